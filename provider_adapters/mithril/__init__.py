@@ -1,4 +1,4 @@
-"""Machines of Mithril: spot bids of its auctions, through its REST API."""
+"""The provider `mithril`: machines from spot bids in Mithril's auctions, through its REST API."""
 
 from provider_adapters.mithril.provider import MithrilProvider
 

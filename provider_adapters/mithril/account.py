@@ -1,4 +1,4 @@
-"""The account at Mithril: its key, its project, the SSH key registered there, and whose bids are ours."""
+"""The account at Mithril: its API key, its project, and the SSH key that is registered there."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 class Account:
-    """What is asked of the API and not of a single bid. Nothing is asked before it is needed.
+    """Queries that concern the account rather than a single bid. Each is sent only when it is needed.
 
     Attributes:
         home: FLOW_HOME.
-        directory: Where this adapter keeps its files.
+        directory: Directory of this adapter's files.
     """
 
     def __init__(
@@ -52,19 +52,19 @@ class Account:
 
     @property
     def settings(self) -> MithrilSettings:
-        """As they were given. Raises ConfigError."""
+        """The checked settings. Raises ConfigError."""
         if self._settings is None:
             self._settings = read_settings(self._given)
         return self._settings
 
     @property
     def has_key(self) -> bool:
-        """Whether there is a key anywhere. Raises PermissionRefused for one that others may read."""
+        """Whether an API key is configured. Raises PermissionRefused for one that others can read."""
         return credentials.is_wanted(self.settings.api_key_file, self.home)
 
     @property
     def api(self) -> MithrilApi:
-        """The API, with the account's key. Raises PermissionRefused."""
+        """The API client, with the account's key. Raises PermissionRefused."""
         with self._lock:
             if self._api is None:
                 key = credentials.find_key(self.settings.api_key_file, self.home)
@@ -78,14 +78,14 @@ class Account:
 
     @property
     def catalogue(self) -> Catalogue:
-        """What can be had, and its price."""
+        """The markets with their prices."""
         return Catalogue(self.settings.api_url, lambda: self.api, self.directory / "markets.json")
 
     # The project
 
     @property
     def project(self) -> str:
-        """Id of the project. Raises ConfigError where it is not clear which."""
+        """Id of the project. Raises ConfigError if it is ambiguous."""
         with self._lock:
             if not self._project:
                 wanted = self.settings.project
@@ -94,7 +94,7 @@ class Account:
 
     def _look_up(self, wanted: str) -> str:
         file = self.directory / "project.json"
-        # Of another account, the same name means something else.
+        # In another account, the same name means another project.
         marks = f"{self.api.url}|{wanted}|{self._key_mark()}"
         with suppress(OSError, ValueError, KeyError, TypeError):
             kept = json.loads(file.read_bytes())
@@ -115,10 +115,10 @@ class Account:
     # Our SSH key
 
     def ssh_key(self, public_key: str, home_id: str) -> str:
-        """Id of our public key at Mithril, registered if it is not.
+        """Id of our public key at Mithril; registers it if necessary.
 
         Raises:
-            Unreachable: Whether it is registered is not known; to be asked again.
+            Unreachable: It is not known whether the key is registered; to be tried again.
         """
         known = self.registered(public_key)
         if known:
@@ -133,16 +133,16 @@ class Account:
             raise Unreachable(f"our SSH key is not registered yet: {error}") from error
 
     def forget_ssh_key(self, public_key: str) -> bool:
-        """Removes our public key from Mithril if no bid uses it; whether it was removed."""
+        """Removes our public key from Mithril if no bid uses it; returns whether it was removed."""
         known = self.registered(public_key)
         try:
             return bool(known) and self.api.delete(f"/v2/ssh-keys/{known}")
         except ApiRefused:
-            # A bid that has not ended yet needs it.
+            # A bid that has not ended still needs it.
             return False
 
     def registered(self, public_key: str) -> str:
-        """Id of our public key at Mithril, found by its content; "" if it is not there."""
+        """Id of our public key at Mithril, found by its content; "" if it is not registered."""
         listed = self.api.get("/v2/ssh-keys", {"project": self.project})
         wanted = public_key.split()[:2]
         same = (str(k["fid"]) for k in listed if str(k["public_key"]).split()[:2] == wanted)

@@ -1,4 +1,4 @@
-"""A bid as Mithril shows it, with all machines it ever had."""
+"""A bid as Mithril lists it, with all machines it ever had."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.rest.client import ApiRefused, MithrilApi, NotThere
 
 _SSH = re.compile(r"(?:\[([^\]]+)\]|([^:\s]+))(?::(\d+))?")
-# A query with hundreds of ids is longer than servers take.
+# A query with hundreds of ids is longer than servers accept.
 _AT_A_TIME = 50
 
 
@@ -21,7 +21,7 @@ class Bid:
 
     Attributes:
         status: "Open", "Allocated", "Preempting", "Terminated" or "Paused".
-        machines: As the API lists them, by id; those that are gone, too.
+        machines: As the API lists them, by id; including those that are gone.
     """
 
     fid: str
@@ -36,7 +36,7 @@ class Bid:
 
     @property
     def over(self) -> bool:
-        """Whether it costs nothing any more, and never will."""
+        """Whether it costs nothing now and never will again."""
         return self.status == requests.TERMINATED and not self.live
 
     @property
@@ -56,7 +56,7 @@ class Bid:
 
 
 def read_bid(data: Mapping[str, Any], machines: Iterable[Mapping[str, Any]]) -> Bid:
-    """A bid from what the API says of it and of its machines."""
+    """A bid from the API's entries of the bid and its machines."""
     return Bid(
         fid=str(data["fid"]),
         name=str(data["name"]),
@@ -83,14 +83,14 @@ def fetch(api: MithrilApi, project: str, fids: Iterable[str]) -> dict[str, Bid |
 
 
 def named(api: MithrilApi, project: str, name: str) -> list[dict[str, Any]]:
-    """All bids of a name, the oldest first; more than one only where a request was carried out twice."""
+    """All bids of a name, the oldest first; there is more than one only if a request was carried out twice."""
     listed = api.pages("/v2/spot/bids", requests.bids_of(project, name=name))
     same = [each for each in listed if each["name"] == name]
     return sorted(same, key=lambda each: (requests.unix(each["created_at"]) or 0.0, each["fid"]))
 
 
 def ours(api: MithrilApi, project: str) -> dict[str, Bid]:
-    """All bids of flowlite, from whatever FLOW_HOME, that may still cost money. Raises ProviderError."""
+    """All bids of flowlite, from any FLOW_HOME, that may still cost money. Raises ProviderError."""
     found: dict[str, Mapping[str, Any]] = {}
     for status in requests.LIVE_BIDS:
         for data in api.pages("/v2/spot/bids", requests.bids_of(project, status=status)):
@@ -101,11 +101,11 @@ def ours(api: MithrilApi, project: str) -> dict[str, Bid]:
 
 
 def end(api: MithrilApi, fid: str) -> None:
-    """Asks for the end of a bid; one that has ended, or that nobody knows, is no error. Raises ProviderError."""
+    """Ends a bid. A bid that has ended, or is unknown, is no error. Raises ProviderError."""
     try:
         api.delete(f"/v2/spot/bids/{fid}")
     except ApiRefused:
-        # Some APIs take it amiss to be asked twice.
+        # Some APIs refuse to end a bid that has ended.
         try:
             if api.get(f"/v2/spot/bids/{fid}")["status"] == requests.TERMINATED:
                 return
@@ -124,7 +124,7 @@ def machines_of(api: MithrilApi, project: str, fids: list[str]) -> list[dict[str
 
 
 def ssh_place(destination: object) -> tuple[str, int] | None:
-    """Host and port of `host`, `host:port` or `[address]:port`; None while it is not known."""
+    """Host and port of `host`, `host:port` or `[address]:port`; None if not known yet."""
     match = _SSH.fullmatch(str(destination or "").strip())
     if match is None:
         return None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def check(account: Account) -> list[Finding]:
-    """What was found, in the order in which it is needed; without the key, say, nothing else is looked at."""
+    """The findings, in the order of their dependence: without the API key, for example, nothing else is checked."""
     found = [_settings(account)]
     if not found[-1].ok:
         return found

@@ -1,4 +1,4 @@
-"""What instances have cost, to the second, from Mithril's own history of prices and states."""
+"""The cost of instances, to the second, from Mithril's own history of prices and states."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from provider_adapters.mithril.rest.client import MithrilApi
 
 @dataclass(frozen=True, slots=True)
 class Charged:
-    """One instance on the bill.
+    """The bill of one instance.
 
     Attributes:
         since: Unix time from which it is charged.
         until: Unix time of its end; 0 while it goes on.
-        price: US dollars per hour, as it was last.
-        prices: From when it cost how much, in time: prices move with every auction.
+        price: The latest price, in US dollars per hour.
+        prices: (Unix time, price) in order of time: prices change with every auction.
     """
 
     since: float
@@ -29,7 +29,7 @@ class Charged:
     prices: tuple[tuple[float, float], ...]
 
     def on(self, instance: Instance) -> Instance:
-        """An instance with what is known of its cost."""
+        """An instance with the known figures of its cost."""
         data = dict(instance.data)
         if len(self.prices) > 1:
             data[PRICES] = [list(each) for each in self.prices]
@@ -47,7 +47,7 @@ def charged(prices: Iterable[Mapping[str, Any]], ended: Mapping[str, float]) -> 
 
     Args:
         prices: Entries of `/v2/instances/pricing/history`.
-        ended: Unix time at which each instance was gone, of those that are.
+        ended: Unix time of the end of each instance that is gone.
     """
     found = {}
     for entry in prices:
@@ -60,7 +60,7 @@ def charged(prices: Iterable[Mapping[str, Any]], ended: Mapping[str, float]) -> 
             if schedule and schedule[-1] == (begin, 0.0):
                 schedule.pop()
             schedule.append((begin, price))
-            # Nothing is charged until the next one begins.
+            # Nothing is charged until the next period begins.
             schedule.append((end, 0.0))
         last = schedule.pop()[0]
         over = math.isfinite(last) or name in ended
@@ -70,7 +70,7 @@ def charged(prices: Iterable[Mapping[str, Any]], ended: Mapping[str, float]) -> 
 
 
 def _periods(events: Iterable[Mapping[str, Any]]) -> Iterator[tuple[float, float, float]]:
-    """From when until when it cost how much; one that goes on has no end."""
+    """Start, end and price of each period; a period that has not ended has no end."""
     for event in events:
         begin, end = requests.unix(event["start_time"]), requests.unix(event.get("end_time"))
         if begin is not None:
@@ -78,7 +78,7 @@ def _periods(events: Iterable[Mapping[str, Any]]) -> Iterator[tuple[float, float
 
 
 def ends(states: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """When each instance was gone, of those that are, from entries of `/v2/instances/status/history`."""
+    """The Unix time of the end of each instance that is gone, from entries of `/v2/instances/status/history`."""
     found = {}
     for entry in states:
         events = sorted(entry["events"], key=lambda event: requests.unix(event["timestamp"]) or 0.0)

@@ -1,7 +1,8 @@
-"""Which disk of a machine a block volume is. Mithril attaches it as a raw disk and does not say under which name.
+"""Finds which disk of a machine a block volume is. Mithril attaches volumes as raw disks without saying under which
+name.
 
-A disk that has a file system of ours bears the volume's name as its label. A new one is known by its size, and by
-having nothing on it: no partition, no file system, no place where it is mounted. In doubt none is taken.
+A disk with a file system of ours has the volume's name as its label. A new one is recognized by its size and by being
+blank: no partition, no file system, no mount. In doubt no disk is used.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 _SECONDS = 60.0
 _GB = 10**9
-# Between a GB of 10^9 bytes and one of 2^30, and what a provider keeps for itself.
+# Allows for GB of 10^9 or 2^30 bytes, and for what a provider reserves.
 _SMALLEST, _LARGEST = 0.97, 1.1
 _LONGEST_LABEL = 16
 _LIST = ["lsblk", "-b", "-P", "-o", "NAME,TYPE,SIZE,MOUNTPOINT,PKNAME,FSTYPE,LABEL"]
@@ -26,7 +27,7 @@ _LIST = ["lsblk", "-b", "-P", "-o", "NAME,TYPE,SIZE,MOUNTPOINT,PKNAME,FSTYPE,LAB
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A whole disk that nobody uses. `label` is that of its file system, "" for none."""
+    """A whole disk that is not in use. `label` is that of its file system, "" for none."""
 
     device: str
     size: int
@@ -49,7 +50,7 @@ def find(connection: Connection, volumes: Sequence[Mapping[str, Any]]) -> dict[s
 
 
 def free_disks(listing: str) -> list[Disk]:
-    """The whole disks that nobody uses, from what `lsblk -b -P` says."""
+    """The whole disks that are not in use, from the output of `lsblk -b -P`."""
     rows = [
         dict(part.partition("=")[::2] for part in shlex.split(line))
         for line in listing.splitlines()
@@ -64,7 +65,7 @@ def free_disks(listing: str) -> list[Disk]:
 
 
 def assign(disks: Sequence[Disk], volumes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Which disk is which volume. Raises ProviderError where that is not certain."""
+    """Assigns disks to volumes. Raises ProviderError if that is not certain."""
     found: dict[str, Disk] = {}
     for volume in volumes:
         name = str(volume["name"])
@@ -96,7 +97,7 @@ def _new(
     ]
     twins = [v for v in volumes if v["name"] not in found and float(v["size_gb"]) == size_gb]
     if blank and len(blank) == len(twins):
-        # Both are new and alike: which is called what is for us to say.
+        # Both are new and alike, so either may be used.
         return blank[0]
     told = ", ".join(
         f"{d.device} ({d.size / _GB:.0f} GB, {d.filesystem or 'blank'})" for d in disks

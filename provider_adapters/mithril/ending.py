@@ -1,6 +1,6 @@
-"""Giving machines back: the bid is ended, which ends the bill, and the key that its machines had is revoked.
+"""Ends bids, which ends the bill, and revokes the API key that their machines had.
 
-A bid is one thing. Mithril takes back all its machines or none, so whoever ends one of them ends all.
+Mithril takes back all machines of a bid or none, so ending one of them ends all.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from provider_adapters.mithril.settling import Settling
     from provider_adapters.mithril.workplace import Workplace
 
-# A launch that never got anything, and that nobody ended, is forgotten after so long.
+# A launch that never got anything and was never ended is dropped after this time.
 _FORGOTTEN_SECONDS = 86400.0
 
 
 class Ending:
-    """The ends of one FLOW_HOME's bids."""
+    """Ends the bids of one FLOW_HOME."""
 
     def __init__(self, place: Workplace, settling: Settling) -> None:
         self._place = place
         self._settling = settling
 
     def terminate(self, instances: Sequence[Instance]) -> None:
-        """Asks for the end of the bids these belong to. Raises ProviderError."""
+        """Ends the bids of these instances. Raises ProviderError."""
         launches = {each.token: each for each in self._place.ledger.launches()}
         by_bid = {fid: token for token, each in launches.items() for fid in each.ids}
         tokens: dict[str, None] = {}
@@ -55,7 +55,7 @@ class Ending:
             nodekey.revoke_named(self._place.account.api, *names)
 
     def end(self, launch: Launch) -> None:
-        """Ends all that a launch has made. The listing tells when it is gone. Raises ProviderError."""
+        """Ends all that a launch has created. The listing shows when it is gone. Raises ProviderError."""
         ledger = self._place.ledger
         with ledger.hold(launch.token):
             ledger.note(launch.token, ending=True)
@@ -72,7 +72,7 @@ class Ending:
         self._place.seen.pop(launch.token, None)
 
     def drop(self, launch: Launch, call: Call) -> None:
-        """Ends a bid that is to be followed by another one of the same launch."""
+        """Ends a bid that another one of the same launch will replace."""
         ledger = self._place.ledger
         for fid in call.ids:
             self.end_bid(launch, fid)
@@ -85,10 +85,11 @@ class Ending:
         ledger.note(launch.token, **nothing)
 
     def conclude(self, launch: Launch, found: Mapping[str, Bid | None]) -> list[Instance] | None:
-        """Closes the books on a launch of which nothing exists any more, once it was handed out or given up.
+        """Closes a launch of which nothing exists any more, once its machines were handed out or it was given up.
 
         Returns:
-            What was handed out or has cost anything, to the second; None if the books stay open.
+            The machines that were handed out or have cost anything, billed to the second; None if the launch stays
+            open.
         """
         old = clock.now() - launch.at > _FORGOTTEN_SECONDS
         if not (launch.notes.get("given") or launch.notes.get("ending") or old):
@@ -105,7 +106,7 @@ class Ending:
             return over
         return None
 
-    # Inside
+    # Helpers
 
     def _revoke(self, launch: Launch) -> None:
         notes, api = launch.notes, self._place.account.api
@@ -114,12 +115,12 @@ class Ending:
         if notes.get("node_key"):
             nodekey.revoke(api, str(notes["node_key"]))
         else:
-            # It may have been made by one who was killed before it could say so.
+            # The key may come from a process that was killed before it could record it.
             nodekey.revoke_named(api, str(notes["key_name"]))
         self._place.ledger.note(launch.token, revoked=True, script_key=None)
 
     def _ended(self, launch: Launch, found: Mapping[str, Bid | None]) -> list[Instance]:
-        """What was handed out or has cost anything, each with that to the second."""
+        """The machines that were handed out or have cost anything, each billed to the second."""
         account = self._place.account
         given = {each["id"]: Instance.from_json(each) for each in launch.notes.get("given", ())}
         over = []

@@ -1,11 +1,11 @@
-"""From an intent to machines that answer: one bid for all of them, placed once, looked at until it is ready or fails.
+"""Launches one bid for all machines of an intent: it is placed once, then checked until it is ready or fails.
 
-A launch is called again and again with the same token, and does not wait itself. What it has come to is in the ledger:
+A launch is called repeatedly with the same token and does not block. Its state is in the ledger:
 
     frozen      what every bid of the launch is made from: script, host key, price, volumes
     calls       the bids that were placed, each under a name of its own; the last one that was not dropped counts
     notes       "allocated_at", "node_key", "given": the machines that were handed out, as they were then; "script_key"
-                until then, the secret of a key that stands in the script
+    until then, the secret of a key that is in the script
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Launching:
         self._prices: dict[str, tuple[float, str]] = {}
 
     def run(self, intent: LaunchIntent) -> list[Instance]:
-        """The machines of an intent, all of them, as soon as all answer.
+        """All machines of an intent, as soon as all of them answer.
 
         Raises:
-            CapacityUnavailable: Not yet; the bid goes on.
-            ProviderError: Never so; nothing of it goes on.
+            CapacityUnavailable: Not yet; the bid continues.
+            ProviderError: The launch failed; nothing of it continues.
         """
         ledger = self._place.ledger
         with ledger.hold(intent.token):
@@ -71,7 +71,7 @@ class Launching:
     # The bid
 
     def _bid(self, launch: Launch) -> Call:
-        """The bid that counts, placed if there is none."""
+        """The bid that counts; places one if there is none."""
         if launch.open_call is not None:
             self._settling.settle(launch, repeat=True)
             launch = self._place.ledger.read(launch.token) or launch
@@ -83,7 +83,7 @@ class Launching:
         return self._settling.place_bid(self._place.ledger.read(launch.token) or launch, body)
 
     def _prepare(self, launch: Launch) -> dict[str, Any]:
-        """The bid's body without name and script; what it needs is made first."""
+        """The bid's body without name and script; creates what it needs first."""
         frozen, account = launch.frozen, self._place.account
         key = account.ssh_key(frozen["public_key"], self._place.home_id)
         volumes = self._place.volumes.ensure(frozen["volumes"], frozen["region"])
@@ -99,7 +99,9 @@ class Launching:
         )
 
     def _end_older(self, launch: Launch) -> None:
-        """Ends bids of the same task that have lost machines: they would win new ones that nobody asked for."""
+        """Ends bids of the same task that have lost machines: they would otherwise win replacements that are not
+        wanted.
+        """
         for other in self._place.ledger.launches(launch.task):
             if other.token == launch.token or other.ended:
                 continue
@@ -117,7 +119,7 @@ class Launching:
                     )
                 self._ending.end_bid(other, bid.fid)
 
-    # Looking at it
+    # Checking the bid
 
     def _look(self, intent: LaunchIntent, launch: Launch, call: Call) -> list[Instance]:
         looks, token = self._pace(launch), launch.token
@@ -136,7 +138,7 @@ class Launching:
         return self._judge(intent, launch, call, known)
 
     def _pace(self, launch: Launch) -> Looks:
-        """An auction is looked at ever more rarely, machines that start until all have an address."""
+        """The pace of checks: ever rarer during an auction; for machines that start, until all have an address."""
         known = self._place.seen.get(launch.token)
         if known is None or not known.live:
             return self._place.looks
@@ -166,7 +168,7 @@ class Launching:
         return self._meet(intent, launch, bid)
 
     def _lost(self, launch: Launch, call: Call, bid: Bid) -> None:
-        """Machines are gone before all were ready. Raises: to be tried again with another bid, or failed."""
+        """Handles machines that were lost before all were ready. Raises; the launch is tried again or has failed."""
         failed = {name: m for name, m in bid.gone.items() if m["status"] not in requests.TAKEN_AWAY}
         if failed:
             self._ending.end(launch)
@@ -215,7 +217,7 @@ class Launching:
             disk_of = self._disks(launch, met[0])
             self._give_keys(launch, bid, met)
         except CapacityUnavailable as error:
-            # What is done on machines counts as booting: they are paid for meanwhile.
+            # Preparing machines counts as booting, since they are paid for meanwhile.
             self._check_time(launch, bid, since, {met[0].id: str(error)})
             raise
         return self._give(launch, bid, met, disk_of)
@@ -261,7 +263,7 @@ class Launching:
         )
 
     def _disks(self, launch: Launch, only: Met) -> dict[str, Any]:
-        """Which disk of the one machine each block volume is."""
+        """Which disk of the only machine each block volume is."""
         blocks = [each for each in launch.frozen["volumes"] if each["interface"] == "block"]
         if not blocks:
             return {}
@@ -275,7 +277,7 @@ class Launching:
             raise
 
     def _give_keys(self, launch: Launch, bid: Bid, met: Sequence[Met]) -> None:
-        """Gives all machines the means to end the bid, once."""
+        """Sends all machines, once, the key and program with which they can end the bid."""
         ledger = self._place.ledger
         if self._place.account.settings.node_key is not True or launch.notes.get("has_key"):
             return
@@ -305,7 +307,7 @@ class Launching:
             nodekey.bring(connection, str(machine.data["python"]), text)
 
     def _key_for_script(self, launch: Launch) -> None:
-        """Makes the key that the start-up script of the next bid will hold, where that is wanted."""
+        """Creates the key for the start-up script of the next bid, if the settings ask for it."""
         if self._place.account.settings.node_key != IN_SCRIPT or launch.notes.get("script_key"):
             return
         ledger, name = self._place.ledger, requests.bid_name(self._place.home_id, launch.token)
@@ -317,7 +319,7 @@ class Launching:
             raise
         except ProviderError as error:
             raise self._keyless(error) from error
-        # The request must be the same when it is repeated, so the secret is kept until the machines are there.
+        # A repeated request must be identical, so the secret is kept until the machines are there.
         ledger.note(launch.token, node_key=str(made["fid"]), script_key=str(made["secret"]))
 
     @staticmethod
@@ -339,7 +341,7 @@ class Launching:
         if disk_of:
             found = [replace(each, data={**each.data, "disks": disk_of}) for each in found]
         self._place.ledger.note(launch.token, given=[each.to_json() for each in found])
-        # There is the throw-away key in it, which no machine has any more.
+        # The script contains the throw-away key, which no machine uses any more.
         self._place.ledger.forget(launch.token, "script")
         self._place.ledger.note(launch.token, script_key=None)
         self._place.forget(launch.token)
@@ -353,7 +355,7 @@ class Launching:
         return CapacityUnavailable(text, retry_after=min(_LOOK, max(0.1, pause)))
 
 
-# What a launch has come to
+# State of a launch
 
 
 def current(launch: Launch) -> Call | None:
@@ -365,7 +367,7 @@ def current(launch: Launch) -> Call | None:
 
 
 def given(launch: Launch) -> list[Instance]:
-    """The machines that were handed out, as they were then."""
+    """The machines that were handed out, with their data of that time."""
     return [Instance.from_json(each) for each in launch.notes.get("given", ())]
 
 
@@ -373,7 +375,7 @@ def broken(launch: Launch, bid: Bid, lag: float) -> bool:
     """Whether a bid has lost one of its machines after they were handed out.
 
     Args:
-        lag: Seconds after the allocation for which a listing may not name a machine at all.
+        lag: Seconds after the allocation during which a listing may lack a machine.
     """
     placed = [call.at for call in launch.calls if bid.fid in call.ids]
     since = max([*placed, float(launch.notes.get("allocated_at") or 0.0)])
@@ -386,7 +388,7 @@ def broken(launch: Launch, bid: Bid, lag: float) -> bool:
 
 
 def instance_of(launch: Launch, bid: Bid, met: Met, bill: costs.Charged | None) -> Instance:
-    """A machine that is ready, as the contract has it."""
+    """The instance of a machine that is ready."""
     machine = bid.machines[met.id]
     made = Instance(
         id=met.id,

@@ -1,7 +1,7 @@
-"""What exists at Mithril and is ours: machines, and bids that may get machines at any time.
+"""The listing of machines of this FLOW_HOME at Mithril, and of bids that may get machines at any time.
 
-A bid without machines is listed as one instance in state "starting" under the bid's id, and one of which it is not
-known whether it was placed, under its name: nothing that can come to cost money is missing here.
+A bid without machines is listed as one instance in state "starting" under the bid's id; a bid whose placement is
+uncertain, under its name. Nothing that may come to cost money is missing here.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Listing:
         self._bills: dict[str, tuple[float, dict[str, costs.Charged]]] = {}
 
     def of_task(self, task: str) -> list[Instance]:
-        """All of one task, with what has ended and what that has cost."""
+        """All instances of one task, including those that have ended, with their cost."""
         launches = self._place.ledger.launches(task)
         over = [Instance.from_json(each) for one in launches for each in one.notes.get("over", ())]
         return [*over, *self._alive([each for each in launches if not each.ended])]
 
     def of_all(self) -> list[Instance]:
-        """All that may cost money, known to the ledger or only to Mithril."""
+        """All instances that may cost money, known to the ledger or only to Mithril."""
         self._place.ledger.prune(_KEEP_SECONDS)
         launches = [each for each in self._place.ledger.launches() if not each.ended]
         if not launches and not self._place.account.has_key:
@@ -59,7 +59,7 @@ class Listing:
         return found
 
     def of_others(self) -> list[Instance]:
-        """What other FLOW_HOMEs have placed with this account."""
+        """The bids of other FLOW_HOMEs in this account."""
         if not self._place.account.has_key:
             return []
         home = self._place.home_id
@@ -70,7 +70,7 @@ class Listing:
             for each in _unknown(bid, bid.tags)
         ]
 
-    # Inside
+    # Helpers
 
     def _ours(self) -> dict[str, Bid]:
         return bids.ours(self._place.account.api, self._place.account.project)
@@ -106,14 +106,14 @@ class Listing:
         ages = {fid: clock.now() - call.at for call in launch.calls for fid in call.ids}
         for fid, bid in found.items():
             if bid is None:
-                # A listing may not know it yet; what was handed out of it is known all the same.
+                # A listing may lack a new bid; the machines that were handed out are known all the same.
                 if ages[fid] < self._place.account.settings.listing_lag:
                     known = [each for each in given(launch) if each.data["bid"] == fid]
                     yield from known or [_placeholder(fid, launch.task, fid, launch.token)]
             elif bid.over:
                 yield from (ended(each, bid, None) for each in _of(launch, bid))
             elif broken(launch, bid, self._place.account.settings.listing_lag):
-                # What is left of it goes with the rest: the whole gang is bid anew.
+                # The remaining machines end with the bid: the whole gang is bid for again.
                 bill = self._bill(launch, bid) if bid.live else {}
                 yield from (self._taken(each, bid, bill.get(each.id)) for each in _of(launch, bid))
                 yield _placeholder(bid.fid, launch.task, bid.fid, launch.token, bid.name)
@@ -132,7 +132,7 @@ class Listing:
             yield _placeholder(name, launch.task, "", launch.token, name)
 
     def _taken(self, instance: Instance, bid: Bid, bill: costs.Charged | None) -> Instance:
-        """A machine of a bid that has lost some: gone, or there until somebody ends the bid."""
+        """A machine of a bid that has lost some: gone, or still there until the bid is ended."""
         causes = {m["status"] for m in bid.gone.values()}
         taken = sorted(causes & set(requests.TAKEN_AWAY))
         why = requests.TAKEN_AWAY[taken[0]] if taken else ", ".join(sorted(causes))
@@ -143,7 +143,7 @@ class Listing:
         return replace(found, why=found.why or why, preempted=bool(taken))
 
     def _bill(self, launch: Launch, bid: Bid) -> dict[str, costs.Charged]:
-        """What it has cost until about now; asked for once a minute."""
+        """The bid's cost until now; queried once a minute."""
         at, known = self._bills.get(bid.fid, (-_BILL_SECONDS, {}))
         now = clock.monotonic()
         if now - at >= _BILL_SECONDS:
@@ -151,7 +151,7 @@ class Listing:
                 project = str(launch.frozen["project"])
                 known = costs.bill_of(self._place.account.api, project, bid.fid)
             except ProviderError:
-                # That the machines are there is what matters more.
+                # The listing of machines matters more than their cost.
                 return known
             self._bills[bid.fid] = (now, known)
         return known
@@ -170,7 +170,7 @@ def _running(instance: Instance, bid: Bid, bill: costs.Charged | None) -> Instan
 
 
 def _unknown(bid: Bid, tags: requests.Tags, token: str = "") -> list[Instance]:
-    """Machines of a bid that nobody has been given; the bid itself where it has none."""
+    """Machines of a bid that were not handed out; the bid itself if it has none."""
     if not bid.live:
         return [_placeholder(bid.fid, tags.task, bid.fid, token, bid.name)]
     return [
@@ -193,7 +193,7 @@ def _unknown(bid: Bid, tags: requests.Tags, token: str = "") -> list[Instance]:
 
 
 def _of_other(instance: Instance, bid: Bid, tags: requests.Tags) -> Instance:
-    """A machine of another FLOW_HOME, with whose it is. Only the start of a machine sets its deadline."""
+    """A machine of another FLOW_HOME, with its owner. Its deadline counts from its start."""
     since = requests.unix(bid.machines.get(instance.id, {}).get("created_at"))
     until = None if since is None or tags.seconds is None else since + tags.seconds
     about = {"home": tags.home, "owner": tags.owner, "deadline": until}

@@ -1,4 +1,4 @@
-"""What Mithril has: one market for each kind of machine in each region, with its price and what is free."""
+"""Mithril's markets: one for each kind of machine in each region, with its price and free capacity."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from flowlite.state import clock
 from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.rest.client import MithrilApi
 
-# Prices move with every auction, each two minutes.
+# Prices change with every auction, every two minutes.
 _FRESH_SECONDS = 60.0
-# GPUs in these sockets are joined by NVLink, through switches.
+# GPUs in these sockets are connected by NVLink through switches.
 _SOCKETS = {"nvlink": "sxm", "nvswitch": "sxm"}
 
 
@@ -27,8 +27,8 @@ class Market:
     Attributes:
         type_id: The API's id of the kind; a name may have several.
         price: US dollars per instance and hour in the last auction.
-        capacity: Instances that are free; what others hold for less may come on top.
-        gpu: Canonical kind ("h100"), or the API's own word for one that no GPU string names.
+        capacity: Instances that are free; instances held for a lower price may become available, too.
+        gpu: Canonical kind ("h100"), or the API's own name if no GPU string names it.
     """
 
     type_id: str
@@ -54,7 +54,7 @@ class Market:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What machines must be."""
+    """The requirements for machines."""
 
     gpu: GpuRequest | None = None
     count: int = 1
@@ -66,7 +66,7 @@ class Wish:
 
 
 def misfit(market: Market, wish: Wish) -> str:
-    """Why machines of a market will not do, or "". Whether enough are free is another matter."""
+    """Why machines of a market are unsuitable, or "". Whether enough are free is not considered."""
     problem = _gpu_misfit(market, wish.gpu) if wish.gpu else ""
     if problem:
         return problem
@@ -99,13 +99,13 @@ def _gpu_misfit(market: Market, asked: GpuRequest) -> str:
 
 
 def choose(markets: Iterable[Market], wish: Wish) -> list[Market]:
-    """Markets that will do: those with enough machines free first, then the cheapest."""
+    """Suitable markets: those with enough free machines first, then the cheapest."""
     fitting = [market for market in markets if not misfit(market, wish)]
     return sorted(fitting, key=lambda m: (m.capacity < wish.count, m.price, m.region, m.type_id))
 
 
 def nearest(markets: Iterable[Market], wish: Wish, most: int = 8) -> list[tuple[Market, str]]:
-    """Markets that will not do, the most alike first, each with the reason."""
+    """Unsuitable markets, the most similar first, each with the reason."""
     found = [(market, problem) for market in markets if (problem := misfit(market, wish))]
     return sorted(found, key=lambda pair: _distance(pair[0], wish))[:most]
 
@@ -120,15 +120,15 @@ def _distance(market: Market, wish: Wish) -> tuple[bool, bool, int, float]:
     )
 
 
-# Asking
+# Queries
 
 
 class Catalogue:
-    """The markets, kept for a minute in a file.
+    """The markets, cached in a file for a minute.
 
     Args:
-        url: Where the API is.
-        api: Gives its client, which takes a moment to load.
+        url: URL of the API.
+        api: Returns its client, which takes a moment to load.
     """
 
     def __init__(self, url: str, api: Callable[[], MithrilApi], file: Path) -> None:
@@ -137,7 +137,7 @@ class Catalogue:
         self._file = file
 
     def markets(self, fresh: float = _FRESH_SECONDS) -> list[Market]:
-        """All of them. Raises ProviderError."""
+        """All markets. Raises ProviderError."""
         known = self._read(fresh)
         if known is None:
             api = self._api()
@@ -162,14 +162,14 @@ class Catalogue:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(self._file, json.dumps(kept))
         except OSError:
-            # Only time is lost.
+            # Without the cache only time is lost.
             return
 
 
 def markets_of(
     types: Iterable[Mapping[str, Any]], auctions: Iterable[Mapping[str, Any]]
 ) -> list[Market]:
-    """The markets, from the API's kinds of machines and its auctions."""
+    """The markets, from the API's lists of instance types and auctions."""
     by_id = {str(each["fid"]): each for each in types}
     found = []
     for auction in auctions:
@@ -197,7 +197,7 @@ def markets_of(
 
 
 def kind_of(name: str) -> str:
-    """Canonical kind of the API's word for a GPU; its own word where no GPU string names it."""
+    """Canonical kind of the API's name for a GPU; the API's name if no GPU string names it."""
     words = re.sub(r"[^a-z0-9]+", " ", name.lower()).split()
     joined = {"".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, i + 4)}
     return max((kind for kind in KINDS if kind in joined), key=len, default=name.lower())
@@ -205,11 +205,11 @@ def kind_of(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a gang costs now, in US dollars per instance and hour.
+    """The present price of a gang, in US dollars per instance and hour.
 
     Attributes:
-        now: The price of the last auction, or the least the market takes where that is more.
-        least: The least that may be bid.
+        now: The price of the last auction, or the market's minimum if that is higher.
+        least: The lowest permitted bid.
         free: Instances that are free; None if unknown.
     """
 
@@ -219,13 +219,13 @@ class Price:
 
 
 def price_now(api: MithrilApi, market: Market, count: int) -> Price:
-    """Today's price of so many machines. Raises ProviderError."""
+    """The present price for `count` machines. Raises ProviderError."""
     query = requests.price_of(market.type_id, market.region, count)
     return read_price(api.get("/v2/pricing/current", query), market.price)
 
 
 def read_price(answer: Mapping[str, Any], otherwise: float) -> Price:
-    """The price in an answer of the API; `otherwise` where it names none."""
+    """The price in an answer of the API; `otherwise` if it has none."""
     cents = {key: answer.get(key) for key in ("spot_price_cents", "minimum_price_cents")}
     spot, least = (None if value is None else int(value) / 100 for value in cents.values())
     least = least or 0.0

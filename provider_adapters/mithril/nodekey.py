@@ -1,13 +1,14 @@
-"""The nodes' key: with it the machines themselves end their bid, when its time is over and nobody else is there to.
+"""The node key: an API key with which the machines end their bid themselves when its time is over and no client is
+there.
 
-Powering a machine off does not end a bid, and so not the bill. Therefore all machines of a bid get, once they are met,
-a key of the API that expires soon after the run must be over, and a program that ends that one bid with it. The
-watchdog runs the program before it powers the machine off. All machines act on their own, the leader first, so that the
-bid ends when its hardware is dead. The key reaches the machines through their connections only, lies in one file of
-root's (0600), and is revoked with the bid.
+Powering a machine off does not end a bid, and so not the bill. Therefore all machines of a bid receive, after first
+contact, an API key that expires soon after the run must be over, and a program that ends that one bid with it. The
+watchdog runs the program before it powers the machine off. Each machine acts on its own, the leader first, so that the
+bid ends even if some machines are dead. The key reaches the machines only through their connections, is stored in one
+file of root's (0600), and is revoked with the bid.
 
-Until they are met they have no key. `node_key = "script"` puts one into the start-up script instead: then any machine
-that the bid ever wins can end it, and everybody with access to the project can read the key.
+Before first contact the machines have no key. `node_key = "script"` puts one into the start-up script instead: then any
+machine that the bid ever wins can end it, but everybody with access to the project can read the key.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
     from flowlite.connect.base import Connection
 
 PROGRAM = f"{DIRECTORY}/end-bid"
-# Without any cap nobody can say how long a run takes.
+# Without a cap the length of a run is not known.
 LONGEST_SECONDS = 30 * 86400.0
-# The watchdog ends the machine at the deadline; the key must still be good then.
+# The watchdog ends the machine at the deadline; the key must still be valid then.
 SLACK_SECONDS = 7200.0
 TRY_SECONDS = 3600.0
 """How long the machine tries before it gives up and powers off; it costs the same on or off."""
 ENDING_SECONDS = 10.0
-"""Within so long after their watchdogs have found that it is time, all machines have tried to end the bid."""
+"""Once their watchdogs have found that the time is over, all machines have tried to end the bid within this time."""
 _APART_SECONDS, _MOST_APART_SECONDS = 2.0, 6.0
 _INSTALL_SECONDS = 60.0
 _BEFORE_END = f"""\
@@ -125,13 +126,13 @@ while True:
 
 
 def program(url: str, bid: str, secret: str, rank: int = 0, seconds: float = TRY_SECONDS) -> str:
-    """The program that ends a bid, for the machine of a rank. Pure. Python's standard library is all it needs."""
+    """The program that ends a bid, for the machine of a rank. Pure. It needs only Python's standard library."""
     apart = min(rank * _APART_SECONDS, _MOST_APART_SECONDS)
     return _program(url, f"/{bid}", secret, (apart, apart), seconds)
 
 
 def in_script(url: str, project: str, name: str, secret: str) -> str:
-    """What the start-up script adds to put the program there: it ends all bids of that name. Pure."""
+    """The part of the start-up script that installs the program; it ends all bids of that name. Pure."""
     which = "?" + urlencode(requests.bids_of(project, name=name))
     return _IN_SCRIPT % _program(url, which, secret, (0.0, _MOST_APART_SECONDS), TRY_SECONDS)
 
@@ -142,16 +143,16 @@ def _program(url: str, which: str, secret: str, apart: tuple[float, float], seco
 
 
 def expiry(now: float, deadline: float | None) -> float:
-    """Unix time until which the key is to be good. `deadline` is in seconds from now, None for no limit."""
+    """Unix time until which the key must be valid. `deadline` is in seconds from now, None for no limit."""
     return now + (LONGEST_SECONDS if deadline is None else deadline + SLACK_SECONDS)
 
 
 def make(api: MithrilApi, name: str, expires_at: float) -> dict[str, Any]:
-    """A fresh key of that name: {"fid", "secret", …}. One of an earlier try, whose secret is lost, is revoked.
+    """Creates a key of that name: {"fid", "secret", …}. A key of an earlier try, whose secret is lost, is revoked.
 
     Raises:
-        Unreachable: Not now.
-        ProviderError: The API gives none.
+        Unreachable: Not possible now.
+        ProviderError: The API refuses.
     """
     revoke_named(api, name)
     try:
@@ -161,14 +162,14 @@ def make(api: MithrilApi, name: str, expires_at: float) -> dict[str, Any]:
 
 
 def revoke_named(api: MithrilApi, *names: str) -> None:
-    """Revokes all keys of these names that are not revoked yet."""
+    """Revokes all keys of these names that are still valid."""
     for key in api.get("/v2/api-keys"):
         if key["name"] in names and not key.get("deactivated_at"):
             revoke(api, str(key["fid"]))
 
 
 def revoke(api: MithrilApi, fid: str) -> None:
-    """Revokes one key; one that is not there, or is revoked, is no error. Raises ProviderError."""
+    """Revokes one key; one that does not exist, or is revoked, is no error. Raises ProviderError."""
     try:
         api.delete(f"/v2/api-keys/{fid}")
     except ApiRefused:
@@ -178,9 +179,9 @@ def revoke(api: MithrilApi, fid: str) -> None:
 
 
 def bring(connection: Connection, python: str, text: str) -> None:
-    """Puts the program on a machine, for root alone. Raises NodeUnreachable, ProviderError.
+    """Installs the program on a machine, readable by root only. Raises NodeUnreachable, ProviderError.
 
-    It comes on standard input, so that the key is in no list of processes.
+    It is sent on standard input, so that the key does not appear in any list of processes.
     """
     script = 'if [ "$(id -u)" = 0 ]; then exec sh -c "$1" "$2"; fi\nexec sudo -n sh -c "$1" "$2"'
     try:

@@ -1,4 +1,4 @@
-"""`flow offers`: what could be had at Mithril, and what was left out, with the reason."""
+"""`flow offers` for Mithril: what is available, and what was left out, with the reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def offers_of(
     spot: bool | None = None,
     region: str | None = None,
 ) -> list[Offer]:
-    """Offers for a gang, the cheapest first; where nothing fits, the nearest with the reasons."""
+    """Offers for a gang, the cheapest first; if nothing fits, the nearest ones with the reasons."""
     listed = list(markets)
     wish = Wish(GpuRequest.parse(gpu) if gpu else None, count, (region,) if region else ())
     if spot is False:
@@ -59,7 +59,7 @@ def _offer(market: Market, note: str, *, fits: bool = True, available: bool = Tr
 
 
 def reserved(reservation: Mapping[str, Any], names: Mapping[str, str]) -> str:
-    """A reservation in words: `team: 4 × h100 in us-central1-a until 2026-01-31, Active`."""
+    """A reservation as a text: `team: 4 × h100 in us-central1-a until 2026-01-31, Active`."""
     kind = names.get(str(reservation["instance_type"]), str(reservation["instance_type"]))
     until = str(reservation["end_time"])[:10]
     return (

@@ -1,4 +1,4 @@
-"""From what was asked for to one bid: the plan, and every refusal. Nothing is made."""
+"""The plan of the Mithril provider, made from a task's options, and all reasons for refusing one. Creates nothing."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
     from provider_adapters.mithril.settings import MithrilSettings
 
-# How far a bid goes from the present price towards its ceiling.
+# How far a bid goes from the present price towards the ceiling.
 POSITIONS = {"low": 0.0, "med": 0.5, "high": 1.0}
-# The ceiling where no cap is set.
+# The ceiling without a cap, as a multiple of the present price.
 CEILING = 2.0
 VOLUME_PRICE = 0.08
 """US dollars per GB and month."""
@@ -31,7 +31,7 @@ _NO_ANSWER = "Mithril's API does not answer for long"
 
 
 def _may_exceed(settings: MithrilSettings) -> str:
-    """When a bid goes on beyond the caps, in words: it has no end of its own, so somebody must be there to end it."""
+    """When a bid may cost more than the caps, as a text: a bid has no end of its own, so something must end it."""
     if settings.node_key is False:
         return "if this machine is lost, since no node can end the bid (node_key = false)"
     if settings.node_key == IN_SCRIPT:
@@ -45,12 +45,12 @@ def _may_exceed(settings: MithrilSettings) -> str:
 def limit_price(price: Price, priority: str, cap: float | None) -> float:
     """The price to bid, in US dollars per instance and hour.
 
-    From the present price (low) to the ceiling (high), half-way for med. The ceiling is the cap, or twice the present
-    price without one. What is paid is what the auction comes to, which is never more than this. A cap below the present
-    price is bid as it is.
+    From the present price (low) to the ceiling (high), half-way for med. The ceiling is the cap or, without a cap,
+    twice the present price. The price paid is that of the auction, which never exceeds the bid. A cap below the present
+    price is bid unchanged.
 
     Raises:
-        CapExceeded: The cap is below the least that may be bid.
+        CapExceeded: The cap is below the lowest permitted bid.
     """
     if cap is not None and cap < price.least:
         raise CapExceeded(
@@ -78,11 +78,11 @@ def make_plan(
         project: Id of the project.
         markets: All markets.
         volumes: Volumes of the project, as the API lists them.
-        ask_price: Today's price of so many machines of a market.
+        ask_price: Returns the present price for a number of machines of a market.
 
     Raises:
-        ConfigError: An option cannot be honoured.
-        CapExceeded: The cap is below what may be bid.
+        ConfigError: An option is not possible.
+        CapExceeded: The cap is below the lowest permitted bid.
     """
     if config.spot is False:
         raise ConfigError(
@@ -189,7 +189,7 @@ def _notes(
 def _volumes(
     config: TaskConfig, listed: Sequence[Mapping[str, Any]]
 ) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    """Volumes as `launch` and the nodes need them, and the regions that they leave to choose from."""
+    """Volumes in the form that `launch` and the nodes need, and the regions to which they restrict the choice."""
     by_name = {str(volume["name"]): volume for volume in listed}
     mounts, regions = [], set()
     for path, asked in config.volumes.items():

@@ -1,4 +1,4 @@
-"""`MithrilProvider`: nodes are machines of one spot bid, placed through Mithril's API."""
+"""`MithrilProvider`: nodes are the machines of one spot bid, placed through Mithril's API."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class MithrilProvider(Provider):
 
     Args:
         home: FLOW_HOME.
-        settings: As `freeze` gave them.
-        transport: What stands in for the network, in tests.
+        settings: As returned by `freeze`.
+        transport: Replaces the network in tests.
     """
 
     name = "mithril"
@@ -160,7 +160,7 @@ class MithrilProvider(Provider):
     def delete_volume(self, name: str) -> None:
         self._place.volumes.delete(name)
 
-    # Inside
+    # Helpers
 
     @cached_property
     def _place(self) -> Workplace:
@@ -185,7 +185,7 @@ class MithrilProvider(Provider):
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    """Settings that have become wrong since the plan are a refusal like any other, to whoever runs the task."""
+    """Reports settings that have become invalid since the plan as a refusal by the provider."""
     try:
         yield
     except ConfigError as error:

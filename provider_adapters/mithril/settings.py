@@ -1,4 +1,4 @@
-"""The table `[mithril]` of the configuration, read into checked values, and the variables that stand for some."""
+"""The table `[mithril]` of the configuration, and the environment variables that replace some of its settings."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ KEY_VARIABLE = "MITHRIL_API_KEY"
 IN_SCRIPT = "script"
 """The value of `node_key` that puts the key into the start-up script."""
 _TABLE = "[mithril]"
-# An agent that is silent for so long is gone; the node then ends the bid by itself.
+# An agent that is silent for this long counts as gone; the node then ends the bid by itself.
 _LEASE = 600.0
 _SHORTEST_LEASE = 60.0
-# From the allocation on. The provider speaks of up to 20 minutes.
+# Counted from the allocation. Mithril speaks of up to 20 minutes.
 _BOOT = 1800.0
 _LAG = 90.0
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}", re.ASCII)
-# What comes before GO and after the end, and what lies between attempts, all of it counted generously: this is the last
-# resort, and the agents keep the caps themselves.
+# Generous time before GO, after the end and between attempts: this is the last resort, since the agents enforce the
+# caps themselves.
 AROUND_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class MithrilSettings:
-    """What is set for Mithril.
+    """The settings of Mithril.
 
     Attributes:
         project: Name or id of the project; "" for the only one of the account.
-        region: Region bids are placed in; "" for any.
-        api_url: Where the API is.
-        api_key_file: File with the key, if it is not in the environment.
-        node_key: Whether the machines get a key of their own, with which they can end the bid; "script": in the
-            start-up script, where the project can read it, and not only once they are met.
-        user: Who is logged in as on the machines.
+        region: Region in which bids are placed; "" for any.
+        api_url: URL of the API.
+        api_key_file: File with the API key, if it is not in the environment.
+        node_key: Whether the machines get an API key of their own to end the bid; "script" puts it into the start-up
+            script, where the project can read it, instead of sending it at first contact.
+        user: Login user on the machines.
         lease: Seconds of silence after which a machine ends itself.
         boot_timeout: Seconds a machine may take from its allocation until it answers.
-        jump: A host to go through, as OpenSSH's ProxyJump; "" for none.
+        jump: A jump host, as in OpenSSH's ProxyJump; "" for none.
         listing_lag: Seconds for which a new bid may be missing in a listing.
-        ssh_config: OpenSSH's configuration that `jump` is looked up in; "" for the usual one.
+        ssh_config: OpenSSH configuration in which `jump` is looked up; "" for the usual one.
     """
 
     project: str = ""
@@ -65,7 +65,7 @@ class MithrilSettings:
 
 
 def from_environment(found: ProviderSettings, environment: Mapping[str, str]) -> ProviderSettings:
-    """The settings with the environment's variables over them; a key in the environment comes before one in a file."""
+    """The settings, overridden by environment variables; a key in the environment overrides one in a file."""
     if environment.get(KEY_VARIABLE):
         found = found.only([key for key in found.values if key != "api_key_file"])
         found = replace(found, credentials=KEY_VARIABLE)
@@ -76,10 +76,10 @@ def from_environment(found: ProviderSettings, environment: Mapping[str, str]) ->
 
 
 def read_settings(settings: ProviderSettings) -> MithrilSettings:
-    """The settings, each checked.
+    """Parses and checks the settings.
 
     Raises:
-        ConfigError: An unknown name or a wrong value; the message says where it stands.
+        ConfigError: An unknown key or an invalid value; the message says where it is.
     """
     found: dict[str, Any] = {}
     for key, value in settings.values.items():
@@ -99,7 +99,7 @@ def _read(key: str, value: object, where: str) -> Any:
         raise ConfigError(f"{where} is {value!r}; give {error}") from None
 
 
-# One value at a time. A reader gives the value, or raises ValueError with what is allowed.
+# Readers of single values. A reader returns the value, or raises ValueError with what is allowed.
 
 
 def _word(value: object) -> str:

@@ -1,8 +1,8 @@
-"""Placing a bid exactly once, whatever happens to the answer.
+"""Places each bid exactly once, even if the answer is lost.
 
-Each bid has a name that no other ever had, and it is in the ledger before the bid is placed. So a bid whose answer got
-lost is looked for by its name. Whether Mithril itself refuses a name that is taken is not promised anywhere: if a
-request was repeated, bids are looked for by name until the launch has ended, and all but one of a name are ended.
+Each bid has a unique name, which is in the ledger before the bid is placed. A bid whose answer got lost is found by its
+name. Mithril does not promise to refuse a name that is taken. If a request was repeated, bids are therefore searched
+for by name until the launch has ended, and all but one of a name are ended.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 _BIDS = "/v2/spot/bids"
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
-# Listings show a bid that was placed so long ago, as a rule; one that is asked for again earlier might be there twice.
+# Listings normally show a bid after this many seconds; a request that is repeated earlier might place it twice.
 _LISTED_SECONDS = 5.0
 _TAKEN = ("already", "duplicate", "taken", "exists")
 
 
 class Settling:
-    """Bids on their way."""
+    """Places bids, and finds the outcome of requests."""
 
     def __init__(self, place: Workplace) -> None:
         self._place = place
 
     def place_bid(self, launch: Launch, body: Mapping[str, Any]) -> Call:
-        """Places a bid. Its name is made here.
+        """Places a bid under a new name.
 
         Raises:
             CapacityUnavailable: It was not placed, or that is not known yet; to be tried again.
@@ -48,8 +48,8 @@ class Settling:
         """Finds out whether the bid of an open call was placed.
 
         Args:
-            repeat: Place it if it was not, after some looks; else one that is not found within the time a listing may
-                lag behind was never placed.
+            repeat: Whether to place the bid again if several checks did not find it. Otherwise a bid that is not found
+                within the listing's lag counts as never placed.
 
         Raises:
             CapacityUnavailable: It is still not known.
@@ -74,7 +74,7 @@ class Settling:
                 self._place.ledger.refused(launch.token, call.name, {"why": "it was never listed"})
 
     def confirm(self, launch: Launch) -> Launch:
-        """Looks for bids that were placed twice, and ends all but the first one of a name."""
+        """Finds bids that were placed twice, and ends all but the first one of a name."""
         if not launch.notes.get("doubtful"):
             return launch
         for call in launch.calls:
@@ -82,7 +82,7 @@ class Settling:
                 self._adopt(launch, call)
         return self._place.ledger.read(launch.token) or launch
 
-    # Inside
+    # Helpers
 
     def _send(self, launch: Launch, call: Call) -> Call:
         account, ledger = self._place.account, self._place.ledger
@@ -118,7 +118,7 @@ class Settling:
         return next(each for each in known.calls if each.name == call.name)
 
     def _adopt(self, launch: Launch, call: Call) -> bool:
-        """Takes what bears the name of a call for what it made; whether there was anything."""
+        """Records the bids that have the name of a call as the call's; returns whether there is one."""
         account, ledger = self._place.account, self._place.ledger
         name = requests.bid_name(self._place.home_id, call.name)
         found = bids.named(account.api, launch.frozen["project"], name)
@@ -151,7 +151,7 @@ class Settling:
         return error
 
     def _quota(self, launch: Launch) -> str:
-        """The quota's figures, as far as they can be had."""
+        """The quota's figures, if they are available."""
         frozen, api = launch.frozen, self._place.account.api
         try:
             listed = api.get("/v2/quotas", {"project": frozen["project"]})

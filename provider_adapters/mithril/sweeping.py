@@ -1,4 +1,4 @@
-"""What `flow gc` removes beside bids: keys of nodes whose bid has ended, and our SSH key when nobody needs it."""
+"""What `flow gc` removes besides bids: node keys whose bid has ended, and our SSH key if no bid needs it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def sweep(place: Workplace, live: Collection[str], *, dry_run: bool) -> list[str]:
-    """Removes what serves no live task any more, and says what. Raises ProviderError."""
+    """Removes what no live task needs, and returns descriptions of it. Raises ProviderError."""
     if not place.account.has_key:
         return []
     return [*_keys(place, live, dry_run), *_ssh_key(place, live, dry_run)]

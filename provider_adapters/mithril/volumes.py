@@ -1,6 +1,6 @@
 """Volumes of Mithril: shared file systems ("File") and disks for one machine ("Block"), each in one region.
 
-A name is used once in a project, as far as flowlite is concerned; so making one is settled by looking for its name.
+flowlite uses a name only once in a project, so the outcome of creating a volume is settled by looking for its name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _VOLUMES = "/v2/volumes"
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,62}[a-z0-9])?")
-# No disk has it: they are known by their device.
+# No disk has this serial: the disks are identified by their device.
 _NO_SERIAL = "none"
 
 
@@ -31,17 +31,17 @@ class Volumes:
         self._account = account
 
     def listed(self) -> list[dict[str, Any]]:
-        """As the API has them; the deleted ones are left out. Raises ProviderError."""
+        """The API's entries without deleted volumes. Raises ProviderError."""
         found = self._account.api.get(_VOLUMES, {"project": self._account.project})
         return [each for each in found if not each.get("deleted_at")]
 
     def infos(self) -> list[VolumeInfo]:
-        """All volumes by name, with who uses them and what they cost."""
+        """All volumes by name, with their users and costs."""
         found = [info_of(each, self._users(each)) for each in self.listed()]
         return sorted(found, key=lambda info: info.name)
 
     def create(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
-        """Makes a volume in the region of the settings, or gives the one of that name."""
+        """Creates a volume in the region of the settings, or returns the existing one of that name."""
         check_name(name)
         there = self._named(name)
         if there is None:
@@ -58,7 +58,7 @@ class Volumes:
         return info_of(there, self._users(there))
 
     def delete(self, name: str) -> None:
-        """Deletes a volume with what is on it. Raises NotFound, ProviderError for one in use."""
+        """Deletes a volume and its content. Raises NotFound, and ProviderError if it is in use."""
         there = self._named(name)
         if there is None:
             raise NotFound(f"Mithril has no volume {name!r} in this project")
@@ -73,11 +73,11 @@ class Volumes:
             raise ProviderError(f"the volume {name} was not deleted: {error}") from error
 
     def ensure(self, wanted: Sequence[Mapping[str, Any]], region: str) -> list[str]:
-        """Ids of the volumes a plan names; those that are missing are made.
+        """Ids of the volumes of a plan; creates those that are missing.
 
         Raises:
-            CapacityUnavailable: Whether one was made is not known.
-            ProviderError: One cannot be had any more as it was planned.
+            CapacityUnavailable: It is not known whether a volume was created.
+            ProviderError: A volume is no longer available as planned.
         """
         if not wanted:
             return []
@@ -98,7 +98,7 @@ class Volumes:
             found.append(str(there["fid"]))
         return found
 
-    # Inside
+    # Helpers
 
     def _named(self, name: str) -> dict[str, Any] | None:
         same = [each for each in self.listed() if each["name"] == name]
@@ -138,7 +138,7 @@ class Volumes:
         )
 
     def _users(self, volume: Mapping[str, Any]) -> tuple[str, ...]:
-        """Who has it: tasks of ours, and bids and reservations of anybody."""
+        """The users of a volume: our tasks, and any bids and reservations."""
         bids, held = [*volume.get("bids", ())], [*volume.get("reservations", ())]
         return tuple(sorted({*map(self._task_of, map(str, bids)), *map(str, held)}))
 
@@ -151,7 +151,7 @@ class Volumes:
 
 
 def check_name(name: str) -> None:
-    """Raises ConfigError for what Mithril does not take."""
+    """Raises ConfigError for a name that Mithril does not accept."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} cannot name a volume at Mithril: a letter first, then a to z, 0 to 9 and dashes inside, "
@@ -160,7 +160,7 @@ def check_name(name: str) -> None:
 
 
 def info_of(volume: Mapping[str, Any], users: tuple[str, ...]) -> VolumeInfo:
-    """A volume as the contract has it."""
+    """The `VolumeInfo` of a volume."""
     size = float(volume["capacity_gb"])
     return VolumeInfo(
         name=str(volume["name"]),
@@ -175,7 +175,7 @@ def info_of(volume: Mapping[str, Any], users: tuple[str, ...]) -> VolumeInfo:
 
 
 def on_node(volume: Mapping[str, Any], disks: Mapping[str, Any]) -> dict[str, Any]:
-    """Where a volume is on a machine, for `NodeSettings.volumes`. File volumes are mounted there by Mithril.
+    """A volume's settings on a machine, for `NodeSettings.volumes`. Mithril mounts file volumes itself.
 
     Args:
         disks: Which disk each block volume is, by its name.

@@ -1,4 +1,6 @@
-"""What launching, listing and ending of one FLOW_HOME have in common: the account, the ledger, the machines' doors."""
+"""The objects that launching, listing and ending of one FLOW_HOME share: the account, the ledger, and contact to
+machines.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,12 @@ if TYPE_CHECKING:
 
     from flowlite.settings.provider_settings import ProviderSettings
 
-# Whose bids are meant: the API, the key, and the project.
+# The settings that identify the account: the API, the key, and the project.
 ACCOUNT_SETTINGS = frozenset({"api_url", "api_key_file", "project"})
-# Seconds between looks at a bid: what is free is given at once, the rest waits for auctions and for machines to start.
+# Seconds between checks of a bid: free capacity is allocated at once; otherwise an auction has to be waited for.
 _PAUSES = (0.7, 0.7, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 8.0, 8.0, 12.0)
 _LONGEST_SECRET = 200
-# And between looks at machines that start: each has an address at a moment of its own, and costs money from then on.
+# The same for machines that start: each has an address at a different time, and costs money from then on.
 _STARTING = (0.7, 1.0, 1.0, 2.0, 2.0, 3.0)
 
 
@@ -40,9 +42,9 @@ class Workplace:
     """One FLOW_HOME at Mithril.
 
     Attributes:
-        looks: The pace at which this process looks at bids, by launch token.
+        looks: The pace at which this process checks bids, by launch token.
         starting: The same for bids whose machines start.
-        seen: The bid of each launch as it was last looked at by this process.
+        seen: The bid of each launch when this process last checked it.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class Workplace:
 
     @cached_property
     def contact(self) -> Contact:
-        """How its machines are reached. Raises ConfigError: the settings are wrong."""
+        """First contact with its machines. Raises ConfigError if the settings are invalid."""
         return Contact(self.account.home, "mithril", self.account.settings.ssh_config)
 
     @property
@@ -70,13 +72,13 @@ class Workplace:
         return identity.home_id(self.account.home)
 
     def forget(self, token: str) -> None:
-        """Nobody looks at a launch any more."""
+        """Drops the state of a launch that is over."""
         self.looks.forget(token)
         self.starting.forget(token)
 
     @property
     def node_url(self) -> str:
-        """Where a machine finds the API."""
+        """The API's URL as seen from a machine."""
         return self.account.settings.api_url
 
     def where(self, launch: Launch, name: str, host: str, port: int) -> Place:
@@ -92,7 +94,7 @@ class Workplace:
         )
 
     def freeze(self, intent: LaunchIntent) -> dict[str, Any]:
-        """What every bid of a launch is made from, decided once."""
+        """The values that every bid of a launch is made from, decided once."""
         settings = self.account.settings
         plan = Plan.from_json(intent.plan)
         deadline = deadline_seconds(plan, settings.boot_timeout)
@@ -111,7 +113,7 @@ class Workplace:
         )
         added = ""
         if settings.node_key == IN_SCRIPT:
-            # Of the lengths that name and key have.
+            # Placeholders of the lengths of name and key.
             name, secret = "n" * requests.LONGEST_NAME, "k" * _LONGEST_SECRET
             added = nodekey.in_script(settings.api_url, plan.options["project"], name, secret)
         length = len(script) + len(added)
@@ -136,9 +138,9 @@ class Workplace:
 
 
 def deadline_seconds(plan: Plan, boot_timeout: float) -> float | None:
-    """Seconds after which the machines end themselves, whatever happens; None where no cap was set.
+    """Seconds after which the machines end themselves; None if no cap is set.
 
-    A cap on time leaves room for all that comes around the run. One on money does not: more is not paid for.
+    A cap on time leaves room for start and end. A cap on money does not: nothing beyond it is paid for.
     """
     bounds = []
     if plan.max_run_seconds is not None:

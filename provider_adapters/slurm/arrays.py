@@ -1,14 +1,14 @@
-"""The tasks of one sweep as one job array: submitted once, when all of them are there; each is bound to its element.
+"""Submits the tasks of one sweep as one job array, once all of them are ready; each task is bound to its element.
 
-Every task has a supervisor and a launch of its own. The launches of a sweep meet here: each writes down that it is
-there, and whoever finds all of them (or has waited long enough) submits the array for those that are. What was asked
-for is in a ledger of its own, FLOW_HOME/slurm/arrays, before `sbatch` is called:
+Every task has a supervisor and a launch of its own. Each launch records that it is ready, and the launch that finds all
+of them ready (or has waited long enough) submits the array for those that are. The submission is recorded in a ledger
+of its own, FLOW_HOME/slurm/arrays, before `sbatch` is called:
 
-    array-ID    one launch: notes "members" {index: task, token, seen, shape}, "came" when the last one came
-                one call: parameters "indices"; ids: the number of the array
+    array-ID    one launch: notes "members" {index: task, token, seen, shape}, "came" when the last one came one call:
+    parameters "indices"; ids: the number of the array
 
-An element has the id `NUMBER_INDEX`. A launch takes it over as it would a job that came back, by a call of its own; one
-that comes too late, or asks for something else than the others, gets a job of its own.
+An element has the id `NUMBER_INDEX`. A launch takes its element over, with a call of its own, in the same way as a
+requeued job. A launch that comes too late, or has other requirements than the others, gets a job of its own.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from provider_adapters.slurm.workplace import Workplace
 
 PATIENCE_SECONDS = 20.0
-"""So long after the last of them came, the array is submitted for those that are there."""
+"""Seconds after the last task joined until the array is submitted for those that are ready."""
 SEEN_SECONDS = 30.0
-"""Whoever has not asked for so long does not count as being there."""
+"""A task that has not been seen for this many seconds does not count as ready."""
 _PAUSE = 0.3
 _UNDERWAY_SECONDS, _LOOKS, _LOOK_PAUSE = 10.0, 3, 2.0
 _PREFIX = "array-"
-# What must be the same for all elements.
+# Fields that must be the same for all elements.
 _SHAPE = (
     *("login", "directives", "extra", "requeue", "cpus", "minutes", "container", "shared"),
     *("node_dir", "program", "lease", "signal_seconds"),
@@ -56,13 +56,13 @@ class Arrays:
         self._settling = Settling(self._place)
 
     def bind(self, launch: Launch, script: ScriptOf) -> Call | None:
-        """The call that binds a launch to its element; None if it is to have a job of its own.
+        """The call that binds a launch to its element; None if the launch gets a job of its own.
 
         Args:
-            script: Makes the batch script, as `Launching.script`.
+            script: Renders the batch script, as `Launching.script`.
 
         Raises:
-            CapacityUnavailable: Not yet: others are waited for, or it is not known what became of the array.
+            CapacityUnavailable: Not yet: other tasks are waited for, or the outcome of the submission is not known.
             ProviderError: Slurm refused the array.
         """
         if not self._asks(launch):
@@ -79,7 +79,9 @@ class Arrays:
             return self._take(launch)
 
     def expects(self, launch: Launch) -> bool:
-        """Whether a launch without a job may get an element at any time; one that is known by now is taken over."""
+        """Whether a launch without a job may get an element at any time; an element that is known already is taken
+        over.
+        """
         if launch.ended or launch.calls or not self._asks(launch):
             return False
         token = _token(launch)
@@ -92,14 +94,14 @@ class Arrays:
             return self._take(launch) is not None
 
     def task_of(self, name: str, job_id: str) -> str:
-        """The task of an element, by the name in its comment and its id; the name itself for anything else."""
+        """The task of an element, by the name in its comment and its id; for any other job, the name itself."""
         array = self._ledger.read(name) if name.startswith(_PREFIX) else None
         members = array.notes.get("members", {}) if array else {}
         member = members.get(job_id.partition("_")[2])
         return str(member["task"]) if member else name
 
     def tidy(self, older_than: float) -> None:
-        """Forgets arrays whose tasks have all ended."""
+        """Removes arrays whose tasks have all ended."""
         for array in self._ledger.launches():
             members = array.notes.get("members", {}).values()
             launches = [self._tasks.read(str(each["token"])) for each in members]
@@ -108,17 +110,17 @@ class Arrays:
                 self._ledger.end(array.token)
         self._ledger.prune(older_than)
 
-    # Inside
+    # Helpers
 
     def _asks(self, launch: Launch) -> bool:
-        """Only the first launch of a task belongs to its array: what replaces it is a job of its own."""
+        """Whether a launch belongs to an array. Only the first launch of a task does; a retry is a job of its own."""
         if not launch.frozen.get("array"):
             return False
         first = min(self._tasks.launches(launch.task), key=lambda each: each.at)
         return first.token == launch.token
 
     def _join(self, array: Launch, launch: Launch) -> Launch:
-        """Writes down that a launch is there. Raises CapacityUnavailable: others are not."""
+        """Records that a launch is ready. Raises CapacityUnavailable while others are not."""
         now, index = clock.now(), _index(launch)
         members: dict[str, Any] = dict(array.notes.get("members", {}))
         came = now if index not in members else float(array.notes["came"])
@@ -161,7 +163,7 @@ class Arrays:
         self._settling.submit(array, call, text)
 
     def _take(self, launch: Launch) -> Call | None:
-        """Writes down which element is this launch's."""
+        """Records which element is this launch's."""
         array = self._ledger.read(_token(launch))
         call = array.calls[-1] if array and array.calls else None
         if array is None or call is None or call.state != MADE:
@@ -176,7 +178,7 @@ class Arrays:
     # Whether it was submitted
 
     def _settle(self, array: Launch, launch: Launch, script: ScriptOf) -> None:
-        """Finds out what became of a submission without an answer; submits again what never arrived."""
+        """Finds the outcome of a submission without an answer; submits again what never arrived."""
         call = array.open_call
         assert call is not None
         if self._found(array):
@@ -191,7 +193,7 @@ class Arrays:
         self._send(array, launch, call, script)
 
     def _found(self, array: Launch) -> bool:
-        """Takes the array that bears the comment for the one; if there are two, the later one is cancelled."""
+        """Finds the array by its comment and records its id; if there are two, the later one is cancelled."""
         call = array.open_call
         if call is None:
             return True
@@ -220,7 +222,7 @@ class Arrays:
 
 
 def elements(indices: list[str], asked: Mapping[str, Any]) -> str:
-    """What `--array` is told: ranges, and how many may run at a time."""
+    """The value of `--array`: ranges, and how many may run at a time."""
     spans: list[list[int]] = []
     for index in sorted(map(int, indices)):
         if spans and index == spans[-1][1] + 1:
@@ -246,7 +248,7 @@ def _indices(array: Launch) -> list[str]:
 
 
 def _there(array: Launch, launch: Launch) -> list[str]:
-    """Indices of those that are there, and ask for the same."""
+    """Indices of the tasks that are ready and have the same requirements."""
     now, wanted = clock.now(), _shape(launch)
     return [
         index

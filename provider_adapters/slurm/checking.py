@@ -1,4 +1,4 @@
-"""Whether Slurm can be used from here, looked at without submitting anything."""
+"""Checks whether Slurm can be used from here, without submitting anything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check(place: Workplace) -> list[Finding]:
-    """One finding for each thing; those that cannot be looked at after a failure are left out."""
+    """One finding for each check; checks that depend on a failed one are left out."""
     try:
         settings = place.settings
         login = place.login()
@@ -44,7 +44,7 @@ def check(place: Workplace) -> list[Finding]:
 
 
 def _trial(place: Workplace) -> Finding:
-    """Whether a job with the options of the settings would be taken."""
+    """Whether a job with the options of the settings would be accepted."""
     asked = place.settings.options
     names = ("partition", "account", "qos", "constraint", "reservation")
     options = [f"--{name}={asked[name]}" for name in names if asked.get(name)]
@@ -58,7 +58,7 @@ def _trial(place: Workplace) -> Finding:
 
 
 def _accounting(place: Workplace) -> Finding:
-    """Without accounts, jobs that ended long ago are known to nobody; nothing else depends on them."""
+    """Whether accounting is available. Only the outcome of jobs that ended long ago depends on it."""
     done = place.login().try_("sacct", "-n", "-X", "-S", "now-1hours")
     told = "sacct answers" if not done.code else f"{last_line(done)}; it is not needed"
     return Finding("accounting", True, told)

@@ -1,7 +1,8 @@
-"""How a step of Slurm runs in a container: what pyxis and apptainer are told. Pure; golden-tested.
+"""The arguments with which pyxis or apptainer runs a Slurm step in a container. Pure; golden-tested.
 
-Agent and workers run inside, the commands that reach the node later outside; they meet at files and sockets, so the
-directories of flowlite are the same place in and out. Network, processes and shared memory are those of the node.
+Agent and workers run inside the container; commands that reach the node later run outside. They share files and
+sockets, so flowlite's directories have the same path inside and outside. Network, processes and shared memory are the
+node's.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ _FILES = (".sqsh", ".squashfs", ".sif", ".img")
 
 
 def wrap(kind: str, image: str, mounts: Sequence[str]) -> Wrap:
-    """What a step is wrapped into.
+    """The wrapper for a step.
 
     Args:
         kind: "pyxis", "apptainer", "singularity" or "none".
         image: As in `docker pull`, with a scheme, or the path of a file on the nodes.
-        mounts: Directories that must be the same place inside and outside.
+        mounts: Directories that must have the same path inside and outside.
 
     Raises:
-        ConfigError: The kind is unknown, or a directory cannot be written in the words of that program.
+        ConfigError: The kind is unknown, or a directory cannot be expressed in that program's syntax.
     """
     if kind == NONE:
         return Wrap()
@@ -57,7 +58,7 @@ def wrap(kind: str, image: str, mounts: Sequence[str]) -> Wrap:
 
 
 def shown(mounts: Sequence[str]) -> list[str]:
-    """What is mounted for some directories: those above them, since they themselves may not be there yet."""
+    """The mounts for some directories: their parents, since the directories may not exist yet."""
     found: list[str] = []
     for path in mounts:
         above = dirname(normpath(path))
@@ -75,7 +76,7 @@ def shown(mounts: Sequence[str]) -> list[str]:
 
 
 def _for_enroot(image: str) -> str:
-    """Enroot writes the registry in front of a hash sign, and takes what begins with a slash or a dot for a file."""
+    """Enroot separates the registry by a hash sign, and takes a name that begins with a slash or a dot for a file."""
     name = image.removeprefix("docker://")
     if _SCHEME.match(name) or "#" in name or _is_file(name):
         return name

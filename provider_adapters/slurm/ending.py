@@ -1,4 +1,4 @@
-"""Giving nodes back: the job is told to end, and cancelled if it does not. Its nodes go together, always."""
+"""Ends jobs: a job is asked to end, and cancelled if it does not. All its nodes are released together."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from provider_adapters.slurm.settling import Settling
     from provider_adapters.slurm.workplace import Workplace
 
-# A job whose step daemons were told to end has ended by then, and ends as one that did what it should.
+# A job whose step daemons were asked to end has ended within this time, with the state of a successful job.
 _GENTLE_SECONDS = 5.0
-# What was brought to the shared directory by its hash, and used by nobody for so long, is removed.
+# Content in the shared directory that was not used for this long is removed.
 _UNUSED_DAYS = 30
 
 
 class Ending:
-    """The ends of one FLOW_HOME's jobs."""
+    """Ends the jobs of one FLOW_HOME."""
 
     def __init__(self, place: Workplace, settling: Settling, arrays: Arrays) -> None:
         self._place = place
@@ -36,7 +36,7 @@ class Ending:
         self._arrays = arrays
 
     def terminate(self, instances: Sequence[Instance]) -> None:
-        """Asks for the end of the jobs these belong to. Raises ProviderError."""
+        """Asks Slurm to end the jobs of these instances. Raises ProviderError."""
         launches = {each.token: each for each in self._place.ledger.launches() if not each.ended}
         by_job: dict[str, list[Launch]] = {}
         for each in launches.values():
@@ -60,7 +60,7 @@ class Ending:
             self._scancel(None, list(foreign))
 
     def end(self, launch: Launch) -> None:
-        """Ends the job of a launch. The listing tells when it is gone. Raises ProviderError."""
+        """Ends the job of a launch. The listing shows when it is gone. Raises ProviderError."""
         ledger = self._place.ledger
         with ledger.hold(launch.token):
             known = ledger.read(launch.token) or launch
@@ -83,10 +83,10 @@ class Ending:
             self._place.queue(known.frozen["login"]).hurry()
 
     def conclude(self, launch: Launch, jobs: dict[str, Job | None]) -> list[Instance] | None:
-        """Closes the books on a launch whose jobs have all ended, once it was handed out or given up.
+        """Closes a launch whose jobs have all ended, once its nodes were handed out or it was given up.
 
         Returns:
-            What was handed out, with its end; None if the books stay open.
+            The nodes that were handed out, marked as ended; None if the launch stays open.
         """
         ledger = self._place.ledger
         if launch.open_call is not None or not (given(launch) or launch.notes.get("ending")):
@@ -102,10 +102,10 @@ class Ending:
             ledger.end(launch.token)
         return over
 
-    # Inside
+    # Helpers
 
     def _ends(self, launch: Launch, instance: Instance) -> bool:
-        """Whether ending this node means ending that launch: a run of a job that is over has nothing to end."""
+        """Whether ending this node ends that launch. A node of an earlier run of the job has nothing to end."""
         job_id, run = str(instance.data["job"]), instance.data.get("restart")
         if launch.notes.get("passed_on"):
             return False
@@ -114,12 +114,12 @@ class Ending:
         job = self._place.queue(launch.frozen["login"]).find([job_id])[job_id]
         over = state_words.ENDING | state_words.ENDED
         if job and (job.restarts > int(run) or job.state in over or job.taken_at):
-            # Slurm ends it already, and may bring the job back; that is another matter.
+            # Slurm is ending it already, and may requeue the job, which is handled elsewhere.
             return False
         return int(run) >= run_of(launch)
 
     def _may_end_gently(self, launch: Launch) -> bool:
-        """Whether there are step daemons to be told: the job runs, and they were met."""
+        """Whether there are step daemons to ask: the job runs, and they were reached before."""
         job_id = launch.ids[-1]
         job = self._place.queue(launch.frozen["login"]).find([job_id])[job_id]
         runs = (
@@ -144,7 +144,7 @@ class Ending:
             raise ProviderError(f"scancel failed on {where.name}: {last_line(done)}")
 
     def _clear(self, launch: Launch) -> None:
-        """What lies on the login node for one job only is removed."""
+        """Removes files on the login node that belong to this job only."""
         frozen = launch.frozen
         login = self._place.login(frozen["login"])
         anchors = [f"{frozen['login_dir']}/anchors/{each.id}.json" for each in given(launch)]
@@ -156,13 +156,13 @@ class Ending:
 
 
 def gone(launch: Launch, instance: Instance, job: Job | None) -> Instance:
-    """A node whose job has ended, or has left it behind by beginning anew."""
+    """A node as ended: its job has ended or was requeued."""
     if job is None:
         return dataclasses.replace(instance, state="ended")
     now, host = clock.now(), str(instance.data["host"])
     down = list(launch.notes.get("down", ()))
     if job.restarts > int(instance.data.get("restart", 0)):
-        # A node that fails is nobody's wish.
+        # A failed node is no preemption.
         what, taken, at = "Slurm has queued the job again", not down, now
     else:
         what, taken = state_words.end(job.state, None, job.reason), state_words.preempted(job.state)

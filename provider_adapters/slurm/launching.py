@@ -1,9 +1,10 @@
-"""From an intent to nodes that answer: one job for all of them, submitted once, looked at until it runs or fails.
+"""Launches one job for all nodes of an intent: it is submitted once, then checked until it runs or fails.
 
-A launch is called again and again with the same token, and does not wait itself. What it has come to is in the ledger:
+A launch is called repeatedly with the same token and does not block. Its state is in the ledger:
 
-    frozen      what the job is made from: where it goes, its options, where files lie
-    calls       the jobs; the last one that was not dropped counts. One that came back after a preemption is taken over
+    frozen      what the job is made from: partition, options, paths
+    calls       the jobs; the last one that was not dropped counts. A job that was requeued after a preemption is taken
+    over
     notes       "given": the nodes that were handed out, "restart": of which run of the job they were
 """
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 _CONTACT_SECONDS = 240.0
 _CONTACT_PAUSE = 0.5
-# So long before Slurm's own limit the step daemons end by themselves.
+# The step daemons end by themselves this many seconds before Slurm's own limit.
 _BEFORE_LIMIT = 20.0
 _NOT_SHARED = 104
 _RESTART_SECONDS = 2
@@ -54,11 +55,11 @@ class Launching:
         self._arrays = arrays
 
     def run(self, intent: LaunchIntent) -> list[Instance]:
-        """The nodes of an intent, all of them, as soon as all answer.
+        """All nodes of an intent, as soon as all of them answer.
 
         Raises:
-            CapacityUnavailable: Not yet; the job waits, or begins.
-            ProviderError: Never so; nothing of it goes on.
+            CapacityUnavailable: Not yet; the job is pending or starting.
+            ProviderError: The launch failed; nothing of it continues.
         """
         ledger = self._place.ledger
         with ledger.hold(intent.token):
@@ -70,7 +71,7 @@ class Launching:
             call = self._job(launch)
             return self._look(ledger.read(intent.token) or launch, call)
 
-    # What is decided once
+    # Decided once
 
     def _freeze(self, intent: LaunchIntent) -> dict[str, Any]:
         plan = Plan.from_json(intent.plan)
@@ -90,7 +91,7 @@ class Launching:
             "minutes": options["minutes"],
             "container": options["step_container"],
             "asked": asked,
-            # What is set for every login counts where the plan says nothing.
+            # Defaults that are set for every login apply where the plan says nothing.
             "defaults": [n for n in facts.asked if n.removeprefix("SBATCH_").lower() not in asked],
             "volumes": [each["name"] for each in options["volumes"]],
             "shared": place if settings.shared_dir else "",
@@ -107,7 +108,7 @@ class Launching:
     # The job
 
     def _job(self, launch: Launch) -> Call:
-        """The call whose job counts; a job is submitted if there is none."""
+        """The call whose job counts; submits a job if there is none."""
         again = None
         if (call := launch.open_call) is not None:
             if not self._settling.settle(launch, repeat=True):
@@ -133,7 +134,7 @@ class Launching:
             shared.make_volumes(login, frozen["shared"], frozen["volumes"])
         where = str(frozen["asked"].get("partition", "")) or "the default partition"
         call = again or ledger.intend(launch.token, where, {"proved": bool(proved)})
-        # A job that is submitted once more is the very same.
+        # A repeated submission must be identical.
         text = self.script(launch, call.name, embedded=not call.parameters["proved"])
         return self._settling.submit(launch, call, text)
 
@@ -167,7 +168,7 @@ class Launching:
         )
 
     def _adopt(self, launch: Launch) -> Call | None:
-        """Takes over a job of the same task that Slurm has queued again, if there is one."""
+        """Takes over a requeued job of the same task, if there is one."""
         ledger = self._place.ledger
         for other in ledger.launches(launch.task):
             call = current(other)
@@ -176,7 +177,7 @@ class Launching:
                 continue
             job = self._find(other, call)
             if job is None or job.state in state_words.ENDING or _is_taken(other, job):
-                # It may come back.
+                # It may still be requeued.
                 raise self._wait(other, f"it is not certain yet what became of job {call.ids[0]}")
             if job.state in state_words.ENDED or job.restarts <= run_of(other):
                 continue
@@ -188,14 +189,14 @@ class Launching:
         return None
 
     def _start_now(self, launch: Launch, job: Job) -> None:
-        """Slurm lets a job wait two minutes after it was queued again; nothing of ours needs them."""
+        """Starts a requeued job early: Slurm delays it by two minutes, which is not needed here."""
         self._place.ledger.note(launch.token, hurried=job.restarts)
         login = self._place.login(launch.frozen["login"])
-        # In the very second of its end, nodes would still take it for the run they were told to kill.
+        # Not in the very second of its end: nodes would still take it for the run that they were told to kill.
         login.try_("scontrol", "update", f"jobid={job.id}", f"starttime=now+{_RESTART_SECONDS}")
         self._place.queue(launch.frozen["login"]).hurry()
 
-    # Looking
+    # Checking the job
 
     def _find(self, launch: Launch, call: Call) -> Job | None:
         return self._place.queue(launch.frozen["login"]).find([call.ids[0]])[call.ids[0]]
@@ -246,7 +247,7 @@ class Launching:
                 state="running",
                 address=place.address,
                 launched_at=told[0].start or time.time(),
-                # An element of an array has a number of its own besides, which `srun` wants.
+                # An element of an array also has a job number of its own, which `srun` needs.
                 data={**each, "job": call.ids[0], "raw": place.job},
             )
             for place, each in zip(places, met, strict=True)
@@ -258,7 +259,7 @@ class Launching:
         return found
 
     def _not_met(self, launch: Launch, job: Job, silent: list[str]) -> None:
-        """Some nodes do not answer yet, or will not. Raises."""
+        """Raises for nodes that do not answer yet, or will not."""
         began = launch.notes.get("begun") or [job.restarts, clock.now()]
         if began[0] != job.restarts:
             began = [job.restarts, clock.now()]
@@ -286,11 +287,11 @@ class Launching:
             )
 
     def _ended(self, launch: Launch, call: Call, job: Job) -> ProviderError:
-        """The job has ended before its nodes were handed out, or since."""
+        """The error for a job that has ended, before or after its nodes were handed out."""
         queue, ledger = self._place.queue(launch.frozen["login"]), self._place.ledger
         code = exit_code(queue.shown(job.id))
         if code == _NOT_SHARED and not given(launch):
-            # It was shared once; the next job carries what it needs.
+            # The directory was shared once; the next job carries the program again.
             self._place.proof(launch.frozen["login"]).forget()
             ledger.made(launch.token, call.name, call.ids, {"dropped": True})
             return CapacityUnavailable(
@@ -304,7 +305,7 @@ class Launching:
         return CapacityUnavailable(text, retry_after=pause)
 
 
-# What a launch has come to
+# State of a launch
 
 
 def current(launch: Launch) -> Call | None:
@@ -316,7 +317,7 @@ def current(launch: Launch) -> Call | None:
 
 
 def _is_taken(launch: Launch, job: Job) -> bool:
-    """Whether Slurm is about to end the run that was handed out, for the sake of another job."""
+    """Whether Slurm is about to preempt the run whose nodes were handed out."""
     return (
         bool(job.taken_at) and job.state in state_words.RUNNING and job.restarts == run_of(launch)
     )
@@ -329,7 +330,7 @@ def exit_code(shown: tuple[Job, dict[str, str]] | None) -> int | None:
 
 
 def packed(program: bytes) -> str:
-    """A program as text for the batch script, always the same for the same program."""
+    """A program encoded for the batch script; the same program gives the same text."""
     text = base64.b64encode(gzip.compress(program, 9, mtime=0)).decode()
     return "\n".join(text[begin : begin + 76] for begin in range(0, len(text), 76))
 
@@ -344,7 +345,7 @@ def _wrap(frozen: dict[str, Any]) -> Wrap:
 
 
 def _pythons(setting: str, minor: str | None) -> str:
-    """Pythons to try first, separated by blanks."""
+    """Pythons to try first, separated by spaces."""
     import sys
 
     here = sys.executable
@@ -353,7 +354,7 @@ def _pythons(setting: str, minor: str | None) -> str:
 
 
 def _program(home: Path, given_path: str | None) -> Path:
-    """The node's program that a launch came with, else the one that was built last."""
+    """The node's program of a launch, else the one that was built last."""
     if given_path and Path(given_path).exists():
         return Path(given_path)
     index = home / "agents" / "index.json"

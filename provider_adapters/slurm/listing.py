@@ -1,7 +1,7 @@
-"""What exists at Slurm and is ours: nodes, and jobs that may get nodes at any time.
+"""The listing of nodes of this FLOW_HOME at Slurm, and of jobs that may get nodes at any time.
 
-A job without nodes of ours is listed as one instance in state "starting" under its number, and one of which it is not
-known whether it was submitted, under the name of its call.
+A job without nodes is listed as one instance in state "starting" under its number. A job whose submission is uncertain
+is listed under the name of its call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _NODES = ("scontrol", "-o", "show", "node")
 _KEEP_SECONDS = 30 * 86400.0
 RETURNING = "returning"
-"""State of a job that was handed out, and that Slurm brings back by itself."""
+"""State of a job whose nodes were handed out and that Slurm has requeued."""
 
 
 class Listing:
@@ -42,15 +42,15 @@ class Listing:
         self._arrays = arrays
 
     def of_task(self, task: str) -> list[Instance]:
-        """All of one task, with what has ended. Whoever asks has reason to: something has happened, or will."""
+        """All instances of one task, ended ones included, from a recent answer."""
         launches = self._place.ledger.launches(task)
         over = [Instance.from_json(each) for one in launches for each in one.notes.get("over", ())]
-        # What is asked about one task is asked because something happened to it.
+        # A query for one task follows an event, so a fresh answer is needed.
         alive = self._alive([each for each in launches if not each.ended], HURRY)
         return list({each.id: each for each in [*over, *alive]}.values())
 
     def of_all(self) -> list[Instance]:
-        """All that may hold nodes, known to the ledger or only to Slurm."""
+        """All instances that may hold nodes, known to the ledger or only to Slurm."""
         self._arrays.tidy(_KEEP_SECONDS)
         self._place.ledger.prune(_KEEP_SECONDS)
         launches = self._place.ledger.launches()
@@ -68,7 +68,7 @@ class Listing:
         return list(found.values())
 
     def of_others(self) -> list[Instance]:
-        """What other FLOW_HOMEs of this user have submitted."""
+        """The jobs that other FLOW_HOMEs of this user have submitted."""
         if not self._place.configured:
             return []
         found = []
@@ -80,7 +80,7 @@ class Listing:
                 found.append(replace(_unknown(job, parts[1]), data={"job": job.id, **about}))
         return found
 
-    # Inside
+    # Helpers
 
     def _alive(self, launches: list[Launch], within: float = QUIET) -> list[Instance]:
         settled, expecting = [], set()
@@ -112,7 +112,7 @@ class Listing:
     def _listed(self, launch: Launch, job_id: str, job: Job | None) -> list[Instance]:
         mine = [each for each in given(launch) if each.data["job"] == job_id]
         if job is None:
-            # Not named by the last answer, which proves nothing.
+            # The last answer does not name it, which proves nothing.
             return mine or [_placeholder(launch, job_id, job_id)]
         again = bool(mine) and job.restarts > run_of(launch)
         if again or (mine and job.state == state_words.NODE_FAIL):
@@ -134,7 +134,7 @@ class Listing:
         return [replace(each, state=state) for each in mine]
 
     def _note_down(self, launch: Launch, mine: list[Instance]) -> Launch:
-        """Notes which hosts of the run are down that Slurm has ended, as long as Slurm still shows it."""
+        """Records which hosts of the run are down that Slurm has ended, while Slurm still shows it."""
         if "down" in launch.notes:
             return launch
         login = self._place.login(launch.frozen["login"])

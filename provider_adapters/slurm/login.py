@@ -1,7 +1,7 @@
-"""Where Slurm's commands are run: on this machine, or on a login node that we log in to by SSH.
+"""Runs Slurm's commands, on this machine or on a login node over SSH.
 
-They run in an environment of their own: what `SLURM_*`, `SBATCH_*` or `SQUEUE_*` would change here, or in a job that
-this is started from, changes nothing, and nothing of ours reaches the job.
+They run in an environment of their own: variables such as `SLURM_*`, `SBATCH_*` or `SQUEUE_*` that are set here, or in
+the job that this program runs in, have no effect, and none of our variables reach the job.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SECONDS = 60.0
 _NOT_FOUND = 127
 _REMEMBERED_SECONDS = 3600.0
-# Says where Slurm is, in lines that nothing else printed by a login script looks like.
+# Prints where Slurm is, in a format that no output of a login script looks like.
 _PROBE = r"""
 say() { printf 'flowlite:%s:%s\n' "$1" "$2"; }
 look='command -v sbatch; printf "%s\n" "$PATH" "$SLURM_CONF"; env | grep "^SBATCH_" | tr "\n" " "'
@@ -47,7 +47,7 @@ for p in @PYTHON@ python3 python3.14 python3.13 python3.12 python3.11; do
   fi
 done
 """
-# What these ask for by a variable counts where nobody asks for something else; sbatch puts them over the script.
+# Defaults that apply unless the user asks for something else; sbatch gives these variables precedence over the script.
 _DEFAULTS = ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION")
 _STARTERS = ("sbatch", "srun")
 _DOWN = (
@@ -64,16 +64,16 @@ _DOWN = (
 
 
 class Silent(CapacityUnavailable):
-    """Slurm, or the login node, does not answer just now. What was asked may have been done."""
+    """Slurm, or the login node, does not answer now. The request may have been carried out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a login node says of itself.
+    """The facts that a login node reports.
 
     Attributes:
-        sbatch: Absolute path of that command; its neighbours lie beside it.
-        python: A Python that runs our program there; "" if there is none.
+        sbatch: Absolute path of that command; the other commands are in the same directory.
+        python: A Python that runs our program; "" if there is none.
         asked: Variables such as `SBATCH_ACCOUNT` that are set for every login.
     """
 
@@ -93,9 +93,9 @@ class SlurmLogin:
 
     Args:
         written: As in `user@cluster`; "" for this machine.
-        directory: Where is remembered what it said of itself.
-        connection: What leads there, in tests.
-        ssh_config: OpenSSH's configuration that it is looked up in; "" for the usual one.
+        directory: Where its facts are cached.
+        connection: The connection to the login node, in tests.
+        ssh_config: OpenSSH configuration in which it is looked up; "" for the usual one.
     """
 
     def __init__(
@@ -117,40 +117,40 @@ class SlurmLogin:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The cluster's name in messages."""
         return self.written or "this machine"
 
     @property
     def key(self) -> str:
-        """A name for files about this cluster."""
+        """The name of the cluster's files."""
         import hashlib
 
         return hashlib.sha256(self.written.encode()).hexdigest()[:16] if self.written else "here"
 
     @property
     def connection(self) -> Connection:
-        """What leads there. Raises ConfigError."""
+        """The shared connection to the login node. Raises ConfigError."""
         with self._lock:
             if self._connection is None:
                 self._connection = _connect(self.written, self._ssh_config)
             return self._connection
 
     def another(self) -> Connection:
-        """A connection of its own, for whoever closes it. Raises ConfigError."""
+        """A new connection, to be closed by the caller. Raises ConfigError."""
         return self._given or _connect(self.written, self._ssh_config)
 
     @property
     def facts(self) -> Facts:
-        """Where Slurm is there, and who we are. Raises ProviderError."""
+        """The login node's facts: where Slurm is, and the user. Raises ProviderError."""
         if self._facts is None:
             self._facts = self._remembered() or self._ask()
         return self._facts
 
     def argv(self, tool: str, *words: str, asked: Sequence[str] = ()) -> list[str]:
-        """The whole command for one of Slurm's tools.
+        """The complete command for one of Slurm's tools.
 
         Args:
-            asked: Names of variables to be left to what the login node sets.
+            asked: Names of variables whose values on the login node are kept.
         """
         facts = self.facts
         environment = {
@@ -158,7 +158,7 @@ class SlurmLogin:
             "USER": facts.user,
             "LOGNAME": facts.user,
             "PATH": facts.path or "/usr/local/bin:/usr/bin:/bin",
-            # What starts processes hands its environment on to them.
+            # Not for tools that start processes, which pass their environment on.
             **({} if tool in _STARTERS else {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}),
             **({"SLURM_CONF": facts.conf} if facts.conf else {}),
             **{name: value for name, value in facts.asked.items() if name in asked},
@@ -174,7 +174,7 @@ class SlurmLogin:
         seconds: float = SECONDS,
         asked: Sequence[str] = (),
     ) -> Completed:
-        """Runs one of Slurm's tools to its end. Raises Silent, ProviderError where it is not there."""
+        """Runs one of Slurm's tools to its end. Raises Silent, and ProviderError if the tool does not exist."""
         done = self.run(self.argv(tool, *words, asked=asked), input=input, seconds=seconds)
         said = done.stderr.decode("utf-8", "replace").lower()
         if done.code == _NOT_FOUND:
@@ -188,7 +188,7 @@ class SlurmLogin:
         return done
 
     def ask(self, tool: str, *words: str, seconds: float = SECONDS) -> str:
-        """What one of Slurm's tools prints. Raises ProviderError with its own words."""
+        """The output of one of Slurm's tools. Raises ProviderError with the tool's own message."""
         done = self.try_(tool, *words, seconds=seconds)
         if done.code:
             raise ProviderError(f"{tool} failed on {self.name}: {last_line(done)}")
@@ -197,11 +197,11 @@ class SlurmLogin:
     def run(
         self, argv: Sequence[str], *, input: bytes | None = None, seconds: float = SECONDS
     ) -> Completed:
-        """Runs any command there.
+        """Runs any command on the login node.
 
         Raises:
             Silent: It does not answer now.
-            NodeUnreachable: It will not until somebody has changed something, such as a key of its own.
+            NodeUnreachable: It cannot be reached until a person fixes something, such as an SSH key.
         """
         try:
             done = self.connection.run(argv, input=input, timeout=seconds)
@@ -215,12 +215,12 @@ class SlurmLogin:
             raise Silent(f"the login node does not answer: {error}", 5.0) from error
 
     def forget(self) -> None:
-        """Asks anew what is remembered."""
+        """Drops the cached facts."""
         self._facts = None
         with suppress(OSError):
             self._file.unlink()
 
-    # Inside
+    # Helpers
 
     @property
     def _file(self) -> Path:
@@ -280,7 +280,7 @@ class SlurmLogin:
 
 
 def last_line(done: Completed) -> str:
-    """The last thing a command said, as a clause."""
+    """The last line that a command printed, as a clause."""
     said = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
     return said[-1].strip() if said else f"exit code {done.code}"
 

@@ -1,4 +1,4 @@
-"""The way to the nodes of a job, and what they say of themselves when it begins."""
+"""Connections to the nodes of a job, and the facts that the nodes report when the job starts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Place:
     Attributes:
         instance: Its instance id.
         host: Slurm's name of it.
-        address: Where the others reach it.
+        address: The address at which the other nodes reach it.
         home: The instance's directory on it.
         program: flowlite's program on it.
     """
@@ -49,7 +49,7 @@ class Place:
 def places_of(
     login: SlurmLogin, job: parse.Job, told: Mapping[str, str], node_dir: str, program: str
 ) -> list[Place]:
-    """The nodes of a job that runs, by their number in it. Raises ProviderError, Silent."""
+    """The nodes of a running job, by their number in it. Raises ProviderError, Silent."""
     try:
         hosts = hostlists.expand(told.get("NodeList", ""))
     except ValueError as error:
@@ -74,7 +74,7 @@ def places_of(
 
 
 def _addresses(login: SlurmLogin, hosts: Sequence[str]) -> dict[str, str]:
-    """The address of each node as Slurm has it, names resolved on the login node."""
+    """The address of each node according to Slurm; names are resolved on the login node."""
     text = login.ask("scontrol", "-o", "show", "node", ",".join(hosts))
     told = {
         f["NodeName"]: f for line in parse.lines(text) if "NodeName" in (f := parse.fields(line))
@@ -113,7 +113,7 @@ def _is_address(text: str) -> bool:
 
 
 class NodeConnection(StepConnection):
-    """A node of a job. What is named by its hash goes over to the shared directory once, and not to each node."""
+    """A node of a job. Content named by its hash is sent to the shared directory once, not to each node."""
 
     def __init__(self, *, login: SlurmLogin, shared: str, **how: Any) -> None:
         super().__init__(**how)
@@ -141,15 +141,15 @@ def _bring_once(login: SlurmLogin, source: Path, target: str, file: File) -> Non
 
 
 def connect(login: SlurmLogin, data: Mapping[str, Any]) -> StepConnection:
-    """The way to a node, from what is known of its instance.
+    """A connection to a node, from its instance's data.
 
     Args:
-        data: {"job", "host", "home", "program"}, and {"shared", "login_program", "raw"} where there are such; the last
-            is the number of an element of an array.
+        data: {"job", "host", "home", "program"}, and {"shared", "login_program", "raw"} if present; "raw" is the job
+            number of an element of an array.
     """
     job, host = str(data.get("raw") or data["job"]), str(data["host"])
     step = [
-        # Never `--unbuffered`: that gives the task a terminal, which changes bytes.
+        # Never `--unbuffered`: it gives the task a terminal, which changes bytes.
         *("srun", "--overlap", "--quiet", f"--jobid={job}", "--nodes=1"),
         *("--ntasks=1", f"--nodelist={host}", "--cpu-bind=none", "--export=ALL"),
     ]
@@ -161,7 +161,7 @@ def connect(login: SlurmLogin, data: Mapping[str, Any]) -> StepConnection:
         base=base_of(login, data),
         prefix=[*login.argv(step[0], *step[1:]), "sh", "-c", WAIT, "sh", home],
         label=f"node {host} (job {job})",
-        # WAIT puts in its place what the step daemon runs in.
+        # WAIT replaces it with the Python of the step daemon.
         python="python3",
         program=str(data["program"]),
         anchor=home,
@@ -170,7 +170,7 @@ def connect(login: SlurmLogin, data: Mapping[str, Any]) -> StepConnection:
 
 
 def base_of(login: SlurmLogin, data: Mapping[str, Any]) -> Connection:
-    """The login node. From elsewhere, one program of ours there carries all that goes to nodes."""
+    """The login node. From elsewhere, one program of ours there carries all traffic to nodes."""
     program, facts = str(data.get("login_program") or ""), login.facts
     if not login.written or not program or not facts.python:
         return login.another()
@@ -186,7 +186,7 @@ def base_of(login: SlurmLogin, data: Mapping[str, Any]) -> Connection:
 def meet(
     login: SlurmLogin, places: Sequence[Place], data: Mapping[str, Any]
 ) -> list[dict[str, Any] | str]:
-    """What each node says of itself: its data as an instance, or why it says nothing."""
+    """For each node, its facts as instance data, or the reason why there are none."""
 
     def meet_one(place: Place) -> dict[str, Any] | str:
         known = {

@@ -1,4 +1,4 @@
-"""What the partitions of a cluster offer, at no price."""
+"""The offers of a cluster's partitions, without prices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def offers_of(partitions: Sequence[Kinds], gpu: str | None, count: int) -> list[
 
 
 def _kinds(partition: Kinds) -> dict[tuple[str, int], list[Partition]]:
-    """Rows of `sinfo` by what GPUs a node has."""
+    """Rows of `sinfo` grouped by the GPUs of a node."""
     found: dict[tuple[str, int], list[Partition]] = {}
     for row in partition.rows:
         for kind, number in (row.gpus or {"": 0}).items():

@@ -1,4 +1,4 @@
-"""From what was asked for to one job: the plan of the Slurm provider, and every refusal before anything is sent."""
+"""The plan of the Slurm provider, made from a task's options, and all refusals that need no submission."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from provider_adapters.slurm.queries.partitions import Cluster
     from provider_adapters.slurm.settings import SlurmSettings
 
-# The nodes count from GO, and Slurm from the start of the job: this lies between, and what it takes to end.
+# Nodes count their time from GO, Slurm from the start of the job: the time before GO and for the end.
 _AROUND_SECONDS = 180.0
 
 
@@ -27,7 +27,7 @@ def make_plan(config: TaskConfig, settings: SlurmSettings, cluster: Cluster) -> 
     """The plan for one job.
 
     Raises:
-        ConfigError: An option cannot be honoured by the cluster.
+        ConfigError: The cluster cannot provide an option.
         ProviderError: Slurm cannot be asked.
     """
     asked = {**settings.options, **config.slurm}
@@ -67,7 +67,7 @@ def make_plan(config: TaskConfig, settings: SlurmSettings, cluster: Cluster) -> 
     )
 
 
-# What is asked of sbatch
+# Options of sbatch
 
 
 def _directives(config: TaskConfig, asked: Mapping[str, Any], gres: str) -> list[tuple[str, str]]:
@@ -94,7 +94,7 @@ def _directives(config: TaskConfig, asked: Mapping[str, Any], gres: str) -> list
 
 
 def _cpus(config: TaskConfig, asked: Mapping[str, Any]) -> tuple[int | None, list[str]]:
-    """Cores of each node; None where a whole node is asked for."""
+    """Cores of each node; None if a whole node is requested."""
     if config.cpu is not None:
         return math.ceil(config.cpu), []
     if asked.get("exclusive"):
@@ -109,7 +109,7 @@ def _cpus(config: TaskConfig, asked: Mapping[str, Any]) -> tuple[int | None, lis
 def _gpus(
     config: TaskConfig, asked: Mapping[str, Any], partition: Kinds | None, cluster: Cluster
 ) -> tuple[str, list[str]]:
-    """What to ask for as `--gpus-per-node`. What the user writes himself in Slurm's words goes through as it is."""
+    """The value of `--gpus-per-node`. Values that the user writes in Slurm's own syntax are passed unchanged."""
     request = config.gpu_request
     if asked.get("gpus_per_node"):
         return str(asked["gpus_per_node"]), []
@@ -185,7 +185,7 @@ def _time(
             f"max_run_time_hours: {config.max_run_time_hours:g} hours were asked for, and the partition "
             f"{partition.name if partition else ''} ends a job after {_clock(most)}"
         )
-    # The time it takes to start and to end has no room beyond it: the nodes stop earlier.
+    # Start and end have to fit into the limit, so the workers stop earlier.
     left = max(most / 2, most - around)
     told = (
         f"the partition ends a job after {_clock(most)}: workers are stopped after {_clock(left)}, so that what they "
@@ -202,7 +202,7 @@ def _clock(seconds: float) -> str:
     return f"{days}-{clock}" if days else clock
 
 
-# The rest
+# Other options
 
 
 def _container(config: TaskConfig, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -268,7 +268,7 @@ def _without_effect(config: TaskConfig) -> list[str]:
 
 
 def describe(plan: Plan) -> Sequence[str]:
-    """The options of `sbatch` that a plan leads to, for people."""
+    """The options of `sbatch` for a plan, as texts for the user."""
     return [
         f"--{name}={value}" if value else f"--{name}" for name, value in plan.options["directives"]
     ]

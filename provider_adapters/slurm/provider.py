@@ -1,4 +1,4 @@
-"""`SlurmProvider`: nodes are those of one Slurm job, submitted from a login node or through one."""
+"""`SlurmProvider`: nodes are the nodes of one Slurm job, submitted on this machine or on a login node."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class SlurmProvider(Provider):
 
     Args:
         home: FLOW_HOME.
-        settings: As `freeze` gave them.
-        connection: What leads to the login node, in tests.
+        settings: As returned by `freeze`.
+        connection: The connection to the login node, in tests.
     """
 
     name = "slurm"
@@ -107,7 +107,7 @@ class SlurmProvider(Provider):
             bind=instance.address,
             workdir=options.get("workdir"),
             environment={"FLOW_TASK_ID": instance.task_id},
-            # Others may have jobs on the same nodes, and prefer the usual port.
+            # Other users may have jobs on the same nodes and use the default port.
             master_port=PREFERRED + int(data["raw"]) % _PORTS,
             volumes=tuple(
                 {**each, "source": f"{shared}/volumes/{each['name']}"}
@@ -149,7 +149,7 @@ class SlurmProvider(Provider):
     def delete_volume(self, name: str) -> None:
         self._volumes().delete(name)
 
-    # Inside
+    # Helpers
 
     def _volumes(self) -> Volumes:
         from provider_adapters.slurm.volumes import Volumes
@@ -183,7 +183,7 @@ class SlurmProvider(Provider):
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    """Settings that have become wrong since the plan are a refusal like any other, to whoever runs the task."""
+    """Reports settings that have become invalid since the plan as a refusal by the provider."""
     try:
         yield
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""What `sbatch` says when it takes no job, with the setting that is at fault."""
+"""Explains the errors of `sbatch`, naming the setting that caused them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from flowlite.errors import PermissionRefused, ProviderError, QuotaExceeded
 
-# Words of Slurm, the settings they are about, and what to do.
+# Parts of Slurm's messages, the settings they concern, and what to do.
 _ABOUT: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "invalid account",
@@ -42,7 +42,7 @@ _DENIED = ("access/permission denied", "not permitted", "access denied", "user's
 
 
 def explained(said: str, asked: Mapping[str, Any]) -> ProviderError:
-    """The error for what `sbatch` said.
+    """The error for a message of `sbatch`.
 
     Args:
         said: Its whole standard error.

@@ -1,8 +1,8 @@
-"""The batch script: a pure function of what is to be run.
+"""Renders the batch script. Pure.
 
-One job, one step: `srun` starts a small shell program on each node, which finds a Python, puts flowlite's program in
-its place and becomes the node's anchor (flowlite/node/slurm_step/daemon.py). Agents and workers are started by the
-anchors, so all of them belong to that step.
+A job has one step: `srun` starts a small shell program on each node, which finds a Python, installs flowlite's program
+and becomes the node's step daemon (`node/slurm_step/daemon.py`). The step daemons start agents and workers, so that all
+of them belong to that step.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 
 from flowlite.connect.programs import SAFE_IN_SHELL, UNSAFE
 
-# It waits for the anchor of a node, and becomes the Python that the anchor was started with. What follows are its
-# arguments, in front of them the name of a Python, which is not known before.
+# Waits for the step daemon of a node, then becomes the Python that the step daemon runs in. The name of a Python comes
+# before its arguments and is replaced, since that Python is not known beforehand.
 WAIT = (
     f'{SAFE_IN_SHELL}safe "$1" || exit {UNSAFE}; '
     'h=$1; shift 2; i=0; until [ -s "$h/anchor.json" ] || [ $i -ge 600 ]; do sleep 0.1; i=$((i+1)); done; '
     'read -r p <"$h/python" || exit 105; exec "$p" "$@"'
 )
 _MARK = "FLOWLITE_PROGRAM"
-# Its end is that of the job.
+# The job ends when it ends.
 _FOLLOW = """\
 step=$!
 while :; do
@@ -30,7 +30,7 @@ while :; do
   kill -0 "$step" 2>/dev/null || break
 done
 exit $code"""
-# What each node does, before Python. The arguments are of `_arguments`. Exit codes: queries/state_words.py.
+# What each node runs before Python. The arguments come from `_arguments`; exit codes are in `queries/state_words.py`.
 _NODE = f"""\
 {SAFE_IN_SHELL}""" + """\
 dir=$1 sha=$2 shared=$3 proved=$4 asked=$5; shift 5
@@ -72,8 +72,8 @@ class Wrap:
     """What the step runs in, such as a container.
 
     Attributes:
-        srun: Further arguments of `srun`.
-        command: Words in front of the command of each node.
+        srun: Additional arguments of `srun`.
+        command: Words before the command of each node.
     """
 
     srun: tuple[str, ...] = ()
@@ -82,26 +82,26 @@ class Wrap:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Everything that a batch script is made from.
+    """The values of a batch script.
 
     Attributes:
-        name: Of the job, as people see it.
-        comment: Of the job, by which it is found again.
-        nodes: How many.
-        cpus: Cores on each node; None for what Slurm gives.
-        options: Further options of `sbatch` with their values; "" for one that has none.
+        name: The job's name, for people.
+        comment: The job's comment, by which it is found again.
+        nodes: Number of nodes.
+        cpus: Cores on each node; None for Slurm's default.
+        options: Additional options of `sbatch` with their values; "" for an option without a value.
         extra: Options of `sbatch` as the user wrote them.
-        minutes: Its time limit; None for that of the partition.
-        signal_seconds: How long before the end it is warned.
-        requeue: Whether it comes back when it is preempted or a node fails.
+        minutes: Time limit; None for that of the partition.
+        signal_seconds: How long before its end the job is warned.
+        requeue: Whether the job is requeued after a preemption or the failure of a node.
         program: SHA-256 of flowlite's program.
-        embedded: The program itself, gzip and base64; "" where the shared directory is known to be shared.
+        embedded: The program itself, gzip and base64; "" if the shared directory is known to be shared.
         shared: The shared directory; "" for none.
-        nonce: What the probe in the shared directory holds.
+        nonce: Content of the probe file in the shared directory.
         python: A Python of the nodes to try first; "" for none.
-        lease: Seconds without contact after which anchors end.
-        deadline: Seconds after which anchors end; 0 for no limit.
-        array: As for `--array`; "" for a job that is none.
+        lease: Seconds without contact after which step daemons end.
+        deadline: Seconds after which step daemons end; 0 for no limit.
+        array: The value of `--array`; "" for a job that is no array.
     """
 
     name: str
@@ -126,7 +126,7 @@ class Script:
 
 
 def render(script: Script) -> str:
-    """The text for `sbatch`."""
+    """The script for `sbatch`."""
     lines = ["#!/bin/bash", *(f"#SBATCH {each}" for each in _directives(script)), ""]
     lines += ["# What each node does until it is flowlite's.", f"node={_quoted(_NODE)}", ""]
     lines += _notice(script)
@@ -138,7 +138,7 @@ def render(script: Script) -> str:
 
 
 def _directives(script: Script) -> list[str]:
-    """The options of `sbatch`, in a fixed order. What the user wrote comes last, and wins."""
+    """The options of `sbatch`, in a fixed order. Those that the user wrote come last and take precedence."""
     found = [
         f"--job-name={script.name}",
         f"--comment={script.comment}",
@@ -163,7 +163,8 @@ def _directives(script: Script) -> list[str]:
 
 
 def _output(script: Script) -> str:
-    # A job whose output cannot be written fails at once, so it goes only where that is known to be possible.
+    # A job whose output cannot be written fails at once, so output is requested only if the directory is known to be
+    # writable.
     name = "%A_%a" if script.array else "%j"
     return (
         f"{script.shared}/output/{name}.txt"
@@ -173,7 +174,7 @@ def _output(script: Script) -> str:
 
 
 def _notice(script: Script) -> list[str]:
-    """Slurm warns this shell only, and not every process of the step; it passes it on to the anchor of this node."""
+    """Passes Slurm's warning on to the step daemon of this node; Slurm warns only the batch shell, not the step."""
     return [
         f"home={shlex.quote(script.node_dir)}/$(printf '%s.%02d.00000' \"$SLURM_JOB_ID\" "
         '"${SLURM_RESTART_COUNT:-0}")',
@@ -211,10 +212,10 @@ def _arguments(script: Script) -> Sequence[str]:
 
 
 def _value(value: str) -> str:
-    """A value on an `#SBATCH` line, which is split as a shell would."""
+    """A value on an `#SBATCH` line, which Slurm splits like a shell."""
     return value if shlex.quote(value) == value else f'"{value}"' if '"' not in value else value
 
 
 def _quoted(text: str) -> str:
-    """A text between single quotes over several lines, as people can read it."""
+    """A text in single quotes over several lines, to stay readable."""
     return "'" + text.replace("'", "'\\''") + "'"

@@ -1,4 +1,4 @@
-"""The table `[slurm]` of the configuration: where Slurm is, what it is asked for, and where files lie there."""
+"""The table `[slurm]` of the configuration."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _LEASE = 300.0
 _SHORTEST_LEASE = 60.0
 _SIGNAL = 120
 _LONGEST_SIGNAL = 65535
-# Unix sockets lie below it, whose paths may have 107 bytes in all.
+# It contains Unix sockets, whose paths are limited to 107 bytes.
 _LONGEST_NODE_DIR = 60
-# Paths go into the batch script as they are.
+# Paths are inserted into the batch script unquoted.
 _PATH = re.compile(r"(?:~|/)[A-Za-z0-9_./@%+=:,-]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmSettings:
-    """What is set for Slurm.
+    """The settings of Slurm.
 
     Attributes:
-        login: Where its commands are run, as in `user@cluster`; "" for this machine.
-        shared_dir: A directory that the login node and all nodes see, as a path of the login node; "" for none.
-        node_dir: A directory on the disk of each node; %u is the number of the user.
-        python: A Python on the nodes; "" looks for one.
+        login: Where its commands run, as in `user@cluster`; "" for this machine.
+        shared_dir: A directory that the login node and all nodes share, as a path on the login node; "" for none.
+        node_dir: A directory on the disk of each node; %u is the user id.
+        python: A Python on the nodes; "" to search for one.
         lease: Seconds without any contact after which the nodes end the job.
         signal_seconds: How long before the end of its time a job is warned.
-        ssh_config: OpenSSH's configuration that `login` is looked up in; "" for the usual one.
-        options: What is asked of Slurm where the task asks for nothing else.
+        ssh_config: OpenSSH configuration in which `login` is looked up; "" for the usual one.
+        options: Options of Slurm for tasks that do not set them.
     """
 
     login: str = ""
@@ -52,7 +52,7 @@ class SlurmSettings:
 
 
 def from_environment(found: ProviderSettings, environment: Mapping[str, str]) -> ProviderSettings:
-    """The settings with OpenSSH's configuration of whoever submits, where they name none."""
+    """The settings, with the submitting user's OpenSSH configuration if they name none."""
     path = environment.get(SSH_CONFIG_VARIABLE)
     if not path or "ssh_config" in found.values:
         return found
@@ -60,10 +60,10 @@ def from_environment(found: ProviderSettings, environment: Mapping[str, str]) ->
 
 
 def read_settings(settings: ProviderSettings) -> SlurmSettings:
-    """The settings, each checked.
+    """Parses and checks the settings.
 
     Raises:
-        ConfigError: An unknown name or a wrong value; the message says where it stands.
+        ConfigError: An unknown key or an invalid value; the message says where it is.
     """
     found: dict[str, Any] = {}
     options: dict[str, Any] = {}
@@ -81,7 +81,7 @@ def read_settings(settings: ProviderSettings) -> SlurmSettings:
     return SlurmSettings(**found, options=options)
 
 
-# One value at a time. A reader gives the value, or raises ValueError with what is allowed.
+# Readers of single values. A reader returns the value, or raises ValueError with what is allowed.
 
 
 def _login(value: object) -> str:

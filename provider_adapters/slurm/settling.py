@@ -1,8 +1,8 @@
-"""Giving `sbatch` a job exactly once, whatever happens to its answer.
+"""Submits each job exactly once, even if the answer of `sbatch` is lost.
 
-Each job bears a comment that no other has, and it is in the ledger before the job is submitted. So a job whose number
-got lost is looked for by its comment, in the queue and in the accounting. If a submission was repeated, jobs are looked
-for by comment until the launch has ended, and all but the first of a comment are cancelled.
+Each job has a unique comment, which is in the ledger before the job is submitted. A job whose number got lost is found
+by its comment, in the queue and in the accounting. If a submission was repeated, jobs are searched for by comment until
+the launch has ended, and all but the first with the same comment are cancelled.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from provider_adapters.slurm.queries.parse import Job
     from provider_adapters.slurm.workplace import Workplace
 
-# A submission whose connection broke may still be under way.
+# A submission whose connection broke may still be in progress.
 _UNDERWAY_SECONDS = 10.0
 _LOOKS = 3
 _NEVER_SECONDS = 30.0
@@ -29,7 +29,7 @@ _PAUSE = 2.0
 
 
 class Settling:
-    """Jobs on their way to Slurm."""
+    """Submits jobs, and finds the outcome of submissions."""
 
     def __init__(self, place: Workplace) -> None:
         self._place = place
@@ -38,14 +38,14 @@ class Settling:
         """Submits the job of a call that is in the ledger.
 
         Raises:
-            CapacityUnavailable: Whether it was submitted is not known.
-            ProviderError: It was refused.
+            CapacityUnavailable: It is not known whether the job was submitted.
+            ProviderError: The job was refused.
         """
         ledger, frozen = self._place.ledger, launch.frozen
         login = self._place.login(frozen["login"])
         asked = list(frozen["defaults"])
         try:
-            # The comment stands here, too: the accounting may keep nothing but the command.
+            # On the command line, too: the accounting may keep only the command.
             comment = f"--comment={self._place.comment(launch.task, call.name)}"
             done = login.try_("sbatch", "--parsable", comment, input=script.encode(), asked=asked)
         except Silent as error:
@@ -63,10 +63,10 @@ class Settling:
         return self.call_of(launch, call)
 
     def settle(self, launch: Launch, *, repeat: bool) -> bool:
-        """Finds out whether the job of an open call was submitted. Whether that is known now.
+        """Finds out whether the job of an open call was submitted. Returns whether that is known now.
 
         Args:
-            repeat: It may be submitted again if this gives False.
+            repeat: Whether the caller will submit again if this returns False.
 
         Raises:
             CapacityUnavailable: It is still not known.
@@ -98,7 +98,7 @@ class Settling:
             return True
 
     def confirm(self, launch: Launch) -> Launch:
-        """Looks for jobs that were submitted twice, and cancels all but the first of a comment."""
+        """Finds jobs that were submitted twice, and cancels all but the first of a comment."""
         if launch.notes.get("doubtful") and not launch.ended:
             for call in launch.calls:
                 if call.state == "made" and not call.parameters.get("adopt"):
@@ -106,14 +106,14 @@ class Settling:
         return self._place.ledger.read(launch.token) or launch
 
     def call_of(self, launch: Launch, call: Call) -> Call:
-        """A call as the ledger has it now."""
+        """The present record of a call in the ledger."""
         known = self._place.ledger.read(launch.token) or launch
         return next(each for each in known.calls if each.name == call.name)
 
-    # Inside
+    # Helpers
 
     def _adopt(self, launch: Launch, call: Call) -> bool:
-        """Takes the job that bears the comment of a call for what it made; whether there is one."""
+        """Records the job that has the comment of a call as the call's; returns whether there is one."""
         frozen = launch.frozen
         queue = self._place.queue(frozen["login"])
         comment = self._place.comment(launch.task, call.name)
@@ -134,5 +134,5 @@ class Settling:
 
 
 def _first(found: list[Job]) -> Job:
-    """The one to keep: the first that has not ended."""
+    """The job to keep: the first that has not ended."""
     return next((job for job in found if job.state not in state_words.ENDED), found[0])

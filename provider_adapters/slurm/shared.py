@@ -1,8 +1,8 @@
-"""The directory that the login node and all nodes see: what lies there, and whether that is true.
+"""The shared directory of the login node and all nodes: its content, and the test whether it is really shared.
 
-SHARED/blobs/<sha256>      flowlite's program, bundles, sources: whatever is named by its hash; brought once
+SHARED/blobs/<sha256>      flowlite's program, bundles, sources: content named by its hash, sent once
 SHARED/probe-<nonce>       written on the login side; a node that finds the nonce in it sees the same directory
-SHARED/output/<job>.txt    what the job itself says, which is little
+SHARED/output/<job>.txt    the output of the job itself, which is little
 SHARED/volumes/<name>/     volumes
 """
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from flowlite.connect.base import Connection
     from provider_adapters.slurm.login import SlurmLogin
 
-# That it was not shared is believed so long; that it was, until a node says otherwise.
+# How long a directory is believed not to be shared. That it is shared is believed until a node reports otherwise.
 _DISPROVED_SECONDS = 3600.0
 
 
 def expanded(path: str, home: str, uid: int) -> str:
-    """A path of the settings as it is on the login node, and on all others."""
+    """A path of the settings with the user's home and id filled in, valid on the login node and all nodes."""
     whole = f"{home}{path[1:]}" if path.startswith("~") else path
     return whole.replace("%u", str(uid))
 
 
 def bring(connection: Connection, directory: str, program: Path, sha256: str, nonce: str) -> None:
-    """Puts what nodes look for. What is there already by its hash is not sent again."""
+    """Writes the files that nodes look for. Content that is there by its hash is not sent again."""
     files = [
         File(f"{directory}/blobs/{sha256}", program, 0o700, sha256),
         File(f"{directory}/probe-{nonce}", nonce.encode()),
@@ -45,7 +45,7 @@ def bring(connection: Connection, directory: str, program: Path, sha256: str, no
 
 
 def make_volumes(login: SlurmLogin, directory: str, names: Sequence[str]) -> None:
-    """Makes the directories of volumes that are not there yet. Raises ProviderError."""
+    """Creates the missing directories of volumes. Raises ProviderError."""
     paths = [f"{directory}/volumes/{name}" for name in names]
     done = login.run(["mkdir", "-p", "--", *paths])
     if done.code:
@@ -53,13 +53,13 @@ def make_volumes(login: SlurmLogin, directory: str, names: Sequence[str]) -> Non
 
 
 class Proof:
-    """What is known of the shared directory of a cluster from jobs of before."""
+    """What earlier jobs have shown about the shared directory of a cluster."""
 
     def __init__(self, login: SlurmLogin, home: Path) -> None:
         self._file = home / f"shared-{login.key}.json"
 
     def of(self, directory: str) -> bool | None:
-        """Whether the nodes see it; None if that is not known."""
+        """Whether the nodes see the directory; None if unknown."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             told: dict[str, Any] = json.loads(self._file.read_bytes())
             if told["directory"] != directory:
@@ -70,7 +70,7 @@ class Proof:
         return None
 
     def keep(self, directory: str, shared: bool) -> None:
-        """Remembers what the nodes of a job have said."""
+        """Records what the nodes of a job have reported."""
         from flowlite.node.config.agent_config import write_atomically
 
         told = {"directory": directory, "shared": shared, "at": clock.now()}
@@ -78,6 +78,6 @@ class Proof:
             write_atomically(self._file, json.dumps(told))
 
     def forget(self) -> None:
-        """Nothing is known any more."""
+        """Drops the record."""
         with suppress(OSError):
             self._file.unlink()

@@ -27,7 +27,7 @@ class Volumes:
     """The volumes of one cluster.
 
     Args:
-        shared: The shared directory as it is set; "" for none.
+        shared: The shared directory of the settings; "" for none.
     """
 
     def __init__(self, login: SlurmLogin, shared: str) -> None:
@@ -35,7 +35,7 @@ class Volumes:
         self._shared = shared
 
     def create(self, name: str, interface: str) -> VolumeInfo:
-        """Makes a volume, or gives the one of that name."""
+        """Creates a volume, or returns the existing one of that name."""
         if interface != "file":
             raise ConfigError(f"volume {name!r}: Slurm has file volumes only")
         path = self._path(name)
@@ -43,7 +43,7 @@ class Volumes:
         return _info(name, path, None)
 
     def list(self) -> list[VolumeInfo]:
-        """All volumes by name, with the space each takes."""
+        """All volumes by name, with the disk space they use."""
         if not self._shared:
             return []
         root = self._root()
@@ -56,7 +56,7 @@ class Volumes:
         return sorted(found, key=lambda info: info.name)
 
     def delete(self, name: str) -> None:
-        """Deletes a volume with what is on it. Raises NotFound."""
+        """Deletes a volume and its content. Raises NotFound."""
         path = self._path(name)
         if self._run(_DELETE, path).code == _NO_SUCH:
             raise NotFound(f"no volume at {path} on {self._login.name}")

@@ -1,4 +1,4 @@
-"""What launching, listing and ending of one FLOW_HOME have in common: the login, the queue, the ledger."""
+"""The objects that launching, listing and ending of one FLOW_HOME share: the login, the queue, the ledger."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Workplace:
 
     Args:
         home: FLOW_HOME.
-        settings: As they were given to the adapter.
-        connection: What leads to the login node, in tests.
+        settings: As given to the adapter.
+        connection: The connection to the login node, in tests.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class Workplace:
 
     @cached_property
     def settings(self) -> SlurmSettings:
-        """What is set. Raises ConfigError."""
+        """The checked settings. Raises ConfigError."""
         return read_settings(self._given)
 
     @property
     def configured(self) -> bool:
-        """Whether the user has said anything about Slurm, or Slurm is here."""
+        """Whether the user has configured Slurm, or Slurm is on this machine."""
         if self._given.names_provider:
             return True
         return bool(self.ledger.launches()) or _is_login_node()
@@ -65,7 +65,7 @@ class Workplace:
         return identity.home_id(self.home)
 
     def login(self, written: str | None = None) -> SlurmLogin:
-        """Where commands are run: as set, or as a launch of before has it."""
+        """The login: that of the settings, or of an earlier launch."""
         where = self.settings.login if written is None else written
         if where not in self._logins:
             python = self.settings.python
@@ -75,18 +75,18 @@ class Workplace:
         return self._logins[where]
 
     def queue(self, written: str | None = None) -> Queue:
-        """What `squeue` says there."""
+        """The queue of that cluster."""
         login = self.login(written)
         if login.written not in self._queues:
             self._queues[login.written] = Queue(login, self.directory)
         return self._queues[login.written]
 
     def cluster(self) -> Cluster:
-        """What the cluster has."""
+        """The partitions of the cluster."""
         return Cluster(self.login(), self.directory)
 
     def proof(self, written: str | None = None) -> Proof:
-        """What is known of its shared directory."""
+        """What is known about the cluster's shared directory."""
         return Proof(self.login(written), self.directory)
 
     def comment(self, task: str, name: str) -> str:
@@ -95,7 +95,7 @@ class Workplace:
 
 
 def _is_login_node() -> bool:
-    """Whether this machine belongs to a cluster: its commands are here, and know of one."""
+    """Whether this machine belongs to a cluster: Slurm's commands are here and configured for one."""
     sbatch = shutil.which("sbatch")
     if sbatch is None:
         return False
@@ -109,7 +109,7 @@ def job_name(task: str) -> str:
 
 
 def parts_of(comment: str) -> tuple[str, str, str] | None:
-    """FLOW_HOME, task and call that a comment of ours names; None for any other comment."""
+    """FLOW_HOME, task and call in a comment of ours; None for any other comment."""
     words = comment.split(":")
     if len(words) != 4 or words[0] != "flowlite":
         return None

@@ -1,4 +1,4 @@
-"""Answers over HTTP within bounds: of bytes, and of time."""
+"""Bounds on HTTP responses, in bytes and in time."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from flowlite.connect.bounded import MOST_JSON
 if TYPE_CHECKING:
     import httpx
 
-# For a whole answer; the time-outs of httpx are those between two of its parts.
+# For a whole response; the timeouts of httpx apply between two of its parts.
 _SECONDS = 120.0
 
 
 def bounded(answer: httpx.Response) -> None:
-    """Has an answer raise an error of httpx where it has no end; called before its body is read."""
+    """Makes a response without end raise an error of httpx; called before its body is read."""
     import httpx
 
     if answer.headers.get("Content-Encoding", "identity") != "identity":

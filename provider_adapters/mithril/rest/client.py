@@ -1,8 +1,8 @@
-"""The REST API of Mithril: one client, which repeats what is safe to repeat and says what it could not find out.
+"""Client of Mithril's REST API. It retries what is safe to retry, and reports outcomes that it could not determine.
 
-What may be repeated: reading and deleting, always; making something only where the server said that it did nothing
-(429), or was never reached. Everything else that goes wrong with a POST is `OutcomeUnknown`, for the caller to look up.
-The key is in one header and nowhere else: no error, no log line and no address holds it.
+Reads and deletes are always retried; a POST only if the server says that it did nothing (429) or was never reached. Any
+other failure of a POST raises `OutcomeUnknown`, and the caller has to look the outcome up. The key is in one header and
+nowhere else: no error, log line or URL contains it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = logging.getLogger("flowlite.mithril")
 
 _TRIES = 4
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 8.0
-# The supervisor, who can be cancelled, waits longer than this; not this client.
+# Longer waits are left to the supervisor, which can be cancelled.
 _LONGEST_RETRY_AFTER = 10.0
 _CONNECT_SECONDS, _ANSWER_SECONDS = 10.0, 30.0
 _PAGE = 100
@@ -44,11 +44,11 @@ _LONGEST_DETAIL = 600
 
 
 class ApiRefused(ProviderError):
-    """The API said no; nothing was done.
+    """The API refused the request; nothing was done.
 
     Attributes:
         status: HTTP status.
-        detail: The API's own words.
+        detail: The API's own message.
     """
 
     def __init__(self, message: str, status: int, detail: str) -> None:
@@ -58,19 +58,19 @@ class ApiRefused(ProviderError):
 
 
 class NotThere(ApiRefused):
-    """What was asked for does not exist (404)."""
+    """The requested object does not exist (404)."""
 
 
 class OutcomeUnknown(ProviderError):
-    """Whether something was made is not known: the answer got lost, or the server failed on the way."""
+    """It is not known whether something was created: the answer got lost, or the server failed."""
 
 
 class Unreachable(CapacityUnavailable):
-    """The API does not answer now, or asks for patience. Nothing was done; later it may work."""
+    """The API does not answer now, or is rate-limiting. Nothing was done; a later try may succeed."""
 
 
 class MithrilApi:
-    """One account's view of the API. May be used by several threads."""
+    """The API with one account's key. May be used by several threads."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class MithrilApi:
         self._sleep = sleep
         self._secret = key.value
         self.key_origin = key.origin
-        # Redirects are not followed: the key goes to the address that was set, and to no other.
+        # Redirects are not followed: the key is only sent to the configured host.
         self._client: httpx.Client = module.Client(
             base_url=url,
             transport=transport,
@@ -98,45 +98,45 @@ class MithrilApi:
                 "Authorization": f"Bearer {key.value}",
                 "User-Agent": f"flowlite/{__version__}",
                 "Accept": "application/json",
-                # What is compressed may be of any size.
+                # A compressed body may expand to any size.
                 "Accept-Encoding": "identity",
             },
         )
 
     @property
     def url(self) -> str:
-        """Where the API is."""
+        """URL of the API."""
         return self._url
 
     def close(self) -> None:
-        """Gives its connections back."""
+        """Closes its connections."""
         self._client.close()
 
-    # What callers use. Paths begin with /v2.
+    # Requests. Paths begin with /v2.
 
     def get(self, path: str, query: Mapping[str, str | int] | None = None) -> Any:
-        """The answer to a question."""
+        """Sends a GET request and returns the answer."""
         return self._send("GET", path, query=query)
 
     def pages(
         self, path: str, query: Mapping[str, str | int], key: str = "data"
     ) -> list[dict[str, Any]]:
-        """All entries of a list that comes in pages, each with its entries under `key`."""
+        """All entries of a paginated list; each page has its entries under `key`."""
         return list(self._entries(path, query, key))
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Makes something, once. Raises OutcomeUnknown where that is to be looked up."""
+        """Creates something, once. Raises OutcomeUnknown if the outcome has to be looked up."""
         return self._send("POST", path, body=body)
 
     def delete(self, path: str) -> bool:
-        """Removes something; False if it was not there."""
+        """Deletes something; False if it did not exist."""
         try:
             self._send("DELETE", path)
         except NotThere:
             return False
         return True
 
-    # Inside
+    # Helpers
 
     def _entries(
         self, path: str, query: Mapping[str, str | int], key: str
@@ -187,7 +187,7 @@ class MithrilApi:
         body: Mapping[str, Any] | None,
         last: bool,
     ) -> httpx.Response | None:
-        """One request. None where it failed and may be sent again."""
+        """Sends one request. None if it failed and may be retried."""
         module = import_httpx()
         ours = f"flow-{secrets.token_hex(6)}"
         began = clock.monotonic()
@@ -271,7 +271,7 @@ class MithrilApi:
 
 
 def import_httpx() -> Any:
-    """The module `httpx`, without the command line that it brings along, and with it rich and pygments.
+    """Imports `httpx` without its command line, which would import rich and pygments.
 
     Raises:
         ProviderError: It is not installed.
@@ -292,7 +292,7 @@ def _worth_repeating(method: str, status: int) -> bool:
 
 
 def _retry_after(answer: httpx.Response) -> float | None:
-    """Seconds the server asks us to wait, given as a number or a date."""
+    """Seconds that the server asks us to wait, given as a number or a date."""
     text = answer.headers.get("Retry-After", "").strip()
     if not text:
         return None
@@ -313,7 +313,7 @@ def _request_id(answer: httpx.Response) -> str:
 
 
 def _detail(answer: httpx.Response) -> str:
-    """What the server says is wrong: a text, or a list of fields with what is wrong with each."""
+    """The server's error message: a text, or a list of fields with the error of each."""
     try:
         found = parse_json(answer.content)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Where the account's key is looked for, and how texts of the provider are kept free of keys."""
+"""Finds the account's API key, and masks keys in the provider's texts."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _ANY_KEY = re.compile(r"fkey_[A-Za-z0-9_-]+")
 
 
 def find_key(api_key_file: str, home: Path) -> Key | None:
-    """The account's key; None if there is none anywhere.
+    """The account's key; None if there is none.
 
-    It is in the file that was named; where none was, in the environment, the usual file (0600) or the keyring.
+    It is read from the configured file; without one, from the environment, the usual file (0600) or the keyring.
 
     Args:
-        api_key_file: The setting of that name. A variable of whoever submitted has taken precedence already
-            (settings.py); one of whoever started this process says nothing about the task.
+        api_key_file: The setting of that name. The submitting user's environment variable has taken precedence already
+            (`settings.py`); a variable of this process's starter does not concern the task.
         home: FLOW_HOME.
 
     Raises:
-        PermissionRefused: A file with a key can be read by others, or what was found is not a key.
+        PermissionRefused: A file with a key can be read by others, or its content is not a key.
     """
     return credentials.find_key(
         "mithril",
@@ -37,7 +37,7 @@ def find_key(api_key_file: str, home: Path) -> Key | None:
 
 
 def is_wanted(api_key_file: str, home: Path) -> bool:
-    """Whether there is a key to use. A keyring that cannot be opened has none of ours."""
+    """Whether there is a key to use. A keyring that cannot be opened does not count."""
     try:
         return find_key(api_key_file, home) is not None
     except PermissionRefused:
@@ -47,12 +47,12 @@ def is_wanted(api_key_file: str, home: Path) -> bool:
 
 
 def usual_file(home: Path) -> Path:
-    """Where the key is looked for when nothing else was set."""
+    """The file that is read for the key if none is configured."""
     return home / "keys" / "mithril"
 
 
 def how_to_give_one(home: Path) -> str:
-    """What to do when there is no key."""
+    """What to do if there is no key, as a text for the user."""
     return (
         f"set {VARIABLE}, or write the key to {usual_file(home)} (mode 0600), or to the file that `api_key_file` under "
         f"[mithril] names, or put it into the keyring (`keyring set {credentials.SERVICE} mithril`)"
@@ -60,5 +60,5 @@ def how_to_give_one(home: Path) -> str:
 
 
 def masked(text: str) -> str:
-    """A text of the provider without any key in it."""
+    """A text of the provider with all keys masked."""
     return _ANY_KEY.sub("fkey_…", text)

@@ -1,7 +1,7 @@
-"""What is sent to Mithril, as values: every body and query of the adapter, made by pure functions.
+"""The bodies and queries of all requests to Mithril, made by pure functions.
 
-Bids have no tags. What flowlite must know of one later, on any machine, stands in its name and in a comment of its
-start-up script, which the listing gives back.
+Bids have no tags. What flowlite must know of a bid later, on any machine, is in its name and in a comment of its
+start-up script, which the listing returns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-# The API refuses names of API keys from 60 characters on; bids get the same names.
+# The API refuses names of API keys of 60 characters or more; bids get the same names.
 LONGEST_NAME = 59
 LONGEST_SCRIPT = 10_000
 _PREFIX = "flow"
@@ -23,13 +23,13 @@ _HOME_LETTERS = 8
 _NAME = re.compile(r"flow-([0-9a-f]{8})-(?:(t[a-z0-9]{10})-)?[a-z0-9-]*[a-z0-9]")
 _MARK = "# flowlite-tags: "
 
-# Bids by whether they can still cost money.
+# States of bids, by whether they can still cost money.
 OPEN, ALLOCATED, PREEMPTING, TERMINATED, PAUSED = (
     "Open", "Allocated", "Preempting", "Terminated", "Paused",
 )  # fmt: skip
-# A bid that changes from any of these into the next while they are asked for one by one is seen all the same.
+# Open comes twice: a bid that changes to the next of these states between the queries is still found.
 LIVE_BIDS = (OPEN, ALLOCATED, PREEMPTING, PAUSED, OPEN)
-# Instances that are gone for good, and are charged no more.
+# Instances that are gone for good and no longer charged.
 ENDED = frozenset(
     {"STATUS_TERMINATED", "STATUS_PREEMPTED", "STATUS_REPLACED", "STATUS_PAUSED", "STATUS_ERROR"}
 )
@@ -43,12 +43,12 @@ Query = dict[str, str | int]
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """Whose a bid is.
+    """The ownership of a bid.
 
     Attributes:
-        home: Id of the FLOW_HOME it was placed from; of one that is known by its name only, the first 8 letters.
+        home: Id of the FLOW_HOME it was placed from; only the first 8 letters if just the name is known.
         owner: user@host.
-        seconds: How long after their start its machines end themselves; None for no limit.
+        seconds: Seconds after their start until its machines end themselves; None for no limit.
     """
 
     task: str
@@ -58,7 +58,7 @@ class Tags:
     seconds: float | None = None
 
     def comment(self) -> str:
-        """The line of the start-up script."""
+        """The comment line of the start-up script."""
         found = {
             "task": self.task,
             "home": self.home,
@@ -70,7 +70,7 @@ class Tags:
 
 
 def tags_of(bid: Mapping[str, Any]) -> Tags | None:
-    """Whose a bid is; None for one that is not flowlite's."""
+    """The ownership of a bid; None if it is not flowlite's."""
     named = _NAME.fullmatch(str(bid.get("name", "")))
     if named is None:
         return None
@@ -95,7 +95,7 @@ def tags_of(bid: Mapping[str, Any]) -> Tags | None:
 
 
 def bid_name(home: str, call: str) -> str:
-    """The one name of a bid, from the FLOW_HOME's id and the name its call has in the ledger: [a-z], digits, dashes."""
+    """The unique name of a bid, from the FLOW_HOME's id and its call's name in the ledger: [a-z], digits, dashes."""
     slug = re.sub(r"[^a-z0-9]+", "-", call.lower()).strip("-")
     name = f"{_PREFIX}-{home[:_HOME_LETTERS]}-{slug}"
     if len(name) <= LONGEST_NAME and slug == call:
@@ -110,7 +110,7 @@ def ssh_key_name(home: str) -> str:
 
 
 def is_ours(name: str, home: str) -> bool:
-    """Whether a name was given from this FLOW_HOME."""
+    """Whether a name was given by this FLOW_HOME."""
     own = ssh_key_name(home)
     return name == own or name.startswith(f"{own}-")
 
@@ -124,28 +124,28 @@ def dollars(amount: float) -> str:
 
 
 def read_dollars(text: object) -> float | None:
-    """The amount in `$25.60` or `$1,025.60`; None for anything else."""
+    """The amount in `$25.60` or `$1,025.60`; None for any other text."""
     match = re.fullmatch(r"\$?(\d[\d,]*(?:\.\d+)?)", str(text).strip())
     return float(match[1].replace(",", "")) if match else None
 
 
 def round_down(amount: float) -> float:
-    """To whole cents, never more than the amount."""
+    """Rounds down to whole cents."""
     return math.floor(amount * 100 + 1e-6) / 100
 
 
 def round_up(amount: float) -> float:
-    """To whole cents, never less than the amount."""
+    """Rounds up to whole cents."""
     return math.ceil(amount * 100 - 1e-6) / 100
 
 
 def iso(moment: float) -> str:
-    """A Unix time as the API writes it."""
+    """A Unix time in the API's format."""
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def unix(text: object) -> float | None:
-    """The Unix time of what the API wrote; one without a zone is UTC."""
+    """The Unix time of a time in the API's format; without a time zone it is UTC."""
     try:
         found = datetime.fromisoformat(str(text))
     except ValueError:
@@ -180,7 +180,7 @@ def bid(
 
 
 def with_script(body: Mapping[str, Any], script: str) -> dict[str, Any]:
-    """The body with its start-up script. It is kept apart, since there is a throw-away key in it."""
+    """The body with its start-up script. The script is kept separate, since it contains a throw-away key."""
     return {
         **body,
         "launch_specification": {**body["launch_specification"], "startup_script": script},
@@ -212,7 +212,7 @@ def volume(project: str, region: str, name: str, size_gb: float, interface: str)
 
 
 def bids_of(project: str, *, status: str = "", name: str = "") -> Query:
-    """Bids of a project, of one status or name."""
+    """Query for the bids of a project, of one status or name."""
     found: Query = {"project": project}
     if status:
         found["status"] = status
@@ -222,15 +222,15 @@ def bids_of(project: str, *, status: str = "", name: str = "") -> Query:
 
 
 def instances_of(project: str, bids: Iterable[str]) -> Query:
-    """Instances of some bids."""
+    """Query for the instances of some bids."""
     return {"project": project, "bid_fid_in": ",".join(bids)}
 
 
 def history_of(project: str, bid_fid: str) -> Query:
-    """Prices or states of all instances a bid ever had."""
+    """Query for the prices or states of all instances a bid ever had."""
     return {"project": project, "bid_fid": bid_fid}
 
 
 def price_of(instance_type: str, region: str, count: int) -> Query:
-    """What a gang costs now."""
+    """Query for the present price of a gang."""
     return {"instance_type": instance_type, "region": region, "instance_quantity": min(count, 256)}

@@ -1,4 +1,4 @@
-"""Lists of nodes as Slurm writes them: `gpu[01-03,7],login` and the names they stand for."""
+"""Parses Slurm's host lists: `gpu[01-03,7],login`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST = 100_000
 
 
 def expand(text: str) -> list[str]:
-    """The names that a list stands for, in its order. Raises ValueError."""
+    """The host names of a list, in order. Raises ValueError."""
     names = [name for part in _parts(text) for name in _names(part)]
     if len(names) > _MOST:
         raise ValueError(f"{text!r} stands for more than {_MOST} nodes")
@@ -19,7 +19,7 @@ def expand(text: str) -> list[str]:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """What stands between the commas outside of brackets."""
+    """The parts between commas outside of brackets."""
     depth, begin = 0, 0
     for position, character in enumerate(text):
         depth += {"[": 1, "]": -1}.get(character, 0)

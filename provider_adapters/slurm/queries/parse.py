@@ -1,4 +1,4 @@
-"""What Slurm's commands print, read: `squeue`, `scontrol show`, `sacct`, `sinfo`. Pure; texts in, values out.
+"""Parsers for the output of `squeue`, `scontrol show`, `sacct` and `sinfo`. Pure.
 
 Times are Unix times, since `SLURM_TIME_FORMAT=%s` is set for every command.
 """
@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# Columns of fixed width: whatever stands in one cannot be taken for another. Unlike `-o`, `-O` knows the restarts.
+# Columns of fixed width, so that the content of one is never taken for another. Unlike `-o`, `-O` has the restarts.
 _QUEUE = {
-    # As `JobID`, and NUMBER_INDEX for an element of an array.
+    # Like `JobID`, but NUMBER_INDEX for an element of an array.
     "JobArrayID": 20,
     "State": 20,
     "RestartCnt": 10,
@@ -34,13 +34,13 @@ class Job:
     """A job as Slurm lists it.
 
     Attributes:
-        state: In full, as in "RUNNING"; without what `sacct` adds ("CANCELLED by 0").
-        restarts: How often it was queued again.
-        reason: Why it waits, or ended, in Slurm's words ("Priority", "ReqNodeNotAvail, UnavailableNodes:n2"); "" for
+        state: In full, such as "RUNNING"; without what `sacct` adds ("CANCELLED by 0").
+        restarts: How often it was requeued.
+        reason: Why it waits, or ended, as Slurm reports it ("Priority", "ReqNodeNotAvail, UnavailableNodes:n2"); "" for
             none.
         end: Unix time of its end or time limit; 0 if unknown.
-        comment: By which we know it.
-        taken_at: Unix time at which Slurm decided to give its nodes to another job; 0 if it has not.
+        comment: The comment that identifies it as ours.
+        taken_at: Unix time at which Slurm decided to preempt it; 0 if it has not.
     """
 
     id: str
@@ -58,9 +58,9 @@ class Partition:
     """Nodes of one kind in one partition.
 
     Attributes:
-        limit, default_limit: Seconds a job may take; None for no limit, or for none of its own.
-        gpus: Number by type of each node's GPUs; the type is "" where Slurm was told none.
-        state: What `sinfo` calls it, as in "idle".
+        limit, default_limit: Seconds a job may take; None for no limit, or no default of its own.
+        gpus: Number of each node's GPUs by type; the type is "" if Slurm does not know it.
+        state: The state in `sinfo`, such as "idle".
     """
 
     name: str
@@ -76,7 +76,7 @@ class Partition:
 
 
 def queue(text: str) -> list[Job]:
-    """What `squeue -h -O QUEUE_FORMAT` prints. Raises ValueError for what it never prints."""
+    """Parses the output of `squeue -h -O QUEUE_FORMAT`. Raises ValueError for any other text."""
     return [_queued(line) for line in text.splitlines() if line.strip()]
 
 
@@ -92,7 +92,7 @@ def _queued(line: str) -> Job:
         id=job,
         state=state,
         restarts=int(restarts) if restarts.isdecimal() else 0,
-        # Once a job has nodes, they stand in its place.
+        # Once a job has nodes, they replace the reason in this column.
         reason=_reason(reason[1:].rpartition(")")[0]) if reason.startswith("(") else "",
         start=_time(start),
         end=_time(end),
@@ -110,7 +110,7 @@ def _time(text: str) -> float:
 
 
 def fields(line: str) -> dict[str, str]:
-    """One line of `scontrol -o show …`, as names and values. Values may hold blanks."""
+    """Parses one line of `scontrol -o show …` into names and values. Values may contain spaces."""
     found: dict[str, str] = {}
     marks = list(_FIELD.finditer(line))
     ends = [each.start() for each in marks[1:]]
@@ -120,7 +120,7 @@ def fields(line: str) -> dict[str, str]:
 
 
 def down_nodes(text: str) -> list[str]:
-    """Which nodes of `scontrol -o show node …` are down: `DOWN*+DRAIN` is, `IDLE+POWERED_DOWN` is not."""
+    """The nodes of `scontrol -o show node …` that are down: `DOWN*+DRAIN` is, `IDLE+POWERED_DOWN` is not."""
     told = [fields(line) for line in text.splitlines()]
     return [
         each["NodeName"]
@@ -130,7 +130,7 @@ def down_nodes(text: str) -> list[str]:
 
 
 def shown_job(text: str) -> tuple[Job, dict[str, str]] | None:
-    """The job of `scontrol -o show job ID`, and all its fields; None where nothing is said of one."""
+    """The job of `scontrol -o show job ID`, and all its fields; None if the text describes no job."""
     for line in text.splitlines():
         told = fields(line)
         if "JobId" in told and "JobState" in told:
@@ -153,14 +153,14 @@ def _comment(text: str) -> str:
 
 
 def accounting(text: str) -> list[Job]:
-    """What `sacct -n -P -X -o ACCOUNTING_FORMAT` prints; several entries of one job where it was queued again."""
+    """Parses the output of `sacct -n -P -X -o ACCOUNTING_FORMAT`; a requeued job has several entries."""
     found = []
     for line in text.splitlines():
         values = line.split("|")
         if len(values) < 6 or not values[0].isdecimal():
             continue
         job, state, _, end, comment = values[:5]
-        # Clusters may not keep comments; the command line has it, too.
+        # Clusters may not keep comments; the command line contains it, too.
         submit = "|".join(values[5:])
         told = re.search(r"--comment[= ](\S+)", submit)
         comment = comment if comment not in _NOT_KNOWN else (told[1] if told else "")
@@ -169,7 +169,7 @@ def accounting(text: str) -> list[Job]:
 
 
 def partitions(text: str) -> list[Partition]:
-    """What `sinfo -h -o PARTITIONS_FORMAT` prints: a line for each kind of nodes and state of a partition."""
+    """Parses the output of `sinfo -h -o PARTITIONS_FORMAT`: a line for each kind and state of nodes of a partition."""
     found = []
     for line in text.splitlines():
         values = line.split("|")
@@ -187,7 +187,7 @@ def partitions(text: str) -> list[Partition]:
                 cores=_number(cores),
                 memory_mb=_number(memory),
                 gpus=gpus(gres),
-                # "idle*" does not answer, "idle~" is switched off, and so on.
+                # Suffixes: "idle*" does not respond, "idle~" is powered off, and so on.
                 state=state.rstrip("*~#!%$@^-+"),
             )
         )
@@ -195,7 +195,7 @@ def partitions(text: str) -> list[Partition]:
 
 
 def gpus(gres: str) -> dict[str, int]:
-    """Number by type: of `gpu:a100:4(S:0-1),gpu:2,lustre:1`, {"a100": 4, "": 2}."""
+    """GPUs by type: `gpu:a100:4(S:0-1),gpu:2,lustre:1` is {"a100": 4, "": 2}."""
     found: dict[str, int] = {}
     for each in re.sub(r"\([^)]*\)", "", gres).split(","):
         words = each.strip().split(":")
@@ -208,7 +208,7 @@ def gpus(gres: str) -> dict[str, int]:
 
 
 def seconds(text: str) -> float | None:
-    """Seconds of `1-02:03:04`, `02:03:04`, `30:00`, `30`; None for no limit, or if it is unknown."""
+    """Seconds of `1-02:03:04`, `02:03:04`, `30:00`, `30`; None for no limit, or if unknown."""
     found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
     if found is None:
         return None
@@ -228,5 +228,5 @@ def _number(text: str) -> int:
 
 
 def lines(text: str) -> Iterator[str]:
-    """Lines with something in them."""
+    """The lines that are not empty."""
     return (line.strip() for line in text.splitlines() if line.strip())

@@ -1,4 +1,4 @@
-"""What a cluster has: its partitions with their nodes and limits, as `sinfo` tells; remembered for a minute."""
+"""The partitions of a cluster with their nodes and limits, from `sinfo`; cached for a minute."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from provider_adapters.slurm.login import SlurmLogin
 
 _FRESH_SECONDS = 60.0
-# Nodes in these states will come back, or are in use; those in others are gone for longer.
+# Nodes in these states are in use or will return; nodes in other states are unavailable for longer.
 _THERE = frozenset(
     {"idle", "mixed", "allocated", "completing", "planned", "reserved", "powering_up", "maint"}
 )
@@ -28,29 +28,29 @@ _THERE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """One partition: all its kinds of nodes."""
+    """One partition with all its kinds of nodes."""
 
     name: str
     rows: tuple[Partition, ...]
 
     @property
     def limit(self) -> float | None:
-        """Seconds a job may take at most; None for no limit."""
+        """Maximum seconds of a job; None for no limit."""
         return self.rows[0].limit
 
     @property
     def default_limit(self) -> float | None:
-        """Seconds a job gets that asks for none; None for no limit."""
+        """Seconds of a job that does not ask for a time; None for no limit."""
         return self.rows[0].default_limit or self.limit
 
     @property
     def up(self) -> bool:
-        """Whether it takes jobs."""
+        """Whether the partition accepts jobs."""
         return self.rows[0].up
 
     @property
     def nodes(self) -> int:
-        """How many nodes it has, whatever their state."""
+        """Number of nodes, in any state."""
         return sum(row.nodes for row in self.rows)
 
     @property
@@ -59,7 +59,7 @@ class Kinds:
         return tuple(row for row in self.rows if row.state in _THERE)
 
     def fitting(self, request: GpuRequest | None, cores: float, memory_mb: float) -> int:
-        """How many of its nodes are big enough."""
+        """Number of nodes that are large enough."""
         return sum(
             row.nodes
             for row in self.rows
@@ -77,7 +77,7 @@ class Cluster:
         self._file = directory / f"partitions-{login.key}.txt"
 
     def partitions(self) -> list[Kinds]:
-        """All of them, the default one first. Raises ProviderError."""
+        """All partitions, the default one first. Raises ProviderError."""
         text = self._remembered()
         if text is None:
             text = self._login.ask("sinfo", "-h", "-a", "-o", parse.PARTITIONS_FORMAT)
@@ -89,14 +89,14 @@ class Cluster:
         return sorted(found, key=lambda each: not each.rows[0].default)
 
     def choose(self, name: str) -> Kinds | None:
-        """The partition of that name, or the default one; None where there is no default.
+        """The partition of that name, or the default one; None if there is no default.
 
         Raises:
-            ConfigError: There is none of that name.
+            ConfigError: There is no partition of that name.
         """
         found = self.partitions()
         if "," in name:
-            # The first that has room: which one is not known before.
+            # The first partition with room; not known before.
             return None
         if name:
             for each in found:
@@ -122,7 +122,7 @@ class Cluster:
 
 
 def gres_for(request: GpuRequest, row: Partition) -> str | None:
-    """What to ask for to get these GPUs from such nodes: `a100:4`, or `4` where types are not told; None if not."""
+    """The GRES to request for these GPUs on such nodes: `a100:4`, or `4` if types are unknown; None if unfit."""
     for kind, count in row.gpus.items():
         if count >= request.count and (not kind or is_kind(kind, request.kind)):
             return f"{kind}:{request.count}" if kind else str(request.count)
@@ -130,14 +130,14 @@ def gres_for(request: GpuRequest, row: Partition) -> str | None:
 
 
 def is_kind(written: str, kind: str) -> bool:
-    """Whether a cluster's own name of a GPU, as in `nvidia_a100-sxm4-80gb`, means that kind."""
+    """Whether a cluster's own name of a GPU, such as `nvidia_a100-sxm4-80gb`, means that kind."""
     words = re.split(r"[^a-z0-9]+", written.lower())
     plain = "".join(words)
     return kind in words or plain == kind or plain.removeprefix("nvidia").startswith(f"{kind}sxm")
 
 
 def names_of(partitions: Sequence[Kinds]) -> str:
-    """What GPUs there are, for people."""
+    """The GPUs of the partitions, as a text for the user."""
     found: dict[str, int] = {}
     for each in partitions:
         for row in each.rows:

@@ -1,8 +1,8 @@
-"""What `squeue` says, asked once for all jobs and all supervisors of a FLOW_HOME, and not too often.
+"""The answers of `squeue`, asked for all jobs and all supervisors of a FLOW_HOME at once, at a limited rate.
 
-The answer lies in a file beside a lock: whoever needs it takes it from there while it is fresh. A job that an answer
-does not name is not gone: answers may be empty because Slurm was started anew, or is overloaded. It is gone once
-several answers in a row were without it, and Slurm says of the job itself that it has ended, or that it knows none.
+The answer is stored in a file beside a lock, and shared while it is fresh. A job that an answer does not name is not
+necessarily gone: answers may be empty because Slurm was restarted, or is overloaded. It is gone once several
+consecutive answers did not name it, and Slurm reports of the job itself that it has ended, or is unknown.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from provider_adapters.slurm.login import SlurmLogin
 
 HURRY, USUAL, QUIET = 0.3, 2.0, 10.0
-"""Seconds between two questions: just after something was done, as a rule, and when nothing has changed for long."""
+"""Seconds between two queries: just after an action, by default, and when nothing has changed for long."""
 HURRY_SECONDS = 10.0
 _QUIET_AFTER = 60.0
-# A job must be missing from so many answers, each so many seconds after the one before, to be looked at more closely.
+# How many answers must lack a job, and their distance in seconds, before the job itself is queried.
 _MISSED, _MISSED_EVERY = 3, 2.0
-# What the accounting still calls running, and Slurm itself does not know, is given up after so long.
+# A job that is running in the accounting but unknown to Slurm is given up after this many seconds.
 _ORPHANED_SECONDS = 60.0
 _PREFIX = "flowlite:"
 _PATIENCE = 90.0
@@ -39,14 +39,14 @@ _PATIENCE = 90.0
 
 @dataclass(slots=True)
 class Look:
-    """One answer, and what led up to it.
+    """One answer, and its history.
 
     Attributes:
         at: Unix time of the answer.
-        changed_at: Since when it has been the same.
-        hurry_until: Until then things are expected to change.
+        changed_at: Since when the answer has been the same.
+        hurry_until: Until when changes are expected.
         missed: For jobs that answers did not name: how often, since when, and when last.
-        trouble: Why the last question got no answer, and when; "" if it got one.
+        trouble: Why the last query got no answer, and when; "" if it got one.
     """
 
     at: float = 0.0
@@ -58,7 +58,7 @@ class Look:
     trouble_at: float = 0.0
 
     def pause(self, now: float) -> float:
-        """Seconds for which the answer is good."""
+        """Seconds for which the answer may be used."""
         if now < self.hurry_until:
             return HURRY
         quiet = now - self.changed_at > _QUIET_AFTER and not self.missed
@@ -66,7 +66,7 @@ class Look:
 
 
 class Queue:
-    """Our jobs at one cluster.
+    """The jobs of this FLOW_HOME at one cluster.
 
     Args:
         clock: Unix time, replaced in tests.
@@ -81,15 +81,15 @@ class Queue:
         self._clock = clock
 
     def jobs(self) -> list[Job]:
-        """All jobs of ours that Slurm names, also those that ended within the last minutes. Raises Silent."""
+        """All of our jobs that Slurm lists, including those that ended within the last minutes. Raises Silent."""
         with self._locked():
             return self._look(()).jobs
 
     def find(self, ids: Collection[str], within: float = QUIET) -> dict[str, Job | None]:
-        """These jobs, as they are now known; None for one of which that is not certain.
+        """The present state of these jobs; None for a job whose state is uncertain.
 
         Args:
-            within: How old the answer may be at most, in seconds.
+            within: Maximum age of the answer, in seconds.
 
         Raises:
             Silent: Slurm does not answer.
@@ -114,22 +114,22 @@ class Queue:
         return max(0.1, look.at + look.pause(now) - now)
 
     def hurry(self, seconds: float = HURRY_SECONDS) -> None:
-        """Something was done: for a while, answers are asked for more often."""
+        """Shortens the interval between queries for a while, after an action."""
         with self._locked():
             look = self._read()
             look.hurry_until = max(look.hurry_until, self._clock() + seconds)
             self._write(look)
 
     def fresh(self) -> list[Job]:
-        """As `jobs`, from an answer that is given now. Raises Silent."""
+        """Like `jobs`, from a new answer. Raises Silent."""
         with self._locked():
             return self._ask(self._read(), ()).jobs
 
     def by_comment(self, comment: str, name: str) -> list[Job]:
-        """Jobs with that comment, those that have ended long ago included, as far as the cluster keeps them.
+        """Jobs with that comment, including those that ended long ago, as far as the cluster keeps them.
 
         Args:
-            name: Of the job, by which the accounting is asked.
+            name: The job's name, by which the accounting is queried.
         """
         found = {job.id: job for job in self.fresh() if job.comment == comment}
         for job in self._accounting("--name", name, "-S", "now-7days"):
@@ -138,17 +138,17 @@ class Queue:
         return sorted(found.values(), key=lambda job: int(job.id))
 
     def shown(self, job_id: str) -> tuple[Job, dict[str, str]] | None:
-        """What `scontrol show job` says of it, with all fields; None if Slurm knows no such job. Raises Silent."""
+        """The job and all its fields from `scontrol show job`; None if Slurm does not know it. Raises Silent."""
         done = self._login.try_("scontrol", "-o", "show", "job", job_id)
         said = last_line(done)
-        # An element of an array that was cancelled before it began leaves nothing: `Job 7_2 not found`.
+        # An array element that was cancelled before it began leaves nothing: `Job 7_2 not found`.
         if done.code and ("invalid job id" in said.lower() or said.endswith("not found")):
             return None
         if done.code:
             raise Silent(f"scontrol failed on {self._login.name}: {said}", 5.0)
         return parse.shown_job(done.stdout.decode("utf-8", "replace"))
 
-    # Inside
+    # Helpers
 
     def _look(self, ids: Collection[str], within: float = QUIET) -> Look:
         look = self._read()
@@ -208,7 +208,7 @@ class Queue:
         return Job(job_id, "COMPLETED", reason="and Slurm does not know it any more")
 
     def _accounting(self, *which: str) -> list[Job]:
-        """What `sacct` says; nothing where the cluster keeps no accounts."""
+        """Jobs from `sacct`; none if the cluster keeps no accounts."""
         done = self._login.try_(
             "sacct", "-n", "-P", "-X", "-D", "-o", parse.ACCOUNTING_FORMAT, *which
         )
@@ -256,5 +256,5 @@ class Queue:
 
 
 def _shape(jobs: list[Job]) -> list[tuple[str, str, int]]:
-    """What counts as a change."""
+    """The parts of an answer whose change counts."""
     return sorted((job.id, job.state, job.restarts) for job in jobs)

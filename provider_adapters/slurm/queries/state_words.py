@@ -1,4 +1,4 @@
-"""What Slurm's states and reasons mean, for people."""
+"""The meaning of Slurm's states and reasons, as texts for the user."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _REASONS = {
     "launch failed requeued held": "it could not be started, and is held",
     "JobLaunchFailure": "it could not be started",
 }
-# Reasons such as QOSMaxGRESPerUser or AssocGrpCpuLimit are made of parts.
+# Reasons such as QOSMaxGRESPerUser or AssocGrpCpuLimit consist of parts.
 _OWNERS = {"QOS": "the QOS", "Assoc": "your account's association", "Association": "your account"}
 _WHO = {"PerUser": " per user", "PerAccount": " per account", "PerJob": " per job", "PerAcct": ""}
 _NEVER = frozenset(
@@ -67,7 +67,7 @@ _NEVER = frozenset(
         "ReservationDeleted",
     }
 )
-# What the small program of the batch script ends with (script.py).
+# Exit codes of the shell program in the batch script (`script.py`).
 CODES = {
     101: "no Python 3.11 or newer was found on a node: set python under [slurm] to one that all nodes have",
     102: "node_dir cannot be written on a node: set node_dir under [slurm] to a directory of the nodes' own disks",
@@ -87,7 +87,7 @@ def end(state: str, code: int | None = None, reason: str = "") -> str:
 
 
 def because_of(host: str, down: Sequence[str], what: str) -> str:
-    """What became of a job, as told of one of its hosts, when these are down: `its host n2 is down, and ...`."""
+    """The end of a job, told for one of its hosts, when these hosts are down: `its host n2 is down, and ...`."""
     if host in down:
         return f"its host {host} is down, and {what}"
     if down:
@@ -96,12 +96,12 @@ def because_of(host: str, down: Sequence[str], what: str) -> str:
 
 
 def preempted(state: str) -> bool:
-    """Whether it was taken away for somebody else."""
+    """Whether the job was preempted."""
     return state == "PREEMPTED"
 
 
 def waits(reason: str) -> str:
-    """Why a job waits: Slurm's word, and what it means."""
+    """Why a job waits: Slurm's reason, and its meaning."""
     if not reason:
         return "Slurm has not said why yet"
     word = _word(reason)
@@ -110,12 +110,12 @@ def waits(reason: str) -> str:
 
 
 def hopeless(reason: str) -> bool:
-    """Whether a job with this reason will wait for ever unless somebody changes something."""
+    """Whether a job with this reason waits for ever unless a person changes something."""
     return _word(reason) in _NEVER
 
 
 def _word(reason: str) -> str:
-    """Without what Slurm adds to it, such as names of nodes."""
+    """The reason without what Slurm appends, such as names of nodes."""
     return reason.partition(",")[0].strip()
 
 
