@@ -1,4 +1,4 @@
-"""Nodes on AWS EC2: whole gangs in one zone, with an end that is built into the machines."""
+"""The provider `aws`: EC2 instances. A gang is in one zone, and its machines end themselves if the client is gone."""
 
 from provider_adapters.aws.provider import AwsProvider
 

@@ -1,4 +1,4 @@
-"""Waiting for machines that boot: EC2 is asked ever more rarely, their ports often; nothing here blocks."""
+"""Follows machines while they boot, without blocking: EC2 is asked ever more rarely, the machines' ports often."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from provider_adapters.rented.ledger import Call, Launch
 from provider_adapters.rented.waiting import PORTS
 
 _CONSOLE_LINES = 6
-# So often EC2 is asked whether machines that only have to answer are still there.
+# How often EC2 is asked whether machines that only have to answer still exist.
 _STILL_THERE_SECONDS = 30.0
-# They did not fail: there was no room for them after all.
+# Not failures of the machines: there was no capacity for them after all.
 _NO_ROOM = (
     "Server.InsufficientInstanceCapacity",
     "Server.SpotInstanceTermination",
@@ -31,7 +31,7 @@ _NO_ROOM = (
 
 
 class Booting:
-    """The machines that one call has made."""
+    """The machines that one call has created."""
 
     def __init__(
         self,
@@ -53,7 +53,8 @@ class Booting:
             name: {"private": "", "public": "", **launch.notes.get("nodes", {}).get(name, {})}
             for name in call.ids
         }
-        # Listed since their addresses are known, by this process; else they are once more before they are given away.
+        # The listing that this process made once it knew their addresses; without one, they are listed before they are
+        # handed out.
         self._looked_at, known = context.seen.get(launch.token, (-math.inf, {}))
         self._listed = {name: each for name, each in known.items() if name in self._nodes}
 
@@ -61,8 +62,8 @@ class Booting:
         """The instances, ready for agents.
 
         Raises:
-            CapacityUnavailable: Not all answer yet.
-            ProviderError: One has died, or takes too long; all are being ended.
+            CapacityUnavailable: Not all of them answer yet.
+            ProviderError: A machine has died, or takes too long; all of them are being ended.
         """
         token = self._launch.token
         looked = self._is_due()
@@ -88,24 +89,24 @@ class Booting:
         met = {each.id: each.data for each in results if isinstance(each, Met)}
         mounts = self._mounted()
         if len(self._listed) < len(self._nodes):
-            # What it is charged from is known by the listing alone.
+            # The time from which it is charged is only known from the listing.
             self._look()
         self._context.ledger.note(token, met=met, mounts=mounts)
         return [self._instance(name, met[name], mounts) for name in sorted(self._nodes)]
 
     def give_up(self, message: str) -> None:
-        """Has the machines ended; the launch has failed for good."""
+        """Ends the machines, since the launch has failed for good."""
         self._context.ledger.note(self._launch.token, failed=message)
         self._end()
 
-    # Looking
+    # Listing
 
     def _reachable(self) -> bool:
-        """Whether the addresses of all are known."""
+        """Whether the addresses of all machines are known."""
         return all(self._address(node) for node in self._nodes.values())
 
     def _is_due(self) -> bool:
-        """Whether EC2 is to be asked again: rarely, once only the machines themselves can tell that they are ready."""
+        """Whether to ask EC2 now; rarely, once all that is missing is the machines' own answer."""
         token = self._launch.token
         if not self._context.looks.due(token):
             return False
@@ -113,7 +114,7 @@ class Booting:
         return not self._reachable() or since >= _STILL_THERE_SECONDS
 
     def _look(self) -> None:
-        """Asks EC2 what has become of them, in one call."""
+        """Lists the machines in one call."""
         found = self._listing.of_launch(self._region, self._launch.token)
         self._context.looks.looked(self._launch.token)
         self._listed = {each.id: each for each in found if each.id in self._nodes}
@@ -148,16 +149,16 @@ class Booting:
         )
 
     def _begin_mounts(self) -> None:
-        """Has volumes made reachable while machines boot, as it takes about as long. Raises ProviderError."""
+        """Starts creating mounts while the machines boot, since it takes about as long. Raises ProviderError."""
         with suppress(CapacityUnavailable):
             self._mounted()
 
     def _mounted(self) -> list[dict[str, Any]]:
-        """What the nodes have to mount; the end of the machines where it cannot be had, or not in time.
+        """The mounts of the nodes. Ends the machines if they cannot be created, or not in time.
 
         Raises:
-            CapacityUnavailable: It is still being made.
-            ProviderError: It cannot be had; the machines are being ended, unless AWS has given no answer.
+            CapacityUnavailable: They are still being created.
+            ProviderError: They cannot be created; the machines are being ended, unless AWS has not answered.
         """
         try:
             return self._mounts()
@@ -171,7 +172,7 @@ class Booting:
             raise
 
     def _mounts(self) -> list[dict[str, Any]]:
-        """What the nodes have to mount. Raises CapacityUnavailable as long as it is being made."""
+        """The mounts of the nodes. Raises CapacityUnavailable while they are being created."""
         here = self._launch.notes.get("groups", {}).get(self._region, {})
         if not here.get("volumes"):
             return []
@@ -209,10 +210,10 @@ class Booting:
         )
         return charged(instance, self._launch, self._call)
 
-    # When it does not come to that
+    # Failures
 
     def _check_time(self, why: str, missing: Sequence[str]) -> None:
-        """Ends the machines that have had all the time that booting may take. Raises ProviderError then."""
+        """Ends the machines once the boot timeout has passed, and raises ProviderError then."""
         age = clock.now() - self._call.at
         if age > self._context.settings.boot_timeout:
             name = missing[0] if missing else next(iter(sorted(self._nodes)))
@@ -233,7 +234,7 @@ class Booting:
         )
 
     def _died(self, instance: Instance) -> None:
-        """One of them has ended before it was ready; a gang without it is of no use."""
+        """Raises because a machine has ended before it was ready, which makes the whole gang useless."""
         code = str(instance.data.get("code", ""))
         why = instance.why or f"it is {instance.data.get('ec2_state')}"
         if code in _NO_ROOM:
@@ -249,7 +250,7 @@ class Booting:
 
     def _end(self) -> None:
         self._context.forget(self._launch.token)
-        # Whoever ends the task asks again until they are gone.
+        # The end of the task tries again until they are gone.
         with suppress(FlowError):
             Ending(self._context).end(
                 [

@@ -1,4 +1,4 @@
-"""Whether credentials, rights, network and quotas are enough, found out without launching anything."""
+"""Checks credentials, permissions, network and quotas, without launching anything."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from provider_adapters.aws.errors import explained, refusal
 from provider_adapters.aws.images import find_image
 from provider_adapters.aws.planning import Planner
 
-# What EC2 answers to a request that it would have fulfilled.
+# EC2's answer to a dry run of a request that is permitted.
 _WOULD = "DryRunOperation"
 _TYPE = "c7i.large"
 _NO_IMAGE = "ami-00000000000000000"
@@ -30,7 +30,7 @@ class Checking:
         self._clients = context.clients
 
     def findings(self) -> list[Finding]:
-        """All that was looked at; what makes the rest pointless comes last."""
+        """All findings. If a failure makes further checks pointless, it is the last one."""
         found = []
         for finding in self._all():
             found.append(finding)
@@ -102,7 +102,7 @@ class Checking:
         prices = self._context.catalog(region).prices([_TYPE])
         return f"{_TYPE}: ${prices[_TYPE]:.4f} per hour" if prices and machines else "none known"
 
-    # Rights, by asking without doing
+    # Permissions, with dry runs
 
     def _dry_runs(self, region: str, image: str, subnet: dict[str, str]) -> Iterator[Finding]:
         ec2 = self._clients("ec2", region)
@@ -151,7 +151,7 @@ class Checking:
             found = said.error(region)
             if isinstance(found, PermissionRefused):
                 return Finding(action, False, str(found))
-            # Rights are looked at before anything else, so they are there.
+            # Permissions are checked before anything else, so this one exists.
             return Finding(action, True, f"allowed, as far as EC2 tells ({said.code})")
         return Finding(action, True, "allowed")
 
@@ -167,7 +167,7 @@ class Checking:
                 told = "AWS does not tell (servicequotas:GetServiceQuota)"
                 yield Finding(
                     f"quota {quota.code}",
-                    # None of a kind at all is no fault of the set-up.
+                    # A quota of zero for one kind is no error of the configuration.
                     True,
                     f"{quota.name}: {told if value is None else f'{value:g} vCPUs'}",
                 )

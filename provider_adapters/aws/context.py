@@ -1,4 +1,4 @@
-"""What all parts of the adapter work with: settings, clients, the ledger, and who we are."""
+"""The objects that all parts of the adapter share: settings, clients, the ledger, and our identity."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ TOKEN, DEADLINE, PRICE = "flowlite:token", "flowlite:deadline", "flowlite:price"
 EXTRAS = "flowlite:extras"
 """US dollars per hour for the disk and the public address of an instance."""
 MACHINES_GONE = "machines_gone"
-"""Note in the ledger: of this launch only groups are left."""
+"""Note in the ledger: only groups are left of this launch."""
 
 
 @dataclass(eq=False, repr=False)
 class Context:
-    """The parts of one provider object.
+    """The shared objects of one provider object.
 
     Attributes:
-        account: The settings that say whose account is meant.
-        denied: Regions that this account may not look at, as an organisation may have it, with EC2's reason.
+        account: The settings that identify the account.
+        denied: Regions that this account may not access, for example by its organisation's policy, with EC2's reason.
     """
 
     home: Path
@@ -45,9 +45,9 @@ class Context:
     ledger: Ledger = field(init=False)
     looks: Looks = field(default_factory=Looks)
     denied: dict[str, str] = field(default_factory=dict)
-    # When this process last looked whether its own address is another one.
+    # When this process last checked whether its own address has changed.
     own_address_at: float = -math.inf
-    # By launch token: when this process looked last, and what there was.
+    # By launch token: when this process last listed the launch, and the result.
     seen: dict[str, tuple[float, dict[str, Instance]]] = field(default_factory=dict)
     _catalogs: dict[str, Catalog] = field(default_factory=dict)
 
@@ -56,7 +56,7 @@ class Context:
         self.ledger = Ledger(self.home / "aws" / "launches", self.account)
 
     def forget(self, token: str) -> None:
-        """Nobody looks at a launch any more."""
+        """Drops the state of a launch that is over."""
         self.looks.forget(token)
         self.seen.pop(token, None)
 
@@ -67,13 +67,13 @@ class Context:
 
     @functools.cached_property
     def contact(self) -> Contact:
-        """Reaches nodes."""
+        """First contact with machines."""
         from provider_adapters.rented.contact import Contact
 
         return Contact(self.home, "aws", self.settings.ssh_config)
 
     def catalog(self, region: str) -> Catalog:
-        """What a region has."""
+        """The catalog of a region."""
         if region not in self._catalogs:
             self._catalogs[region] = Catalog(self.home, self.clients, self.settings, region)
         return self._catalogs[region]
@@ -89,15 +89,15 @@ class Context:
         return Volumes(region, client, self.home / "aws" / "volumes", self.whose())
 
     def whose(self) -> dict[str, str]:
-        """The tags that say whose something is."""
+        """The tags that identify the owner."""
         return {HOME: self.home_id, OWNER: identity.owner()}
 
 
 def region_of(call: Call) -> str:
-    """The region that a call went to."""
+    """The region of a call."""
     return call.where.partition("/")[0]
 
 
 def zone_of(call: Call) -> str:
-    """The zone that a call was for."""
+    """The zone of a call."""
     return call.where.partition("/")[2]

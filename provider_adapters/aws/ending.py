@@ -1,4 +1,4 @@
-"""Ending what was launched, and removing what it leaves behind: one call for all machines of a region."""
+"""Ends instances, with one call for all machines of a region, and removes what a launch leaves behind."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _BY_USER = "Client.UserInitiatedShutdown"
 _ID = re.compile(r"\bs?i[r]?-[0-9a-z]+")
 _UNKNOWN = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
 _UNKNOWN_REQUEST = frozenset({"InvalidSpotInstanceRequestID.NotFound"})
-# What was never launched and nobody has asked for again in this time, is over.
+# A launch that created nothing and was not repeated within this time is over.
 _FRESH_SECONDS = 10.0
 _FORGOTTEN_SECONDS = 7 * 86400.0
 
 
 class Ending:
-    """Ends instances, and tidies up after tasks."""
+    """Ends instances, and removes the groups of tasks."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def end(self, instances: Sequence[Instance]) -> None:
-        """Asks for the end of instances and of their spot requests. Raises ProviderError."""
+        """Ends instances and their spot requests. Raises ProviderError."""
         regions: dict[str, list[Instance]] = {}
         for each in instances:
             if not each.id.startswith(PENDING) and each.data.get("ec2_state") not in _GOING:
@@ -56,7 +56,7 @@ class Ending:
             self._ask(ec2.terminate_instances, "InstanceIds", names, region)
 
     def _ask(self, call: Any, key: str, names: Sequence[str], region: str) -> None:
-        """Makes a call for some ids; those that EC2 does not know are left out."""
+        """Makes a call for some ids; ids that EC2 does not know are left out."""
         action = {"InstanceIds": "TerminateInstances"}.get(key, "CancelSpotInstanceRequests")
         for start in range(0, len(names), _MOST):
             left = list(names[start : start + _MOST])
@@ -73,16 +73,16 @@ class Ending:
                     unknown = set(_ID.findall(str(cause)))
                     known = [name for name in left if name not in unknown]
                     if len(known) == len(left):
-                        # It does not say which.
+                        # The error does not say which.
                         known = []
                     left = known
 
-    # Tidying up
+    # Cleanup
 
     def tidy(self, task: str, listed: Iterable[Instance]) -> None:
         """Removes the groups of a task of which nothing exists any more, and closes its launches.
 
-        A launch is closed only when its groups are gone: until then the ledger is what says where they are.
+        A launch is closed only when its groups are gone: until then only the ledger knows where they are.
         """
         mine = [each for each in listed if each.task_id == task]
         if any(each.state != "ended" for each in mine):
@@ -101,7 +101,7 @@ class Ending:
         self._context.ledger.end(launch.token)
 
     def _is_over(self, launch: Launch, listed: Sequence[Instance]) -> bool:
-        """Whether all machines of a launch have ended, and nobody waits for it any more."""
+        """Whether all machines of a launch have ended, and no supervisor waits for it any more."""
         if launch.notes.get(MACHINES_GONE):
             return True
         call = made_by(launch)
@@ -109,22 +109,22 @@ class Ending:
             return False
         if "met" in launch.notes or "failed" in launch.notes:
             return True
-        # Machines that died while they booted: whoever launches them is to find that out, and to go on from there.
+        # Machines that died while booting: the supervisor that launches them has to notice it and continue from there.
         ended = [each for each in listed if each.id in call.ids]
         return not ended or any(each.data.get("code") == _BY_USER for each in ended)
 
     def _have_ended(self, launch: Launch, listed: Sequence[Instance]) -> bool:
-        """Whether a listing, of which this is what concerns the task, proves that nothing of a launch is left."""
+        """Whether a listing of the task's instances proves that nothing of a launch is left."""
         if launch.open_call is not None or any(each.state != "ended" for each in listed):
             return False
         names = {each.id for each in listed}
         lag = self._context.settings.listing_lag
         young = any(clock.now() - each.at < lag for each in launch.calls)
-        # Else the listing may be older than the launch.
+        # Otherwise the listing may be older than the launch.
         return not young or names.issuperset(launch.ids)
 
     def tidy_all(self, listed: Sequence[Instance]) -> None:
-        """Removes groups of tasks of which nothing exists any more, whoever made them. For `flow gc`."""
+        """Removes groups of tasks of which nothing exists any more, of any FLOW_HOME. For `flow gc`."""
         ledger = self._context.ledger
         for launch in ledger.launches():
             old = clock.now() - launch.at > _FORGOTTEN_SECONDS
@@ -140,7 +140,7 @@ class Ending:
         self._remove_strays(regions, busy)
 
     def sweep(self, live: Collection[str], *, dry_run: bool) -> list[str]:
-        """Removes groups of tasks that launch nothing any more, and have no machine; gives them in words.
+        """Removes groups of tasks that launch nothing any more and have no machine; returns descriptions of them.
 
         Args:
             live: Tasks that may still launch something.
@@ -153,7 +153,7 @@ class Ending:
         busy |= {each.task for each in everywhere if each.token not in mine}
         vain = []
         for launch in current:
-            # Who said which tasks live may have looked before this one was submitted.
+            # The list of live tasks may be older than the submission of this one.
             young = clock.now() - launch.at < _FRESH_SECONDS
             if launch.task in live or young or not self._is_vain(launch):
                 busy.add(launch.task)
@@ -166,14 +166,14 @@ class Ending:
         return removed
 
     def _is_vain(self, launch: Launch) -> bool:
-        """Whether a launch that nobody asks for any more has nothing in the cloud, whatever its machines died of."""
+        """Whether an abandoned launch has nothing in the cloud."""
         if (call := made_by(launch)) is None:
             return launch.open_call is None
         listed = Listing(self._context).of_launch(region_of(call), launch.token)
         return self._have_ended(launch, listed)
 
     def _known_regions(self) -> set[str]:
-        """The regions of the ledger, those of launches that have ended included, and the one that would be used now."""
+        """The regions in the ledger, including those of ended launches, and the one that would be used now."""
         found = set()
         for launch in self._context.ledger.launches():
             found |= {region_of(call) for call in launch.calls}
@@ -183,9 +183,9 @@ class Ending:
         return found - {""}
 
     def _remove_groups(self, launch: Launch) -> bool:
-        """Removes the groups of a launch; whether all of them are gone.
+        """Removes the groups of a launch; returns whether all of them are gone.
 
-        EC2 refuses as long as an interface of an ended machine is there, which may be minutes.
+        EC2 refuses as long as a network interface of an ended machine exists, which may take minutes.
         """
         gone = True
         for region, groups in launch.notes.get("groups", {}).items():
@@ -199,10 +199,10 @@ class Ending:
     def _remove_strays(
         self, regions: Iterable[str], busy: Collection[str], *, dry_run: bool = False
     ) -> list[str]:
-        """Removes groups that nothing in the ledger stands for: of this FLOW_HOME, or past their deadline.
+        """Removes groups without an entry in the ledger: of this FLOW_HOME, or past their deadline.
 
         Returns:
-            What was removed, or would be, in words. What EC2 keeps for now is left to the next time.
+            Descriptions of what was removed, or would be. Groups that EC2 keeps for now are left to the next call.
         """
         removed = []
         for region in sorted(regions):

@@ -1,4 +1,4 @@
-"""What AWS refuses, in our words: which error it is for us, and what to do about it."""
+"""Translates AWS's errors into flowlite's, with what to do about them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flowlite.errors import (
     QuotaExceeded,
 )
 
-# No place in this zone, or not at this price; another zone may have some.
+# No capacity in this zone, or not at this price; another zone may have some.
 CAPACITY = frozenset(
     {
         "InsufficientInstanceCapacity",
@@ -32,7 +32,7 @@ CAPACITY = frozenset(
         "Server.InsufficientInstanceCapacity",
     }
 )
-# The account may not have so many, wherever in the region.
+# The account's quota is exceeded, in any zone of the region.
 QUOTA = {
     "VcpuLimitExceeded": "the quota of vCPUs for this family of types",
     "InstanceLimitExceeded": "the quota of instances",
@@ -46,7 +46,7 @@ QUOTA = {
     "NetworkInterfaceLimitExceeded": "the quota of network interfaces",
     "PrivateIpAddressLimitExceeded": "the quota of addresses",
 }
-# Nothing has happened, and it may be asked again as it stands.
+# Nothing was done, and the same request may be repeated.
 THROTTLED = frozenset(
     {
         "RequestLimitExceeded",
@@ -61,7 +61,7 @@ THROTTLED = frozenset(
         "SlowDown",
     }
 )
-# Something may have happened.
+# Something may have been done.
 _UNCERTAIN = frozenset(
     {
         "InternalError",
@@ -118,10 +118,10 @@ _ACTION = re.compile(r"perform:? ([a-zA-Z0-9-]+:[A-Za-z]+)")
 
 
 class NoAnswer(ProviderError):
-    """AWS has not said no: it cannot be reached, wants fewer calls, or has a fault of its own. It is to be asked again.
+    """AWS has not refused: it cannot be reached, throttles, or has a fault of its own. To be tried again.
 
     Attributes:
-        code: AWS's code, or the name of the failure on the way.
+        code: AWS's code, or the name of the network error.
     """
 
     def __init__(self, text: str, code: str) -> None:
@@ -130,19 +130,19 @@ class NoAnswer(ProviderError):
 
 
 class NotKnownYet(ProviderError):
-    """Something that was made a moment ago is not known everywhere at AWS yet. It is to be asked again."""
+    """A new object is not known everywhere at AWS yet. To be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An answer of AWS that is an error.
+    """An error that AWS has answered.
 
     Attributes:
-        code: AWS's code, "" where nothing came back.
-        message: AWS's words.
+        code: AWS's code, "" if there was no answer.
+        message: AWS's message.
         kind: "capacity", "quota", "throttled", "uncertain" (it may have had an effect), "unreachable" (it was not
             sent), "permission", "credentials" or "refused".
-        action: What was called, as in a policy: "ec2:RunInstances".
+        action: The action, as in a policy: "ec2:RunInstances".
     """
 
     code: str
@@ -186,7 +186,7 @@ def _sentence(text: str) -> str:
 
 
 def refusal(error: BaseException, action: str) -> Refusal | None:
-    """What an exception of boto3 says; None for one that is none of boto3's."""
+    """The refusal in an exception of boto3; None for any other exception."""
     from botocore import exceptions
 
     if isinstance(error, exceptions.ClientError):
@@ -201,7 +201,7 @@ def refusal(error: BaseException, action: str) -> Refusal | None:
 
 
 def _kind_of_failure(error: BaseException) -> str:
-    """What it means that no answer of AWS came back."""
+    """The kind of a failure without an answer of AWS."""
     from botocore import exceptions
 
     never_sent = (
@@ -213,7 +213,7 @@ def _kind_of_failure(error: BaseException) -> str:
         return "unreachable"
     if isinstance(error, exceptions.HTTPClientError):
         return "uncertain"
-    # Wrong parameters, regions or settings are found here, before anything is sent.
+    # botocore finds invalid parameters, regions or settings before anything is sent.
     return "refused"
 
 
@@ -225,7 +225,7 @@ def _of_answer(response: Mapping[str, Any], action: str) -> Refusal:
 
 
 def _kind(code: str, status: int) -> str:
-    # What a code says counts more than the status: a lack of capacity comes as a 500.
+    # The code takes precedence over the status: a lack of capacity comes as a 500.
     if code in CAPACITY:
         return "capacity"
     if code in QUOTA:
@@ -243,7 +243,7 @@ def _kind(code: str, status: int) -> str:
 
 @contextmanager
 def explained(action: str, where: str = "") -> Iterator[None]:
-    """Raises what goes wrong inside as an error of ours."""
+    """Translates exceptions of boto3 that are raised inside."""
     try:
         yield
     except (ProviderError, ConfigError):
@@ -256,12 +256,12 @@ def explained(action: str, where: str = "") -> Iterator[None]:
 
 
 def code_of(error: BaseException) -> str:
-    """AWS's code of an exception of boto3, ""."""
+    """AWS's code in an exception of boto3, "" if there is none."""
     found = refusal(error, "")
     return found.code if found else ""
 
 
 def missing_action(message: str) -> str:
-    """The action that a message names as not allowed: "ec2:RunInstances"."""
+    """The action that a message names as not permitted: "ec2:RunInstances"."""
     found = _ACTION.search(message)
     return found[1] if found else ""

@@ -1,4 +1,4 @@
-"""Which image the machines boot: looked up by name, then pinned by its id."""
+"""The image that machines boot: looked up by name, then pinned by its id."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from provider_adapters.aws.errors import explained
 from provider_adapters.aws.session import Clients
 from provider_adapters.aws.settings import AwsSettings
 
-# With the driver, EFA, Docker and the container toolkit; Python 3.12.
+# Images with the driver, EFA, Docker and the container toolkit; Python 3.12.
 _GPU = "/aws/service/deeplearning/ami/{arch}/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
 _CPU = "/aws/service/canonical/ubuntu/server/24.04/stable/current/{arch}/hvm/ebs-gp3/ami-id"
 _ROOM_GB = 100
 _SECONDS = 21600.0
-# The open driver does not know GPUs before Turing.
+# The open driver does not support GPUs before Turing.
 _TOO_OLD = frozenset({"v100", "p100", "k80", "m60"})
 
 
@@ -41,7 +41,7 @@ def find_image(
 
     Raises:
         ProviderError: It cannot be looked up.
-        ConfigError: It does not go with the machine.
+        ConfigError: It does not fit the machine.
     """
     key = settings.ami or parameter_for(machine, settings)
     image = catalog.remembered(

@@ -1,4 +1,4 @@
-"""Instances as EC2 lists them, read into ours."""
+"""Converts EC2's entries of instances to `Instance`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ _STATES = {
     "terminated": "ended",
 }
 LEAST_SECONDS = 60.0
-"""EC2 charges each instance, its disk and its address by the second, and for a minute at least (EC2 pricing pages)."""
+"""Minimum seconds: EC2 charges each instance, its disk and its address by the second, and for a minute at least (EC2
+pricing pages).
+"""
 _TAKEN_AWAY = frozenset({"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"})
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
 def read(told: Mapping[str, Any], region: str) -> Instance:
-    """One entry of DescribeInstances or RunInstances."""
+    """Reads one entry of DescribeInstances or RunInstances."""
     tags = requests.of_tags(told)
     ec2_state = str(told.get("State", {}).get("Name", "pending"))
     reason = told.get("StateReason") or {}
@@ -68,7 +70,7 @@ def read(told: Mapping[str, Any], region: str) -> Instance:
 
 
 def of_reservations(pages: Iterable[Mapping[str, Any]], region: str) -> list[Instance]:
-    """All instances of the pages of DescribeInstances."""
+    """All instances in the pages of DescribeInstances."""
     return [
         read(told, region)
         for page in pages
@@ -78,7 +80,7 @@ def of_reservations(pages: Iterable[Mapping[str, Any]], region: str) -> list[Ins
 
 
 def charged(instance: Instance, launch: Launch, call: Call) -> Instance:
-    """An instance of a call, with how it is charged and when it has ended by itself."""
+    """An instance with the figures of its cost, and its end if it has ended by itself."""
     return dataclasses.replace(
         instance,
         extras_per_hour=float(call.parameters.get("extras", 0.0)),

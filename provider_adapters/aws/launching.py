@@ -1,4 +1,4 @@
-"""Launching a gang: one call makes all its machines in one zone, or none; then they are waited for, look by look."""
+"""Launches a gang: one call creates all its machines in one zone, or none; later calls check whether they are ready."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from provider_adapters.aws.listing import Listing
 from provider_adapters.rented.ledger import REFUSED, Call, Launch
 from provider_adapters.rented.readying import agent_of
 
-# From the moment when all answer until the last of them has its agent.
+# From the moment when all machines answer until the last of them has its agent.
 _TO_AGENT_SECONDS = 600.0
 _LATELY_SECONDS = 600.0
 _MOST_PAUSE = 30.0
-# A group that was made a moment ago may not be known everywhere yet.
+# A new group may not be known everywhere yet.
 _NOT_KNOWN_YET = frozenset({"InvalidGroup.NotFound", "InvalidPlacementGroup.Unknown"})
 _KNOWN_SECONDS = 60.0
-# These hold in every zone that says so; asking again does not help.
+# These refusals apply to every zone that gives them; asking again does not help.
 _FOR_GOOD = frozenset({"Unsupported", "UnsupportedOperation"})
 
 
 class Launching:
-    """One intent, taken as far as it goes just now."""
+    """Carries one intent as far as is possible now."""
 
     def __init__(self, context: Context, listing: Listing, intent: LaunchIntent) -> None:
         self._context = context
@@ -54,8 +54,8 @@ class Launching:
         """The instances, once all of them answer.
 
         Raises:
-            CapacityUnavailable: Not yet: they are starting, or there is no room just now; to be called again.
-            ProviderError: Not at all; what was made is being ended.
+            CapacityUnavailable: Not yet: they are starting, or there is no capacity now; to be called again.
+            ProviderError: The launch failed; what was created is being ended.
         """
         try:
             found = self._take_further()
@@ -96,15 +96,15 @@ class Launching:
         agent = agent_of(self._intent)
         return Booting(self._context, self._listing, self._plan, launch, call, agent)
 
-    # While AWS does not say yes or no
+    # Requests without an answer
 
     def _ask_again(
         self, error: ProviderError, what: str, limit: float, more_time: str
     ) -> ProviderError:
-        """What is raised for an answer that is none: to be called again, ever later, until the limit is over.
+        """The error for a missing answer: to be tried again with growing pauses, until the limit has passed.
 
         Args:
-            what: Name of the note that says since when it has been so, and how often it was asked.
+            what: Name of the note that says since when answers have been missing, and how often it was tried.
             limit: Seconds from then on, or from the launch of machines that boot meanwhile and are charged.
         """
         launch, now = self._read(), clock.now()
@@ -128,7 +128,7 @@ class Launching:
             self._ledger.note(launch.token, **dict.fromkeys(noted))
 
     def _settle(self, call: Call) -> None:
-        """Makes the very same call again, whose answer was lost; if it had no effect, the next zone is asked."""
+        """Repeats the call whose answer was lost; if it had no effect, the next zone is tried."""
         said = self._send(call, before=True)
         if said is not None and said.kind != "capacity":
             raise self._final(said, call.where)
@@ -141,7 +141,7 @@ class Launching:
             raise ProviderError(f"the record of the launch {self._intent.token} is gone")
         return launch
 
-    # What all calls of the launch share
+    # Shared by all calls of the launch
 
     def _freeze(self) -> dict[str, Any]:
         from provider_adapters.rented.keys import client_public, new_key
@@ -169,7 +169,7 @@ class Launching:
         return {"user_data": script, "host_key": host_key.public, "tags": tags}
 
     def _longest_life(self) -> float | None:
-        """Seconds of running after which a machine ends itself, whatever happens; None for no limit."""
+        """Seconds of running after which a machine ends itself; None for no limit."""
         plan = self._plan
         bounds = []
         if plan.max_run_seconds is not None:
@@ -178,10 +178,10 @@ class Launching:
             bounds.append(plan.paid_seconds)
         return min(bounds, default=None)
 
-    # Making
+    # New calls
 
     def _make(self, launch: Launch) -> None:
-        """Asks zone by zone until one has room. Raises CapacityUnavailable, ProviderError, ConfigError."""
+        """Tries zone after zone until one has capacity. Raises CapacityUnavailable, ProviderError, ConfigError."""
         block = self._context.settings.capacity_block
         reservations.check_open(block, self._options.get("reservation_ends"), clock.wall())
         if not launch.notes.get("quota"):
@@ -207,14 +207,14 @@ class Launching:
             if said.kind == "quota" and any(s.region != site.region for s in left):
                 refused_regions.add(site.region)
             elif said.code in _NOT_KNOWN_YET and not self._given_by_user(said.code):
-                # A group of ours: it is looked for, or made again.
+                # A group of ours is unknown: it is looked up, or created again.
                 self._ledger.note(launch.token, groups={})
                 raise NotKnownYet(f"{said.action}: {said.message} ({said.code})")
             elif said.kind != "capacity":
                 raise self._final(said, site.where)
 
     def _final(self, said: Refusal, where: str) -> ProviderError:
-        """A refusal that no other zone would change; whoever asks again all the same begins a new round."""
+        """The error for a refusal that no other zone would change; a further call begins a new round."""
         launch = self._read()
         self._ledger.note(launch.token, round=len(launch.calls))
         region, _, zone = where.partition("/")
@@ -294,14 +294,14 @@ class Launching:
         )
 
     def _highest_bid(self, region: str) -> float | None:
-        """The highest price on spot in the currency of the region; None for no limit of ours."""
+        """The maximum spot price in the currency of the region; None for no limit of ours."""
         cap = self._plan.price_cap
         return None if cap is None else cap * self._context.settings.per_dollar(region)
 
     def _ensure_groups(
         self, launch: Launch, site: Site
     ) -> tuple[tuple[str, ...], str, dict[str, str]]:
-        """Security groups and placement group for a site, and the tags that volumes want."""
+        """Security groups and placement group for a site, and the tags that volumes need."""
         known = dict(launch.notes.get("groups", {}))
         here = dict(known.get(site.region, {}))
         settings, clients = self._context.settings, self._context.clients
@@ -346,19 +346,19 @@ class Launching:
             return bool(settings.security_group)
         return isinstance(settings.placement_group, str)
 
-    # One call
+    # A single call
 
     def _send(self, call: Call, *, before: bool) -> Refusal | None:
-        """Makes a call, or makes it again.
+        """Makes a call, or repeats it.
 
         Args:
             before: Whether it may have been made already.
 
         Returns:
-            Why it was refused; None if the machines are there.
+            The refusal; None if the machines exist.
 
         Raises:
-            CapacityUnavailable: Whether it had an effect is not known; to be called again.
+            CapacityUnavailable: It is not known whether it had an effect; to be called again.
             ProviderError: It cannot be made; if it was never made before, it is settled.
         """
         token, region = self._intent.token, region_of(call)
@@ -382,11 +382,11 @@ class Launching:
     def _refused(self, call: Call, said: Refusal, before: bool) -> Refusal | None:
         token = self._intent.token
         if said.code in ("IdempotentParameterMismatch", "IdempotentInstanceTerminated"):
-            # Something was made under this name; the listing says what.
+            # Something was created with this token; the listing shows what.
             if self._listing.settle(token) is None and made_by(self._read()) is not None:
                 return None
             raise CapacityUnavailable(f"what {call.name} has made is not listed yet", 2.0)
-        # What is refused before EC2 looks for the name says nothing of an earlier call.
+        # An error raised before EC2 looks up the token says nothing about an earlier call.
         conclusive = said.kind in ("capacity", "quota", "refused") and said.code != ""
         uncertain = said.kind == "uncertain" or (before and not conclusive)
         if not uncertain:
@@ -418,7 +418,7 @@ class Launching:
         )
 
     def _no_room(self, launch: Launch) -> ProviderError:
-        """All zones of the round have refused."""
+        """The error when all zones of the round have refused."""
         start = int(launch.notes.get("round", 0))
         said: dict[str, Mapping[str, Any]] = {c.where: c.detail for c in launch.calls[start:]}
         rounds = int(launch.notes.get("rounds", 0))

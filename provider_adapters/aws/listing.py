@@ -1,4 +1,4 @@
-"""What exists: EC2's listing by our tags, with what the ledger knows and the listing does not show yet."""
+"""The listing of instances: EC2's, by our tags, combined with what the ledger knows and EC2 does not list yet."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from provider_adapters.rented.ledger import Call, Launch
 
 _PAGE = 1000
 _THREADS = 16
-# Another process that is at a launch right now settles it itself.
+# Another process that is working on a launch now settles it itself.
 _PATIENCE = 1.0
 PENDING = "pending-"
 
 
 class Listing:
-    """The instances of one FLOW_HOME, and those of others."""
+    """The instances of this FLOW_HOME, and those of others."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -48,7 +48,7 @@ class Listing:
         return sorted(mine.values(), key=lambda each: each.id)
 
     def others(self) -> list[Instance]:
-        """What other FLOW_HOMEs have launched and still exists, in all regions of the account. Raises ProviderError."""
+        """The existing instances of other FLOW_HOMEs, in all regions of the account. Raises ProviderError."""
         filters: dict[str, str | Sequence[str]] = {
             "tag_key": HOME,
             "instance_state_name": instances.ALIVE,
@@ -58,7 +58,7 @@ class Listing:
         return sorted(theirs, key=lambda each: each.id)
 
     def _all_regions(self) -> list[str]:
-        """Those that the account has; where that may not be asked, those that we know of."""
+        """All regions of the account; if they may not be listed, those that are known here."""
         known = self.regions(self._context.ledger.launches())
         if not known:
             return []
@@ -68,7 +68,7 @@ class Listing:
         return known
 
     def regions(self, launches: Iterable[Launch]) -> list[str]:
-        """Where to look: where something was launched, and where something would be."""
+        """The regions to list: those of launches, and those that would be used now."""
         used = [region_of(call) for launch in launches for call in launch.calls]
         asked = list(self._context.settings.region)
         try:
@@ -78,18 +78,18 @@ class Listing:
         return [region for region in dict.fromkeys([*used, *own]) if region]
 
     def of_token(self, region: str, client_token: str) -> list[Instance]:
-        """What one call has made, as far as the listing shows it. Raises ProviderError."""
+        """The instances of one call, as far as they are listed. Raises ProviderError."""
         return self._describe(region, {"client_token": client_token})
 
     def of_launch(self, region: str, token: str) -> list[Instance]:
-        """What one launch has made, as far as the listing shows it: one call. Raises ProviderError."""
+        """The instances of one launch, as far as they are listed, in one call. Raises ProviderError."""
         filters = {"tag__flowlite__token": token, "tag__flowlite__home": self._context.home_id}
         return self._describe(region, filters)
 
-    # Inside
+    # Helpers
 
     def _with_spot_prices(self, instance: Instance) -> Instance:
-        """On spot the price moves, whether anybody looks or not; what was tagged is that of the launch."""
+        """An instance with its spot prices, which change all the time; the tags have the price at the launch."""
         if not instance.data.get("spot_request") or not instance.launched_at:
             return instance
         kind, zone = str(instance.data["type"]), str(instance.data["zone"])
@@ -106,7 +106,7 @@ class Listing:
         filters: Mapping[str, str | Sequence[str]],
         needed: Collection[str] = (),
     ) -> list[Instance]:
-        """What several regions list. A region that is denied to us is noted in the context, and left out.
+        """The instances of several regions. A region that is denied to us is noted in the context and left out.
 
         Args:
             needed: Regions without which a listing proves nothing.
@@ -139,7 +139,7 @@ class Listing:
             return instances.of_reservations(pages, region)
 
     def _settle(self, launches: Iterable[Launch]) -> list[Instance]:
-        """Finds out what calls without an answer have made. Those that nobody can know of yet stand for an instance."""
+        """Finds what calls without an answer have created. A call that is still uncertain is listed as one instance."""
         waiting = []
         for launch in launches:
             if launch.open_call is None:
@@ -163,10 +163,10 @@ class Listing:
         return waiting
 
     def settle(self, token: str) -> Call | None:
-        """Looks for what the open call of a launch has made, without making anything.
+        """Looks for the instances of a launch's open call, without creating anything.
 
         Returns:
-            The call, if nobody can know yet.
+            The call, if its outcome is still unknown.
         """
         launch = self._context.ledger.read(token)
         call = launch.open_call if launch is not None else None
@@ -177,7 +177,7 @@ class Listing:
             self._context.ledger.made(token, call.name, [each.id for each in found])
             return None
         if clock.now() - call.at > self._context.settings.listing_lag:
-            # By now it would be listed.
+            # It would be listed by now.
             self._context.ledger.refused(token, call.name, {"message": "it was never listed"})
             return None
         return call
@@ -185,7 +185,7 @@ class Listing:
     def _not_listed_yet(
         self, launches: Iterable[Launch], listed: dict[str, Instance]
     ) -> list[Instance]:
-        """What was made so lately that it may be missing in the listing."""
+        """New instances that EC2 may not list yet."""
         lag = self._context.settings.listing_lag
         found = []
         for launch in launches:
@@ -198,7 +198,7 @@ class Listing:
 
 
 def _with_notes(instance: Instance, known: dict[str, Launch]) -> Instance:
-    """An instance with what first contact has told of it."""
+    """An instance with the facts from first contact."""
     launch = known.get(str(instance.data["token"]))
     if launch is None:
         return instance
@@ -206,13 +206,13 @@ def _with_notes(instance: Instance, known: dict[str, Launch]) -> Instance:
 
 
 def _noted(name: str, launch: Launch) -> dict[str, Any]:
-    """What first contact has told of an instance, and what it mounts."""
+    """The facts of an instance from first contact, and its mounts."""
     met = launch.notes.get("met", {}).get(name, {})
     return {**met, "mounts": launch.notes.get("mounts", [])}
 
 
 def _unlisted(name: str, launch: Launch, call: Call) -> Instance:
-    """An instance that EC2's listing does not show yet, as the ledger knows it: one that was met, runs."""
+    """An instance that EC2 does not list yet, from the ledger; it is running if first contact was made."""
     node = launch.notes.get("nodes", {}).get(name, {})
     instance = Instance(
         id=name,

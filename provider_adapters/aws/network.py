@@ -1,4 +1,4 @@
-"""Where nodes are on the network: subnets, who may log in to them, and the groups of one task."""
+"""The network of nodes: subnets, the networks that may log in, and the groups of a task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from provider_adapters.aws.settings import AwsSettings
 
 CHECK_IP = "https://checkip.amazonaws.com"
 _SECONDS = 5.0
-# Never reached: a datagram socket that is connected sends nothing.
+# Never reached: connecting a datagram socket sends nothing.
 _FAR_AWAY = ("198.51.100.1", 9)
 _EVERYWHERE = "0.0.0.0/0"
 
@@ -33,10 +33,10 @@ def group_name(task: str) -> str:
 
 
 def ask_subnets(clients: Clients, settings: AwsSettings, region: str) -> list[dict[str, str]]:
-    """{"subnet", "zone", "vpc", "cidr", "out"} of the subnets that nodes may be in, one for each zone.
+    """{"subnet", "zone", "vpc", "cidr", "out"} of the subnets for nodes, one for each zone.
 
-    "out" is where the default route leads: "internet" (an internet gateway, so public addresses work), "elsewhere" (a
-    NAT gateway, a transit gateway, …), "nowhere", or "" if EC2 does not let us see it.
+    "out" is the target of the default route: "internet" (an internet gateway, so public addresses work), "elsewhere" (a
+    NAT gateway, a transit gateway, …), "nowhere", or "" if EC2 does not allow us to see it.
 
     Raises:
         ConfigError: There are none.
@@ -79,9 +79,9 @@ def ask_subnets(clients: Clients, settings: AwsSettings, region: str) -> list[di
 
 
 def _routes_out(clients: Clients, region: str, vpcs: Collection[str]) -> dict[str, str]:
-    """Where the default route leads, by subnet, and by VPC for the subnets without a route table of their own."""
+    """The target of the default route, by subnet, and by VPC for subnets without a route table of their own."""
     found: dict[str, str] = {}
-    # Who may not look at routes may launch all the same.
+    # The permission to list routes is not required for a launch.
     with suppress(PermissionRefused), explained("ec2:DescribeRouteTables", region):
         asked = {"Filters": [{"Name": "vpc-id", "Values": sorted(vpcs)}]}
         pages = clients("ec2", region).get_paginator("describe_route_tables").paginate(**asked)
@@ -102,14 +102,14 @@ def _way_out(routes: Iterable[Mapping[str, Any]]) -> str:
     return "nowhere"
 
 
-# Who may log in
+# Access by SSH
 
 
 def callers(clients: Clients, settings: AwsSettings, region: str, vpc: str) -> list[str]:
-    """The networks that SSH is let in from. Raises ProviderError.
+    """The networks that SSH is allowed from. Raises ProviderError.
 
-    The setting `ssh_from`; else, where nodes are reached by their private addresses, the network they are in; else the
-    address by which AWS sees this machine.
+    The setting `ssh_from`; otherwise, if nodes are reached by their private addresses, the network they are in;
+    otherwise the address by which AWS sees this machine.
     """
     if settings.ssh_from:
         return list(settings.ssh_from)
@@ -122,12 +122,12 @@ def own_address(endpoint: str) -> str:
     """The address of this machine as the nodes will see it. Raises ProviderError."""
     host = urllib.parse.urlsplit(endpoint).hostname or ""
     if _is_near(host):
-        # A rehearsal: no address is translated on the way.
+        # In a rehearsal no address is translated.
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
             probe.connect(_FAR_AWAY)
             return str(probe.getsockname()[0])
         return "127.0.0.1"
-    # SSH goes straight to the nodes, so no proxy for HTTP may come between.
+    # SSH connects directly to the nodes, so an HTTP proxy must not be used here either.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(CHECK_IP, timeout=_SECONDS) as answer:
@@ -159,7 +159,7 @@ def _networks_of(clients: Clients, region: str, vpc: str) -> list[str]:
     return list(dict.fromkeys(str(block) for block in blocks))
 
 
-# Groups of one task
+# Groups of a task
 
 
 def ensure_group(
@@ -170,11 +170,11 @@ def ensure_group(
     tags: Mapping[str, str],
     networks: Sequence[str],
 ) -> str:
-    """The id of the task's security group in a VPC, made if it is not there.
+    """The id of the task's security group in a VPC; creates it if missing.
 
     Raises:
-        NotKnownYet: It was made a moment ago, and EC2 does not know it everywhere.
-        ProviderError: It cannot be made.
+        NotKnownYet: It was just created, and EC2 does not know it everywhere.
+        ProviderError: It cannot be created.
     """
     ec2 = clients("ec2", region)
     name = group_name(task)
@@ -200,13 +200,13 @@ def ensure_group(
 
 
 def admit(clients: Clients, region: str, group: str, networks: Sequence[str]) -> None:
-    """Lets SSH in from some networks, and everything from the nodes themselves."""
+    """Allows SSH from some networks, and all traffic between the nodes."""
     ec2 = clients("ec2", region)
     wanted = requests.ingress(group, networks)
     with explained("ec2:AuthorizeSecurityGroupIngress", region):
         if _unless_there(ec2.authorize_security_group_ingress, wanted):
             return
-        # One of them was there, so that none was added.
+        # One of the rules existed, so that none was added.
         for each in wanted["IpPermissions"]:
             one = {"GroupId": group, "IpPermissions": [each]}
             _unless_there(ec2.authorize_security_group_ingress, one)
@@ -236,7 +236,7 @@ def _group_id(ec2: Any, region: str, vpc: str, name: str) -> str:
 def ensure_placement_group(
     clients: Clients, region: str, task: str, tags: Mapping[str, str]
 ) -> str:
-    """The name of the task's cluster placement group, made if it is not there. Raises ProviderError."""
+    """The name of the task's cluster placement group; creates it if missing. Raises ProviderError."""
     name = group_name(task)
     with explained("ec2:CreatePlacementGroup", region):
         try:
@@ -248,10 +248,10 @@ def ensure_placement_group(
 
 
 def made_groups(clients: Clients, region: str) -> list[tuple[str | None, dict[str, str]]]:
-    """What bears a task's tag in a region, with its tags: security groups by their id, placement groups as None.
+    """The groups with a task's tag in a region, with their tags: security groups by id, placement groups as None.
 
     Raises:
-        ProviderError: EC2 does not tell.
+        ProviderError: EC2 does not answer or refuses.
     """
     ec2 = clients("ec2", region)
     tagged = requests.describe(tag_key=TASK)
@@ -269,7 +269,7 @@ def made_groups(clients: Clients, region: str) -> list[tuple[str | None, dict[st
 def remove_groups(
     clients: Clients, region: str, group: str | None, placement_group: str | None
 ) -> bool:
-    """Removes a task's groups, as far as nothing uses them any more; whether they are gone."""
+    """Removes a task's groups unless they are still in use; returns whether they are gone."""
     gone = True
     if group:
         gone = _remove(
@@ -284,7 +284,7 @@ def remove_groups(
 
 
 def remove_placement_group(clients: Clients, region: str, name: str) -> bool:
-    """Removes a placement group, unless something is in it; whether it is gone."""
+    """Removes a placement group unless it is in use; returns whether it is gone."""
     delete = clients("ec2", region).delete_placement_group
     return _remove(delete, {"GroupName": name}, "ec2:DeletePlacementGroup", region)
 

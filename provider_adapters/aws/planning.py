@@ -1,4 +1,4 @@
-"""From what was asked for to a type, its zones, its image and its price: the plan for EC2, and every refusal."""
+"""The plan for EC2, made from a task's options: type, zones, image and price; and all reasons for refusing one."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from provider_adapters.aws.storage.volumes import Planned
 
 _SUBNET_SECONDS = 600.0
-# From the first boot until the workers start, besides booting itself: environments are made, volumes mounted.
+# From first boot until the workers start, besides booting itself: environments are created, volumes mounted.
 _PREPARE_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """What plans are made with.
+    """Makes plans.
 
     Attributes:
-        catalog: Gives the catalog of a region.
-        volumes: Looks at the volumes of a task in a region.
+        catalog: Returns the catalog of a region.
+        volumes: Looks up the volumes of a task in a region.
     """
 
     settings: AwsSettings
@@ -53,16 +53,16 @@ class Planner:
         """The plan of a task.
 
         Raises:
-            ConfigError: An option cannot be honoured on EC2.
-            CapExceeded: Nothing fits below the caps.
-            ProviderError: AWS does not tell what is needed.
+            ConfigError: An option is not possible on EC2.
+            CapExceeded: Nothing suitable is below the caps.
+            ProviderError: AWS does not return what is needed.
         """
         regions, zone = self.regions(config.region)
         spot = wants_spot(config, self.settings)
         wanted = wanted_of(config, spot)
         volumes = self.volumes(regions[0], config) if config.volumes else None
         if config.volumes:
-            # They are in one region.
+            # Volumes are in one region.
             regions = regions[:1]
         tied = volumes.zones if volumes else ()
         reserved = None
@@ -116,10 +116,10 @@ class Planner:
             },
         )
 
-    # Where
+    # Regions and zones
 
     def regions(self, asked: str | None) -> tuple[list[str], str]:
-        """The regions to launch in, and the one zone if a zone was asked for. Raises ConfigError."""
+        """The regions to launch in, and the zone if one was asked for. Raises ConfigError."""
         regions, zone = self._named_regions(asked)
         for region in regions:
             self.settings.per_dollar(region)
@@ -142,7 +142,7 @@ class Planner:
         return regions, ""
 
     def _only_zones(self, asked: str, tied: Sequence[str]) -> set[str] | None:
-        """The zones that count; None for all. Raises ConfigError."""
+        """The zones to consider; None for all. Raises ConfigError."""
         bounds = [{asked}] if asked else []
         bounds += [set(self.settings.zones)] if self.settings.zones else []
         bounds += [{each} for each in tied]
@@ -169,7 +169,7 @@ class Planner:
         return self._reachable(found, region)
 
     def _reachable(self, subnets: list[dict[str, str]], region: str) -> list[dict[str, str]]:
-        """Those in which a machine with a public address can be reached by it. Raises ConfigError."""
+        """The subnets in which a machine can be reached by its public address. Raises ConfigError."""
         if not self.settings.public_ip or self.settings.jump:
             return subnets
         found = [each for each in subnets if each.get("out", "") in ("", "internet")]
@@ -222,7 +222,7 @@ class Planner:
             ],
         }
 
-    # What
+    # Instance type
 
     def _choose(
         self,
@@ -248,7 +248,7 @@ class Planner:
             raise CapExceeded(_too_dear(config, found, spot))
         first = (below or found)[0]
         same = [each for each in below or found if each.machine.name == first.machine.name]
-        # The regions in the order in which the user has them, not by their price.
+        # Regions keep the user's order rather than the order of prices.
         return sorted(same, key=lambda each: regions.index(each.region))
 
     def _nothing_fits(self, wanted: Wanted, region: str) -> str:
@@ -306,11 +306,11 @@ class Planner:
         return notes
 
 
-# What follows from the options
+# Derived from the options
 
 
 def wants_spot(config: TaskConfig, settings: AwsSettings) -> bool:
-    """Whether the machines are to be on spot. Raises ConfigError."""
+    """Whether the machines are on spot. Raises ConfigError."""
     reserved = settings.capacity_reservation or settings.capacity_block
     if reserved and config.spot:
         raise ConfigError(
@@ -322,7 +322,7 @@ def wants_spot(config: TaskConfig, settings: AwsSettings) -> bool:
 
 
 def wanted_of(config: TaskConfig, spot: bool) -> Wanted:
-    """What each machine must be. Raises ConfigError."""
+    """The requirements for each machine. Raises ConfigError."""
     between = config.internode_interconnect
     if between in ("InfiniBand", "RoCE"):
         raise ConfigError(
@@ -339,7 +339,7 @@ def wanted_of(config: TaskConfig, spot: bool) -> Wanted:
 
 
 def _check_interfaces(machine: Machine, wanted: Wanted, settings: AwsSettings) -> None:
-    """Refuses EFA that the machine would not get. Raises ConfigError."""
+    """Raises ConfigError if the machine would not get the EFA interfaces that were asked for."""
     if not wanted.efa:
         return
     layout = requests.efa_layout(machine.cards)
@@ -358,7 +358,7 @@ def _check_interfaces(machine: Machine, wanted: Wanted, settings: AwsSettings) -
 
 
 def _placement_group(settings: AwsSettings, wanted: Wanted) -> str | bool:
-    """A group of the user's, or whether one is made."""
+    """The user's placement group, or whether to create one."""
     if settings.placement_group is None:
         # Reservations are placed already.
         return wanted.efa and not (settings.capacity_block or settings.capacity_reservation)
@@ -370,7 +370,7 @@ def _below(choice: Choice, cap: float | None) -> bool:
 
 
 def _price_cap(config: TaskConfig, found: Sequence[Choice]) -> float | None:
-    """What is sent as the highest price on spot: the cap, or the price on demand, above which spot never goes."""
+    """The maximum spot price to send: the cap, or the price on demand, which spot never exceeds."""
     listed = [each.on_demand for each in found if each.on_demand is not None]
     bounds = [b for b in (config.max_price_per_hour, max(listed, default=None)) if b is not None]
     return min(bounds, default=None)

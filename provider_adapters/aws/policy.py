@@ -1,4 +1,4 @@
-"""The least policy that the adapter works under, as JSON for IAM, and the calls that it allows."""
+"""The minimal IAM policy for the adapter, as JSON, and the calls that it allows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _TAG = "aws:RequestTag/flowlite:home"
 _OURS = "aws:ResourceTag/flowlite:home"
 _VOLUME = "flowlite:volume"
 
-# Reads do not name what they are about.
+# Read actions do not support resource restrictions.
 READS = (
     "ec2:DescribeRegions",
     "ec2:DescribeInstances",
@@ -46,7 +46,7 @@ _USED = (
 
 
 def policy(*, volumes: bool = True) -> dict[str, Any]:
-    """The policy. What is made must bear our tag in the same call, and only what bears it can be ended."""
+    """The policy. New resources must have our tag in the same call, and only tagged ones can be ended."""
     statements = [
         _allow("Look", READS, "*"),
         _allow(
@@ -159,7 +159,7 @@ def _of_volumes() -> list[dict[str, Any]]:
 
 
 def _ec2(kind: str) -> str:
-    # Images and snapshots of Amazon have no account, which `*` stands for, too.
+    # Amazon's own images and snapshots have no account, which `*` matches, too.
     return f"arn:aws:ec2:*:*:{kind}/*"
 
 

@@ -1,4 +1,4 @@
-"""`AwsProvider`: nodes are EC2 instances, launched all at once in one zone, with an end that is built into them."""
+"""`AwsProvider`: nodes are EC2 instances, launched together in one zone; they end themselves if the client is gone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class AwsProvider(Provider):
     """AWS EC2 instances: on demand, spot or reserved."""
 
     name = "aws"
-    # Nothing is charged once EC2 has been told; to tell it may take several tries.
+    # Charging stops once EC2 has accepted the end, which may take several tries.
     teardown_seconds = 120.0
     account_settings = frozenset(
         {"profile", "endpoint_url", "shared_config_file", "shared_credentials_file"}
@@ -62,7 +62,7 @@ class AwsProvider(Provider):
     def remembered(cls, home: Path) -> list[ProviderSettings]:
         return ledger.accounts(home / cls.name / "launches", cls.name)
 
-    # Before anything is launched
+    # Before a launch
 
     def plan(self, config: TaskConfig) -> Plan:
         return self._planner().plan(config)
@@ -90,7 +90,7 @@ class AwsProvider(Provider):
         return Checking(self._context, self._planner()).findings()
 
     def policy(self) -> dict[str, Any]:
-        """The least IAM policy that the adapter works under; what `flow aws policy` prints."""
+        """The minimal IAM policy for the adapter; `flow aws policy` prints it."""
         from provider_adapters.aws.policy import policy
 
         return policy()
@@ -144,7 +144,7 @@ class AwsProvider(Provider):
     def answers_beside(self, instances: Sequence[Instance]) -> str:
         from provider_adapters.aws.roaming import let_in_again
 
-        # Our own address may be another one than at the launch.
+        # Our own address may have changed since the launch.
         let_in_again(self._context, {each.task_id for each in instances})
         with suppress(FlowError, OSError):
             region = str(instances[0].data["region"])
@@ -182,7 +182,7 @@ class AwsProvider(Provider):
     def delete_volume(self, name: str) -> None:
         self._volumes().delete(name)
 
-    # Inside
+    # Helpers
 
     @functools.cached_property
     def _context(self) -> Context:
@@ -210,7 +210,7 @@ class AwsProvider(Provider):
         return self._context.volumes(self._planner().regions(None)[0][0])
 
     def _is_used(self) -> bool:
-        """Whether there is anything to look at: who has no account need not wait for AWS, nor hear of it."""
+        """Whether AWS is in use at all, so that users without an account are spared its delays and errors."""
         if (self.home / "aws" / "launches").is_dir():
             return True
         if importlib.util.find_spec("boto3") is None:
@@ -233,7 +233,7 @@ class AwsProvider(Provider):
 
 
 def _preemption(plan: Plan) -> dict[str, Any] | None:
-    """How the nodes of a plan learn that their machines will be taken away; None where they never are."""
+    """How the nodes of a plan learn of a preemption; None if they are never preempted."""
     if plan.spot:
         return {"kind": "ec2"}
     ends = plan.options.get("reservation_ends")

@@ -1,4 +1,4 @@
-"""What is sent to EC2, made of plain values: no call is made here, and the same values give the same request."""
+"""The parameters of requests to EC2, made by pure functions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# In the same call as the machines: what was tagged later would be lost by a crash in between.
+# Tagged in the call that creates the machines: a crash before a later call would leave them without tags.
 _TAGGED = ("instance", "volume", "network-interface")
 ALL_TRAFFIC = "-1"
 
@@ -16,12 +16,12 @@ class Order:
     """One gang, or a part of it, in one zone.
 
     Attributes:
-        cards: For each network card the kinds of interface it takes, where EFA is wanted; () for none.
-        max_price: On spot, the highest price per instance and hour in the currency of the region; None for no limit of
+        cards: If EFA is wanted, for each network card the kinds of interface it accepts; () for none.
+        max_price: On spot, the maximum price per instance and hour in the currency of the region; None for no limit of
             ours.
         market: "on-demand", "spot" or "capacity-block".
-        placement_group: Name of a cluster placement group, "".
-        reservation: Id of a capacity reservation or block, "".
+        placement_group: Name of a cluster placement group, or "".
+        reservation: Id of a capacity reservation or block, or "".
     """
 
     instance_type: str
@@ -90,7 +90,7 @@ def run_instances(order: Order) -> dict[str, Any]:
 
 
 def interfaces(order: Order) -> list[dict[str, Any]]:
-    """The network interfaces of each machine: one, or those for EFA beside it."""
+    """The network interfaces of each machine: one, or the EFA interfaces in addition to it."""
     layout = efa_layout(order.cards)
     requested = []
     for card, device, kind in layout:
@@ -101,7 +101,7 @@ def interfaces(order: Order) -> list[dict[str, Any]]:
             "DeleteOnTermination": True,
         }
         if len(layout) == 1:
-            # With several interfaces, EC2 gives no public address.
+            # With several interfaces, EC2 assigns no public address.
             each["AssociatePublicIpAddress"] = order.public_ip
         else:
             each["NetworkCardIndex"] = card
@@ -116,11 +116,12 @@ def efa_layout(cards: Sequence[Sequence[str]]) -> list[tuple[int, int, str]]:
 
     The rules are those of "Maximize network bandwidth on Amazon EC2 instances with multiple network cards" in the EC2
     user guide. A machine with one card has one interface that carries both IP and EFA, so that it can have a public
-    address. A machine with several has a plain primary interface and, on each card that takes EFA, an interface for
-    EFA alone: device index 1 on the card of the primary interface, 0 on all others. EFA alone needs no IP address.
+    address. A machine with several cards has a plain primary interface and, on each card that accepts EFA, an EFA-only
+    interface: device index 1 on the card of the primary interface, 0 on all others. An EFA-only interface needs no IP
+    address.
 
     Args:
-        cards: For each network card the kinds of interface it takes; () where EFA is not wanted.
+        cards: For each network card the kinds of interface it accepts; () if EFA is not wanted.
     """
     if len(cards) <= 1:
         return [(0, 0, "efa" if cards and "efa" in cards[0] else "interface")]
@@ -148,7 +149,7 @@ def _spot(order: Order) -> dict[str, str]:
 
 
 def money(dollars: float) -> str:
-    """A price as EC2 takes it, never above what was meant."""
+    """A price in EC2's format, rounded down."""
     return f"{int(dollars * 10_000 + 1e-6) / 10_000:.4f}".rstrip("0").rstrip(".")
 
 
@@ -168,17 +169,17 @@ def security_group(name: str, vpc: str, tags: Mapping[str, str]) -> dict[str, An
 
 
 def ingress(group: str, networks: Sequence[str]) -> dict[str, Any]:
-    """AuthorizeSecurityGroupIngress: everything among the nodes, SSH from these networks."""
+    """AuthorizeSecurityGroupIngress: all traffic between the nodes, and SSH from these networks."""
     return {"GroupId": group, "IpPermissions": [among(group), *ssh(networks)]}
 
 
 def egress(group: str) -> dict[str, Any]:
-    """AuthorizeSecurityGroupEgress: to the nodes themselves, which EFA needs beside the rule for the whole world."""
+    """AuthorizeSecurityGroupEgress: to the nodes themselves, which EFA needs besides the rule for all addresses."""
     return {"GroupId": group, "IpPermissions": [among(group)]}
 
 
 def among(group: str) -> dict[str, Any]:
-    """Everything within a group."""
+    """All traffic within a group."""
     return {"IpProtocol": ALL_TRAFFIC, "UserIdGroupPairs": [{"GroupId": group}]}
 
 
@@ -202,7 +203,7 @@ def placement_group(name: str, tags: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-# Listings and ends
+# Listing and ending
 
 
 def describe(**filters: Sequence[str] | str) -> dict[str, Any]:
@@ -219,10 +220,10 @@ def describe(**filters: Sequence[str] | str) -> dict[str, Any]:
 
 
 def as_tags(tags: Mapping[str, str]) -> list[dict[str, str]]:
-    """Tags as AWS wants them."""
+    """Tags in the format of requests to AWS."""
     return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
 def of_tags(listed: Mapping[str, Any]) -> dict[str, str]:
-    """The tags of something as AWS lists it."""
+    """The tags in an entry of AWS's listings."""
     return {tag["Key"]: tag["Value"] for tag in listed.get("Tags") or ()}

@@ -1,4 +1,4 @@
-"""When this machine has come to another address: the security group lets it in from there, too."""
+"""Keeps access to nodes when the address of this machine changes: the security group then allows the new one, too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EVERY_SECONDS = 20.0
 
 
 def let_in_again(context: Context, tasks: Iterable[str]) -> None:
-    """Lets SSH in from where we are now, if that is elsewhere than at the launch. Never fails."""
+    """Allows SSH from the present address if it differs from that of the launch. Never raises."""
     if context.settings.ssh_from or context.settings.jump or not context.settings.public_ip:
         return
     now = clock.monotonic()

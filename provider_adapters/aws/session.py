@@ -1,4 +1,4 @@
-"""boto3, as its users know it: profiles, regions, proxies and endpoints; loaded when the first call is made."""
+"""boto3 clients, configured by profiles, regions, proxies and endpoints as usual; boto3 is imported on first use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Clients:
         self._clients: dict[tuple[str, str, bool], Any] = {}
 
     def __call__(self, service: str, region: str, *, once: bool = False) -> Any:
-        """A client. `once`: a call is sent a single time, whatever comes back.
+        """A client. With `once`, each call is sent only once, without retries.
 
         Raises:
             ConfigError: boto3 is not installed, or the profile does not exist.
@@ -42,7 +42,7 @@ class Clients:
 
     @property
     def session(self) -> Any:
-        """The session of boto3. Raises ConfigError."""
+        """The boto3 session. Raises ConfigError."""
         with self._lock:
             if self._session is None:
                 self._session = _make_session(self._settings)
@@ -50,15 +50,15 @@ class Clients:
 
     @property
     def region(self) -> str:
-        """The region that boto3 would use, ""."""
+        """The region that boto3 would use, or ""."""
         return str(self.session.region_name or "")
 
     def endpoint(self, service: str, region: str) -> str:
-        """Where a service is reached."""
+        """The URL of a service."""
         return str(self(service, region).meta.endpoint_url)
 
     def partition(self, region: str) -> str:
-        """The partition of AWS that a region is in, such as "aws" or "aws-cn"; "aws" for one that botocore lacks."""
+        """The AWS partition of a region, such as "aws" or "aws-cn"; "aws" for a region that botocore does not know."""
         from botocore.exceptions import UnknownRegionError
 
         try:
@@ -95,7 +95,7 @@ class Clients:
 
 
 def _tell_calls(client: Any, service: str, region: str) -> None:
-    """Says every call that is answered, or that fails on the way, to whoever asks for it (`flow --debug`)."""
+    """Logs every call that is answered or fails, for `flow --debug`."""
 
     def answered(http_response: Any, parsed: Any, model: Any, **_: Any) -> None:
         told = parsed.get("ResponseMetadata", {}).get("RequestId", "")
@@ -117,7 +117,7 @@ def _make_session(settings: AwsSettings) -> Any:
     import botocore.session
     from botocore.exceptions import BotoCoreError
 
-    # Profile and files of whoever submitted are among the settings; those of this process's starter mean nothing.
+    # Profile and files of the submitting user are in the settings; the variables of this process may be another user's.
     read: dict[str, tuple[None, None, str | None, None]] = {
         "config_file": (None, None, settings.shared_config_file or "~/.aws/config", None),
         "credentials_file": (

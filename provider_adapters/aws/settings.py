@@ -1,4 +1,4 @@
-"""What can be set for EC2: the table `[aws]`, read into checked values. Mistakes are named with file and key."""
+"""The table `[aws]` of the configuration, parsed into checked values. Errors name the file and key."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ ZONE = re.compile(rf"({REGION.pattern})[a-z]|({REGION.pattern})-[a-z]+-\d[a-z]")
 
 @dataclass(frozen=True, slots=True)
 class AwsSettings:
-    """`[aws]`.
+    """The settings of `[aws]`.
 
     Attributes:
-        region: Regions to launch in, in this order; none for what boto3 finds.
+        region: Regions to launch in, in this order; none for boto3's default.
         zones: The only availability zones to use, in this order; none for all.
-        profile: Profile of AWS's own files; "" for what boto3 finds.
-        ami: Image to boot instead of ours.
+        profile: Profile of AWS's own files; "" for boto3's default.
+        ami: Image to boot instead of the default.
         ami_parameter: SSM parameter that names the image.
         subnet: Subnets to use, at most one for each zone; none for those of the default VPC.
-        security_group: A group of yours instead of one made for each task.
+        security_group: A security group of yours instead of one created for each task.
         root_gb: Size of the root disk in GB; None for enough for the image and 100 GB.
         instance_profile: Name or ARN of an instance profile; "" for none.
-        placement_group: Name of a cluster placement group of yours; True makes one for each task, None does so where
-            EFA is asked for, False never.
+        placement_group: Name of a cluster placement group of yours; True creates one for each task, None does so if EFA
+            is asked for, False never.
         capacity_reservation: Id of an On-Demand Capacity Reservation.
         capacity_block: Id of a Capacity Block.
         public_ip: Whether nodes get public addresses, by which they are reached.
-        user: Whom to log in as.
+        user: Login user.
         lease: Seconds after which a node without an agent ends itself.
         boot_timeout: Seconds until all nodes of a launch must answer.
-        endpoint_url: Where all services are reached instead of AWS.
-        jump: A host on the way to the nodes, as in OpenSSH's ProxyJump.
+        endpoint_url: URL for all services instead of AWS's.
+        jump: A jump host on the way to the nodes, as in OpenSSH's ProxyJump.
         ssh_from: Networks that may log in; none for the address of this machine as AWS sees it.
-        prices: US dollars per hour by instance type, over the list prices.
-        cny_per_usd: Yuan for a US dollar, for regions in China, whose prices are in yuan; None where it is not set.
+        prices: US dollars per hour by instance type, which replace list prices.
+        cny_per_usd: Yuan for a US dollar, for regions in China, whose prices are in yuan; None if it is not set.
         listing_lag: Seconds for which a new instance may be missing in a listing.
         shared_config_file: AWS's own configuration; "" for ~/.aws/config.
         shared_credentials_file: AWS's own file of credentials; "" for ~/.aws/credentials.
-        ssh_config: OpenSSH's configuration that `jump` is looked up in; "" for the usual one.
-        lacking: What to add to the message where there are no credentials.
+        ssh_config: OpenSSH configuration in which `jump` is looked up; "" for the usual one.
+        lacking: Text to add to the error if there are no credentials.
     """
 
     region: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class AwsSettings:
 
     @classmethod
     def read(cls, settings: ProviderSettings) -> AwsSettings:
-        """Reads `[aws]`. Raises ConfigError."""
+        """Parses and checks `[aws]`. Raises ConfigError."""
         values = {}
         for key, value in settings.values.items():
             where = f"{settings.origin_of(key) or 'settings'}: [aws] {key}"
@@ -97,7 +97,7 @@ class AwsSettings:
         return found
 
     def per_dollar(self, region: str) -> float:
-        """Units of the currency of a region's prices for a US dollar. Raises ConfigError."""
+        """The units of a region's currency for a US dollar. Raises ConfigError."""
         if currency(region) == "USD":
             return 1.0
         if self.cny_per_usd is None:
@@ -109,14 +109,14 @@ class AwsSettings:
 
 
 def currency(region: str) -> str:
-    """The currency of a region's prices, as price lists name it."""
+    """The currency of a region's prices, as named in price lists."""
     return "CNY" if region.startswith("cn-") else "USD"
 
 
 def from_environment(found: ProviderSettings, environment: Mapping[str, str]) -> ProviderSettings:
-    """The settings with what AWS's own variables say of settings that the files leave open."""
+    """The settings, completed from AWS's own environment variables where the files set nothing."""
     for key, names in _VARIABLES.items():
-        # With keys in the environment, boto3 takes nothing but the region from a profile.
+        # With keys in the environment, boto3 takes only the region from a profile.
         if key == "profile" and environment.get(KEY_VARIABLE):
             continue
         name = next((each for each in names if environment.get(each)), None)
@@ -223,7 +223,7 @@ _READ: dict[str, Callable[[object], Any]] = {
     "shared_credentials_file": _text("a path", r"[^\n]+"),
     "ssh_config": _text("a path", r"[^\n]+"),
 }
-# In the order in which boto3 looks at them.
+# In the order in which boto3 reads them.
 _VARIABLES = {
     "profile": ("AWS_DEFAULT_PROFILE", "AWS_PROFILE"),
     "region": ("AWS_DEFAULT_REGION",),

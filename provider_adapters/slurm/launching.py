@@ -3,8 +3,7 @@
 A launch is called repeatedly with the same token and does not block. Its state is in the ledger:
 
     frozen      what the job is made from: partition, options, paths
-    calls       the jobs; the last one that was not dropped counts. A job that was requeued after a preemption is taken
-    over
+    calls       the jobs; the last one that was not dropped counts. A job requeued after a preemption is taken over
     notes       "given": the nodes that were handed out, "restart": of which run of the job they were
 """
 

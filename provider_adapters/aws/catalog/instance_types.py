@@ -1,4 +1,4 @@
-"""Instance types as machines: what EC2 says of each, and whether it is what a task asked for."""
+"""Instance types: what EC2 says of each, and whether it meets a task's requirements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from flowlite.spec.gpu import KINDS, GpuRequest
 
 _FAMILY = re.compile(r"([a-z]+)(\d+)?")
-# What the driver and the API call a GPU, where that is not the name in a GPU string.
+# Names of GPUs in the driver and the API that differ from those in GPU strings.
 _NAMES = {"rtxproserver6000": "rtxpro6000"}
 _GENERAL = frozenset({"c", "m", "r"})
 _LEAST_CORES, _LEAST_MEMORY = 2.0, 4.0
@@ -24,13 +24,13 @@ class Machine:
 
     Attributes:
         gpu: Canonical kind; "" without a GPU, or with one that no GPU string names.
-        gpus: Whole GPUs.
-        gpu_memory_gb: Memory of one, as in a GPU string.
-        accelerated: Whether there is anything but a CPU in it.
+        gpus: Number of whole GPUs.
+        gpu_memory_gb: Memory of one GPU, as in a GPU string.
+        accelerated: Whether it has any accelerator.
         arch: "x86_64" or "arm64".
-        cards: For each network card, the kinds of interface it takes; () if EC2 does not tell which cards take EFA.
-        efa: Interfaces for EFA at most.
-        spot: Whether it is sold on spot.
+        cards: For each network card, the kinds of interface it accepts; () if EC2 does not say which cards accept EFA.
+        efa: Maximum number of EFA interfaces.
+        spot: Whether it is available on spot.
     """
 
     name: str
@@ -98,10 +98,10 @@ class Machine:
 
 
 def _cards(told: Iterable[Mapping[str, Any]], efa: int) -> tuple[tuple[str, ...], ...]:
-    """The kinds of interface that each network card takes.
+    """The kinds of interface that each network card accepts.
 
-    `NetworkCards[].InterfaceTypes` says so, but botocore drops the member before version 1.43.90, which other packages
-    (s3fs, aiobotocore) hold back. Without it the number of EFA interfaces decides: all cards take EFA, or all but the
+    `NetworkCards[].InterfaceTypes` has them, but botocore drops the member before version 1.43.90, which other packages
+    (s3fs, aiobotocore) hold back. Without it the number of EFA interfaces decides: all cards accept EFA, or all but the
     first, as on p6-b300. With any other number it is not known.
     """
     cards = sorted(told, key=lambda card: int(card["NetworkCardIndex"]))
@@ -118,7 +118,7 @@ def _cards(told: Iterable[Mapping[str, Any]], efa: int) -> tuple[tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What each machine of a gang must be."""
+    """The requirements for each machine of a gang."""
 
     gpu: GpuRequest | None = None
     cpu: float | None = None
@@ -128,7 +128,7 @@ class Wanted:
     spot: bool = False
 
     def misfit(self, machine: Machine) -> str:
-        """Why a machine is not that; "" if it is."""
+        """Why a machine does not meet them; "" if it does."""
         return next((why for why in self._reasons(machine) if why), "")
 
     def _reasons(self, machine: Machine) -> Iterable[str]:
@@ -141,7 +141,7 @@ class Wanted:
         cpu = self.cpu or (0.0 if self.gpu else _LEAST_CORES)
         yield f"it has {machine.vcpus} vCPUs" if machine.vcpus < cpu else ""
         memory = self.memory or (0.0 if self.gpu else _LEAST_MEMORY)
-        # Asked for in units of 10⁹ bytes, told in those of 2³⁰.
+        # Requests are in units of 10⁹ bytes, EC2's answers in 2³⁰.
         enough = machine.memory_gb * 2**30 / 1e9 >= memory or machine.memory_gb >= memory
         yield "" if enough else f"it has {machine.memory_gb:g} GB of memory"
         yield "it has no EFA" if self.efa and not machine.efa else ""
@@ -149,7 +149,7 @@ class Wanted:
         yield "it is not sold on spot" if self.spot and not machine.spot else ""
 
     def words(self) -> str:
-        """What is asked for, for people."""
+        """The requirements as a text for the user."""
         parts = [f"{self.gpu}" if self.gpu else "no GPU"]
         parts += [f"{self.cpu:g} cores"] if self.cpu else []
         parts += [f"{self.memory:g} GB of memory"] if self.memory else []
@@ -159,12 +159,12 @@ class Wanted:
 
 
 def by_size(machines: Iterable[Machine]) -> list[Machine]:
-    """The smallest first, of equal ones the newest."""
+    """The smallest first; of equal sizes the newest first."""
     return sorted(machines, key=lambda m: (m.gpus, m.vcpus, m.memory_gb, -m.generation, m.name))
 
 
 def nearest(machines: Iterable[Machine], wanted: Wanted) -> list[Machine]:
-    """Those that come nearest to what was asked for: the same GPU in other numbers, else as much memory elsewhere."""
+    """The machines closest to the requirements: the same GPU in other numbers, else similar memory on other GPUs."""
     request = wanted.gpu
     listed = list(machines)
     if request is None:
@@ -188,7 +188,7 @@ def _gpus(told: Iterable[Mapping[str, Any]]) -> tuple[str, int, int]:
     if kind not in KINDS:
         return "", 0, 0
     told_gb = float(gpu["MemoryInfo"]["SizeInMiB"]) / 1024
-    # The driver keeps some of it, so the nearest size of the data sheet counts.
+    # The driver reserves some memory, so the nearest size of the data sheet counts.
     size = min(KINDS[kind].memory_gb, key=lambda each: abs(each - told_gb))
     return kind, int(gpu["Count"]), size
 

@@ -1,4 +1,4 @@
-"""Which machines fit, in which zones, at which price: the ground for plans and for offers."""
+"""The types that meet a task's requirements, with their zones and prices, for plans and offers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from provider_adapters.aws.catalog.instance_types import Machine, Wanted, by_size
 from provider_adapters.aws.catalog.regions import Catalog
 
-# Of the many types without GPU, the smallest that fit are compared by price.
+# Of the many types without GPU, only the smallest suitable ones are compared by price.
 _MOST = 24
 
 
@@ -17,9 +17,9 @@ class Choice:
     """One type in one region.
 
     Attributes:
-        price: US dollars per instance and hour now: on demand, or in the cheapest zone on spot.
-        on_demand: What it costs on demand; None if the price list does not say.
-        zones: Price in each zone that has it, the zone to try first at the beginning.
+        price: Present price in US dollars per instance and hour: on demand, or in the cheapest zone on spot.
+        on_demand: The price on demand; None if the price list does not have it.
+        zones: Price in each zone that has it, in the order in which zones are tried.
     """
 
     machine: Machine
@@ -31,7 +31,7 @@ class Choice:
 
 
 def fitting(catalog: Catalog, wanted: Wanted) -> list[Machine]:
-    """The types of a region that are what is asked for, the smallest first."""
+    """The types of a region that meet the requirements, the smallest first."""
     return by_size(m for m in catalog.machines(wanted) if not wanted.misfit(m))[:_MOST]
 
 
@@ -42,10 +42,10 @@ def choices(
     spot: bool,
     zones: Collection[str] | None = None,
 ) -> list[Choice]:
-    """What these machines cost and where they are, the cheapest first; those without a price are left out.
+    """The prices and zones of these machines, the cheapest first; types without a price are left out.
 
     Args:
-        zones: The only ones that count; None for all.
+        zones: Zones to consider; None for all.
     """
     names = [machine.name for machine in machines]
     if not names:

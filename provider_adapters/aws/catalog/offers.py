@@ -1,4 +1,4 @@
-"""What EC2 has for a gang, with prices: what fits, cheapest first; where nothing does, the nearest and why."""
+"""EC2's offers for a gang with prices, the cheapest first; if nothing fits, the nearest types and the reasons."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _QUOTA_SECONDS = 3600.0
 def offers_of(
     planner: Planner, gpu: str | None, count: int, spot: bool | None, region: str | None
 ) -> list[Offer]:
-    """Offers on demand and on spot, unless only one of them was asked for. Raises ConfigError, ProviderError."""
+    """Offers on demand and on spot, or only one of them if asked for. Raises ConfigError, ProviderError."""
     request = GpuRequest.parse(gpu) if gpu else None
     regions, zone = planner.regions(region)
     found: list[Offer] = []
@@ -47,7 +47,7 @@ def _offer(planner: Planner, choice: Choice, count: int) -> Offer:
         gpu=machine.gpu,
         gpus_per_node=machine.gpus,
         price_per_hour=choice.price,
-        # Whether there is room, EC2 tells at the launch alone.
+        # Whether there is capacity is only known at the launch.
         available=not problem,
         note=problem or f"{machine.vcpus} vCPUs, {machine.memory_gb:g} GB; {zones}",
         spot=choice.spot,
@@ -92,5 +92,5 @@ def _prices(catalog: Catalog, machines: Sequence[Machine]) -> dict[str, float]:
     try:
         return catalog.prices([machine.name for machine in machines])
     except FlowError:
-        # They are not what was asked for anyway.
+        # These offers do not meet the request anyway.
         return {}

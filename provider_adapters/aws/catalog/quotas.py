@@ -1,4 +1,4 @@
-"""Quotas of vCPUs: one number for each group of families, on demand and on spot apart."""
+"""Quotas of vCPUs: one for each group of families, separately on demand and on spot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STANDARD = frozenset("acdhimrtz")
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """One quota of the account in a region, as the Service Quotas console has it."""
+    """One quota of the account in a region, as shown in the Service Quotas console."""
 
     code: str
     name: str
@@ -34,13 +34,13 @@ _SPOT = {
 
 
 def quota_of(instance_type: str, spot: bool) -> Quota | None:
-    """The quota a type counts against; None where that is not known."""
+    """The quota that a type counts against; None if not known."""
     found = re.match(r"([a-z]+)(\d+)", instance_type)
     if found is None:
         return None
     letters, number = found[1], int(found[2])
     if letters == "p" and spot:
-        # Which quota newer families count against on spot is not documented.
+        # It is not documented against which quota newer families count on spot.
         return _SPOT["p5" if number == 5 else "p"] if number <= 5 else None
     table = _SPOT if spot else _ON_DEMAND
     if letters in ("p", "g", "vt"):
@@ -49,7 +49,7 @@ def quota_of(instance_type: str, spot: bool) -> Quota | None:
 
 
 def allowed(clients: Clients, region: str, quota: Quota) -> float | None:
-    """vCPUs that the account may have; None where AWS does not tell."""
+    """The vCPUs that the account may have; None if AWS does not say."""
     try:
         with explained("servicequotas:GetServiceQuota", region):
             told = clients("service-quotas", region).get_service_quota(
@@ -57,14 +57,14 @@ def allowed(clients: Clients, region: str, quota: Quota) -> float | None:
             )
         return float(told["Quota"]["Value"])
     except (ProviderError, KeyError):
-        # Whether it is enough, the launch itself will tell.
+        # The launch itself will show whether it suffices.
         return None
 
 
 def check(
     clients: Clients, region: str, instance_type: str, spot: bool, count: int, vcpus: int
 ) -> None:
-    """Raises QuotaExceeded if so many machines of a type can never be had."""
+    """Raises QuotaExceeded if the quota can never allow that many machines of a type."""
     quota = quota_of(instance_type, spot)
     if quota is None:
         return
@@ -76,7 +76,7 @@ def check(
 def too_small(
     quota: Quota, region: str, instance_type: str, value: float, count: int, vcpus: int
 ) -> str:
-    """Why, and where more is asked for."""
+    """The error text, with where to request an increase."""
     return (
         f"{count} × {instance_type} are {count * vcpus} vCPUs, and the account may have {value:g} in {region}: quota "
         f"{quota.code} ({quota.name}). Ask for more in the Service Quotas console, or with: aws service-quotas "
@@ -86,7 +86,7 @@ def too_small(
 
 
 def advice(instance_type: str, spot: bool, count: int, vcpus: int, region: str) -> str:
-    """What to ask for once EC2 has refused for its quota."""
+    """Which increase to request once EC2 has refused because of its quota."""
     quota = quota_of(instance_type, spot)
     need = f"{count} × {instance_type} are {count * vcpus} vCPUs"
     if quota is None:

@@ -1,4 +1,4 @@
-"""What a region has and what it costs, asked once and remembered in FLOW_HOME/aws/catalog."""
+"""The types, zones and prices of a region, cached in FLOW_HOME/aws/catalog."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ HOURS_PER_MONTH = 720.0
 ADDRESS_PRICE = 0.005
 """US dollars per hour for a public IPv4 address, in all regions (VPC pricing page)."""
 _DISK_PRICE = 0.08
-"""US dollars per GB and month for gp3 in us-east-1 (EBS pricing page), where the price list does not tell."""
+"""US dollars per GB and month for gp3 in us-east-1 (EBS pricing page), if the price list does not have it."""
 _GPU_FAMILIES = ("p*", "g*")
 _CPU_FAMILIES = ("c*", "m*", "r*")
-# The price list of a partition is served in few of its regions and covers all of them. GovCloud has none.
+# The price list of a partition covers all its regions, but is served in few of them. GovCloud has none.
 _PRICING = {"aws": "us-east-1", "aws-cn": "cn-northwest-1"}
 
 
@@ -43,11 +43,11 @@ class Catalog:
         self._settings = settings
         self._path = home / "aws" / "catalog" / f"{region}-{_whose(settings)}.json"
         self._parts: dict[str, Any] | None = None
-        # By type and zone: when it was asked (monotonic), since when, and the answer.
+        # By type and zone: when it was asked (monotonic), its start time, and the answer.
         self._histories: dict[tuple[str, str], tuple[float, float, list[tuple[float, float]]]] = {}
 
     def machines(self, wanted: Wanted) -> list[Machine]:
-        """All types that might be what is asked for: those with GPUs, or those without."""
+        """All types that may meet the requirements: those with GPUs, or those without."""
         gpu = wanted.gpu is not None
         found = self.remembered(
             "gpus" if gpu else "cpus", _TYPES_SECONDS, lambda: self._ask_types(gpu)
@@ -62,14 +62,14 @@ class Catalog:
         }
 
     def prices(self, types: Sequence[str]) -> dict[str, float]:
-        """US dollars per hour on demand, of those that have a price."""
+        """US dollars per hour on demand, of the types that have a price."""
         own = {name: self._settings.prices[name] for name in types if name in self._settings.prices}
         others = [name for name in types if name not in own]
         asked = self._each("prices", _PRICE_SECONDS, others, self._ask_prices) if others else {}
         return {name: float(price) for name, price in {**asked, **own}.items() if price}
 
     def spot_prices(self, types: Sequence[str]) -> dict[str, dict[str, float]]:
-        """US dollars per hour on spot just now, by type and zone."""
+        """Present US dollars per hour on spot, by type and zone."""
         return dict(self._each("spot", _SPOT_SECONDS, types, self._ask_spot))
 
     def disk_price(self) -> float:
@@ -78,9 +78,9 @@ class Catalog:
         return float(told or _DISK_PRICE)
 
     def spot_history(self, kind: str, zone: str, since: float) -> list[tuple[float, float]]:
-        """From when on a type cost how many US dollars per hour on spot in a zone, in time, from `since` on.
+        """The spot prices of a type in a zone since `since`, as (Unix time, US dollars per hour), in order of time.
 
-        The first entry is the price at `since`. Asked again after a minute: the price moves while nobody looks.
+        The first entry is the price at `since`. Cached for a minute only, since the price keeps changing.
         """
         known = self._histories.get((kind, zone))
         now = clock.monotonic()
@@ -91,10 +91,10 @@ class Catalog:
         after = [(moment, price) for moment, price in known[2] if moment > since]
         return [*((since, price) for price in before[-1:]), *after]
 
-    # Remembering
+    # Caching
 
     def remembered(self, name: str, seconds: float, ask: Callable[[], Any]) -> Any:
-        """Something that was asked so many seconds ago at most, or is asked now."""
+        """A value that was asked at most `seconds` ago, or is asked now."""
         known = self._read().get(name)
         if known is None or not 0 <= clock.wall() - known["at"] < seconds:
             known = {"at": clock.wall(), "value": ask()}
@@ -109,7 +109,7 @@ class Catalog:
         keys: Sequence[str],
         ask: Callable[[Sequence[str]], Mapping[str, Any]],
     ) -> dict[str, Any]:
-        """The values of some keys; only those that are not known are asked for, in one go."""
+        """The values of some keys; unknown ones are asked for in one call."""
         part = self._read().setdefault(name, {})
         now = clock.wall()
         missing = [k for k in keys if k not in part or not 0 <= now - part[k]["at"] < seconds]
@@ -131,7 +131,7 @@ class Catalog:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(self._path, json.dumps(self._parts))
 
-    # Asking
+    # Queries
 
     def _ask_types(self, gpu: bool) -> list[dict[str, Any]]:
         filters = [
@@ -221,7 +221,7 @@ class Catalog:
             "SpotPriceHistory",
             InstanceTypes=list(types),
             ProductDescriptions=["Linux/UNIX"],
-            # Without an end, the price of now for each zone is told.
+            # Without an end, the answer is the present price of each zone.
             StartTime=clock.wall(),
         )
         rate = self._settings.per_dollar(self.region)
@@ -242,7 +242,7 @@ class Catalog:
 
 
 def price_problem(name: str, region: str) -> ProviderError:
-    """What is said of a type whose price nobody knows."""
+    """The error for a type without a known price."""
     return ProviderError(
         f"the price list has no price for {name} in {region}, so no cap could be kept; set it: '{name}' = … under "
         "[aws.prices], in US dollars per hour"
@@ -262,7 +262,7 @@ def _prices_of(
 
 
 def _listed(product: str | Mapping[str, Any], currency: str, unit: str = "") -> Iterator[float]:
-    """The prices on demand of a product of the price list, of those in units that begin so."""
+    """The on-demand prices of a product of the price list whose unit begins with `unit`."""
     told = json.loads(product) if isinstance(product, str) else product
     for term in told.get("terms", {}).get("OnDemand", {}).values():
         for dimension in term["priceDimensions"].values():
@@ -272,7 +272,7 @@ def _listed(product: str | Mapping[str, Any], currency: str, unit: str = "") -> 
 
 
 def _whose(settings: AwsSettings) -> str:
-    """Tells accounts and endpoints apart: the names of zones differ, and a rehearsal is not the real thing."""
+    """A key of account and endpoint: zone names differ between accounts, and a rehearsal has other data than AWS."""
     names = ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_EC2")
     parts = [settings.profile, settings.endpoint_url, *(os.environ.get(name, "") for name in names)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]

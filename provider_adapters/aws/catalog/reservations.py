@@ -1,4 +1,4 @@
-"""Capacity reservations and capacity blocks: where they are, whether they can be used, and how long."""
+"""Capacity reservations and capacity blocks: their zone, whether they can be used, and how long."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from provider_adapters.aws.errors import explained
 from provider_adapters.aws.session import Clients
 
 CLOSED_SECONDS = 35 * 60.0
-"""A run in a capacity block ends so long before the block does: EC2 begins to end its machines 30 minutes before ("How
-Capacity Blocks work" in the EC2 user guide), and tells them nothing."""
+"""A run in a capacity block ends this many seconds before the block does: EC2 begins to end its machines 30 minutes
+before ("How Capacity Blocks work" in the EC2 user guide), without a notice to them.
+"""
 NOTICE_SECONDS = 120.0
-"""Notice that the ranks get before that, as much as on spot."""
+"""Seconds of notice that the ranks get before that, as many as on spot."""
 _USABLE = "active"
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What EC2 says of a reservation.
+    """EC2's description of a reservation.
 
     Attributes:
-        ends: Unix time at which a capacity block ends; None for a reservation, whose machines run on after its end.
+        ends: Unix time at which a capacity block ends; None for a reservation, whose machines continue after its end.
     """
 
     id: str
@@ -31,7 +32,7 @@ class Reservation:
     ends: float | None
 
     def notes(self) -> list[str]:
-        """What the plan says of it."""
+        """Notes for the plan."""
         if self.ends is None:
             return []
         return [
@@ -42,7 +43,7 @@ class Reservation:
 
 
 def find(clients: Clients, region: str, name: str, now: float) -> Reservation:
-    """The reservation or block of that id, if machines can be launched in it now. Raises ConfigError, ProviderError."""
+    """The reservation or block with that id, if a launch in it is possible now. Raises ConfigError, ProviderError."""
     with explained("ec2:DescribeCapacityReservations", region):
         told = clients("ec2", region).describe_capacity_reservations(CapacityReservationIds=[name])[
             "CapacityReservations"
@@ -70,7 +71,7 @@ def _usable(told: dict[str, Any], now: float) -> Reservation:
 
 
 def check_open(name: str, ends: float | None, now: float) -> None:
-    """Refuses a block in which no time is left. Raises ConfigError."""
+    """Raises ConfigError for a block in which no time is left."""
     if ends is not None and now >= ends - CLOSED_SECONDS - NOTICE_SECONDS:
         raise ConfigError(
             f"the capacity block {name} ends at {_clock(ends)}, and EC2 ends its machines from 30 minutes before; take "
@@ -81,7 +82,7 @@ def check_open(name: str, ends: float | None, now: float) -> None:
 def notice(ends: float, now: float) -> dict[str, Any]:
     """How a node learns that its block ends, as `NodeSettings.preemption`.
 
-    The time that is left travels, not the time of day: the clock of a node may be wrong.
+    It is given the remaining time, not a wall clock time, since the clock of a node may be wrong.
     """
     return {
         "kind": "known",

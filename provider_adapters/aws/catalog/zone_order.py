@@ -1,4 +1,4 @@
-"""In which order zones are tried. Pure."""
+"""The order in which zones are tried. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One zone with a subnet, in which a gang may start.
+    """A zone with a subnet, in which a gang may start.
 
     Attributes:
         price: US dollars per instance and hour there.
@@ -55,10 +55,10 @@ def order(
     """The zones that are left to try, the best first.
 
     Args:
-        tried: Zones (`where`) of this round that have refused.
+        tried: Zones (`where`) that have refused in this round.
         beside: The zone in which the task has other nodes.
-        must_be_beside: Whether no other zone will do then.
-        refused_lately: Zones that had no room for anybody a short time ago; they come last in their region.
+        must_be_beside: Whether only that zone is possible then.
+        refused_lately: Zones that recently had no capacity for any launch; they come last in their region.
     """
     left = [site for site in sites if site.where not in tried]
     if beside and must_be_beside:
@@ -75,5 +75,5 @@ def order(
 
 
 def pause(rounds: int) -> float:
-    """Seconds until all zones are asked again, after so many rounds without success."""
+    """Seconds until all zones are asked again, after `rounds` rounds without success."""
     return float(min(300, 15 * 2**rounds))

@@ -1,4 +1,4 @@
-"""What the kinds of volumes on EC2 have in common: their words, their tags, who uses them, what they cost."""
+"""Shared by all kinds of volumes on EC2: types, tags, users of a volume, and prices."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 from provider_adapters.aws.errors import code_of, explained
 
 VOLUME_TAG = "flowlite:volume"
-"""On what flowlite made: the name of the volume."""
+"""Tag of resources that flowlite created: the name of the volume."""
 VOLUMES_TAG = "flowlite:volumes"
-"""On instances: the names of the volumes their task has mounted, with blanks between."""
+"""Tag of instances: the names of the volumes that their task has mounted, separated by spaces."""
 
 GROUP_NAME = "flowlite-volumes"
-"""The security group of mount targets, and of the instances that use them; one in each VPC, which stays."""
+"""The security group of mount targets, and of the instances that use them; one in each VPC, never removed."""
 
 Clients = Callable[[str], Any]
-"""Gives the boto3 client of a service ("ec2", "efs", "fsx", "pricing") in the region."""
+"""Returns the boto3 client of a service ("ec2", "efs", "fsx", "pricing") in the region."""
 
 _ALIVE = ("pending", "running", "shutting-down", "stopping", "stopped")
-# What a service is called in policies, where boto3 calls it otherwise.
+# The prefix of a service in policies, if it differs from boto3's name.
 _PREFIXES = {"efs": "elasticfilesystem"}
 _PRICE_FILTERS = {
     "AmazonEC2": {"productFamily": "Storage", "volumeApiName": "gp3"},
@@ -32,12 +32,12 @@ _PRICE_FILTERS = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the instances of a launch are.
+    """The location of the instances of a launch.
 
     Attributes:
         zone: Name of the availability zone.
-        subnet: The one of the instances.
-        group: Id of the security group that `Volumes.ready` gave, and that they have.
+        subnet: The subnet of the instances.
+        group: Id of the security group that `Volumes.ready` returned, and that the instances have.
     """
 
     zone: str
@@ -48,12 +48,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What there is of one volume.
+    """The state of one volume, for the plan.
 
     Attributes:
-        entry: {"kind", "id", ...}: more of what goes into the plan.
+        entry: {"kind", "id", ...}: values for the plan.
         note: A sentence for the user, or "".
-        zone: The zone it is tied to, or "".
+        zone: The zone it is bound to, or "".
     """
 
     entry: dict[str, Any]
@@ -62,7 +62,7 @@ class Found:
 
 
 class Answered(Exception):
-    """AWS answered with an error that the caller reckoned with."""
+    """AWS answered with an error that the caller expects."""
 
     def __init__(self, code: str, response: Mapping[str, Any]) -> None:
         super().__init__(code)
@@ -71,7 +71,7 @@ class Answered(Exception):
 
 
 class Service:
-    """One service in the region, whose errors are ours.
+    """A client of one service in the region that raises flowlite's errors.
 
     Args:
         name: As boto3 calls it.
@@ -85,11 +85,11 @@ class Service:
         """Makes a call.
 
         Args:
-            expected: Codes of errors that the caller reckons with.
+            expected: Codes of errors that the caller handles.
 
         Raises:
-            Answered: It is one of those.
-            ProviderError: It is another.
+            Answered: AWS answered with one of these.
+            ProviderError: AWS answered with another error.
         """
         from botocore import xform_name
 
@@ -98,7 +98,7 @@ class Service:
             return method(**parameters)
 
     def all(self, operation: str, key: str, **parameters: Any) -> list[dict[str, Any]]:
-        """What a listing has under a key, over all its pages."""
+        """The entries under a key of a listing, over all its pages."""
         from botocore import xform_name
 
         pages = self._clients(self._name).get_paginator(xform_name(operation))
@@ -118,17 +118,17 @@ class Service:
 
 
 def tags_of(listed: Mapping[str, Any]) -> dict[str, str]:
-    """The tags of something as AWS lists it."""
+    """The tags in an entry of AWS's listings."""
     return {tag["Key"]: tag["Value"] for tag in listed.get("Tags") or ()}
 
 
 def as_tags(tags: Mapping[str, str]) -> list[dict[str, str]]:
-    """Tags as AWS wants them."""
+    """Tags in the format of requests to AWS."""
     return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
 def named(listed: Iterable[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """Those that are the volume of that name: made as such by flowlite or, if there is none, called so by somebody."""
+    """The entries of the volume of that name: created by flowlite or, if there is none, named so by other means."""
     both = [(tags_of(each), each) for each in listed]
     ours = [each for tags, each in both if tags.get(VOLUME_TAG) == name]
     return ours or [each for tags, each in both if tags.get("Name") == name]
@@ -154,7 +154,7 @@ def users_of(ec2: Service) -> dict[str, list[str]]:
 
 
 def price_per_gb_month(pricing: Service, service: str, region: str) -> float | None:
-    """US dollars for one GB in one month, as the price list says; None if it does not say."""
+    """US dollars for one GB in one month from the price list; None if it does not have it."""
     fields = {**_PRICE_FILTERS[service], "regionCode": region}
     with suppress(Exception):  # A price that is not known keeps nobody from a listing.
         answer = pricing.call(
@@ -171,7 +171,7 @@ def price_per_gb_month(pricing: Service, service: str, region: str) -> float | N
 
 
 def _monthly(product: Mapping[str, Any]) -> list[float]:
-    """What a product of the price list costs per GB and month."""
+    """The prices of a product of the price list, per GB and month."""
     dimensions = [
         dimension
         for term in product.get("terms", {}).get("OnDemand", {}).values()

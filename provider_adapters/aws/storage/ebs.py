@@ -1,4 +1,4 @@
-"""Block volumes: disks of EBS, each in one zone and attached to one instance at a time."""
+"""Block volumes: EBS disks, each in one zone and attached to one instance at a time."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _RETRY = 2.0
 
 
 class Disks:
-    """Those of one account in one region.
+    """The disks of one account in one region.
 
     Args:
-        directory: Where it is written down what is being made.
-        tags: For what is made.
+        directory: Directory in which creations in progress are recorded.
+        tags: Tags of new disks.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Disks:
         return None if disk is None else _found(name, disk)
 
     def find(self, name: str, size_gb: float | None) -> Found:
-        """The disk of that name or id, or how it would be made. Raises ConfigError; also where it is in use."""
+        """The disk of that name or id, or how it would be created. Raises ConfigError, also if it is in use."""
         disk = self._named(name)
         if disk is not None:
             if reason := self._why_taken(name, disk, task=""):
@@ -77,7 +77,7 @@ class Disks:
         return Found({"kind": "ebs", "id": "", "size_gb": size}, note)
 
     def create(self, name: str, size_gb: float | None, zones: Sequence[str]) -> str:
-        """The id of the disk of that name, made if it is not there; in the first of these zones."""
+        """The id of the disk of that name; creates it in the first of these zones if missing."""
         disk = self._named(name)
         if disk is not None:
             return str(disk["VolumeId"])
@@ -87,7 +87,7 @@ class Disks:
         return self._make(name, math.ceil(size_gb), zone)
 
     def check_free(self, volume: Mapping[str, Any], task: str) -> None:
-        """Raises ProviderError if a disk cannot be had since an instance of another task has it."""
+        """Raises ProviderError if an instance of another task uses the disk."""
         name = str(volume["name"])
         disk = self._named(str(volume["id"] or name))
         if disk and (reason := self._why_taken(name, disk, task)):
@@ -101,15 +101,16 @@ class Disks:
         instances: Sequence[str],
         task: str,
     ) -> dict[str, Any]:
-        """What the node needs to mount it, once it is attached to the one instance.
+        """What the node needs to mount the disk, once it is attached to the only instance.
 
         Args:
-            number: Which of the volumes of the task it is.
-            task: The one that launches. Another instance of it that has the disk is about to end.
+            number: Index of the volume among those of the task.
+            task: The launching task. Another instance of it that has the disk is about to end.
 
         Raises:
-            CapacityUnavailable: It is being made or attached, or an instance that is ending still has it.
-            ProviderError: Another instance has it.
+            CapacityUnavailable: The disk is being created or attached, or is still attached to an instance that is
+                ending.
+            ProviderError: Another instance uses the disk.
         """
         name = str(volume["name"])
         if len(instances) != 1:
@@ -144,7 +145,7 @@ class Disks:
         }
 
     def all(self) -> list[VolumeInfo]:
-        """Those that flowlite made as volumes."""
+        """The disks that flowlite created as volumes."""
         disks = self._listed([{"Name": "tag-key", "Values": [VOLUME_TAG]}])
         price = price_per_gb_month(self._pricing, "AmazonEC2", self._region) if disks else None
         return [
@@ -171,7 +172,7 @@ class Disks:
                     f"{disk} is attached to an instance; wait for its end"
                 ) from answer
 
-    # Inside
+    # Helpers
 
     def _listed(self, filters: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         found = self._ec2.all("DescribeVolumes", "Volumes", Filters=list(filters))
@@ -193,13 +194,13 @@ class Disks:
         return found[0] if found else None
 
     def _make(self, name: str, size: int, zone: str) -> str:
-        """Makes a disk. What is asked for is written down first, so that the same is asked for after a crash."""
+        """Creates a disk. The request is recorded first, so that it is repeated unchanged after a crash."""
         make_directory(self._directory)
         note = self._directory / f"{self._region}-{name}.json"
         asked = {"token": uuid.uuid4().hex, "size": size, "zone": zone}
         if note.exists():
             before = json.loads(note.read_bytes())
-            # Another zone or size is another request, and needs another token.
+            # Another zone or size is another request and needs another token.
             asked = before if before == {**asked, "token": before["token"]} else asked
         write_durably(note, json.dumps(asked))
         made = self._ec2.call(
@@ -225,7 +226,7 @@ class Disks:
         with suppress(Answered):
             self._ec2.call(
                 "AttachVolume",
-                # It changed since it was looked at, or the instance does not run yet; the next look tells.
+                # The state has changed, or the instance does not run yet; the next check will show.
                 *("VolumeInUse", "IncorrectState", "IncorrectInstanceState"),
                 VolumeId=disk["VolumeId"],
                 InstanceId=instance,
@@ -233,7 +234,7 @@ class Disks:
             )
 
     def _why_taken(self, name: str, disk: Mapping[str, Any], task: str) -> ProviderError | None:
-        """Why a disk cannot be had for good; None where nobody has it, or whoever has it is ending."""
+        """Why a disk is unavailable for good; None if it is free, or its instance is ending."""
         held = _attachment(disk)
         if held is None:
             return None
@@ -241,7 +242,7 @@ class Disks:
         return None if isinstance(reason, CapacityUnavailable) else reason
 
     def _taken(self, name: str, instance: str, task: str) -> ProviderError:
-        """Why a disk that another instance has cannot be had; worth waiting for where that is ending."""
+        """The error for a disk that another instance uses; CapacityUnavailable if that instance is ending."""
         found = self._ec2.all(
             "DescribeInstances",
             "Reservations",
@@ -250,7 +251,7 @@ class Disks:
         holder = found[0]["Instances"][0] if found else {}
         state = str(holder.get("State", {}).get("Name", "gone"))
         whose_task = tags_of(holder).get("flowlite:task")
-        # EC2 may go on for a while to call an instance running that the task has just ended.
+        # EC2 may report an instance that the task has just ended as running for a while.
         if state in ("shutting-down", "terminated", "gone") or (task and whose_task == task):
             return CapacityUnavailable(
                 f"volume {name!r} is still attached to {instance}, which is ending", _RETRY
@@ -261,7 +262,7 @@ class Disks:
         )
 
     def _first_zone(self) -> str:
-        """One in which instances can be, for a disk that nobody has said more about."""
+        """A zone in which instances can run, for a disk without any other preference."""
         zones = {
             str(each["AvailabilityZone"]) for each in self._ec2.all("DescribeSubnets", "Subnets")
         }
@@ -279,5 +280,5 @@ def _found(name: str, disk: Mapping[str, Any]) -> Found:
 
 
 def _attachment(disk: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """How a disk is attached, or None."""
+    """The attachment of a disk, or None."""
     return next((a for a in disk.get("Attachments") or () if a["State"] != "detached"), None)

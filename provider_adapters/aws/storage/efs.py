@@ -1,4 +1,4 @@
-"""File volumes: file systems of EFS, with a mount target in the zone of the launch."""
+"""File volumes: EFS file systems, with a mount target in the zone of the launch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from provider_adapters.aws.storage.common import (
 )
 
 OPTIONS = "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport"
-"""What AWS recommends for EFS; `noresvport` keeps a mount alive when its connection is made anew."""
+"""AWS's recommended options for EFS; `noresvport` keeps a mount alive when its connection is re-established."""
 PORT = 2049
 
 _STILL = ("FileSystemInUse", "FileSystemNotFound")
@@ -35,11 +35,11 @@ _LONGEST_TOKEN = 64
 
 
 class FileSystems:
-    """Those of one account in one region.
+    """The file systems of one account in one region.
 
     Args:
-        tags: For what is made.
-        pause: Sleeps so many seconds.
+        tags: Tags of new file systems.
+        pause: Sleeps for a number of seconds.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class FileSystems:
         return Found({"kind": "efs", "id": system["FileSystemId"]}, note, zone)
 
     def find(self, name: str, size_gb: float | None) -> Found:
-        """The file system of that name or id, or how it would be made. Raises ConfigError."""
+        """The file system of that name or id, or how it would be created. Raises ConfigError."""
         if (found := self.known(name)) is not None:
             return found
         if size_gb is None:
@@ -79,9 +79,9 @@ class FileSystems:
         return Found({"kind": "efs", "id": ""}, note)
 
     def ensure(self, name: str) -> str:
-        """The id of the file system of that name, made if it is not there.
+        """The id of the file system of that name; creates it if missing.
 
-        The token is the name, so whatever was lost on the way, and whoever else does the same, there will be one.
+        The idempotency token is the name, so there will be only one, even after lost answers or concurrent calls.
         """
         system = self._named(name)
         if system is not None:
@@ -97,7 +97,7 @@ class FileSystems:
                 Tags=as_tags({**self._tags, VOLUME_TAG: name, "Name": name}),
             )
         except Answered as answer:
-            # Another made it just now.
+            # Another process has just created it.
             known = answer.response.get("FileSystemId") or (self._named(name) or {}).get(
                 "FileSystemId"
             )
@@ -107,10 +107,10 @@ class FileSystems:
         return str(made["FileSystemId"])
 
     def reach(self, volume: Mapping[str, Any], place: Place) -> dict[str, Any]:
-        """What a node in that place needs to mount it.
+        """What a node in that place needs to mount the file system.
 
         Raises:
-            CapacityUnavailable: It is being made.
+            CapacityUnavailable: It is being created.
         """
         name, system = str(volume["name"]), str(volume["id"])
         targets = self._targets(system)
@@ -135,7 +135,7 @@ class FileSystems:
         return {"share": "nfs", "address": target["IpAddress"], "export": "/", "options": OPTIONS}
 
     def all(self) -> list[VolumeInfo]:
-        """Those that flowlite made."""
+        """The file systems that flowlite created."""
         price: float | None = None
         found = []
         for system in self._systems():
@@ -177,7 +177,7 @@ class FileSystems:
             f"{system} is not deleted: its mount targets are still going. Run the command again in a few minutes"
         )
 
-    # Inside
+    # Helpers
 
     def _systems(self) -> list[dict[str, Any]]:
         found = self._efs.all("DescribeFileSystems", "FileSystems")
@@ -211,7 +211,7 @@ class FileSystems:
         try:
             self._efs.call(
                 "CreateMountTarget",
-                # Another launch makes it, or the file system itself is not ready: the next look tells.
+                # Another launch is creating it, or the file system itself is not ready: the next check will show.
                 *("MountTargetConflict", "IncorrectFileSystemLifeCycleState"),
                 FileSystemId=system,
                 SubnetId=place.subnet,
@@ -221,7 +221,9 @@ class FileSystems:
             raise CapacityUnavailable(f"volume {name!r} is being made", _RETRY) from answer
 
     def _check_way(self, name: str, target: Mapping[str, Any], place: Place) -> None:
-        """That a mount target which somebody else made lets the instances in. Groups of others are left as they are."""
+        """Checks that a mount target that flowlite did not create lets the instances in. Other groups are never
+        changed.
+        """
         of = self._efs.call(
             "DescribeMountTargetSecurityGroups", MountTargetId=target["MountTargetId"]
         )
@@ -238,7 +240,7 @@ class FileSystems:
 
 
 def group_of(ec2: Service, vpc: str) -> str:
-    """The security group through which instances of a VPC reach mount targets, made if it is not there."""
+    """The security group through which instances of a VPC reach mount targets; creates it if missing."""
     group = _find_group(ec2, vpc)
     if group is None:
         with suppress(Answered):
@@ -289,14 +291,14 @@ def _creation_token(name: str) -> str:
 
 
 def _lets_in(group: Mapping[str, Any], instances: str) -> bool:
-    """Whether a group lets NFS in from another group, or from any address."""
+    """Whether a group allows NFS from another group, or from any address range."""
     for rule in group.get("IpPermissions") or ():
         every = rule.get("IpProtocol") == "-1"
         if not every and not rule.get("FromPort", -1) <= PORT <= rule.get("ToPort", -1):
             continue
         if any(pair.get("GroupId") == instances for pair in rule.get("UserIdGroupPairs") or ()):
             return True
-        # Which addresses the instances have is not looked at: a range that was written down by hand was meant.
+        # The addresses of the instances are not compared: a range that was entered by hand counts as intended.
         if rule.get("IpRanges") or rule.get("PrefixListIds"):
             return True
     return False

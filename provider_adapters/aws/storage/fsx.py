@@ -1,4 +1,4 @@
-"""File systems of FSx for Lustre, which people make themselves and name by their id."""
+"""FSx for Lustre file systems, which users create themselves and name by id."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _NO_SUCH = ("FileSystemNotFound", "ValidationException", "BadRequest")
 
 
 class LustreSystems:
-    """Those of one account in one region. None is ever made or deleted."""
+    """The file systems of one account in one region. None is ever created or deleted."""
 
     def __init__(self, clients: Clients) -> None:
         self._fsx = Service(clients, "fsx")
         self._ec2 = Service(clients, "ec2")
 
     def find(self, name: str) -> Found | None:
-        """The file system of that id; None if there is none. Raises ConfigError if it is another kind of one."""
+        """The file system with that id; None if there is none. Raises ConfigError if it is of another type."""
         system = self._describe(name)
         if system is None:
             return None
@@ -38,7 +38,7 @@ class LustreSystems:
         return Found({"kind": "lustre", "id": name}, note, zone)
 
     def reach(self, volume: Mapping[str, Any]) -> dict[str, Any]:
-        """What a node needs to mount it. Raises ProviderError."""
+        """What a node needs to mount the file system. Raises ProviderError."""
         system = self._describe(str(volume["id"]))
         if system is None:
             raise ProviderError(f"volume {volume['name']!r}: there is no such file system any more")
@@ -62,7 +62,7 @@ class LustreSystems:
         return next(iter(found["FileSystems"]), None)
 
     def _zone(self, system: Mapping[str, Any]) -> str:
-        """The zone it is in; the way to another zone is charged, and slower."""
+        """The zone it is in; traffic to another zone is charged, and slower."""
         subnets = list(system.get("SubnetIds") or ())[:1]
         if not subnets:
             return ""

@@ -1,14 +1,15 @@
-"""Named volumes on EC2: what a task asked for, found or made, and told to its nodes.
+"""Named volumes on EC2: found or created for a task, and described to its nodes.
 
-A file volume is a file system of EFS, or one of FSx for Lustre that is named by its id; a block volume is a disk of
-EBS. The way of a launch:
+A file volume is an EFS file system, or an FSx for Lustre one that is named by its id; a block volume is an EBS disk.
+The steps of a launch:
 
-    plan(config)        what is there and what would be made; notes, and the zones to which a disk ties the launch
-    ready(volumes, vpc) before RunInstances: file systems exist; gives the security groups that all instances must have
-    attach(volumes, …)  after it, as often as it takes: reachable from the launch's zone, disks attached; gives what
-                        each node is to mount
+    plan(config)        what exists and what would be created; notes, and the zones to which a disk binds the launch
+    ready(volumes, vpc) before RunInstances: file systems exist; returns the security groups that all instances must
+    have
+    attach(volumes, …)  after it, repeatedly: reachable from the launch's zone, disks attached; returns what each node
+    has to mount
 
-What `plan` and `ready` give is JSON, to be kept in the plan and in the record of the launch.
+The results of `plan` and `ready` are JSON, to be kept in the plan and in the record of the launch.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["VOLUMES_TAG", "Place", "Planned", "Volumes", "tags_for"]
 
 SOURCES = "/mnt/flowlite"
-"""Where they are mounted on a node; workers are shown them at the paths that were asked for."""
+"""Where volumes are mounted on a node; workers see them at the paths that were asked for."""
 _LONGEST_TAG = 256
 
 
@@ -51,7 +52,7 @@ class Planned:
     Attributes:
         volumes: For `Plan.options`, and for `ready` and `attach`.
         notes: Sentences for `Plan.notes`.
-        zones: The launch must be in this zone; () leaves it free.
+        zones: The launch must be in this zone; () for any.
     """
 
     volumes: tuple[dict[str, Any], ...] = ()
@@ -60,7 +61,7 @@ class Planned:
 
 
 def tags_for(volumes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """What the instances of a launch with these volumes must bear, so that one in use is known as such."""
+    """The tags of the instances of a launch with these volumes, by which a volume is known to be in use."""
     names = " ".join(sorted({str(each["name"]) for each in volumes}))
     return {VOLUMES_TAG: names[:_LONGEST_TAG]} if names else {}
 
@@ -70,10 +71,10 @@ class Volumes:
 
     Args:
         region: Its name.
-        clients: Gives boto3 clients.
-        directory: Where it is written down what is being made (FLOW_HOME/aws/volumes).
-        tags: Tags for what is made, such as whose it is; not of a task, since volumes outlive tasks.
-        pause: Sleeps so many seconds.
+        clients: Returns boto3 clients.
+        directory: Directory in which creations in progress are recorded (FLOW_HOME/aws/volumes).
+        tags: Tags of new volumes, such as the owner; never a task, since volumes outlive tasks.
+        pause: Sleeps for a number of seconds.
     """
 
     def __init__(
@@ -90,13 +91,13 @@ class Volumes:
         self._disks = Disks(region, clients, directory, dict(tags or {}))
         self._lustre = LustreSystems(clients)
 
-    # The way of a launch
+    # The steps of a launch
 
     def plan(self, config: TaskConfig) -> Planned:
-        """What is there of the volumes of a task, and what would be made. Makes nothing.
+        """Which volumes of a task exist, and which would be created. Creates nothing.
 
         Raises:
-            ConfigError: One is not there and has no size to be made with, or two are tied to different zones.
+            ConfigError: A volume does not exist and has no size to create it with, or two are bound to different zones.
         """
         volumes: list[dict[str, Any]] = []
         notes: list[str] = []
@@ -118,13 +119,13 @@ class Volumes:
     def ready(
         self, volumes: Sequence[Mapping[str, Any]], vpc: str, task: str
     ) -> tuple[list[dict[str, Any]], list[str]]:
-        """Has the file systems made that are not there yet. Disks wait until it is known in which zone.
+        """Creates missing file systems. Disks are created once the zone is known.
 
         Raises:
-            ProviderError: Another task has a disk, so there is no use in launching.
+            ProviderError: Another task uses a disk, so that a launch would be useless.
 
         Returns:
-            The volumes for `attach`, and ids of security groups that all instances must have, beside their own.
+            The volumes for `attach`, and ids of security groups that all instances must have, in addition to their own.
         """
         for each in volumes:
             if each["kind"] == "ebs":
@@ -145,18 +146,18 @@ class Volumes:
         instances: Sequence[str],
         task: str,
     ) -> list[dict[str, Any]]:
-        """What each node has to mount (`NodeSettings.volumes`), once it can be had in that zone.
+        """What each node has to mount (`NodeSettings.volumes`), once it is available in that zone.
 
-        To be called until it answers, and then no more for that launch.
+        To be called until it returns, and not again for that launch.
 
         Args:
-            volumes: As `ready` gave them.
-            instances: Ids of those that run.
-            task: Whose they are.
+            volumes: As `ready` returned them.
+            instances: Ids of the running instances.
+            task: Their task.
 
         Raises:
-            CapacityUnavailable: Something is still being made; to be called again after `retry_after`.
-            ProviderError: It cannot be had.
+            CapacityUnavailable: Something is still being created; to be called again after `retry_after`.
+            ProviderError: A volume is unavailable.
         """
         return [
             self._attach(number, each, place, instances, task)
@@ -180,7 +181,7 @@ class Volumes:
         return {**entry, **self._disks.attach(number, volume, place.zone, instances, task)}
 
     def _check_kind(self, path: str, name: str, interface: str) -> None:
-        """Raises ConfigError for the name of a volume of the other interface alone: it was left out, or mistaken."""
+        """Raises ConfigError for a name that only exists with the other interface, which was omitted or mistaken."""
         is_block = interface == "block"
         here, other = (self._disks, self._files) if is_block else (self._files, self._disks)
         foreign = name.startswith("fs-" if is_block else "vol-")
@@ -204,10 +205,10 @@ class Volumes:
     def create(
         self, name: str, size_gb: float | None, interface: str, zones: Sequence[str] = ()
     ) -> VolumeInfo:
-        """Makes a volume, or gives the one of that name.
+        """Creates a volume, or returns the existing one of that name.
 
         Args:
-            zones: Those that the settings allow; a disk is made in the first.
+            zones: The zones that the settings allow; a disk is created in the first.
         """
         block = interface == "block"
         made = self._disks.create(name, size_gb, zones) if block else self._files.ensure(name)
@@ -215,7 +216,7 @@ class Volumes:
         return listed or VolumeInfo(name, "aws", interface, size_gb, made, region=self._region)
 
     def list(self) -> list[VolumeInfo]:
-        """All volumes that flowlite made, by name."""
+        """All volumes that flowlite created, by name."""
         found = [*self._files.all(), *self._disks.all()]
         users = users_of(self._ec2) if found else {}
         return [
@@ -224,11 +225,11 @@ class Volumes:
         ]
 
     def delete(self, name: str) -> None:
-        """Deletes a volume with what is on it.
+        """Deletes a volume and its content.
 
         Raises:
             NotFound: There is none.
-            ProviderError: It is in use, or was not made by flowlite.
+            ProviderError: It is in use, or was not created by flowlite.
         """
         found = [each for each in self.list() if name in (each.name, each.location)]
         if not found:
