@@ -4,9 +4,10 @@ It does so when the machine has run for longer than its deadline, or when its le
 with the uptime, in whole seconds, until which it is valid; the agent writes it. Wall clock time is not used, so a clock
 that is wrong or is set changes nothing. The time that the machine ran before a reboot is remembered and counts.
 
-    /var/lib/flowlite/      root's watchdog  deadline  before-end      the loop; seconds of running; what is run before
-    power off before-seconds                      how long that may take; a minute without it used  why
-    seconds that have run; why it ended
+    /var/lib/flowlite/      root's
+        watchdog  deadline  before-end      the loop; seconds of running; what is run before power off
+        before-seconds                      how long that may take; a minute without it
+        used  why                           seconds that have run; why it ended
     /run/flowlite/lease     the agent's
 """
 

@@ -4,8 +4,8 @@ Every task has a supervisor and a launch of its own. Each launch records that it
 of them ready (or has waited long enough) submits the array for those that are. The submission is recorded in a ledger
 of its own, FLOW_HOME/slurm/arrays, before `sbatch` is called:
 
-    array-ID    one launch: notes "members" {index: task, token, seen, shape}, "came" when the last one came one call:
-    parameters "indices"; ids: the number of the array
+    array-ID    one launch: notes "members" {index: task, token, seen, shape}, "came" when the last one came
+                one call: parameters "indices"; ids: the number of the array
 
 An element has the id `NUMBER_INDEX`. A launch takes its element over, with a call of its own, in the same way as a
 requeued job. A launch that comes too late, or has other requirements than the others, gets a job of its own.

@@ -1,7 +1,8 @@
 """The hosts that this FLOW_HOME has asked for, recorded before a lease is taken so that none is forgotten.
 
-    FLOW_HOME/ssh/ tasks/ID.json     the hosts that were asked for a task: {"hosts": {key: entry}} hosts/
-    cached facts of hosts
+    FLOW_HOME/ssh/
+        tasks/ID.json     the hosts that were asked for a task: {"hosts": {key: entry}}
+        hosts/            cached facts of hosts
 
 An entry is {"host", "token", "state", "instance", "peers"}; "retained" says that not all output of its ranks was
 fetched. The state is "asked" before the host is asked, "taken" once the lease is known to be ours, "left" when the host
