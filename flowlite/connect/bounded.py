@@ -91,9 +91,7 @@ def last_line(text: bytes) -> bytes:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """Parses a JSON document from an untrusted source. Raises ValueError if it is invalid, too long or nested too
-    deeply.
-    """
+    """Parses an untrusted JSON document. Raises ValueError if it is invalid, too long or nested too deeply."""
     if len(text) > MOST_JSON:
         raise ValueError(f"a document of {len(text):,} bytes, where {MOST_JSON:,} are the most")
     try:

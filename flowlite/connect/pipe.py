@@ -8,8 +8,7 @@ _MOST_SAID = 4000
 
 
 class Pipe(ABC):
-    """A running command. `send` is called by one thread at a time; `receive` and `close` are called by one other
-    thread.
+    """A running command. One thread at a time calls `send`, and one other thread `receive` and `close`.
 
     Attributes:
         said: The last bytes that it wrote to its standard error.

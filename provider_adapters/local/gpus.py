@@ -17,9 +17,7 @@ _TIMEOUT_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU: its index in PCI order, its id, the driver's name for it, and its memory in GB as vendors count (2³⁰
-    bytes).
-    """
+    """One GPU: index in PCI order, id, the driver's name for it, and memory in GB as vendors count (2³⁰ bytes)."""
 
     index: int
     uuid: str

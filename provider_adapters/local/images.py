@@ -1,5 +1,6 @@
-"""`image=` on this machine: used if docker or podman already has the image, since a rehearsal should not download
-gigabytes.
+"""`image=` on this machine: used only if docker or podman already has the image.
+
+A rehearsal should not download gigabytes.
 """
 
 from __future__ import annotations

@@ -78,8 +78,9 @@ def make_plan(config: TaskConfig, settings: ProviderSettings) -> Plan:
 
 
 def _directory(config: TaskConfig) -> str | None:
-    """The directory in which the workers start: the one the task is submitted from, so that their files stay there.
-    None for a copy of the project, as on other machines.
+    """The directory in which the workers start; None for a copy of the project, as on other machines.
+
+    It is the one that the task is submitted from, so that the workers' files stay there.
     """
     if config.sync or config.files:
         return None

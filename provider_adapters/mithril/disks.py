@@ -1,5 +1,4 @@
-"""Finds which disk of a machine a block volume is. Mithril attaches volumes as raw disks without saying under which
-name.
+"""Finds which disk of a machine a block volume is, since Mithril attaches raw disks without naming them.
 
 A disk with a file system of ours has the volume's name as its label. A new one is recognized by its size and by being
 blank: no partition, no file system, no mount. In doubt no disk is used.

@@ -5,7 +5,7 @@ A launch is called repeatedly with the same token and does not block. Its state 
     frozen      what every bid of the launch is made from: script, host key, price, volumes
     calls       the bids that were placed, each under a name of its own; the last one that was not dropped counts
     notes       "allocated_at", "node_key", "given": the machines that were handed out, as they were then; "script_key"
-    until then, the secret of a key that is in the script
+                until then, the secret of a key that is in the script
 """
 
 from __future__ import annotations
@@ -99,9 +99,7 @@ class Launching:
         )
 
     def _end_older(self, launch: Launch) -> None:
-        """Ends bids of the same task that have lost machines: they would otherwise win replacements that are not
-        wanted.
-        """
+        """Ends bids of the same task that have lost machines, since they would win unwanted replacements."""
         for other in self._place.ledger.launches(launch.task):
             if other.token == launch.token or other.ended:
                 continue

@@ -1,5 +1,4 @@
-"""The node key: an API key with which the machines end their bid themselves when its time is over and no client is
-there.
+"""The node key: an API key with which machines end their own bid when its time is over and no client does.
 
 Powering a machine off does not end a bid, and so not the bill. Therefore all machines of a bid receive, after first
 contact, an API key that expires soon after the run must be over, and a program that ends that one bid with it. The

@@ -1,6 +1,4 @@
-"""The objects that launching, listing and ending of one FLOW_HOME share: the account, the ledger, and contact to
-machines.
-"""
+"""The objects that launching, listing and ending of one FLOW_HOME share: account, ledger and first contact."""
 
 from __future__ import annotations
 

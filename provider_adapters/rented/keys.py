@@ -1,6 +1,4 @@
-"""Keys for rented machines: the client's login key, and the host key with which a machine identifies itself at first
-contact.
-"""
+"""Keys for rented machines: the client's login key, and the host key for a machine's first contact."""
 
 from __future__ import annotations
 

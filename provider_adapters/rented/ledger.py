@@ -228,8 +228,9 @@ class Ledger:
             return write(replace(launch, frozen=kept))
 
     def end(self, token: str) -> Launch:
-        """Marks a launch as ended, once the listing has shown that nothing of it exists. Parameters are dropped; ids
-        and outcomes stay.
+        """Marks a launch as ended, once the listing has shown that nothing of it exists.
+
+        Parameters are dropped; ids and outcomes stay.
 
         Raises:
             Unsettled: A call may have had an effect.

@@ -76,9 +76,7 @@ class Told:
     tools: tuple[str, ...] = ()
 
     def python(self, minor: str | None) -> tuple[str, str] | None:
-        """The interpreter for agent and workers: one of that minor version if there is one, else one that is new
-        enough.
-        """
+        """The interpreter for agent and workers: of that minor version if possible, else one that is new enough."""
         known = [each for each in self.pythons if _numbers(each[1])[:2] >= OLDEST_PYTHON]
         same = [each for each in known if minor and each[1].startswith(f"{minor}.")]
         return next(iter(same or known), None)

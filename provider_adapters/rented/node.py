@@ -22,8 +22,7 @@ def node_settings(
     volumes: tuple[dict[str, Any], ...] = (),
     environment: Mapping[str, str] | None = None,
 ) -> NodeSettings:
-    """The settings, from the facts of first contact (`Met.data`) and the plan's options: "python_spec", "container",
-    "workdir".
+    """The settings, from first contact (`Met.data`) and the plan's options "python_spec", "container", "workdir".
 
     Args:
         preemption: As `NodeSettings.preemption`.

@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from contextlib import closing
 
 AGAIN_SECONDS = 0.15
-"""A machine that comes up meanwhile has missed the first connection request, which the kernel repeats only after a
-second.
-"""
+"""A machine that comes up meanwhile has missed the first request, which the kernel repeats only after a second."""
 _UNDER_WAY = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 
 

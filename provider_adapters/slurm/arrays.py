@@ -79,9 +79,7 @@ class Arrays:
             return self._take(launch)
 
     def expects(self, launch: Launch) -> bool:
-        """Whether a launch without a job may get an element at any time; an element that is known already is taken
-        over.
-        """
+        """Whether a launch without a job may still get an element. One that is known already is taken over."""
         if launch.ended or launch.calls or not self._asks(launch):
             return False
         token = _token(launch)

@@ -435,9 +435,7 @@ class Launch:
         self._records.drop(given)
 
     def _passed_over(self) -> str:
-        """A note on hosts that are unusable until a person fixes something, though enough others were found; "" if
-        none.
-        """
+        """A note on hosts that a person has to fix, though enough others were found; "" if there are none."""
         unfit = [str(each) for each in self._refused.values() if each.lasting]
         return f"passed over: {'; '.join(unfit)}" if unfit else ""
 

@@ -1,8 +1,8 @@
-"""The host of each volume in pools without `shared_dir`: such a volume is on the disk of one host, which leads its
-tasks.
+"""The host of each volume in pools without `shared_dir`.
 
-A volume's content must be there for the next task, too. The host that led the first one is therefore recorded in
-`FLOW_HOME/ssh/volumes.json`: {pool: {volume: {"host", "key", "directory"}}}.
+Such a volume is on the disk of one host, which leads every task that uses it. Its content must be there for the next
+task, too. The host that led the first task is therefore recorded in `FLOW_HOME/ssh/volumes.json`: {pool: {volume:
+{"host", "key", "directory"}}}.
 """
 
 from __future__ import annotations

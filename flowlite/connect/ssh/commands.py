@@ -66,9 +66,7 @@ class Run:
             self._request(_BY_LINE.encode() + b"'" + encoded + b"'")
 
     def _request(self, command: bytes) -> None:
-        """Sends the exec request without waiting for the reply, which would cost a round trip; a refusal closes the
-        channel.
-        """
+        """Sends the exec request without waiting for the reply, to save a round trip. A refusal closes the channel."""
         message = paramiko.Message()
         message.add_byte(paramiko.common.cMSG_CHANNEL_REQUEST)
         message.add_int(self._channel.remote_chanid)
@@ -78,9 +76,7 @@ class Run:
         self._channel.transport._send_user_message(message)
 
     def send(self, feed: Feed) -> bool:
-        """Sends to the script's standard input. Stops without an error if the script no longer reads, and returns
-        False.
-        """
+        """Sends to the script's standard input. Returns False, without an error, if the script no longer reads."""
         with suppress(OSError, EOFError, paramiko.SSHException):
             for block in feed:
                 view = memoryview(block)

@@ -338,9 +338,7 @@ def _forget_dead() -> None:
 
 
 def _after_fork() -> None:
-    """Runs in a forked process, which has none of the transports' threads; its writes would corrupt the parent's
-    streams.
-    """
+    """Runs in a forked process, which has no transport threads and must not write to the parent's streams."""
     global _lock
     _lock = threading.Lock()
     for link in _links.values():

@@ -2,9 +2,11 @@
 
     login = LocalConnection()                                        # on a login node
     login = StepConnection(SshConnection(target), [], label=…, python=…, program=…)     # or from elsewhere
-    node = StepConnection( login, ["srun", "--overlap", "--quiet", "--jobid=7", "--nodes=1", "--ntasks=1",
-    "--nodelist=n3"], label="node n3 of job 7", python="/usr/bin/python3", program="/shared/blobs/<sha256>",
-    anchor="/node_dir/7.00.00002",
+    node = StepConnection(
+        login,
+        ["srun", "--overlap", "--quiet", "--jobid=7", "--nodes=1", "--ntasks=1", "--nodelist=n3"],
+        label="node n3 of job 7", python="/usr/bin/python3", program="/shared/blobs/<sha256>",
+        anchor="/node_dir/7.00.00002",
     )
 
 There is one such command per node and process. Its standard input and output carry commands, files and TCP streams side

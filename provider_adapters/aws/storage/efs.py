@@ -221,9 +221,7 @@ class FileSystems:
             raise CapacityUnavailable(f"volume {name!r} is being made", _RETRY) from answer
 
     def _check_way(self, name: str, target: Mapping[str, Any], place: Place) -> None:
-        """Checks that a mount target that flowlite did not create lets the instances in. Other groups are never
-        changed.
-        """
+        """Checks that a mount target not made by flowlite lets the instances in. Other groups are never changed."""
         of = self._efs.call(
             "DescribeMountTargetSecurityGroups", MountTargetId=target["MountTargetId"]
         )

@@ -4,10 +4,9 @@ A file volume is an EFS file system, or an FSx for Lustre one that is named by i
 The steps of a launch:
 
     plan(config)        what exists and what would be created; notes, and the zones to which a disk binds the launch
-    ready(volumes, vpc) before RunInstances: file systems exist; returns the security groups that all instances must
-    have
-    attach(volumes, …)  after it, repeatedly: reachable from the launch's zone, disks attached; returns what each node
-    has to mount
+    ready(volumes, vpc) before RunInstances: file systems exist; returns the security groups all instances must have
+    attach(volumes, …)  after it, repeatedly: reachable from the launch's zone, disks attached; returns what each
+                        node has to mount
 
 The results of `plan` and `ready` are JSON, to be kept in the plan and in the record of the launch.
 """
