@@ -63,5 +63,5 @@ def install(
         if done.code == programs.UNSAFE:
             raise ProviderError(programs.unsafe(text.strip()))
         if "error:" in text:
-            break  # uv itself runs there; another build of it would say the same
+            break  # uv runs there; another build would fail in the same way
     raise ProviderError(f"Python {version} cannot be installed with uv: {said}")

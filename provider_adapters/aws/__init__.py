@@ -1,4 +1,4 @@
-"""The provider `aws`: EC2 instances. A gang is in one zone, and its machines end themselves if the client is gone."""
+"""The provider `aws`: EC2 instances. A gang is in one zone, and its machines end even without a client."""
 
 from provider_adapters.aws.provider import AwsProvider
 

@@ -1,4 +1,4 @@
-"""`AwsProvider`: nodes are EC2 instances, launched together in one zone; they end themselves if the client is gone."""
+"""`AwsProvider`: nodes are EC2 instances, launched together in one zone; they end even without a client."""
 
 from __future__ import annotations
 

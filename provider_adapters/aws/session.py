@@ -117,7 +117,7 @@ def _make_session(settings: AwsSettings) -> Any:
     import botocore.session
     from botocore.exceptions import BotoCoreError
 
-    # Profile and files of the submitting user are in the settings; the variables of this process may be another user's.
+    # Profile and files of the submitting user are in the settings; this process's variables do not count.
     read: dict[str, tuple[None, None, str | None, None]] = {
         "config_file": (None, None, settings.shared_config_file or "~/.aws/config", None),
         "credentials_file": (

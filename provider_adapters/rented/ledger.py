@@ -118,7 +118,7 @@ class Launch:
         """Reads a file of the ledger."""
         calls = tuple(
             Call(**{**call, "ids": tuple(call["ids"])})
-            for call in data["calls"]  # the ledger's own files: a strange one is an error
+            for call in data["calls"]  # our own files: an unexpected field is an error
         )
         return cls(**{**data, "calls": calls})
 

@@ -30,7 +30,7 @@ _REASONS = {
     _NO_ACCESS: "this user may not read it",
     _DIRECTORY: "it is a directory",
 }
-# Maximum bytes that are sent to a courier in one request.
+# About how many bytes are sent to a courier in one request.
 _SMALL = 256 * 1024
 
 _HEAD = b"""umask 077;LC_ALL=C;export LC_ALL

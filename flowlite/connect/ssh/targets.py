@@ -214,7 +214,7 @@ def _resolve(
 def _jump(
     text: str, values: dict[str, str], config_file: str | None, depth: int
 ) -> tuple[SshTarget, ...]:
-    """The hosts of a ProxyJump. Only the first one's own ProxyJump counts, as in OpenSSH."""
+    """The hosts of a ProxyJump. The first one's own ProxyJump counts, too; that of the others does not."""
     if text.lower() == "none":
         return ()
     hops: list[SshTarget] = []

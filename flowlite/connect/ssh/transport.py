@@ -135,8 +135,7 @@ class Transport(paramiko.Transport):
         """Opens a channel.
 
         Raises:
-            paramiko.ChannelException: The channel was refused, with its own reason; paramiko keeps one for all
-            channels.
+            paramiko.ChannelException: The channel was refused, with its own reason; paramiko keeps one for all.
             paramiko.SSHException: There was no answer.
         """
         caller = threading.get_ident()

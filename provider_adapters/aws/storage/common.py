@@ -156,7 +156,7 @@ def users_of(ec2: Service) -> dict[str, list[str]]:
 def price_per_gb_month(pricing: Service, service: str, region: str) -> float | None:
     """US dollars for one GB in one month from the price list; None if it does not have it."""
     fields = {**_PRICE_FILTERS[service], "regionCode": region}
-    with suppress(Exception):  # A price that is not known keeps nobody from a listing.
+    with suppress(Exception):  # A listing does not fail for lack of a price.
         answer = pricing.call(
             "GetProducts",
             ServiceCode=service,
