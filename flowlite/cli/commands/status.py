@@ -282,8 +282,10 @@ def _watch(flow: Flow, wanted: Wanted) -> None:
     ):
         while True:
             listing = Listing.of(flow.list_tasks(), wanted)
+            # A task reads its record anew each time: what has ended before the picture is drawn has ended in it, too.
+            over = wanted.only and all(one.record.final for one in listing.tasks)
             live.update(_picture(listing, console.width, console.height), refresh=True)
-            if wanted.only and all(one.record.final for one in listing.tasks):
+            if over:
                 return
             time.sleep(_WATCH_EVERY)
 

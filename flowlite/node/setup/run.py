@@ -21,9 +21,8 @@ from ..forkserver import client
 from ..forkserver.worker_group import Workers
 from ..log_stream.output_tail import sizes, tail
 from ..python_env import uv
-from ..system import node_facts
-from ..worker.environment import WorkerPlace, path_with, setup_environment
-from ..worker.worker_spec import read_secrets
+from ..worker.environment import setup_environment
+from ..worker.worker_spec import place_before_go, read_secrets
 from . import done
 
 SHELL = "/bin/sh"
@@ -173,25 +172,9 @@ class Setup:
 
     def _environment(self) -> dict[str, str]:
         config, inside = self._config, self._state.get("environment")
-        path = path_with(config.python, os.environ.get("PATH")) if inside is None else None
-        place = WorkerPlace(
-            task=config.task,
-            name=config.name,
-            attempt=config.epoch,
-            mode=config.mode,
-            node_rank=config.node_rank,
-            local_rank=0,
-            processes_per_node=config.processes_per_node,
-            addresses=[""] * config.num_nodes,
-            master_addr="",
-            master_port=0,
-            cores=node_facts.cores(),
-            visible_gpus=config.visible_gpus,
-            path=path,
-        )
         environment = setup_environment(
             os.environ if inside is None else inside,
-            place,
+            place_before_go(config, inside),
             config.environment,
             read_secrets(self._paths.secrets),
         )

@@ -14,6 +14,29 @@ from . import launcher_files
 from .environment import WorkerPlace, path_with, worker_environment
 
 
+def place_before_go(config: AgentConfig, inside: Mapping[str, str] | None) -> WorkerPlace:
+    """Returns the place of this node's first worker, without the addresses, which come with GO.
+
+    Args:
+        inside: The environment of the container that the workers run in; None without a container.
+    """
+    return WorkerPlace(
+        task=config.task,
+        name=config.name,
+        attempt=config.epoch,
+        mode=config.mode,
+        node_rank=config.node_rank,
+        local_rank=0,
+        processes_per_node=config.processes_per_node,
+        addresses=[""] * config.num_nodes,
+        master_addr="",
+        master_port=0,
+        cores=node_facts.cores(),
+        visible_gpus=config.visible_gpus,
+        path=path_with(config.python, os.environ.get("PATH")) if inside is None else None,
+    )
+
+
 def worker_orders(
     config: AgentConfig,
     paths: AttemptPaths,
@@ -30,21 +53,11 @@ def worker_orders(
         go: addresses (by node rank), master_addr, master_port.
         inside: The environment of the container that the workers run in; None without a container.
     """
-    place = WorkerPlace(
-        task=config.task,
-        name=config.name,
-        attempt=config.epoch,
-        mode=config.mode,
-        node_rank=config.node_rank,
-        local_rank=0,
-        processes_per_node=config.processes_per_node,
+    place = place_before_go(config, inside)._replace(
         addresses=list(go["addresses"]),
         master_addr=str(go["master_addr"]),
         master_port=int(go["master_port"]),
         interface=addresses.interface_towards(str(go["master_addr"])),
-        cores=node_facts.cores(),
-        visible_gpus=config.visible_gpus,
-        path=path_with(config.python, os.environ.get("PATH")) if inside is None else None,
         checkpoint=(config.checkpoint or {}).get("path"),
         stop_file=str(paths.stop),
         only_cpu=_only_cpu(config),
