@@ -9,7 +9,7 @@
 
     result = train.remote(lr=5e-5)
 
-Names are loaded on first use, so that `import flowlite` costs next to nothing.
+Public names are imported on first use, so that `import flowlite` is fast.
 """
 
 from __future__ import annotations

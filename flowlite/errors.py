@@ -10,22 +10,22 @@
     ├── CapExceeded                     4      a price, time or cost cap forbids the launch
     ├── ProviderError                   5      the provider refused or failed
     │   ├── CapacityUnavailable         5      nothing free now; asking again later may work
-    │   ├── QuotaExceeded               5      the account may not have so much; the message names the quota
-    │   ├── PermissionRefused           5      credentials are missing, wrong, or not allowed to do that
+    │   ├── QuotaExceeded               5      the account's quota is too low; the message names the quota
+    │   ├── PermissionRefused           5      credentials are missing, wrong, or lack a permission
     │   └── NodeUnreachable             5      a node does not answer
     │       ├── HostKeyError            5      a host's key is unknown, or not the one it had before
-    │       └── AnswerTooLong           5      a node says more than can be kept here
+    │       └── AnswerTooLong           5      a node sends more than can be kept here
     ├── StoreError                      1      the state database cannot be used
     │   ├── StoreDamaged                1      its file, or a row of it, is damaged or gone
     │   └── LeaseLost                   1      another supervisor has taken this task over
     ├── TaskFailed                      1      the gang failed; `.failures` says which ranks, and how
     │   └── RemoteError                 1      a worker's exception whose own type cannot be rebuilt here
-    ├── TaskCancelled                   1      somebody cancelled the task
+    ├── TaskCancelled                   1      the task was cancelled
     ├── ResultUnavailable               1      there is no result (yet, or of that rank)
-    └── TaskTimeout (TimeoutError)      1      waiting took longer than the caller allowed; the task goes on
+    └── TaskTimeout (TimeoutError)      1      waiting took longer than the caller allowed; the task continues
 
 Each message says what happened, where, and what to do next. A worker's own exception is raised as its own type, with
-`RemoteTraceback` as its cause. `BundleWarning` is the one warning.
+`RemoteTraceback` as its cause. `BundleWarning` is the only warning class.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from flowlite import terminal
 
 
 class FlowError(Exception):
-    """Base of all errors of flowlite. `exit_code` is what the `flow` command ends with."""
+    """Base class of all flowlite errors. `exit_code` is the exit code of the `flow` command for this error."""
 
     exit_code = 1
 
     @property
     def text(self) -> str:
-        """The message as it was made; it may hold what a node said, byte for byte."""
+        """The raw message. It may contain unescaped text from a node."""
         return super().__str__()
 
     def __str__(self) -> str:
-        """The message as it may be shown: Python prints it where nobody catches the error."""
+        """The message with control characters replaced, since Python prints it if the error is not caught."""
         return terminal.plain(self.text)
 
 
@@ -65,11 +65,11 @@ class BundleError(ConfigError):
 
 
 class ArgumentError(BundleError, TypeError):
-    """The arguments do not fit the function's signature; a `TypeError` too, as a plain call would raise."""
+    """The arguments do not fit the function's signature. Also a `TypeError`, which is what a plain call raises."""
 
 
 class BundleWarning(UserWarning):
-    """The call can travel, but not as lightly as it should; names the variable at fault."""
+    """The call can be sent to a node, but is larger or slower than it should be. Names the variable at fault."""
 
 
 class NotFound(FlowError, LookupError):
@@ -91,7 +91,7 @@ class ProviderError(FlowError):
 
 
 class CapacityUnavailable(ProviderError):
-    """Nothing is free now. The supervisor asks again after `retry_after` seconds."""
+    """The provider has no free capacity now. The supervisor asks again after `retry_after` seconds."""
 
     def __init__(self, message: str, retry_after: float = 5.0) -> None:
         super().__init__(message)
@@ -99,20 +99,20 @@ class CapacityUnavailable(ProviderError):
 
 
 class QuotaExceeded(ProviderError):
-    """The account may not have so much. Another place of the same region does not help."""
+    """The account's quota is too low. Another zone of the same region does not help."""
 
 
 class PermissionRefused(ProviderError):
-    """The credentials are missing, wrong, or not allowed to do that; the message names the action."""
+    """The credentials are missing, wrong, or lack a permission; the message names the action."""
 
 
 class NodeUnreachable(ProviderError):
-    """A node does not answer through its connection, or not so that it could be used.
+    """A node does not answer through its connection, or its answer cannot be used.
 
     Attributes:
-        host: Name of the host at fault where it is known, which may be one on the way; else "".
-        patience: Seconds of the same answer after which waiting does not help: somebody has to change something. None
-            where it may be there again at any time.
+        host: Name of the host at fault if it is known (it may be a jump host); else "".
+        patience: Seconds of the same answer after which waiting is pointless, since the problem needs a user to fix it.
+            None if the node may answer again at any time.
     """
 
     def __init__(self, message: str = "", *, host: str = "", patience: float | None = None) -> None:
@@ -125,9 +125,9 @@ class HostKeyError(NodeUnreachable):
     """A host's key is unknown or has changed. Nothing was sent to it, and waiting does not help.
 
     Attributes:
-        fingerprint: Fingerprint of the key it showed.
-        changed: Whether another key was known before.
-        revoked: Whether that key was revoked, so that it must not be accepted.
+        fingerprint: Fingerprint of the key that the host presented.
+        changed: Whether another key was known for the host.
+        revoked: Whether the presented key was revoked, so that it must not be accepted.
     """
 
     def __init__(
@@ -146,14 +146,14 @@ class HostKeyError(NodeUnreachable):
 
     @property
     def cure(self) -> str:
-        """What to do about it, in a few words."""
+        """What the user can do about it, in a few words."""
         if self.revoked:
             return "do not use this host; give it another key if it is yours"
         return f"flow hosts trust {self.host}"
 
 
 class AnswerTooLong(NodeUnreachable):
-    """A node, or a host, says more than any honest answer has; it was given up, since it might never end."""
+    """A node or host sent more than any valid answer has. Reading was stopped, since the answer might never end."""
 
 
 class StoreError(FlowError):
@@ -161,7 +161,7 @@ class StoreError(FlowError):
 
 
 class StoreDamaged(StoreError):
-    """The file of the state database, or a row of it, is damaged or gone: trying again does not help."""
+    """The file of the state database, or a row of it, is damaged or gone. Retrying does not help."""
 
 
 class LeaseLost(StoreError):
@@ -169,7 +169,7 @@ class LeaseLost(StoreError):
 
 
 class RemoteTraceback(Exception):
-    """The text of a traceback from a node; set as `__cause__` of a worker's exception."""
+    """The text of a traceback from a node. Set as the `__cause__` of a worker's exception."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -184,8 +184,8 @@ class TaskFailed(FlowError):
 
     Attributes:
         task_id: The task.
-        failures: What each failed rank ended with, by global rank. Values are exceptions: the worker's own type where
-            it could be rebuilt here, else `RemoteError` or `TaskFailed`.
+        failures: The exception of each failed rank, by global rank: of the worker's own type if that could be rebuilt
+            here, else `RemoteError` or `TaskFailed`.
     """
 
     def __init__(
@@ -204,8 +204,8 @@ class RemoteError(TaskFailed):
     """A worker's exception whose own type could not be rebuilt here.
 
     Attributes:
-        type_name: Qualified name of the type it had on the node.
-        remote_traceback: Its traceback there, as text.
+        type_name: Qualified name of the exception's type on the node.
+        remote_traceback: The traceback from the node, as text.
     """
 
     def __init__(self, message: str, *, type_name: str = "", remote_traceback: str = "") -> None:
@@ -219,8 +219,8 @@ class TaskCancelled(FlowError):
 
 
 class ResultUnavailable(FlowError):
-    """There is no result, or none of that rank."""
+    """There is no result, or none for that rank."""
 
 
 class TaskTimeout(FlowError, TimeoutError):
-    """Waiting took longer than the caller allowed. The task itself goes on."""
+    """Waiting took longer than the caller allowed. The task itself continues."""

@@ -1,16 +1,16 @@
-"""Control characters and sequences: what a terminal acts on, and how a text looks without them.
+"""Removes or replaces the control characters and escape sequences that a terminal would act on.
 
-A terminal moves the cursor, erases, renames its window, fills the clipboard and turns the direction of writing when a
-text tells it to. `output/printing.py` cleans everything that flowlite prints with the functions here.
+Text can make a terminal move the cursor, erase, rename its window, fill the clipboard or reverse the direction of
+writing. `output/printing.py` cleans everything that flowlite prints with the functions here.
 """
 
 from __future__ import annotations
 
 import re
 
-# What stands in place of a character that a terminal would act on.
+# Replaces a character that a terminal would act on.
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-# C0 but tab and newline, DEL, C1, and the characters that turn the direction of writing.
+# C0 except tab and newline, DEL, C1, and the characters that change the direction of writing.
 _UNSAFE = "\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"
 UNSAFE = re.compile(f"[{_UNSAFE}]")
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
@@ -28,26 +28,26 @@ HIDDEN = (
     re.compile(rf"\x1b\[[0-?]*[ -/]*[@-~]|[{_UNSAFE}]"),
     re.compile(rf"{_COLOUR.pattern}|[{_UNSAFE}]"),
 )
-"""What may be missing of a text when it is shown, depending on who shows it and how much a sequence swallows."""
+"""What may be hidden when a text is shown. It depends on the program that shows it and on how sequences are parsed."""
 
 
 # Cleaning
 
 
 def plain(text: str) -> str:
-    """A text of any number of lines as it may be shown: colours removed, other control characters replaced."""
+    """Makes a text of any number of lines safe to show: removes colours and replaces other control characters."""
     if UNSAFE.search(text) is None:
         return text
     return UNSAFE.sub(REPLACEMENT, without_colours(text.replace("\r\n", "\n")))
 
 
 def in_one_line(text: str) -> str:
-    """As `plain`, for a place that has one line: its lines are joined, so that none can look like one of ours."""
+    """As `plain`, on one line. Lines are joined, so that none of them can pass for a line of flowlite's own."""
     return plain(text).replace("\n", " ").replace("\t", " ")
 
 
 def clean_line(text: str) -> str:
-    """A line that a program wrote: colours kept, other control sequences removed, the last state of a progress bar."""
+    """A line of a program's output: colours kept, other sequences removed, a progress bar cut to its last state."""
     if UNSAFE.search(text) is None:
         return text
     if "\r" in text:
@@ -66,7 +66,7 @@ def without_colours(text: str) -> str:
 
 
 def escaped_json(text: str) -> str:
-    """A JSON document with the characters escaped that JSON allows and a terminal acts on. It means the same."""
+    """An equivalent JSON document in which the characters that a terminal would act on are escaped."""
     return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

@@ -1,6 +1,6 @@
-"""Adapters with the settings that hold here and now: for submitting, and for commands that concern no task.
+"""Adapters with the current settings, for submission and for commands that are not about a task.
 
-Whatever concerns a task that exists takes `provider_of_task` (provider.py), which has the settings of its submission.
+Code that works on an existing task uses `provider_of_task` (`provider.py`), which has the settings of its submission.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 def settings_here(name: str) -> ProviderSettings:
-    """The settings of a provider as they hold in this directory and environment.
+    """The settings of a provider in the current directory and environment.
 
     Raises:
         ConfigError: A file has an unknown name or a wrong value.
-        NotFound: There is no such provider.
+        NotFound: There is no provider of this name.
     """
     return adapter_class(name).freeze(load_settings(), os.environ)
 
 
 def adapter(name: str) -> Provider:
-    """The adapter of that name. Raises as `settings_here` does."""
+    """The adapter of a provider, with the current settings. Raises the errors of `settings_here`."""
     return get_provider(home(), settings_here(name))

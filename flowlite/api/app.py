@@ -1,7 +1,7 @@
 """`FlowApp` and `Function`: the decorator, and what can be done with a decorated function.
 
-pydantic and the client are loaded when a value is checked or a task is started, not with this module. On a node nothing
-is checked again: what arrives there was checked before it was sent, and workers should not pay for it.
+pydantic and the client are imported when a value is checked or a task is started, not with this module. On a node
+options are not checked again: they were checked before submission, and the check would slow down the workers' start.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ A = TypeVar("A")
 A_contra = TypeVar("A_contra", contravariant=True)
 
 DEFAULT_CONCURRENCY = 8
-# Options that are mappings: each layer adds to them, key by key; all others are replaced.
+# Options that are merged key by key when they are overridden; all others are replaced.
 MERGED = frozenset({"environment", "mounts", "volumes"})
 
 
@@ -90,7 +90,7 @@ class FlowApp:
         """Makes a `Function`, as `@app.function` or `@app.function(gpu="h100:8", …)`.
 
         Args:
-            fn: The function: written with `def`, `async def` or `lambda`; no method, class or generator.
+            fn: A function written with `def`, `async def` or `lambda`; not a method, class or generator.
             **options: Each is described at `TaskConfig`.
 
         Raises:
@@ -142,7 +142,7 @@ class Function(Generic[P, R]):
         """Runs the function in this process.
 
         Outside of a gang, the variables of a worker (RANK, WORLD_SIZE, MASTER_ADDR …) are set for the call as in a gang
-        of one worker, and restored afterwards. An async function gives a coroutine, as it does without the decorator.
+        of one worker, and restored afterwards. An async function returns a coroutine, as without the decorator.
         """
         with world_of_one(self.__name__):
             value = self.__wrapped__(*args, **kwargs)
@@ -270,7 +270,7 @@ class Function(Generic[P, R]):
         """As `map`; each element is the sequence of all positional arguments of one call: `starmap([(1, 2), (3, 4)])`.
 
         Raises:
-            ConfigError: An element of a list or tuple is no sequence of arguments; or as `map`.
+            ConfigError: An element of a list or tuple is not a sequence of arguments; or as `map`.
         """
         calls = (_arguments_of(call) for call in iterable)
         whole = isinstance(iterable, list | tuple)
@@ -293,7 +293,7 @@ class Function(Generic[P, R]):
         """The configuration that runs this call, for `Flow.run`.
 
         Raises:
-            ConfigError: The call does not fit the function's signature; the message has it.
+            ConfigError: The call does not fit the function's signature; the message shows the signature.
         """
         from flowlite.bundle.signature import bind
         from flowlite.spec.task import BoundCall
@@ -302,7 +302,7 @@ class Function(Generic[P, R]):
         return self._config().with_call(BoundCall(self.__wrapped__, args, kwargs))
 
     def _build_task_config(self, command: str = "") -> TaskConfig:
-        """The guide's spelling: a configuration that runs the function without arguments, or a command in its place."""
+        """The configuration that runs the function without arguments, or a command in its place (the guide's name)."""
         if command:
             return self._config().replace(command=command)
         build = cast("Callable[[], TaskConfig]", self.build_task_config)
@@ -334,17 +334,17 @@ class Function(Generic[P, R]):
     # Identity
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """By name where the name leads back here; else by value, as for closures.
+        """Pickles by name if the name leads back to this object; else by value, as for closures.
 
-        `__main__` is the same module in processes that exchange plain pickles (multiprocessing), and another one where
-        cloudpickle is used to reach a process of another program.
+        Processes that exchange plain pickles (multiprocessing) share the same `__main__`. cloudpickle is used to reach
+        another program, whose `__main__` is a different module.
         """
         if _found_by_name(self) and (self.__module__ != "__main__" or not _asked_by_cloudpickle()):
             return self.__qualname__
         return Function, (self.__wrapped__, self._app, self._given)
 
     def described(self) -> bytes:
-        """What `redecorate` needs to make it again from its function."""
+        """The app and options, pickled, from which `redecorate` makes this object again."""
         import pickle
 
         return pickle.dumps((self._app.name, self._app.defaults, self._given))
@@ -382,14 +382,14 @@ def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _own(value: Any) -> Any:
-    """A copy of what the caller may still change."""
+    """A copy of a value that the caller may still change."""
     if isinstance(value, Mapping):
         return {key: _own(inner) for key, inner in value.items()}
     return list(value) if isinstance(value, list) else value
 
 
 def _refuse_what_cannot_travel(fn: object) -> None:
-    """Raises SpecError for what is not a plain function, with the reason and the way round it."""
+    """Raises SpecError if the object is not a plain function; the message has the reason and the alternative."""
     name = getattr(fn, "__qualname__", None) or repr(fn)
     what = f"@app.function on {name}"
     if isinstance(fn, Function):
@@ -416,7 +416,7 @@ def _refuse_what_cannot_travel(fn: object) -> None:
 
 
 def _arguments_of(call: Any) -> Sequence[Any]:
-    """The arguments of one call of `starmap`. Raises SpecError for what is no sequence of them."""
+    """The arguments of one call of `starmap`. Raises SpecError if they are not a sequence."""
     if isinstance(call, str | bytes | Mapping) or not isinstance(call, Iterable):
         raise SpecError(
             f"starmap: {call!r} is no sequence of arguments; write ({call!r},), or use map() for one argument each"
@@ -425,7 +425,7 @@ def _arguments_of(call: Any) -> Sequence[Any]:
 
 
 def redecorate(fn: Callable[..., Any], described: bytes) -> Function[..., Any]:
-    """The `Function` that a worker finds in place of one that travelled by value.
+    """Rebuilds, in a worker, a `Function` that was sent by value.
 
     Its options matter only where tasks are started from tasks, which needs all of flowlite.
     """
@@ -441,7 +441,7 @@ def redecorate(fn: Callable[..., Any], described: bytes) -> Function[..., Any]:
 
 
 def _asked_by_cloudpickle() -> bool:
-    """Whether the pickler that asks for a reduction is one of cloudpickle, or of a copy of it (Ray has one)."""
+    """Whether the pickler that calls `__reduce__` belongs to cloudpickle, or to a copy of it (Ray has one)."""
     frame = sys._getframe(2)
     return "cloudpickle" in str(frame.f_globals.get("__name__"))
 

@@ -83,13 +83,13 @@ class AsCompleted(Generic[R]):
 
 
 def as_completed(tasks: Iterable[Task[R]], timeout: float | None = None) -> AsCompleted[R]:
-    """Gives tasks as they end, whatever their end; with `for`, or with `async for` in an event loop.
+    """Yields tasks as they complete, fail or are cancelled; with `for`, or with `async for` in an event loop.
 
     Args:
         tasks: Tasks of `spawn` or `Flow.run`.
         timeout: Seconds to wait at most for all of them; None for no limit.
 
     Raises:
-        TaskTimeout: Some have not ended in time. They continue.
+        TaskTimeout: Some tasks have not ended in time. They continue.
     """
     return AsCompleted(tasks, timeout)

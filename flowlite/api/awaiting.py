@@ -1,4 +1,4 @@
-"""Waiting for tasks from an event loop, without a thread for each: one thread of this process watches all of them."""
+"""Awaits tasks in event loops without a thread for each: one thread of the process watches all of them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from flowlite.display.shown_task import ShownTask
     from flowlite.display.task_display import TaskDisplay
 
-# The watcher sleeps at least this many times as long as a look at all tasks takes.
+# The watcher sleeps at least this many times as long as checking all tasks takes.
 _REST = 4
 
 
 @dataclass(slots=True, eq=False)
 class _Watch:
-    """One task that somebody awaits.
+    """One task that is awaited.
 
     Attributes:
         task: The task.
-        display: Where it is shown, if it is.
-        tell: Called once from the watcher's thread: with None when the task is final, or with what went wrong.
-        lock: Held while the watcher looks at it, so that nothing is shown any more once nobody waits.
-        over: Nobody waits.
+        display: Where the task is shown; None if it is not shown.
+        tell: Called once from the watcher's thread: with None when the task is final, or with an error.
+        lock: Held while the watcher checks the task, so that nothing is shown after the await has ended.
+        over: Whether the await has ended.
     """
 
     task: ShownTask
@@ -41,7 +41,7 @@ class _Watch:
 
 
 class _Watcher:
-    """The thread that looks at awaited tasks. It is there only while there are any, and never keeps a program alive."""
+    """Owns the thread that checks awaited tasks. The thread runs only while there are any and is a daemon thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -76,7 +76,7 @@ class _Watcher:
             time.sleep(max(pauses.next(), _REST * (time.monotonic() - began)))
 
     def _look(self, watch: _Watch) -> bool:
-        """Looks at one task; returns whether there was anything new."""
+        """Checks one task. Returns whether there was anything new."""
         with watch.lock:
             if watch.over:
                 return False
@@ -110,7 +110,7 @@ _watcher = _Watcher()
 
 
 def _after_fork() -> None:
-    # The thread is not in the child, and the lock may have been held.
+    # The child has no watcher thread, and the lock may have been held at the fork.
     global _watcher
     _watcher = _Watcher()
 
@@ -119,7 +119,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 async def until_final(task: ShownTask, display: TaskDisplay | None) -> None:
-    """Returns when a task is final. Cancelling this ends only the waiting, at once."""
+    """Returns when a task is final. Cancelling the await stops the waiting at once, not the task."""
     loop = asyncio.get_running_loop()
     final: asyncio.Future[None] = loop.create_future()
 
@@ -132,7 +132,7 @@ async def until_final(task: ShownTask, display: TaskDisplay | None) -> None:
             final.set_exception(error)
 
     def tell(error: Exception | None) -> None:
-        # The loop may have been closed meanwhile; then nobody waits.
+        # The loop may have been closed meanwhile; then there is no one to tell.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, error)
 

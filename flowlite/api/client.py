@@ -1,4 +1,4 @@
-"""`Flow`: submits tasks, finds them again, and looks after volumes."""
+"""`Flow`: submits tasks, finds them again, and manages volumes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 class Decorated(Protocol):
-    """A function with `@app.function` above it (`flowlite.Function`)."""
+    """A function decorated with `@app.function` (`flowlite.Function`)."""
 
     def build_task_config(self) -> TaskConfig:
         """The task of a call without arguments."""
@@ -43,7 +43,7 @@ class Flow:
     ) -> None:
         """
         Args:
-            provider: Name of the provider; None for that of the configuration, or else of the settings.
+            provider: Name of the provider; None for the provider of the configuration, or else of the settings.
             notify: Called with each message to the user at submission, such as the price; by default, they are written
                 to standard error.
         """
@@ -54,7 +54,7 @@ class Flow:
 
     @staticmethod
     def should_stop() -> bool:
-        """For functions of a task while they run: whether to save and return (`flowlite.should_stop`)."""
+        """Whether a running function of a task should save and return (`flowlite.should_stop`)."""
         from flowlite.in_worker.should_stop import should_stop
 
         return should_stop()
@@ -98,14 +98,14 @@ class Flow:
         """Submits the call or the command of a configuration. Raises the same errors as `run`.
 
         Every error is found before anything is written. Once this has returned, the task no longer needs this process.
-        Ctrl-C before that leaves no task behind, unless `announce` was called: it receives the task before any
-        interrupt is handled, and the caller decides what becomes of it.
+        Ctrl-C before that leaves no task behind, unless `announce` is given: it receives the task before any interrupt
+        is handled, and the caller decides what happens to the task.
 
         Args:
             announce: Called with the task as soon as it is recorded.
             show_plan: Called with the plan before a launch that costs money; by default, `notify` gets the price.
-            inputs_of: The task whose call is made again, where the configuration has none.
-            element: Its place among tasks that are launched together, if `launches_together`.
+            inputs_of: The task whose call is repeated, if the configuration has none.
+            element: The place of this task among tasks that are launched together, if `launches_together`.
         """
         from flowlite import bucket_credentials
         from flowlite.api import import_guard
@@ -150,7 +150,7 @@ class Flow:
             )
         except KeyboardInterrupt:
             if made and announce is None:
-                # Said first: a second Ctrl-C may hit what follows.
+                # The message comes first, since a second Ctrl-C may interrupt the cancellation.
                 self._notify(
                     f"interrupted: task {made[0].name} ({made[0].id}) is being cancelled; "
                     f"`flow status {made[0].id}` shows its end"
@@ -160,7 +160,7 @@ class Flow:
         return made[0]
 
     def plan(self, config: TaskConfig) -> tuple[TaskConfig, Plan]:
-        """What would be launched, without launching it: the configuration with all settings, and the plan.
+        """Returns what would be launched, without launching it: the configuration with all settings, and the plan.
 
         Raises:
             ConfigError: An option is wrong, or the provider does not support it.
@@ -180,15 +180,15 @@ class Flow:
         return config, plan
 
     def travelling(self, config: TaskConfig, plan: Plan) -> Travelling | None:
-        """The files of this machine that go to the nodes of a task; None for none.
+        """The files of this machine that are sent to the nodes of a task; None if there are none.
 
         Args:
             config: The task, as `plan` gave it.
             plan: Where it runs.
 
         Raises:
-            BundleError: They are too large, or cannot be read.
-            ConfigError: The command names a file that would not be there.
+            BundleError: The files are too large, or cannot be read.
+            ConfigError: The command names a file that would not exist on the nodes.
         """
         from flowlite.bundle import travelling
         from flowlite.settings.settings import load_settings
@@ -294,7 +294,7 @@ class Flow:
         return _config_of(target)
 
     def _note(self, note: str) -> None:
-        # A sweep of a hundred tasks says it once.
+        # A sweep of a hundred tasks shows each note once.
         if note not in self._noted:
             self._noted.add(note)
             self._notify(note)
@@ -323,7 +323,7 @@ class Volumes:
     def create(
         self, name: str, size_gb: float | None = None, interface: str = "file"
     ) -> VolumeInfo:
-        """Makes a volume, or gives the one of that name. Raises ConfigError if it cannot be made so."""
+        """Creates a volume, or returns the existing one of that name. Raises ConfigError if it cannot be made so."""
         from flowlite.api import import_guard
         from flowlite.spec import Volume
 
@@ -336,7 +336,7 @@ class Volumes:
         return sorted(self._flow._chosen().list_volumes(), key=lambda volume: volume.name)
 
     def delete(self, name: str) -> None:
-        """Deletes a volume and everything on it. Raises NotFound."""
+        """Deletes a volume and everything on it. Raises NotFound if there is no such volume."""
         from flowlite.api import import_guard
 
         import_guard.refuse("deletes a volume")
@@ -359,7 +359,7 @@ def _config_of(target: Any) -> TaskConfig:
 
 
 def _interface(value: str) -> Literal["file", "block"]:
-    # `Volume` refuses all others, with a hint.
+    # `Volume` refuses other values, with a hint.
     return cast('Literal["file", "block"]', value)
 
 

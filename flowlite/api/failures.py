@@ -1,4 +1,4 @@
-"""How a task failed, as exceptions: the worker's own where it raised one, else `TaskFailed`."""
+"""How a task failed, as exceptions: the worker's own exception if it raised one, else `TaskFailed`."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ _RANKS_IN_NOTE = 8
 
 
 def exception_of(events: Iterable[Event], outcomes: Outcomes) -> Exception | None:
-    """What `result()` raises for a final task, or None if it completed, or if all that it lacked to that is here now.
+    """The exception that `result()` raises for a final task; None if the task completed.
 
-    The failure that came first is raised, with `failures` (all failed ranks, by rank) as an attribute.
+    A task that failed only because results or logs were missing counts as completed once they have been fetched. The
+    exception is that of the first failure, with `failures` (all failed ranks, by rank) as an attribute.
     """
     record = outcomes.record
     if record.state == "completed":
@@ -72,7 +73,7 @@ def exception_of(events: Iterable[Event], outcomes: Outcomes) -> Exception | Non
 
 
 def advice_for(record: TaskRecord, events: Iterable[Event]) -> list[str]:
-    """What to do about the first failure of the last attempt, if it is one that is known."""
+    """Advice on the first failure of the last attempt, if it is a known one."""
     bodies = failed_workers(record, events)
     if not bodies:
         return []
@@ -84,9 +85,9 @@ def advice_for(record: TaskRecord, events: Iterable[Event]) -> list[str]:
 
 
 def failures_of(events: Iterable[Event], outcomes: Outcomes) -> dict[int, Exception]:
-    """What each failed rank of the last attempt ended with, the one that failed first at the front.
+    """The exception of each failed rank of the last attempt, in the order in which they failed.
 
-    Ranks that ended because the gang was being stopped did not fail.
+    Ranks that ended because the gang was being stopped do not count as failed.
     """
     bodies = failed_workers(outcomes.record, events)
     return {body["rank"]: _exception(body, outcomes) for body in bodies}
@@ -113,7 +114,7 @@ def failed_workers(record: TaskRecord, events: Iterable[Event]) -> list[dict[str
 
 
 def describe_end(body: Mapping[str, Any]) -> str:
-    """`rank 3 on node 1 was killed by SIGKILL (out of memory?)`, `rank 0 on node 0 exited with 42`."""
+    """How a worker ended: `rank 3 on node 1 was killed by SIGKILL (out of memory?)`, `rank 0 … exited with 42`."""
     where = f"rank {body['rank']} on node {body.get('node', '?')}"
     failure = body.get("failure") or {}
     if body.get("signal"):
@@ -142,7 +143,7 @@ def _exception(body: Mapping[str, Any], outcomes: Outcomes) -> Exception:
 
 def _masked(error: Exception, mask: Mask) -> Exception:
     """An exception whose message and traceback do not show the task's secrets."""
-    # An exception of the user's may have no text at all: one that fails to write it, an int of 5,000 digits.
+    # The text of a user's exception may not exist: its `__str__` may fail, or it holds an int of 5,000 digits.
     if mask.finds(text_of(error)):
         error.args = tuple(mask.inside(error.args))
     if isinstance(error.__cause__, RemoteTraceback):
@@ -162,7 +163,7 @@ def _message(record: TaskRecord, body: Mapping[str, Any]) -> str:
 
 
 def _was_stopped(body: Mapping[str, Any], stop: int) -> bool:
-    """Whether a worker ended as one does that is told to stop."""
+    """Whether a worker ended because it was asked to stop."""
     if (body.get("failure") or {}).get("kind") in _WITH_FILE:
         return False
     signals = {stop, int(signal.SIGKILL)}

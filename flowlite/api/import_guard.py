@@ -1,7 +1,7 @@
-"""While the command line imports a user's file, that file may define tasks, and must not start any.
+"""Stops a user's file from starting tasks while the command line imports it.
 
-`flow run FILE::FUNCTION` imports the file to find the function. What the file does at its top level happens then, too,
-even for `--dry-run` and `--help`, which promise to start nothing.
+`flow run FILE::FUNCTION` imports the file to find the function. This runs the top level of the file, even for
+`--dry-run` and `--help`, which promise to start nothing.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from contextlib import contextmanager
 from flowlite.errors import ConfigError
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# One for the whole process: a file may start tasks from threads of its own.
+# Counts for the whole process, since a file may start tasks from its own threads.
 _importing = 0
 
 
 class StartedByImport(ConfigError):
-    """A file does at its top level, while it is imported, what costs money or deletes something."""
+    """The top level of an imported file does something that costs money or deletes data."""
 
 
 @contextmanager
 def users_file() -> Iterator[None]:
-    """Refuses what costs money or deletes something, in this process, while the block runs."""
+    """While the block runs, `refuse` raises in this process."""
     global _importing
     _importing += 1
     try:
@@ -34,10 +34,10 @@ def users_file() -> Iterator[None]:
 
 
 def refuse(what: str) -> None:
-    """Raises StartedByImport, with the user's own line, while the command line imports a file.
+    """Raises StartedByImport, naming the user's own line, if the command line is importing a file.
 
     Args:
-        what: What the file does, as in "starts a task".
+        what: What the file does, such as "starts a task".
     """
     if not _importing:
         return

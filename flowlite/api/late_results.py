@@ -1,7 +1,7 @@
-"""What a task that has ended left on nodes that did not answer then: brought when they answer again.
+"""Fetches results and logs of an ended task from nodes that did not answer when it ended.
 
-The supervisor has written an event "lacking" for it: {"nodes": [{"node", "instance", "files": {name: bytes or None},
-"kept"}], "ended_well"}; an event "brought" says that all of a node came: {"node"}.
+The supervisor records them in an event "lacking": {"nodes": [{"node", "instance", "files": {name: bytes or None},
+"kept"}], "ended_well"}. An event "brought" ({"node"}) says that everything was fetched from a node.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from flowlite.state.store import Event, TaskRecord
 
 _RESULT = "result"
-# Of a task that failed in another way, nobody waits longer for what a node has kept.
+# Seconds to wait for a node's files if the task failed for another reason as well.
 _AT_ONCE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """What is not here of a task's last attempt.
+    """The missing results and logs of a task's last attempt.
 
     Attributes:
         ended_well: Whether every rank ended well.
-        nodes: Those that hold, or held, something, as the event has them.
+        nodes: The nodes that have, or had, the missing files, as in the event.
     """
 
     ended_well: bool
@@ -42,7 +42,7 @@ class Lacking:
 
 
 def lacking(record: TaskRecord, events: Iterable[Event]) -> Lacking | None:
-    """What its supervisor has written of the last attempt, but for what was brought; None where nothing was lacking."""
+    """What is still missing of the last attempt, from the task's events; None if nothing was ever missing."""
     told: Mapping[str, Any] | None = None
     brought: set[int] = set()
     for event in events:
@@ -59,16 +59,19 @@ def lacking(record: TaskRecord, events: Iterable[Event]) -> Lacking | None:
 
 
 def ended_well(record: TaskRecord, events: Iterable[Event]) -> bool:
-    """Whether it failed only since something was lacking, all of which is here now."""
+    """Whether the task failed only because files were missing, all of which have been fetched by now."""
     told = lacking(record, events)
     return told is not None and told.ended_well and not told.nodes
 
 
 def bring(session: Session, record: TaskRecord) -> list[str]:
-    """Fetches what is kept on nodes that answer now, and has them forget it; gives why the others did not, in words.
+    """Fetches the missing files from nodes that answer now, and has those nodes delete their copies.
 
-    Where every rank ended well, that is what the task lacks to its result, and it is waited for. Else a node that does
-    not answer at once is left for another time.
+    If every rank ended well, the task's result depends on these files, so the fetch is waited for. Otherwise a node
+    that does not answer within a few seconds is left for a later call.
+
+    Returns:
+        For each node whose files could not be fetched, the reason as a sentence.
     """
     told = lacking(record, session.store.events(record.id))
     if told is None or not any(each["kept"] for each in told.nodes):
@@ -96,7 +99,7 @@ def bring(session: Session, record: TaskRecord) -> list[str]:
 
 
 class _Fetch(threading.Thread):
-    """What one node has kept, on its way here."""
+    """Fetches the missing files of one node."""
 
     def __init__(
         self,
@@ -140,7 +143,7 @@ class _Fetch(threading.Thread):
                 offset = collector.size(rank, stream)
                 if stream != _RESULT and size and offset >= size:
                     continue
-                # What is not known to be there need not be.
+                # A file of unknown size may not exist.
                 with suppress(*(() if size else (FileNotFoundError,))):
                     if stream == _RESULT:
                         connection.get(source, paths.result(record.attempt, rank), size=size)
@@ -151,7 +154,7 @@ class _Fetch(threading.Thread):
 
 @contextmanager
 def _alone(paths: TaskPaths, node: int) -> Iterator[None]:
-    """Two that bring the same output would write it twice."""
+    """Holds a file lock, so that two processes do not write the same output twice."""
     with open(paths.directory / f"bring-n{node}.lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

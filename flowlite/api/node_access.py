@@ -16,20 +16,21 @@ if TYPE_CHECKING:
     from flowlite.provider import NodeSettings
     from flowlite.state.store import InstanceRecord, TaskRecord
 
-# `$1` is the directory, the rest goes to `env`.
+# `$1` is the directory; the other arguments are passed to `env`.
 _IN_DIRECTORY = 'cd "$1" || exit; shift; exec env "$@"'
 _SHELL = 'exec "${SHELL:-/bin/sh}" -i'
 
 
 @dataclass(frozen=True, slots=True)
 class NodeAccess:
-    """One node within reach.
+    """A connection to one node, with what is needed to run commands there.
 
     Attributes:
-        connection: The way to the machine.
-        gone: The node was given back; commands run where it was, which is this machine, without what was on it.
+        connection: The connection to the machine.
+        gone: Whether the node was a directory of this machine that has been removed. Commands then run on this machine,
+            without the node's files.
         home: The task's directory on the node.
-        program: Words that run the node's own program there; none where it is gone.
+        program: Words that run the node's own program there; empty if the node is gone.
     """
 
     connection: Connection
@@ -39,7 +40,7 @@ class NodeAccess:
     program: tuple[str, ...] = ()
 
     def argv(self, command: str | Sequence[str] | None) -> list[str]:
-        """What to run through the connection. A text goes through the shell; None is an interactive shell."""
+        """The words to run through the connection. A string is run by the shell; None starts an interactive shell."""
         if command is None:
             command = _SHELL
         words = ["sh", "-c", command] if isinstance(command, str) else list(command)
@@ -51,8 +52,8 @@ def access(session: Session, record: TaskRecord, node: int) -> Iterator[NodeAcce
     """Access to one node by its rank.
 
     Raises:
-        NotFound: It is not there yet.
-        NodeUnreachable: It does not answer, or was given back.
+        NotFound: The node does not exist yet.
+        NodeUnreachable: The node does not answer, or was given back.
     """
     from flowlite.provider import Instance, Plan, provider_of_task
 
@@ -83,12 +84,12 @@ def _instance(session: Session, record: TaskRecord, node: int) -> InstanceRecord
         raise NotFound(
             f"node {node} of task {record.name} ({record.id}) is not there yet; the task is {record.state}{reason}"
         )
-    # The last one is the one that replaced the others.
+    # A replacement comes after the node that it replaced.
     return held[-1]
 
 
 def _was_here(session: Session, settings: NodeSettings) -> bool:
-    """Whether the node was a directory of this FLOW_HOME, and is removed."""
+    """Whether the node was a directory of this FLOW_HOME and has been removed."""
     home = Path(settings.home)
     return home.is_relative_to(session.home) and not home.exists()
 
@@ -96,7 +97,7 @@ def _was_here(session: Session, settings: NodeSettings) -> bool:
 def _in_its_place(
     session: Session, record: TaskRecord, node: int, settings: NodeSettings
 ) -> tuple[str, ...]:
-    """The words in front of a command that give it directory and variables of the node's first worker."""
+    """The words in front of a command that set the directory and variables of the node's first worker."""
     from flowlite.node.worker.environment import WorkerPlace, worker_environment
     from flowlite.supervise.record.task_view import TaskView
 
@@ -117,7 +118,7 @@ def _in_its_place(
         master_port=0,
     )
     variables = worker_environment({}, seat, record.config.get("environment"))
-    # Nobody listens there any more.
+    # No process listens there any more.
     for name in ("MASTER_PORT", "PET_MASTER_PORT"):
         variables.pop(name, None)
     workdir = settings.workdir

@@ -1,4 +1,4 @@
-"""Files of the nodes of a task that runs, brought here or sent there: for `flow cp` and `flow outputs`."""
+"""Copies files from and to the nodes of a running task, for `flow cp` and `flow outputs`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from flowlite.supervise.attempt.outputs.manifest import OutputFile, OutputManifest
 
 Moved = Callable[[int], None]
-"""Told how many bytes more have come or gone."""
+"""Called with the number of bytes transferred since the last call."""
 
-# So many files are sent in one go.
+# The most files and bytes that are sent in one batch.
 _MOST_AT_ONCE = 200
 _MOST_BYTES_AT_ONCE = 32 << 20
 
@@ -33,7 +33,7 @@ class Copied:
     """What was copied.
 
     Attributes:
-        taken: Paths here that another file has; it was left alone.
+        taken: Local paths where another file exists, which was not overwritten.
     """
 
     files: int = 0
@@ -42,13 +42,13 @@ class Copied:
 
 
 def outputs_of(there: NodeAccess, patterns: Sequence[str]) -> OutputManifest:
-    """The files of the working directory that patterns stand for, as they are now. Raises as `manifest.ask`."""
+    """The files of the working directory that match the patterns now. Raises the errors of `manifest.ask`."""
     _check(there)
     return manifest.ask(there.connection, there.program, home=there.home, patterns=patterns)
 
 
 def files_at(there: NodeAccess, path: str) -> OutputManifest:
-    """A file, or all of a directory; a relative path begins in the working directory. Raises as `manifest.ask`."""
+    """One file, or all files of a directory. A relative path is below the working directory. Raises as `outputs_of`."""
     _check(there)
     return manifest.ask(there.connection, there.program, home=there.home, path=path)
 
@@ -62,11 +62,11 @@ def bring(
     below: str = "",
     name: str = "",
 ) -> Copied:
-    """Brings files to a directory here; what an earlier call has brought is not brought again.
+    """Copies files from a node to a local directory; files that an earlier call has copied are not copied again.
 
     Args:
-        below: What their paths begin with here.
-        name: What a single file is called here.
+        below: Prefix of the local paths.
+        name: Local name of a single file.
     """
     copied = Copied()
     for file in found.files:
@@ -86,7 +86,7 @@ def bring(
 
 
 def send(there: NodeAccess, source: Path, target: str, moved: Moved) -> Copied:
-    """Sends a file, or all of a directory, to an absolute path on the node. What is there by its hash is not sent."""
+    """Sends a file or a directory to an absolute path on the node. Contents that are there already are not sent."""
     _check(there)
     copied = Copied()
     batch: list[File] = []
@@ -105,7 +105,7 @@ def send(there: NodeAccess, source: Path, target: str, moved: Moved) -> Copied:
 
 
 def place_for(there: NodeAccess, source: Path, path: str) -> str:
-    """The absolute path on the node for what is sent: below the path if that is a directory, as with cp."""
+    """The absolute target path on the node: as with cp, inside the given path if that is a directory."""
     _check(there)
     place, is_directory = manifest.look(there.connection, there.program, home=there.home, path=path)
     if is_directory or path.endswith("/"):

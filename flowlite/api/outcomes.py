@@ -1,7 +1,7 @@
-"""How the ranks of a task ended, read from the files that came from its nodes, under one permission.
+"""Reads how the ranks of a task ended from the result files of its nodes.
 
-This is the one way to those files on the client. Whoever reads them has to say whether a pickle in them may be loaded,
-and says it once, for values and exceptions alike.
+The client reads those files only through this module. A caller must say whether pickles may be loaded, once for values
+and exceptions alike.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ class Outcomes:
 
     Attributes:
         record: The task.
-        paths: Where its files lie.
-        allow_pickle: Whether a pickle may be loaded. False makes it impossible that anything in a file runs code here:
-            a pickled value is refused, and an exception comes as `RemoteError`. A task with `results="plain"` allows no
-            pickle in any case.
+        paths: The paths of its files.
+        allow_pickle: Whether a pickle may be loaded. If False, nothing in a file can run code here: a pickled value is
+            refused, and an exception becomes a `RemoteError`. A task with `results="plain"` never allows pickles.
     """
 
     record: TaskRecord
@@ -38,11 +37,11 @@ class Outcomes:
 
         Args:
             rank: Global rank.
-            node: Where it ran, as its own report says; by default as the plan says.
+            node: The node that it ran on, from its own report; by default from the plan.
 
         Raises:
-            ResultUnavailable: Its file is missing, cut off or damaged, or it is a pickle and that is refused or fails
-                to load.
+            ResultUnavailable: The file is missing, cut off or damaged, or it holds a pickle that is refused or fails to
+                load.
         """
         from flowlite.bundle.result import load_result
 

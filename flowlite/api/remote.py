@@ -1,4 +1,4 @@
-"""Calls that run on a gang: started from a program, attended while they run, many of them in order."""
+"""Runs calls on gangs for a program: starts them, waits for them, and runs many of them in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def start(config: TaskConfig) -> Task[Any]:
 
 
 def call(config: TaskConfig) -> Any:
-    """Starts a task, waits for it and gives its result. Ctrl-C cancels it, and says so."""
+    """Starts a task, waits for it and returns its result. Ctrl-C cancels the task and prints a message."""
     from flowlite.display.waiting import announce_in_program
 
     submitted: list[Task[Any]] = []
@@ -38,7 +38,7 @@ def call(config: TaskConfig) -> Any:
 
 
 async def call_async(config: TaskConfig) -> Any:
-    """As `call`, for an event loop. Cancelling it cancels the task, also one that is just being submitted."""
+    """As `call`, for an event loop. Cancelling it cancels the task, even one that is still being submitted."""
     import asyncio
 
     from flowlite.display.waiting import announce_in_program
@@ -65,8 +65,8 @@ async def call_async(config: TaskConfig) -> Any:
 def call_many(
     common: TaskConfig, configs: Iterable[TaskConfig], max_concurrent: int, return_exceptions: bool
 ) -> Iterator[Any]:
-    """One task per configuration, a few at a time; their results in order. `common` has what they share."""
-    # What the user should know is the same for all tasks, and said once.
+    """Runs one task per configuration and yields the results in order. `common` has the options that they share."""
+    # Notes are the same for all tasks, and each is shown once.
     once = functools.lru_cache(None)(_say)
     flow = _flow(common, notify=once)
     how: dict[str, Any] = {
@@ -77,7 +77,7 @@ def call_many(
         starts = (functools.partial(flow.submit, config) for config in configs)
         yield from in_order(starts, max_concurrent=max_concurrent, **how)
         return
-    # Whoever has the nodes keeps the limit.
+    # The provider enforces `max_concurrent`.
     for lot in together(range(len(configs)), max_concurrent):
         elements = (
             functools.partial(flow.submit, configs[each["index"]], element=each) for each in lot
@@ -92,7 +92,7 @@ def _flow(config: TaskConfig, notify: Callable[[str], None] | None = None) -> Fl
 
 
 def _cancel_interrupted(tasks: Sequence[Task[Any]]) -> None:
-    """Cancels tasks after Ctrl-C, and says for each one what became of it and how to reach it."""
+    """Cancels tasks after Ctrl-C. Prints for each one what happened and the commands to look at it."""
     for task in tasks:
         try:
             ended = not task.cancel()

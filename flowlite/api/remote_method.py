@@ -1,4 +1,4 @@
-"""`function.remote`: a call on a gang that waits, also from an event loop."""
+"""`function.remote`: runs a call on a gang and waits for it, with a variant for event loops."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class RemoteMethod(Generic[P, R]):
     async def aio(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The same call from an event loop: `await train.remote.aio(lr=0.1)`.
 
-        Cancelling it, as a time-out of `asyncio.wait_for` does, cancels the task: nobody else knows of it. To keep the
-        task, use `task = train.spawn(…)` and `await task`. Raises what a plain call raises.
+        Cancelling it, as a timeout of `asyncio.wait_for` does, cancels the task, since the caller has no handle on it.
+        To keep the task, use `task = train.spawn(…)` and `await task`. Raises the same errors as a plain call.
         """
         refuse_on_a_node()
         return await remote.call_async(self._configure(*args, **kwargs))

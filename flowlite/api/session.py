@@ -1,4 +1,4 @@
-"""FLOW_HOME and its database, opened once per process and shared by everything that looks at tasks from outside."""
+"""FLOW_HOME and its database, opened once per process and shared by all of the client's code."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ class Session:
     store: Store
 
     def paths(self, task_id: str) -> TaskPaths:
-        """Where the files of a task lie."""
+        """The paths of a task's files."""
         return TaskPaths(self.home, task_id)
 
     def ensure(self, task_id: str | None = None) -> list[str]:
-        """Gives tasks whose supervisor was killed a new one; of one task, or of all."""
+        """Starts a new supervisor for each task whose supervisor was killed; of one task, or of all."""
         from flowlite.supervise.process.launch import ensure_supervisors
 
         return ensure_supervisors(self.store, self.home, only=task_id)
 
 
 def take_damage() -> list[str]:
-    """What was found damaged in the stores of this process and left out since this was last asked, in words."""
+    """Descriptions of the damaged rows that the stores of this process have skipped since the last call."""
     with _lock:
         return [text for session in _open.values() for text in session.store.take_damage()]
 
 
 def open_session() -> Session:
-    """The FLOW_HOME of this process; made if it is not there.
+    """The FLOW_HOME of this process; created if it does not exist.
 
     Raises:
         ConfigError: FLOW_HOME cannot be used.
         StoreError: The database cannot be used.
     """
     home = settings.home()
-    # A child made by fork must not go on with its parent's connection.
+    # A forked child must not use its parent's database connection.
     key = (os.getpid(), home)
     with _lock:
         session = _open.get(key)

@@ -1,4 +1,4 @@
-"""From a checked configuration to a task in the store: name, call and caps. Nothing is left behind when it fails."""
+"""Turns a checked configuration into a task in the store. Leaves nothing behind if that fails."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def submit(
 ) -> None:
     """Records the task and starts its supervisor.
 
-    Ctrl-C is held back from the moment the task is recorded until it was announced, so that no task runs that nobody
-    was told of.
+    Ctrl-C is held back from the moment the task is recorded until it has been announced, so that no task runs that the
+    caller does not know of.
 
     Args:
-        storage: What opens its buckets, as `s3.storage_for` found it.
-        inputs_of: The files of a task whose call is made again, and whose secrets it gets where none are set here.
-        travelling: What of this machine goes to its nodes.
+        storage: The credentials of its buckets, from `bucket_credentials.storage_for`.
+        inputs_of: The files of a task whose call is repeated. Its secrets are used where none are set here.
+        travelling: The files of this machine that are sent to its nodes.
 
     Raises:
         ConfigError: There is nothing to run, or a secret has no value.
-        BundleError: The function or an argument cannot travel.
+        BundleError: The function or an argument cannot be sent to a node.
         StoreError: FLOW_HOME cannot be written.
     """
     from flowlite.notify.targets import missing_library
@@ -90,7 +90,7 @@ def submit(
 
 
 def _outputs_below() -> Path | None:
-    """The directory of the submission, if something can be written there."""
+    """The current directory, if it is writable."""
     try:
         here = Path.cwd()
     except OSError:
@@ -99,12 +99,12 @@ def _outputs_below() -> Path | None:
 
 
 def config_of_task(record: TaskRecord, paths: TaskPaths, changes: Mapping[str, Any]) -> TaskConfig:
-    """The configuration of a task that was submitted, with some options changed; without its call.
+    """The configuration of a submitted task, with some options changed; without its call.
 
     Args:
         record: The task.
-        paths: Its files, which have what its configuration does not show.
-        changes: Options that are changed.
+        paths: Its files, which have the values that its configuration does not show.
+        changes: The changed options.
 
     Raises:
         SpecError: An option is unknown or has a wrong value.
@@ -123,7 +123,7 @@ def config_of_task(record: TaskRecord, paths: TaskPaths, changes: Mapping[str, A
 
 
 def _secrets(config: TaskConfig, inputs_of: TaskPaths | None) -> dict[str, str]:
-    """The values of the secrets: those that are set here, else those of the task that is run again."""
+    """The values of the secrets: those that are set here, else those of the repeated task."""
     kept: dict[str, str] = {}
     if inputs_of is not None:
         with suppress(OSError, ValueError):
@@ -142,7 +142,7 @@ def _secrets(config: TaskConfig, inputs_of: TaskPaths | None) -> dict[str, str]:
 def _call_again(
     config: TaskConfig, draft: Draft, inputs_of: TaskPaths
 ) -> tuple[str, dict[str, Any]]:
-    """As `_call`, of a function that another task has called: with the same code and the same arguments."""
+    """As `_call`, for the call of an earlier task, with the same code and the same arguments."""
     from flowlite.bundle.call import read_bundle
 
     try:
@@ -167,7 +167,7 @@ def _call_again(
 
 
 def _share(path: Path, to: Path) -> None:
-    """Gives a file another name, which outlives the first; a copy where the file system cannot."""
+    """Hard-links a file, so that it outlives the first name; copies it if the file system has no hard links."""
     try:
         os.link(path, to)
     except FileNotFoundError:
@@ -177,10 +177,10 @@ def _share(path: Path, to: Path) -> None:
 
 
 def with_caps(config: TaskConfig, plan: Plan, teardown_seconds: float) -> Plan:
-    """The adapter's plan with all caps in it, whatever the adapter did. This very object is shown, and launched.
+    """The adapter's plan with all caps added, whether or not the adapter set them. This plan is shown and launched.
 
-    What `max_cost` pays for is turned into a longest run, which the nodes keep by themselves: at the highest price that
-    can come, and less the time that stopping the workers and giving the nodes back takes.
+    `max_cost` is converted to a maximum run time, which the nodes enforce themselves. It assumes the highest possible
+    price and subtracts the time that it takes to stop the workers and give the nodes back.
     """
     plan = dataclasses.replace(
         plan,
@@ -200,8 +200,8 @@ def with_caps(config: TaskConfig, plan: Plan, teardown_seconds: float) -> Plan:
 
 
 def with_notes(config: TaskConfig, plan: Plan) -> Plan:
-    """The plan with what no adapter says of itself: options that are another's have no effect, and a rehearsal on this
-    machine finds files that no other machine would."""
+    """The plan with notes that hold for any adapter: options of another provider that have no effect, and files that a
+    run on this machine finds and that other machines would not have."""
     notes = []
     if config.slurm and plan.provider != "slurm":
         notes.append(f"slurm={{…}} has no effect on the provider {plan.provider}")
@@ -213,7 +213,7 @@ def with_notes(config: TaskConfig, plan: Plan) -> Plan:
 
 
 def check_caps(config: TaskConfig, plan: Plan) -> None:
-    """The last look at the money, whatever the adapter did.
+    """Checks the plan against the caps, independently of the adapter.
 
     Raises:
         CapExceeded: The plan breaks a cap of the configuration; the message has both figures.
@@ -241,12 +241,12 @@ def check_caps(config: TaskConfig, plan: Plan) -> None:
 
 
 def command_line(command: str | Sequence[str]) -> str:
-    """A command as one would type it."""
+    """A command as it is typed in a shell."""
     return command if isinstance(command, str) else shlex.join(command)
 
 
 def _note_packages(plan: Plan, draft: Draft) -> None:
-    """Where nodes that install packages find them."""
+    """Writes the settings of package indexes for nodes that install packages."""
     if plan.options.get("python_spec") is None:
         return
     from flowlite.python_request import index_settings
@@ -258,7 +258,7 @@ def _note_packages(plan: Plan, draft: Draft) -> None:
 
 
 def _call(config: TaskConfig, draft: Draft) -> tuple[str, dict[str, Any]]:
-    """What people call it, and `AgentConfig.call` with paths on this machine."""
+    """The name to show for the function or command, and `AgentConfig.call` with paths on this machine."""
     if config.command is not None:
         text = command_line(config.command)
         shell = isinstance(config.command, str)
@@ -285,12 +285,12 @@ def _call(config: TaskConfig, draft: Draft) -> tuple[str, dict[str, Any]]:
     )
     text = call_text(bundle.function, call.args, call.kwargs)
     write_private(draft.paths.call_text, text.encode("utf-8", "replace"))
-    # On this machine the bundle lies as it would in the directory of a node.
+    # The bundle's directory is laid out here as on a node.
     return bundle.function, bundle.call_config(str(draft.paths.bundle))
 
 
 def _project(travelling: Travelling, home: Path, draft: Draft) -> dict[str, Any]:
-    """The files that travel, as they are now: what the call says of them."""
+    """Takes a snapshot of the files that are sent to nodes. Returns the entry "project" of the call."""
     from flowlite.bundle.project_snapshot import MANIFEST, take_snapshot
 
     target = draft.paths.bundle / MANIFEST
@@ -299,7 +299,7 @@ def _project(travelling: Travelling, home: Path, draft: Draft) -> dict[str, Any]
 
 
 def _name_of(function: str) -> str:
-    """A name for a task that was given none: of the script or module, else of the program or function."""
+    """A name for a task without one: that of the script or module, else of the program or function."""
     words = function.split()
     script = next((PurePath(word).stem for word in words if word.endswith(".py")), None)
     if script is None and "-m" in words[:-1]:
@@ -314,7 +314,7 @@ def _name_of(function: str) -> str:
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
-        # Ctrl-C reaches the main thread only.
+        # Python handles Ctrl-C in the main thread only.
         yield
         return
     held: list[tuple[int, FrameType | None]] = []

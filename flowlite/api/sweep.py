@@ -1,4 +1,4 @@
-"""Many tasks of one function: started a few at a time, results in the order of the calls."""
+"""Runs many tasks of one function, a few at a time, and yields their results in the order of the calls."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ R_co = TypeVar("R_co", covariant=True)
 
 POLL_SECONDS = 0.02
 MOST_TOGETHER = 100
-"""Tasks of a sweep that are launched together; each has a process that looks after it, also while it waits."""
+"""The most tasks of a sweep that are launched together. Each has its own supervisor process, even while it waits."""
 
 
 class Element(TypedDict):
-    """The place of a task among those that are launched together, as it stands in its plan's options["array"].
+    """The place of a task among tasks that are launched together, as stored in its plan's options["array"].
 
     Attributes:
-        id: Of the whole, the same for all.
-        index: Of this one; what a batch script calls SLURM_ARRAY_TASK_ID.
-        size: How many there are.
-        at_once: How many may run at a time; 0 for all.
+        id: Id of the array, the same for all its tasks.
+        index: Index of this task; SLURM_ARRAY_TASK_ID in a batch script.
+        size: Number of tasks in the array.
+        at_once: How many tasks may run at a time; 0 for all.
     """
 
     id: str
@@ -34,7 +34,7 @@ class Element(TypedDict):
 
 
 def together(indices: Sequence[int], at_once: int) -> list[list[Element]]:
-    """The places of tasks that are launched together, in lots that are launched one after the other."""
+    """Splits tasks into arrays of at most `MOST_TOGETHER`, which are launched one after the other."""
     lots = [indices[i : i + MOST_TOGETHER] for i in range(0, len(indices), MOST_TOGETHER)]
     found: list[list[Element]] = []
     for lot in lots:
@@ -44,20 +44,20 @@ def together(indices: Sequence[int], at_once: int) -> list[list[Element]]:
 
 
 class Running(Protocol[R_co]):
-    """What is needed of a task."""
+    """What `in_order` needs of a task."""
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, in whatever way."""
+        """Whether it has completed, failed or been cancelled."""
 
     def result(self) -> R_co:
-        """Its result; raises what it failed with."""
+        """Its result; raises the exception that it failed with."""
 
     def cancel(self) -> object:
-        """Asks for its end."""
+        """Requests its cancellation."""
 
     def wait(self, timeout: float) -> object:
-        """Waits for its end. Raises TaskTimeout."""
+        """Waits until it has ended. Raises TaskTimeout."""
 
 
 AnyTask = TypeVar("AnyTask", bound=Running[Any])
@@ -70,11 +70,11 @@ def in_order(
     return_exceptions: bool = False,
     on_interrupt: Callable[[list[AnyTask]], None] = lambda tasks: None,
 ) -> Iterator[Any]:
-    """Starts tasks, at most `max_concurrent` at a time, and gives their results in the order of `starts`.
+    """Starts tasks, at most `max_concurrent` at a time, and yields their results in the order of `starts`.
 
-    Starts nothing before the first result is asked for, and no more than twice `max_concurrent` ahead of the reader.
-    When one fails, or the reader leaves, or Ctrl-C is pressed, what still runs is cancelled: nobody would read it;
-    after Ctrl-C that is left to `on_interrupt`.
+    No task is started before the first result is asked for, and at most twice `max_concurrent` ahead of the reader. If
+    a task fails or the iterator is closed, the tasks that still run are cancelled. After Ctrl-C that is left to
+    `on_interrupt`.
     """
     waiting: deque[AnyTask] = deque()
     source = iter(starts)

@@ -1,4 +1,4 @@
-"""`Task`: one run seen from outside. It reads the store and the files of the task; the supervisor does the work."""
+"""`Task`: one run as the client sees it. It reads the store and the files of the task; the supervisor does the work."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 R_co = TypeVar("R_co", covariant=True)
 
-# How often the supervisor is looked after while somebody waits, in seconds.
+# Seconds between checks that the supervisor is alive, while a caller waits for the task.
 ENSURE_EVERY = 1.0
 
 
@@ -35,10 +35,10 @@ class Node:
     """One node of a task.
 
     Attributes:
-        rank: Node rank, or None for one that never got a rank or was replaced.
+        rank: Node rank, or None for a node that never got a rank or was replaced.
         id: The provider's id of the instance.
-        state: As the provider last told.
-        address: Where the other nodes reach it.
+        state: Its state as the provider last reported it.
+        address: The address at which the other nodes reach it.
         price_per_hour: US dollars.
         warm_until: Unix time until which it is, or was, kept for the next task; None if it is not.
     """
@@ -73,9 +73,9 @@ class Task(Generic[R_co]):
         return f"<Task {self.name} ({self.id}): {self.status}>"
 
     def __await__(self) -> Generator[Any, None, R_co]:
-        """`await task` gives what `result()` gives, without blocking the event loop and without a thread of its own.
+        """`await task` returns what `result()` returns, without blocking the event loop or using a thread of its own.
 
-        Cancelling it, as a time-out of `asyncio.wait_for` does, ends only the waiting: the task itself continues.
+        Cancelling it, as a timeout of `asyncio.wait_for` does, ends only the waiting: the task itself continues.
         """
         return self._result_async().__await__()
 
@@ -93,7 +93,7 @@ class Task(Generic[R_co]):
 
     @property
     def call(self) -> str:
-        """What it runs in full: the call with its arguments as one would write it, or the command line.
+        """What it runs in full: the call with its arguments as Python code, or the command line.
 
         Long values are shortened, and the values of its secrets are masked.
         """
@@ -105,7 +105,7 @@ class Task(Generic[R_co]):
             try:
                 text = paths.call_text.read_text("utf-8")
             except (OSError, UnicodeDecodeError):
-                # Of an earlier flowlite, or forgotten.
+                # The task is from an earlier flowlite, or its inputs were removed.
                 text = record.function
         return redact.of_file(paths.secrets)(text)
 
@@ -136,7 +136,7 @@ class Task(Generic[R_co]):
 
     @property
     def nodes(self) -> list[Node]:
-        """Its nodes by rank, those that were replaced before those that replaced them; last those without a rank."""
+        """Its nodes by rank, replaced nodes before their replacements; nodes without a rank come last."""
         found = [
             Node(
                 i.node_rank,
@@ -148,7 +148,7 @@ class Task(Generic[R_co]):
             )
             for i in self._session.store.instances(self.id)
         ]
-        # They come in the order of their launches.
+        # The store returns them in the order of their launches.
         return sorted(found, key=lambda node: (node.rank is None, node.rank))
 
     @property
@@ -166,7 +166,7 @@ class Task(Generic[R_co]):
 
     @property
     def cost_is_upper_bound(self) -> bool:
-        """Whether `estimated_cost` is an upper bound, because nobody saw when one of its nodes ended."""
+        """Whether `estimated_cost` is an upper bound, because the end of one of its nodes was not observed."""
         from flowlite.supervise.money.cost import is_upper_bound
 
         return is_upper_bound(self._session.store.instances(self.id))
@@ -216,7 +216,7 @@ class Task(Generic[R_co]):
     @property
     def record(self) -> TaskRecord:
         """Its row in the store."""
-        # Threads that wait for the same task must not put an older row over a newer one.
+        # Threads that wait for the same task must not replace a newer row by an older one.
         with self._reading:
             version = self._session.store.version()
             if version != self._version and not self._latest.final:
@@ -280,7 +280,7 @@ class Task(Generic[R_co]):
 
         Args:
             timeout: Seconds to wait at most; None for no limit.
-            show_logs: Show the task on standard error meanwhile; None for what the setting of that name says.
+            show_logs: Show the task on standard error meanwhile; None for the setting of that name.
 
         Raises:
             TaskTimeout: It had not ended after `timeout` seconds. The task itself continues.
@@ -292,7 +292,7 @@ class Task(Generic[R_co]):
         """As `wait`, for an event loop: `await asyncio.wait_for(task.wait_async(), 60)`.
 
         Args:
-            show_logs: Show the task on standard error meanwhile; None for what the setting of that name says.
+            show_logs: Show the task on standard error meanwhile; None for the setting of that name.
         """
         await self._final_async(show_logs, tell_end=True)
         return self
@@ -310,7 +310,7 @@ class Task(Generic[R_co]):
             timeout: Seconds to wait at most; None for no limit.
             allow_pickle: False loads no pickle at all: results that are not plain data are refused, and a worker's
                 exception is raised as `RemoteError`.
-            show_logs: Show the task on standard error meanwhile; None for what the setting of that name says.
+            show_logs: Show the task on standard error meanwhile; None for the setting of that name.
 
         Raises:
             TaskFailed: It failed. If a worker raised an exception, that exception is raised instead, as its own type.
@@ -428,7 +428,7 @@ class Task(Generic[R_co]):
             return there.connection.run(there.argv(command), timeout=timeout)
 
     def reach(self, node: int = 0) -> AbstractContextManager[NodeAccess]:
-        """A connection to a node, and how to run commands there; for `flow ssh`. Raises as `exec` does."""
+        """A connection to a node and the means to run commands there, for `flow ssh`. Raises as `exec` does."""
         from flowlite.api.node_access import access
 
         self._check_place(node, None)
@@ -437,7 +437,7 @@ class Task(Generic[R_co]):
     # Inside
 
     def _wait(self, timeout: float | None, show_logs: bool | None, *, tell_end: bool) -> None:
-        """As `wait`. `tell_end`: a failure is told here, since no exception will tell it."""
+        """As `wait`. With `tell_end`, a failure is shown here, since no exception will be raised for it."""
         from flowlite.display import waiting
 
         display = waiting.display_in_program(self, show_logs)
@@ -465,7 +465,7 @@ class Task(Generic[R_co]):
         import asyncio
 
         await self._final_async(None, tell_end=False)
-        # Files are read, and what a node still holds may be fetched.
+        # This reads files, and may fetch files from nodes.
         return await asyncio.to_thread(self.result, show_logs=False)
 
     def _closing(self) -> str:
@@ -484,7 +484,7 @@ class Task(Generic[R_co]):
         ranks: Sequence[int],
         show_logs: bool | None,
     ) -> list[Any]:
-        """What ranks returned, once the task has completed; raises what it failed with."""
+        """What the ranks returned, once the task has completed; raises the exception that it failed with."""
         self._wait(timeout, show_logs, tell_end=False)
         outcomes = self._outcomes(allow_pickle)
         error = self._error(outcomes)
@@ -495,7 +495,7 @@ class Task(Generic[R_co]):
         return [outcomes.of(rank).unwrap() for rank in ranks]
 
     def _error(self, outcomes: Outcomes) -> Exception | None:
-        """What the final task failed with. What its nodes still hold is fetched first, from those that answer now."""
+        """The exception of the final task. Missing results and logs are fetched first, from nodes that answer now."""
         from flowlite.api import late_results
         from flowlite.api.failures import exception_of
 

@@ -1,6 +1,6 @@
-"""A plain call of a decorated function outside of a gang: it finds the variables of a gang with one worker.
+"""Sets the variables of a gang with one worker for a plain call of a decorated function outside of a gang.
 
-Distributed code then runs in the caller's own process, for debuggers and unit tests.
+Distributed code can then run in the caller's own process, for debuggers and unit tests.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from flowlite.in_worker.on_node import LOCAL_TASK, on_a_node
 _ADDRESS = "127.0.0.1"
 _LAUNCHED = ("RANK", "WORLD_SIZE")
 _lock = threading.Lock()
-# How many calls are within a world of one now, and what their variables were before the first of them.
+# The number of calls that are in progress, and the values of the variables before the first of them.
 _calls = 0
 _before: dict[str, str | None] = {}
 
 
 @contextmanager
 def world_of_one(name: str) -> Iterator[None]:
-    """Sets the variables of a worker while the block runs, and puts back what was there before.
+    """Sets the variables of a worker while the block runs, and restores the previous values.
 
-    Nothing is set in a worker, or where another launcher has given this process a rank. Calls inside of one another, or
-    in several threads, share one world.
+    Nothing is set in a worker, or if another launcher has given this process a rank. Nested calls, and calls in several
+    threads, share one world.
 
     Args:
         name: Name of the function, for `FLOW_TASK_NAME`.
@@ -63,7 +63,7 @@ def _leave() -> None:
 
 
 def _variables(name: str) -> dict[str, str]:
-    """What the one worker of a gang on this machine finds, without what is only a default."""
+    """The variables of the one worker of a gang on this machine, without those that are only defaults."""
     from flowlite.node.worker.environment import DEFAULT, TABLE, WorkerPlace
 
     seat = WorkerPlace(
