@@ -2,11 +2,10 @@
 
     __main__.py                       runs flowlite_node.__main__.main()
     flowlite_node/**/*.py, *.pyc
-    packed/cloudpickle/*.py, *.pyc    for nodes that have none: `packed` is last in `sys.path`
+    packed/cloudpickle/*.py, *.pyc    for nodes without cloudpickle: `packed` is last in `sys.path`
     packed/flowlite/*.py, *.pyc       what modules that use the decorator need, for nodes without flowlite
 
-The bytecode is of the kind that is not checked against the source; Pythons of another minor version pass
-over it and use the source.
+The bytecode is not checked against the source (PEP 552). Pythons of another minor version ignore it and use the source.
 """
 
 from __future__ import annotations
@@ -38,26 +37,26 @@ from flowlite_node.__main__ import main
 if __name__ == "__main__":
     raise SystemExit(main())
 """
-# Flags of a .pyc (PEP 552): by hash of the source, not to be checked.
+# Flags of a .pyc (PEP 552): identified by the source's hash, which is not checked.
 _UNCHECKED_HASH = 0b01
-# Version 2 of marshal writes no references, whose places depend on what else the process holds.
+# Version 2 of marshal writes no references. References would make the bytes depend on other objects of the process.
 _MARSHAL = 2
 
 
 class AgentZip(NamedTuple):
-    """The agent's zipapp; the name of the file is its hash."""
+    """The agent's zipapp. The file is named by its hash."""
 
     path: Path
     sha256: str
 
 
 def build_agent_zip(home: Path) -> AgentZip:
-    """`home/agents/<sha256>.pyz`, made when the sources have changed since last time.
+    """Returns `home/agents/<sha256>.pyz`, which is rebuilt if the sources have changed.
 
     `python agent.pyz ...` runs `flowlite_node.__main__.main()`, whose int (or None) is the exit code.
 
     Raises:
-        StoreError: It cannot be written.
+        StoreError: The file cannot be written.
     """
     files = dict(_files())
     key = _key(files)
@@ -81,7 +80,7 @@ def build_agent_zip(home: Path) -> AgentZip:
 
 
 def _files() -> Iterator[tuple[str, str]]:
-    """(name in the zip, file on disk) of all Python files that go in."""
+    """Yields (name in the zip, file on disk) for all Python files of the zip."""
     for name, directory in (
         ("flowlite.node", "flowlite_node"),
         ("cloudpickle", "packed/cloudpickle"),
@@ -99,7 +98,7 @@ def _files() -> Iterator[tuple[str, str]]:
 
 
 def _sources(directory: str, name: str) -> Iterator[tuple[str, str]]:
-    """(name in the zip, file on disk) of the Python files of one package and of those below it."""
+    """Yields (name in the zip, file on disk) for the Python files of a package and its subpackages."""
     with os.scandir(directory) as entries:
         for entry in sorted(entries, key=lambda each: each.name):
             if entry.name.endswith(".py"):
@@ -109,7 +108,7 @@ def _sources(directory: str, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _key(files: dict[str, str]) -> str:
-    """Changes whenever a source does, judged by times and sizes."""
+    """A key that changes whenever the time or size of a source file does."""
     facts: list[object] = [_FORMAT, sys.version_info[:3]]
     for name, path in files.items():
         status = os.stat(path)
@@ -146,7 +145,7 @@ def _zip(files: dict[str, str]) -> bytes:
         add("__main__.py", _MAIN.encode(), zipfile.ZIP_STORED)
         for name, path in files.items():
             source = Path(path).read_bytes()
-            # Read at every start, so not packed; the source is read for tracebacks only.
+            # The bytecode is read at every start, so it is not compressed; the source is read for tracebacks only.
             add(f"{name}c", _bytecode(source, name), zipfile.ZIP_STORED)
             add(name, source, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()

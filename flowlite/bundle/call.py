@@ -1,23 +1,23 @@
-"""A call made portable: the function, its arguments and the source it needs, addressed by hash.
+"""Serialises a call: the function, its arguments and the source it needs, addressed by hash.
 
-How the function travels:
+How the function is sent:
 
-- by reference, when it belongs to a module that a node can import: an installed one, or one of the project,
-  whose source is snapshotted now (`source.py`). `call.bin` names module and function, and the node takes
-  the function out from under its decorator;
-- by reference to `__main__`, when it belongs to the program's own file: the file is snapshotted, the node loads it as
-  its main module, and what the program has changed since is laid over it (`main_program.py`);
-- by value otherwise (notebooks, lambdas, closures, modules whose file is not where their name says): its code and the
-  variables it captures are pickled, and modules of the project that it imports are snapshotted all the same.
+- by reference, if it belongs to a module that a node can import: an installed module, or one of the project, whose
+  source is snapshotted now (`source.py`). `call.bin` names module and function, and the node unwraps the decorated
+  function;
+- by reference to `__main__`, if it belongs to the program's own file: the file is snapshotted, the node loads it as its
+  main module, and then sets the variables that the program has changed since (`main_program.py`);
+- by value otherwise (notebooks, lambdas, closures, modules whose file does not match their name): its code and the
+  variables it captures are pickled. Modules of the project that it imports are snapshotted as well.
 
 `call.bin` is an envelope (`node/serialization/envelope.py`); its header is JSON:
 
     {"kind": "call", "format": 1, "python": [3, 11], "name": "train", "function": [module, qualified name] or null,
      "lines": {file name: source text of code that travels by value}, "main": {...} or null, "parts": [...]}
 
-and its first part is the pickle of (function or None, args, kwargs, names in `__main__`), the others are the memory of
+The first part is the pickle of (function or None, args, kwargs, names in `__main__`); the other parts are the memory of
 its arrays. "main" says what `__main__` is: a file of the snapshot "source" ({"kind": "file", "file", "source", "path",
-"module", "digest", "argv"}), or a module that takes what the pickle brings ({"kind": "names", "settings"}).
+"module", "digest", "argv"}), or a module that is filled with the names in the pickle ({"kind": "names", "settings"}).
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ _registering = threading.RLock()
 
 @dataclass(frozen=True)
 class Bundle:
-    """A call on disk, ready to be put on nodes.
+    """A serialised call on disk, ready to be sent to nodes.
 
     Attributes:
         path: `call.bin`.
-        sha256: Of the whole of `call.bin`; the node loads nothing before it has checked it.
+        sha256: Hash of `call.bin`, which the node checks before it loads anything.
         size: Bytes of `call.bin`.
-        python: Minor version it was made with, such as "3.11"; no other can load it.
+        python: Minor version of Python that made it, such as "3.11"; no other version can load it.
         function: Name of the function, for messages.
-        by_value: Whether the code itself is in the pickle, or imported on the node.
-        imports: Modules the fork server should import before it forks.
+        by_value: Whether the code itself is in the pickle; False if the node imports it.
+        imports: Modules that the fork server should import before it forks.
         sources: Snapshots, in the order of `sys.path`.
-        warnings: Texts already given as `BundleWarning`.
+        warnings: Texts that were already issued as `BundleWarning`.
         results: "any" or "plain".
         start: "auto", "fork" or "spawn".
     """
@@ -86,13 +86,13 @@ class Bundle:
     start: str
 
     def files(self) -> tuple[tuple[Path, str], ...]:
-        """Everything a node needs, as (path, sha256); the files keep their names on the node."""
+        """The files that a node needs, as (path, sha256). They keep their names on the node."""
         return ((self.path, self.sha256), *((s.path, s.sha256) for s in self.sources))
 
     def call_config(self, node_home: str = "") -> dict[str, Any]:
         """`AgentConfig.call` for a node that has `files()` in `node_home`.
 
-        Without it, the paths are relative to the node's directory.
+        With the default "", the paths are relative to the node's directory.
         """
         return {
             "kind": "function",
@@ -123,13 +123,13 @@ def build_bundle(
         fn: A function, or a flowlite `Function`, which is unwrapped.
         args: Positional arguments.
         kwargs: Keyword arguments.
-        directory: Made if it is not there.
-        results: What the function may return: "any", or "plain" for what the form that cannot execute has a place for.
-        start: How workers are started: "auto", "fork" from the fork server, "spawn".
+        directory: Created if it does not exist.
+        results: What the function may return: "any", or "plain" for plain data, whose format cannot execute code.
+        start: How workers are started: "auto", "fork" (from the fork server) or "spawn".
 
     Returns:
-        The bundle; for captured variables over 10 MB, and for tensors fetched from a device, a
-        `BundleWarning` was given.
+        The bundle. A `BundleWarning` is issued for captured variables over 10 MB, and for tensors that had to be copied
+        from a device.
 
     Raises:
         ArgumentError: The arguments do not fit the signature. Nothing has been written.
@@ -217,7 +217,7 @@ def _write_description(bundle: Bundle, path: Path) -> None:
 def _named(
     bound: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[tuple[str, Any]]:
-    """The arguments under the names the user knows them by."""
+    """The arguments with the names of their parameters, or `#1`, `#2` … if the signature is unknown."""
     return list((bound or {**{f"#{i + 1}": a for i, a in enumerate(args)}, **kwargs}).items())
 
 
@@ -229,7 +229,7 @@ def _pickle(
     project: Project,
     program: MainProgram | None,
 ) -> tuple[tuple[str, str] | None, pickling.Pickled]:
-    """The reference to the function, if it has one, and the pickle of the rest."""
+    """The reference to the function, if it is sent by reference, and the pickle of the rest."""
     reference = pickling.reference_of(raw)
     by_value: set[str] = set()
     if reference and not project.importable(sys.modules[reference[0]]):
@@ -243,7 +243,7 @@ def _pickle(
                 pickled = pickling.dumps(content, to_worker=True, program=program)
             except Exception as error:
                 raise BundleError(explain(arguments, raw, error)) from error
-        # What a node could not import has to travel by value as well; it may lead to more of the kind.
+        # Modules that a node could not import are sent by value, too; their code may use further ones.
         missing = {
             name
             for name in pickled.modules - by_value
@@ -256,9 +256,9 @@ def _pickle(
 
 @contextlib.contextmanager
 def _by_value(modules: set[str]) -> Iterator[None]:
-    """Let cloudpickle send these modules' functions and classes by value.
+    """Makes cloudpickle send the functions and classes of these modules by value.
 
-    Its registry is the process's, so bundles that need it are made one after the other.
+    Its registry belongs to the whole process, so bundles that need it are made one after the other.
     """
     if not modules:
         yield
@@ -300,14 +300,14 @@ def _size(value: Any) -> int:
     try:
         return pickling.dumps(value).size
     except Exception:
-        # On its own it may be what cannot be pickled; in the function it could.
+        # A value may be unpicklable alone although it could be pickled with the function.
         return 0
 
 
 def _codes(
     raw: Callable[..., Any], pickled: pickling.Pickled, project: Project
 ) -> list[tuple[types.CodeType, str]]:
-    """Code of the user's that will run, each with the package its relative imports count from."""
+    """The user's code that will run, each with the package that its relative imports start from."""
     own = [fn for fn in pickled.by_reference if project.owns(fn.__module__)]
     functions = [*pickled.by_value, *own]
     if isinstance(raw, types.FunctionType):
@@ -316,7 +316,7 @@ def _codes(
 
 
 def _program() -> MainProgram | None:
-    """The running program, where it has a file of Python."""
+    """The running program; None if it has no Python file."""
     file = note_main_file()
     if file is None:
         return None
@@ -371,7 +371,7 @@ def _lines(functions: Sequence[types.FunctionType], main: MainProgram | None) ->
 
 @contextlib.contextmanager
 def _writing(directory: Path) -> Iterator[None]:
-    """Take back what was written when something goes wrong, and say what it was."""
+    """Removes the files that the block wrote if it fails, and raises StoreError for an OSError."""
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         before = set(directory.iterdir())

@@ -1,4 +1,4 @@
-"""A call as one would write it, for people: `train(0.1, epochs=3)`."""
+"""A call as Python code, for display: `train(0.1, epochs=3)`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CUT = "…"
 
 
 class _Repr(reprlib.Repr):
-    """Values as Python writes them, in bounded time and space whatever they hold."""
+    """The repr of values, in bounded time and space."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class _Repr(reprlib.Repr):
 
 
 def call_text(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The call of a function with these arguments; what is beyond some thousand characters is left out, with a mark."""
+    """The call of a function with these arguments. Text beyond some thousand characters is replaced by a mark."""
     written = _Repr()
     shown = [_of(written, value) for value in args]
     shown += [f"{key}={_of(written, value)}" for key, value in kwargs.items()]

@@ -1,4 +1,4 @@
-"""The variables that a function brings along, and which part of a value cannot travel."""
+"""The variables that a function captures, and which part of a value cannot be pickled."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from flowlite.node.serialization import pickling
 from flowlite.node.serialization.safe import type_name
 
 _DEEPEST = 8
-# Of a large container only so many items are tried, to name the one at fault.
+# The most items of a container that are tried to find the one at fault.
 _MOST_ITEMS = 2000
 
-# What to do instead, by words in the name of the type.
+# Advice, by words in the name of the type.
 _HINTS = (
     (("lock", "RLock", "Condition", "Semaphore", "Event"), "make it inside the function"),
     (("generator", "coroutine"), "pass a list, or make it inside the function"),
@@ -31,7 +31,7 @@ _HINT = "make it inside the function, or pass what it is made from"
 
 
 class Capture(NamedTuple):
-    """A variable that travels with a function by value, and that function's name."""
+    """A variable that is sent with a function by value, and that function's name."""
 
     variable: str
     function: str
@@ -42,13 +42,13 @@ class Capture(NamedTuple):
 
 
 def captures(fn: types.FunctionType) -> Iterator[Capture]:
-    """Closure variables, globals in use and defaults of a function."""
+    """The closure variables, used globals and defaults of a function."""
     name = function_name(fn)
     for variable, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=False):
         try:
             yield Capture(variable, name, cell.cell_contents)
         except ValueError:
-            # Not assigned yet.
+            # The closure's cell is empty.
             continue
     for variable in sorted(scan.global_names(fn.__code__)):
         if variable in fn.__globals__:
@@ -69,7 +69,7 @@ def explain(
 ) -> str:
     """Why a call cannot be pickled.
 
-    Names the argument or the captured variable, the part of it at fault, and what to do.
+    The text names the argument or the captured variable, the part of it at fault, and what to do.
     """
     for name, value in arguments:
         if (problem := _problem(value)) is not None:
@@ -118,7 +118,7 @@ def _sentence(what: str, name: str, value: Any, problem: BaseException) -> str:
 
 
 def _culprit(path: str, value: Any, problem: BaseException) -> tuple[str, Any, BaseException]:
-    """Go down to the innermost part that cannot be pickled."""
+    """Finds the innermost part that cannot be pickled."""
     seen: set[int] = set()
     for _ in range(_DEEPEST):
         seen.add(id(value))
@@ -146,7 +146,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, types.MethodType):
         items = ((".__self__", value.__self__),)
     else:
-        # A copy: pickling may fill caches of the object.
+        # Copied, since pickling may add attributes (caches) to the object.
         items = ((f".{name}", item) for name, item in dict(getattr(value, "__dict__", {})).items())
     for count, item in enumerate(items):
         if count >= _MOST_ITEMS:

@@ -1,8 +1,8 @@
-"""Which global variables of a program may differ from what its file alone makes of them, read from its source.
+"""Finds, from a program's source, the global variables that may have changed since its file was loaded.
 
-A worker loads the file without what stands under `if __name__ == "__main__":`. What that code, or a function that it
-calls, may have assigned or changed since has to be sent. Everything else must not be: a rank or a device that the top
-level reads from the environment is another on the node.
+A worker loads the file without the code under `if __name__ == "__main__":`. Variables that this code, or a function
+that it calls, may have assigned or changed have to be sent. Others must not be sent: a rank or a device that the top
+level reads from the environment has another value on the node.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Changes:
     """Names of global variables.
 
     Attributes:
-        assigned: Bound anew by code that nodes do not run.
-        touched: Its value may have been changed in place: something of it was assigned, a method of it was called, or
-            it was handed to somebody.
-        everything: Any of them may have been bound anew, by way of `globals()` or `exec`.
+        assigned: Variables that are rebound by code that nodes do not run.
+        touched: Variables whose value may have been changed in place: an attribute or item was assigned, a method was
+            called, or the value was passed on.
+        everything: Whether any variable may have been rebound, since `globals()` or `exec` is used.
     """
 
     assigned: set[str] = field(default_factory=set)
@@ -34,7 +34,7 @@ class Changes:
 
 
 def changes_of(text: str) -> Changes:
-    """What code under `if __name__ == …` may have changed, with all functions of the file that it leads to."""
+    """What the code under `if __name__ == …`, and all functions of the file that it calls, may have changed."""
     tree = ast.parse(text)
     functions = _functions(tree)
     found = _Reader()
@@ -50,9 +50,9 @@ def changes_of(text: str) -> Changes:
 
 
 def _functions(tree: ast.Module) -> dict[str, list[ast.stmt]]:
-    """What a name that is used may lead to: the function or class itself, methods of that name, and what it decorates.
+    """What may run when a name is used: the function or class itself, methods of that name, and what it decorates.
 
-    A command of click or typer is run by calling the group that it was added to by its decorator.
+    Decorated functions count since a command of click or typer is run by calling the group that its decorator names.
     """
     found: dict[str, list[ast.stmt]] = {}
     for node in _top_level(tree.body):
@@ -70,7 +70,7 @@ def _functions(tree: ast.Module) -> dict[str, list[ast.stmt]]:
 
 
 def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements of a module, also those in branches and blocks."""
+    """The statements of a module, including those in branches and blocks."""
     for node in body:
         yield node
         if isinstance(node, ast.If | ast.Try | ast.With | ast.For | ast.While | ast.Match):
@@ -86,7 +86,7 @@ def _blocks(node: ast.stmt) -> Iterator[ast.stmt]:
 
 
 def _guarded(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """What only the program itself runs."""
+    """The code that only the program itself runs."""
     for node in _top_level(body):
         if isinstance(node, ast.If):
             if _asks_for_name(node.test):
@@ -106,7 +106,7 @@ def _asks_for_name(node: ast.expr) -> bool:
 
 
 class _Reader(ast.NodeVisitor):
-    """Collects names; `_local` are the names that are variables of a function that is being read."""
+    """Collects names. `_local` has the local variables of the functions that are being read."""
 
     def __init__(self) -> None:
         self.assigned: set[str] = set()
@@ -117,7 +117,7 @@ class _Reader(ast.NodeVisitor):
         self._inside = False
 
     def enter(self, node: ast.stmt) -> None:
-        """Read a function or class that is called."""
+        """Reads a function or class that is called."""
         self._inside = True
         if isinstance(node, ast.ClassDef):
             for each in node.body:
@@ -169,7 +169,7 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         if isinstance(node.func, ast.Attribute) and node.func.attr in _REMOTE:
-            # What runs on nodes changes nothing here.
+            # A call that runs on nodes changes nothing in this process.
             if not isinstance(node.func.value, ast.Name):
                 self.visit(node.func.value)
         elif isinstance(node.func, ast.Attribute | ast.Subscript):
@@ -184,7 +184,7 @@ class _Reader(ast.NodeVisitor):
             self.visit(each)
 
     def _chain(self, node: ast.Attribute | ast.Subscript, *, touches: bool) -> None:
-        """`name.a[b].c`: follow it to the name that it begins with."""
+        """Records the use of the name that `name.a[b].c` begins with."""
         inner: ast.expr = node
         while isinstance(inner, ast.Attribute | ast.Subscript):
             if isinstance(inner, ast.Subscript):
@@ -223,7 +223,7 @@ class _Reader(ast.NodeVisitor):
 
 
 def _variables(node: _Function) -> tuple[set[str], set[str]]:
-    """Names that a function binds, and names that it declares as global."""
+    """The names that a function binds, and those that it declares as global."""
     arguments = node.args
     stored = {
         each.arg

@@ -1,7 +1,7 @@
-"""What of a directory never travels: caches, virtual environments, and what an ignore file names.
+"""Which files are never sent: caches, virtual environments, and files that an ignore file names.
 
-A pattern is a shell pattern, one on a line of `.flowignore`. It names a file or a directory, by its name or by its path
-below the directory of the ignore file; with a directory goes all that is in it.
+`.flowignore` has one shell pattern per line. A pattern matches a file or a directory by its name, or by its path below
+the directory of the ignore file; a matched directory is left out with everything in it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 IGNORE_FILE = ".flowignore"
-# The last is where outputs of earlier tasks lie.
+# The last one has the outputs of earlier tasks.
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "flow-outputs"})
 _SKIPPED_SUFFIXES = (".pyc", ".pyo", ".egg-info")
 
 
 def read_patterns(root: str, name: str = IGNORE_FILE) -> list[str]:
-    """The patterns of an ignore file; none where there is no such file."""
+    """The patterns of an ignore file; empty if the file does not exist."""
     try:
         lines = Path(root, name).read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
@@ -27,7 +27,7 @@ def read_patterns(root: str, name: str = IGNORE_FILE) -> list[str]:
 
 
 def matches(below: str, patterns: Sequence[str]) -> bool:
-    """Whether a path, or a directory on the way to it, is named by a pattern."""
+    """Whether a pattern matches a path or one of its parent directories."""
     steps = below.split(os.sep)
     for pattern in patterns:
         for count in range(1, len(steps) + 1):
@@ -39,7 +39,7 @@ def matches(below: str, patterns: Sequence[str]) -> bool:
 
 
 def is_generated(name: str) -> bool:
-    """Whether a file or directory of this name can be made anew from others."""
+    """Whether a file or directory of this name is generated from others."""
     return name in _SKIPPED or name.endswith(_SKIPPED_SUFFIXES)
 
 
@@ -49,13 +49,13 @@ def is_environment(directory: str) -> bool:
 
 
 def is_skipped_directory(directory: str, name: str, below: str, patterns: Sequence[str]) -> bool:
-    """Whether a directory is left out with all that is in it.
+    """Whether a directory is left out with everything in it.
 
     Args:
-        directory: The directory that it lies in.
+        directory: Its parent directory.
         name: Its name.
         below: Its path below the directory of the ignore file.
-        patterns: Those of the ignore file.
+        patterns: The patterns of the ignore file.
     """
     return (
         name.startswith(".")

@@ -1,11 +1,11 @@
-"""What a node's fork server should import before it forks the ranks, read from the code that will run.
+"""Finds the modules that a node's fork server should import before it forks workers, from the code that will run.
 
-Importing is most of what starting costs (torch: seconds), so it is done once a node, while the gang
-gathers. It must not be more than what the workers would import themselves: every module costs time, and
-some must not be imported before a fork.
+Imports take most of the start-up time (torch: seconds), so they are done once per node, during the rendezvous. The fork
+server must not import more than the workers would: every module costs time, and some must not be imported before a
+fork.
 
-What the code reaches is taken from names: of the modules it imports, the functions and classes whose names
-occur in code that runs. That is more than what really runs, and little more in practice.
+Reachable code is found by name: of the modules that the code imports, those functions and classes count whose names
+occur in code that runs. That is more than what really runs, but little more in practice.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from collections.abc import Iterable
 from flowlite.bundle import scan
 from flowlite.bundle.project import Project
 
-# They start threads, open devices or hold locks while they are imported; a process forked afterwards can hang or fail.
-# Whoever imports one of these pulls in the rest of what it needs itself, in the worker.
+# Modules that start threads, open devices or hold locks when they are imported; a process that is forked afterwards can
+# hang or fail. Workers import them, and what these need in turn, themselves.
 _UNSAFE_BEFORE_FORK = """
     jax jaxlib flax optax chex equinox haiku orbax numpyro brax tensorflow tensorflow_datasets
     tensorflow_hub tensorflow_text tf_keras keras tensorboard ray grpc grpcio_tools horovod mpi4py deepspeed
@@ -29,15 +29,14 @@ _UNSAFE_BEFORE_FORK = """
     tkinter turtle gevent eventlet antigravity this
 """
 UNSAFE_BEFORE_FORK = frozenset(_UNSAFE_BEFORE_FORK.split())
-# Part of torch that imports one of the above.
+# Parts of torch that import one of the above.
 _UNSAFE_MODULES = ("torch.utils.tensorboard", "torch.utils.cpp_extension")
 
-# What torch imports only when it is used, by the name that shows the use. Seconds seen with torch 2.13 (CPU)
-# in a process that had imported torch: building any optimizer or DistributedDataParallel imports
-# torch._dynamo, 1.3 to 1.7 (with it imported, a constructor takes 0.01); importing FSDP takes 0.76, and who
-# uses it builds optimizers; torch.compile takes 1.5 for torch._dynamo, and 0.6 for its compiler at the first
-# call, which is left to the worker since it starts processes of its own. torch.distributed has come with
-# torch itself since 2.x.
+# Modules that torch imports only on use, by the name that shows the use. Seconds measured with torch 2.13 (CPU) in a
+# process that had imported torch: building any optimizer or DistributedDataParallel imports torch._dynamo, 1.3 to 1.7
+# (a constructor takes 0.01 afterwards); importing FSDP takes 0.76, and code that uses it builds optimizers;
+# torch.compile takes 1.5 for torch._dynamo, and 0.6 for its compiler at the first call, which is left to the worker
+# since it starts processes of its own. torch.distributed has come with torch itself since 2.x.
 LATE_IMPORTS: dict[str, tuple[str, ...]] = {
     "optim": ("torch._dynamo",),
     "DistributedDataParallel": ("torch._dynamo",),
@@ -45,7 +44,7 @@ LATE_IMPORTS: dict[str, tuple[str, ...]] = {
     "fully_shard": ("torch._dynamo", "torch.distributed.fsdp"),
 }
 _COMPILE = ("torch._dynamo",)
-# Trainers that build optimizers out of sight.
+# Trainers that build optimizers internally.
 _TRAINERS = frozenset({"lightning", "pytorch_lightning", "accelerate"})
 # The public names of flowlite are loaded on use.
 _FLOWLITE = ("flowlite", "flowlite.api.app")
@@ -57,12 +56,12 @@ def warm_imports(
     codes: Iterable[tuple[types.CodeType, str]],
     bodies: Iterable[tuple[types.CodeType, str]] = (),
 ) -> tuple[str, ...]:
-    """Names of installed modules to import, sorted.
+    """The sorted names of the installed modules to import.
 
     Args:
-        project: Tells the project's modules, which are never among them, from installed ones.
-        modules: Modules that loading the call imports.
-        codes: Code that will run, each with the package that its relative imports count from.
+        project: Distinguishes the project's modules, which are never included, from installed ones.
+        modules: Modules that are imported when the call is loaded.
+        codes: Code that will run, each with the package that its relative imports start from.
         bodies: Code of main modules that nodes load.
     """
     reach = _Reach(project)
@@ -78,24 +77,23 @@ def warm_imports(
 
 
 class _Reach:
-    """What runs: code objects, and the modules of the project that are imported on the way."""
+    """The code that will run: code objects, and the modules that they import."""
 
     def __init__(self, project: Project) -> None:
         self._project = project
         self.external: set[str] = set()
-        # Names that running code uses, and names that merely occur where a module's body runs (its own
-        # definitions, too).
+        # Names that running code uses, and names that merely occur in the bodies of modules (definitions included).
         self.names: set[str] = set()
         self.mentioned: set[str] = set()
         self.codes: list[types.CodeType] = []
         self._taken: set[types.CodeType] = set()
-        # By name, code that is there to be called once somebody uses the name.
+        # By name, functions that run only if the name is used.
         self._waiting: dict[str, list[tuple[types.CodeType, str]]] = {}
         self._modules: set[str] = set()
         self._fresh: list[str] = []
 
     def add_code(self, code: types.CodeType, package: str) -> None:
-        """A function that will run, with everything defined in it."""
+        """Adds a function that will run, with everything defined in it."""
         if code in self._taken:
             return
         for inner in scan.nested(code):
@@ -105,7 +103,7 @@ class _Reach:
             self._imports(inner, package, loaded=False)
 
     def add_module(self, name: str) -> None:
-        """A module that will be imported; of the project's its body runs, and its functions wait to be used."""
+        """Adds a module that will be imported. For a module of the project, its body is added as running code."""
         if not self._project.owns(name):
             self.external.add(name)
             return
@@ -114,7 +112,7 @@ class _Reach:
             self._add_own(".".join(parts[:count]))
 
     def settle(self) -> None:
-        """Follow names to the code they stand for, until there are no new ones."""
+        """Adds the functions of all names in use, until there are no new names."""
         while self._fresh:
             for code, package in self._waiting.pop(self._fresh.pop(), ()):
                 self.add_code(code, package)
@@ -129,7 +127,7 @@ class _Reach:
         self.add_body(code, self._project.package_of(name), loaded=name in sys.modules)
 
     def add_body(self, code: types.CodeType, package: str, *, loaded: bool) -> None:
-        """The code of a module: its body runs, and its functions wait to be used."""
+        """Adds the body of a module as running code. Its functions are added once their names are used."""
         for body in scan.class_bodies(code):
             self.codes.append(body)
             self.mentioned.update(body.co_names)
@@ -147,10 +145,10 @@ class _Reach:
         self._fresh += new
 
     def _imports(self, code: types.CodeType, package: str, *, loaded: bool) -> None:
-        """Take in the imports of one code object.
+        """Adds the imports of one code object.
 
-        Of a module that is loaded here, imports that did not happen (under TYPE_CHECKING, or of what is
-        missing) are passed over.
+        If its module is loaded in this process, imports that did not happen here (under TYPE_CHECKING, or of modules
+        that are not installed) are ignored.
         """
         for statement in scan.imports(code):
             name = statement.absolute(package)

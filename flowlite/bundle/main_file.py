@@ -1,7 +1,7 @@
 """The file of the running program, as it was when its first function was decorated.
 
-Nodes load it as their main module (`node/serialization/main_module.py`). An edit of the file while the program runs
-changes nothing of what later calls send.
+Nodes load it as their main module (`node/serialization/main_module.py`). Editing the file while the program runs does
+not change what later calls send.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class MainFile:
     Attributes:
         module: `__main__`.
         path: The file.
-        data: What it held.
+        data: Its content, as bytes.
         text: Its source.
-        sha256: Of what it held.
-        name: Name of the module, where it was started as one (`python -m`).
+        sha256: Hash of its content.
+        name: Name of the module, if it was started as one (`python -m`).
         argv: Arguments of the program, without its name.
-        started: Whether the program runs as a whole, so that code under `if __name__ == "__main__":` has run, too.
+        started: Whether the file was started as a program, so that its code under `if __name__ == "__main__":` runs.
     """
 
     module: types.ModuleType
@@ -47,12 +47,12 @@ class MainFile:
 
     @property
     def package(self) -> str:
-        """What relative imports in it count from."""
+        """The package that its relative imports start from."""
         return "" if self.name is None else self.name.rpartition(".")[0]
 
     @property
     def root(self) -> str:
-        """The directory that has to be in `sys.path` for it."""
+        """The directory that it needs in `sys.path`."""
         above = os.path.dirname(self.path)
         for _ in range(self.package.count(".") + 1 if self.package else 0):
             above = os.path.dirname(above)
@@ -60,7 +60,7 @@ class MainFile:
 
 
 def note_main_file() -> MainFile | None:
-    """The file of `__main__`; None where it has none, as in a notebook or an interactive session."""
+    """The file of `__main__`; None if it has none, as in a notebook or an interactive session."""
     global _noted
     main = sys.modules.get("__main__")
     if main is None:
@@ -71,12 +71,12 @@ def note_main_file() -> MainFile | None:
 
 
 def read_main_file(path: str, name: str | None, argv: Sequence[str]) -> MainFile:
-    """A file that will be loaded as the main module, and not started (`load_main`, node/serialization/main_module.py).
+    """Reads a file that will be loaded as the main module but not started (`node/serialization/main_module.py`).
 
     Raises:
         OSError: It cannot be read.
         SyntaxError: Its encoding is unknown.
-        UnicodeDecodeError: It is not in its encoding.
+        UnicodeDecodeError: It cannot be decoded with its encoding.
     """
     data = Path(path).read_bytes()
     return MainFile(
@@ -92,7 +92,7 @@ def read_main_file(path: str, name: str | None, argv: Sequence[str]) -> MainFile
 
 
 def set_main_file(file: MainFile) -> None:
-    """Note a file that was loaded as the main module, and not started."""
+    """Records a file that was loaded as the main module but not started."""
     global _noted
     _noted = replace(file, module=sys.modules["__main__"])
 

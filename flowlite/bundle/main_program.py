@@ -1,8 +1,9 @@
-"""What a call sends of the program's own file, and by which names a node finds it there (`__main__`).
+"""Decides what a call sends of the program's own file, which nodes load as `__main__`.
 
-A function or class of the file travels by name: the node loads the same file. With it go the global variables that it
-uses and that the file alone would not make so (`changes.py`). A function that is not in the file under its name (a
-lambda, a closure, one that was typed at a prompt) travels by value, with all that it uses.
+A function or class of the file is sent by name, since the node loads the same file. The global variables that it uses
+are sent with it if the program may have changed them since the file was loaded (`changes.py`). A function that the file
+does not have under its name (a lambda, a closure, one that was typed at a prompt) is sent by value, with everything
+that it uses.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from flowlite.node.serialization import pickling
 from flowlite.node.serialization.main_module import compile_main
 
 _NOTHING = object()
-# How deep lists and dictionaries are searched for functions of the program.
+# How many levels of lists and dictionaries are searched for functions of the program.
 _DEEPEST = 3
 _MOST_ITEMS = 1000
 _PLAIN = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, type(None))
 
 
 class MainProgram:
-    """The running program as nodes will see it.
+    """The running program, as nodes will load it.
 
     Attributes:
         file: Its file.
@@ -38,7 +39,7 @@ class MainProgram:
     """
 
     def __init__(self, file: MainFile) -> None:
-        """Raises SyntaxError where the file is no Python."""
+        """Raises SyntaxError if the file is not valid Python."""
         self.file = file
         self.namespace: dict[str, Any] = file.module.__dict__
         self.code = compile_main(file.text, file.path)
@@ -50,7 +51,7 @@ class MainProgram:
     # What is found by name
 
     def holds(self, value: Any) -> bool:
-        """Whether a node finds this very function or class in the file by its name."""
+        """Whether a node finds this same function or class in the file by its name."""
         name = getattr(value, "__qualname__", None)
         if not isinstance(name, str) or getattr(value, "__module__", None) != "__main__":
             return False
@@ -62,7 +63,7 @@ class MainProgram:
         return name in self._functions and self._is_code_of_file(name, value)
 
     def is_of_file(self, function: types.FunctionType) -> bool:
-        """Whether a function was made by code of the file, so that its globals are those of the file."""
+        """Whether a function is defined by code of the file, so that its globals are those of the file."""
         return (
             function.__globals__ is self.namespace
             and function.__code__.co_filename == self._filename
@@ -70,7 +71,7 @@ class MainProgram:
 
     @cached_property
     def _filename(self) -> str:
-        # As the interpreter calls the file; pdb and the like have other words for it.
+        # The name that the interpreter gives the file; under pdb and the like, it differs from the path.
         own = getattr(self.file.module, "__file__", None)
         return own if isinstance(own, str) else self.file.path
 
@@ -86,7 +87,7 @@ class MainProgram:
             code = getattr(function, "__code__", None)
             if code in self._functions[name]:
                 return True
-            # Decorators that keep what they decorate in sight.
+            # Decorators that use functools.wraps set `__wrapped__`.
             function, seen = getattr(function, "__wrapped__", None), seen + 1
         return False
 
@@ -115,7 +116,7 @@ class MainProgram:
     # What is sent with it
 
     def state_of(self, value: Any) -> dict[str, Any]:
-        """Global variables, by name, that must be set in the node's `__main__` for this function or class."""
+        """The global variables, by name, that the node must set in `__main__` for this function or class."""
         names: set[str] = set()
         self._follow(value, names, set(), 0)
         return {
@@ -125,7 +126,7 @@ class MainProgram:
         }
 
     def attributes_of(self, kind: type) -> dict[str, Any]:
-        """Plain attributes of a class of the file that may have been changed since."""
+        """The plain attributes of a class of the file that may have changed since the file was loaded."""
         if type(kind) is not type or kind.__qualname__ not in self._changes.touched:
             return {}
         return {
@@ -135,7 +136,7 @@ class MainProgram:
         }
 
     def must_send(self, name: str, value: Any) -> bool:
-        """Whether the value of a global variable may be another than the file alone makes it."""
+        """Whether a global variable may have another value than the one that loading the file gives it."""
         if name.startswith("__") and name.endswith("__"):
             return False
         raw = pickling.unwrap(value)
@@ -156,7 +157,7 @@ class MainProgram:
         return changes_of(self.file.text) if self.file.started else Changes()
 
     def _follow(self, value: Any, names: set[str], seen: set[int], depth: int) -> None:
-        """Collect the global names that code uses, and that the code it names uses in turn."""
+        """Collects the global names that a value's code uses, directly or through other code of the program."""
         value = pickling.unwrap(value)
         if id(value) in seen or depth > _DEEPEST:
             return
@@ -180,7 +181,7 @@ class MainProgram:
     # Where it is started from
 
     def refuse_top_level(self) -> None:
-        """Raises BundleError where the call is made by a line that nodes would come to as well."""
+        """Raises BundleError if the call is made by a line that nodes would execute as well."""
         if not self.file.started:
             return
         main_thread = threading.main_thread().ident
@@ -195,7 +196,7 @@ class MainProgram:
             frame = frame.f_back
 
     def _is_at_top_level(self, frame: types.FrameType) -> bool:
-        """Whether a frame is the program's own, at a place that the code for nodes has as well."""
+        """Whether a frame executes top-level code of the program that nodes execute as well."""
         return (
             frame.f_globals is self.namespace
             and frame.f_code.co_name == "<module>"
@@ -205,8 +206,8 @@ class MainProgram:
 
 
 def _position(frame: types.FrameType) -> tuple[int | None, ...]:
-    """Lines and columns of what a frame does now: `if __name__ == "__main__": f.remote()` may be one line."""
-    # An instruction takes two bytes.
+    """Lines and columns of a frame's current instruction. `if __name__ == "__main__": f.remote()` may be one line."""
+    # `f_lasti` is in bytes; an instruction takes two.
     return next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
 
 
@@ -232,7 +233,7 @@ def _stored(code: types.CodeType) -> Iterable[str]:
 
 
 def _is_immutable(value: Any) -> bool:
-    """Whether nothing in it can have been changed in place."""
+    """Whether a value cannot have been changed in place."""
     if hasattr(value, "__dict__"):
         return False
     try:

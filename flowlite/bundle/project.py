@@ -1,7 +1,7 @@
-"""Which modules belong to the user's project, and where they lie.
+"""Which modules belong to the user's project, and where their files are.
 
-A module is the project's when its file is neither in the standard library nor in a site-packages directory:
-nobody installs it on a node, so its source has to travel. Installed modules are the node's own business.
+A module belongs to the project if its file is neither in the standard library nor in a site-packages directory. It is
+not installed on nodes, so its source has to be sent. Installed modules are expected to be on the nodes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# Ours are brought to the node another way; debuggers live outside of site-packages and are nobody's project.
+# flowlite's own modules are sent in the agent's zip. Debuggers are outside of site-packages but belong to no project.
 NEVER_SENT = frozenset(
     {
         "flowlite",
@@ -39,7 +39,7 @@ class Top:
 
     Attributes:
         name: Its name.
-        root: The directory that has to be in `sys.path` for it.
+        root: The directory that it needs in `sys.path`.
         path: Its file, or its directory if it is a package.
         package: Whether it is a package.
     """
@@ -51,16 +51,16 @@ class Top:
 
 
 class Project:
-    """Looks modules up; remembers what it found, so one is made for each bundle."""
+    """Looks up modules. It caches what it finds, so each bundle uses a new one."""
 
     def __init__(self) -> None:
         self._tops: dict[str, tuple[Top, ...]] = {}
         self._codes: dict[str, types.CodeType | None] = {}
 
     def tops(self, name: str) -> tuple[Top, ...]:
-        """The project's top-level module that `name` lies in; empty where it is none of the project's.
+        """The project's top-level module that contains `name`; empty if the module does not belong to the project.
 
-        More than one for a namespace package with several directories.
+        Several for a namespace package with several directories.
         """
         top = name.partition(".")[0]
         if top not in self._tops:
@@ -68,11 +68,11 @@ class Project:
         return self._tops[top]
 
     def owns(self, name: str) -> bool:
-        """Whether the module is the project's."""
+        """Whether the module belongs to the project."""
         return bool(self.tops(name))
 
     def file(self, name: str) -> str | None:
-        """The source file of a module of the project (of a package its `__init__.py`), or None."""
+        """The source file of a module of the project (`__init__.py` for a package), or None."""
         for top in self.tops(name):
             steps = name.split(".")[1:]
             if not top.package:
@@ -93,19 +93,19 @@ class Project:
         )
 
     def code(self, name: str) -> types.CodeType | None:
-        """The code of a module of the project, from the interpreter's cache where there is one; it is not run."""
+        """The code of a module of the project, from the interpreter's cache if possible. The code is not run."""
         if name not in self._codes:
             path = self.file(name)
             self._codes[name] = None if path is None else _read_code(name, path)
         return self._codes[name]
 
     def package_of(self, name: str) -> str:
-        """What relative imports in the module count from."""
+        """The package that the module's relative imports start from."""
         path = self.file(name) or ""
         return name if os.path.basename(path) == "__init__.py" else name.rpartition(".")[0]
 
     def importable(self, module: types.ModuleType) -> bool:
-        """Whether a node could import this module: it is installed, or its file is where its name says."""
+        """Whether a node could import this module: it is installed, or its file is where its name implies."""
         name = module.__name__
         if name in NEVER_SENT or is_installed_module(module):
             return name not in ("__main__", "__mp_main__")
@@ -116,7 +116,7 @@ class Project:
         return found is not None and _same_file(found, own)
 
     def loaded(self) -> Iterator[tuple[str, str]]:
-        """(name, file) of the project's modules that this process has imported."""
+        """Yields (name, file) for the project's modules that this process has imported."""
         for name, module in list(sys.modules.items()):
             own = getattr(module, "__file__", None)
             if isinstance(own, str) and not is_installed_file(own) and self.owns(name):
@@ -139,7 +139,7 @@ def is_installed_module(module: types.ModuleType) -> bool:
 
 @functools.lru_cache(maxsize=8192)
 def is_installed_file(path: str) -> bool:
-    """Whether a file lies in the standard library, in a site-packages directory, or inside of an archive."""
+    """Whether a file is in the standard library, in a site-packages directory, or in an archive."""
     path = os.path.abspath(path)
     parts = path.split(os.sep)
     if "site-packages" in parts or "dist-packages" in parts:
@@ -193,7 +193,7 @@ def _read_code(name: str, path: str) -> types.CodeType | None:
     try:
         return importlib.machinery.SourceFileLoader(name, path).get_code(name)
     except (SyntaxError, OSError, ValueError, ImportError):
-        # The node will say what is wrong with it, should it ever be imported.
+        # If the module is ever imported on the node, the error is reported there.
         return None
 
 

@@ -1,13 +1,13 @@
-"""Which files of a project travel to its nodes.
+"""Which files of a project are sent to its nodes.
 
-The project of a directory is the nearest one, from it upwards, that has a `pyproject.toml` or a `.git`; where there is
-none, it is the directory itself. The home directory, those above it, FLOW_HOME, and directories that all may write to
-are never a project.
+The project's root is the nearest directory, from the given one upwards, that has a `pyproject.toml` or a `.git`; if
+there is none, it is the given directory itself. The home directory, the directories above it, FLOW_HOME, and
+directories that all users may write to are never a project.
 
-In a git repository the files travel that git tracks or would track; elsewhere all whose names do not begin with a dot
-and that the `.gitignore` and `.flowignore` in the root do not name. Never: the repository itself, what can be made anew
-(caches, virtual environments, `node_modules`), FLOW_HOME, what `.flowignore` names, and `.env` files that git does not
-track.
+In a git repository, the files that git tracks or would track are sent. Elsewhere, all files are sent whose names do not
+begin with a dot and that the `.gitignore` and `.flowignore` in the root do not name. Never sent are: the repository
+itself, generated files (caches, virtual environments, `node_modules`), FLOW_HOME, files that `.flowignore` names, and
+`.env` files that git does not track.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from flowlite.settings.private_files import directories_above
 _MARKERS = ("pyproject.toml", ".git")
 MOST_FILES = 50_000
 _GIT_SECONDS = 60.0
-# Those would let git look at another repository than that of the directory.
+# These would make git use another repository than that of the directory.
 _GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
 
 
 @dataclass(slots=True)
 class Listing:
-    """What travels of a project, by path below its root, with "/".
+    """The parts of a project that are sent, by path below its root, with "/".
 
     Attributes:
         root: The project's directory.
         files: Each regular file with its size.
-        links: Each symbolic link with its target, which lies in the project and is relative.
-        directories: Those in which nothing lies.
-        left_out: What lies there and does not travel, with the reason; a directory stands for all that is in it.
+        links: Each symbolic link with its target, which is relative and inside the project.
+        directories: The empty directories.
+        left_out: What is not sent, with the reason; a directory stands for everything in it.
     """
 
     root: str
@@ -54,11 +54,11 @@ class Listing:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """The size of all files in bytes."""
         return sum(self.files.values())
 
     def has(self, path: str) -> bool:
-        """Whether a path below the root will be there on a node, as a file, a link or a directory."""
+        """Whether a path below the root will exist on a node, as a file, a link or a directory."""
         if path in (".", "") or path in self.files or path in self.links:
             return True
         inside = f"{path}/"
@@ -68,7 +68,7 @@ class Listing:
         )
 
     def why_not(self, path: str) -> str:
-        """The reason for which a path below the root does not travel."""
+        """The reason why a path below the root is not sent."""
         steps = path.split("/")
         for count in range(1, len(steps) + 1):
             if why := self.left_out.get("/".join(steps[:count])):
@@ -77,7 +77,7 @@ class Listing:
 
 
 def find_root(directory: str) -> str | None:
-    """The root of the project that a directory lies in; None where it is in no project."""
+    """The root of the project that a directory belongs to; None if it belongs to none."""
     here = Path(directory).resolve()
     if not _may_be_project(here):
         return None
@@ -88,13 +88,13 @@ def find_root(directory: str) -> str | None:
 
 
 def in_repository(root: str) -> bool:
-    """Whether a directory lies in the work tree of a git repository."""
+    """Whether a directory is in the work tree of a git repository."""
     here = Path(root)
     return any(os.path.lexists(at / ".git") for at in (here, *directories_above(here)))
 
 
 def list_files(root: str) -> Listing:
-    """What travels of a project.
+    """Lists what is sent of a project.
 
     Raises:
         BundleError: A directory cannot be read, git cannot list it, or there are too many files.
@@ -105,7 +105,7 @@ def list_files(root: str) -> Listing:
     patterns = [*ignoring.read_patterns(root), glob.escape(ours)]
     for path, why in _candidates(root, patterns):
         if path == ignoring.IGNORE_FILE and not why:
-            # It says what travels; nothing on a node reads it. Git's own files travel as all others.
+            # Only this module reads the ignore file, so nodes do not need it. Git's own ignore files are sent.
             continue
         _add(listing, path, "it is FLOW_HOME" if path == ours else why)
         if len(listing.files) > MOST_FILES:
@@ -124,7 +124,7 @@ def _may_be_project(directory: Path) -> bool:
 
 
 def _candidates(root: str, patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(path below the root, why it is left out or "") of everything that might travel."""
+    """Yields (path below the root, the reason why it is left out or "") for everything that might be sent."""
     if in_repository(root) and shutil.which("git") is not None:
         yield from _of_git(root, "", patterns)
     else:
@@ -135,7 +135,7 @@ def _candidates(root: str, patterns: Sequence[str]) -> Iterator[tuple[str, str]]
 
 
 def _of_git(root: str, below: str, patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """What a repository has below a directory of the project, with the repositories inside of it."""
+    """The files of a repository below a directory of the project, including those of nested repositories."""
     directory = os.path.join(root, below)
     tracked = set(_ask_git(directory, "--cached"))
     others = set(_ask_git(directory, "--others", "--exclude-standard", "--directory")) - tracked
@@ -166,7 +166,7 @@ def _of_git(root: str, below: str, patterns: Sequence[str]) -> Iterator[tuple[st
 
 
 def _of_inner(root: str, path: str, patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """A submodule, or another repository inside of this one."""
+    """The files of a submodule, or of another nested repository."""
     if os.path.lexists(os.path.join(root, path, ".git")):
         yield from _of_git(root, path, patterns)
     else:
@@ -176,7 +176,7 @@ def _of_inner(root: str, path: str, patterns: Sequence[str]) -> Iterator[tuple[s
 def _of_untracked(
     root: str, path: str, patterns: Sequence[str], never: set[str]
 ) -> Iterator[tuple[str, str]]:
-    """A directory of which git tracks nothing: its files, less what is ignored, and its empty directories."""
+    """The files and empty directories, except ignored ones, of a directory of which git tracks nothing."""
     for name in sorted(_ask_git(os.path.join(root, path), "--others", "--exclude-standard")):
         inner = _join(path, name.rstrip("/"))
         if name.endswith("/"):
@@ -293,7 +293,7 @@ def _add(listing: Listing, path: str, why: str) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR):
             raise BundleError(f"{full} cannot be read: {error.strerror}") from error
-        # Git tracks it, and it was deleted here.
+        # The file is tracked by git but was deleted here.
         return
     if stat.S_ISREG(found.st_mode):
         listing.files[path] = found.st_size
@@ -310,10 +310,10 @@ def _add(listing: Listing, path: str, why: str) -> None:
 
 
 def _target_inside(root: str, path: str) -> str | None:
-    """What a link points to, relative to where it lies; None where that is outside of the project."""
+    """The target of a link, relative to the link's directory; None if it is outside of the project."""
     where = os.path.dirname(os.path.join(root, path))
     target = os.path.join(where, os.readlink(os.path.join(root, path)))
-    # A link on the way may lead out as well.
+    # A link in the target's path may lead out of the project, too.
     for each in (os.path.normpath(target), os.path.realpath(target)):
         if os.path.commonpath([root, each]) != root:
             return None
@@ -328,13 +328,13 @@ def _join(directory: str, name: str) -> str:
 
 
 def largest(files: Iterable[tuple[str, int]], most: int = 3) -> str:
-    """The largest of these files, with their sizes."""
+    """The largest of these files with their sizes, as text."""
     ranked = sorted(files, key=lambda each: (-each[1], each[0]))[:most]
     return ", ".join(f"{path} ({size_in_words(size)})" for path, size in ranked)
 
 
 def size_in_words(size: int) -> str:
-    """A number of bytes as people read it."""
+    """A number of bytes as text with a unit."""
     for unit, width in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= width:
             return f"{size / width:.1f} {unit}"

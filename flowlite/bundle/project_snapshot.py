@@ -1,8 +1,8 @@
-"""The snapshot of a project's files that a task keeps, so that an edit after submission changes nothing.
+"""The snapshot of a project's files that a task keeps, so that an edit after submission does not affect it.
 
-Contents lie under their hash in `FLOW_HOME/files`, once for all tasks, and the task has a manifest that names them
-(`node/project_files/manifest.py`). A file that has not changed since it was last read, as its times and its size say,
-is not read again: `FLOW_HOME/files/index-…` remembers the hashes of each project.
+Contents are stored under their hash in `FLOW_HOME/files`, once for all tasks, and each task has a manifest that names
+them (`node/project_files/manifest.py`). A file whose times and size have not changed since it was last read is not read
+again: `FLOW_HOME/files/index-…` has the hashes of each project's files.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from flowlite.settings.private_files import write_private
 
 _BLOCK = 1 << 20
 _TRIES = 3
-# A file may be changed once more within the same tick of its file system's clock.
+# A file may change again within the same tick of its file system's clock, so recent changes are not trusted.
 _SETTLED_SECONDS = 2.0
 MANIFEST = "project.json"
-"""Its name among the files of a task."""
+"""Name of the manifest among the files of a task."""
 KEPT_SECONDS = 14 * 86400.0
-"""How long a content is kept that no task has used."""
+"""How long a content is kept after a task has last used it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class Snapshot:
     """The manifest of a task on this machine.
 
     Attributes:
-        path: Its file.
+        path: The manifest's file.
         sha256: The hash of that file.
-        files: How many files travel.
-        size: Their bytes.
+        files: Number of files that are sent.
+        size: Their size in bytes.
     """
 
     path: Path
@@ -53,12 +53,12 @@ class Snapshot:
 def take_snapshot(
     home: Path, listing: Listing, others: Mapping[str, Path], target: Path
 ) -> Snapshot:
-    """Copies what is new to FLOW_HOME, and writes the manifest.
+    """Copies new contents to FLOW_HOME, and writes the manifest.
 
     Args:
         home: FLOW_HOME.
-        listing: What travels of the project.
-        others: Files from elsewhere, by the path that they get below the project's root, in place of the project's own.
+        listing: What is sent of the project.
+        others: Files from elsewhere, by their path below the project's root. They replace the project's own files.
         target: Where the manifest is written.
 
     Raises:
@@ -90,10 +90,13 @@ def take_snapshot(
 
 
 def remove_unused(home: Path, manifests: Iterable[Path], *, dry_run: bool = False) -> int:
-    """Removes contents that no task has used for `KEPT_SECONDS`, but for those of manifests. Gives their bytes.
+    """Removes contents that no task has used for `KEPT_SECONDS` and that no given manifest names.
 
     Args:
         dry_run: Only count them.
+
+    Returns:
+        The bytes of the removed contents.
     """
     needed: set[str] = set()
     for path in manifests:
@@ -112,11 +115,11 @@ def remove_unused(home: Path, manifests: Iterable[Path], *, dry_run: bool = Fals
 
 
 class _Deleted(Exception):
-    """The file is not there any more."""
+    """The file no longer exists."""
 
 
 class _Store:
-    """The contents in FLOW_HOME, and the hashes of one project's files as they were when last read."""
+    """The contents in FLOW_HOME, and the hashes of one project's files from the last time that they were read."""
 
     def __init__(self, directory: Path, root: str) -> None:
         self._directory = directory
@@ -132,7 +135,7 @@ class _Store:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def add(self, path: str, source: Path) -> Entry:
-        """Makes sure that the content of a file is here."""
+        """Stores the content of a file, unless it is stored already."""
         try:
             return self._add(path, source)
         except FileNotFoundError as error:
@@ -145,7 +148,7 @@ class _Store:
             ) from error
 
     def close(self) -> None:
-        """Remembers the hashes for the next task of this project."""
+        """Saves the hashes for the next task of this project."""
         with contextlib.suppress(OSError):
             write_private(self._index, json.dumps(self._seen).encode())
 
@@ -169,7 +172,7 @@ class _Store:
         )
 
     def _use(self, sha256: str, size: int) -> bool:
-        """Whether a content is here; from now on it counts as used."""
+        """Whether a content is stored. If so, it is marked as used now."""
         place = self._directory / sha256
         try:
             if place.stat().st_size != size:
@@ -180,9 +183,9 @@ class _Store:
         return True
 
     def _copy(self, source: Path) -> tuple[str, int, os.stat_result]:
-        """Reads a file, and puts its content under its hash, unless it is there. Gives hash, size and facts before."""
+        """Reads a file and stores its content unless it is stored already. Returns hash, size and the stat result."""
         digest, size = hashlib.sha256(), 0
-        # Opening must not wait for somebody at the other end, should it have become a pipe meanwhile.
+        # With O_NONBLOCK, opening does not block if the file has been replaced by a pipe.
         descriptor = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with io.FileIO(descriptor, "rb") as file:
             facts = os.fstat(descriptor)

@@ -1,4 +1,4 @@
-"""What a worker left behind, read on the client: a value, or the exception it ended with."""
+"""Reads a worker's result file on the client: a value, or the exception that the worker ended with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Outcome:
 
     Attributes:
         value: What the function returned; None if it raised.
-        exception: What it ended with: the worker's own exception, of its own type where that can be rebuilt here, else
+        exception: The exception that the worker ended with, of its own type if that can be rebuilt here, else
             `RemoteError`; `TaskFailed` for kinds "load" and "result".
         kind: "value", or what failed: "exception" (the function), "load" (loading the call), "result"
             (sending its value back).
@@ -27,7 +27,7 @@ class Outcome:
     kind: str = "value"
 
     def unwrap(self) -> Any:
-        """The value, or raise the exception."""
+        """Returns the value, or raises the exception."""
         if self.exception is not None:
             raise self.exception
         return self.value
@@ -43,21 +43,21 @@ def load_result(
     task_id: str,
     attempt: int,
 ) -> Outcome:
-    """Read the result file of one rank. The integrity hash in the file is checked before anything is loaded.
+    """Reads the result file of one rank. The integrity hash in the file is checked before anything is loaded.
 
     Args:
         path: The file.
-        allow_pickle: Without it a pickled value is refused, and exceptions come as `RemoteError`: nothing
-            in the file can run code. It has no default, so that whoever reads a file decides.
-        node: For messages, as the others.
+        allow_pickle: If False, a pickled value is refused and exceptions become `RemoteError`, so that nothing in the
+            file can run code. It has no default, so that each caller decides.
+        node: Node rank; for messages, as are the following.
         rank: Global rank.
         task_name: Name of the task.
         task_id: Its id.
         attempt: Its attempt, from 1.
 
     Raises:
-        ResultUnavailable: The file is missing, cut off or damaged, or it is a pickle and that is refused or
-            fails to load.
+        ResultUnavailable: The file is missing, cut off or damaged, or it holds a pickle that is refused or fails to
+            load.
     """
     place = f"node {node}, rank {rank} of task {task_name} ({task_id}), attempt {attempt}"
     try:
@@ -70,14 +70,14 @@ def load_result(
 
 
 def _exception(found: OutcomeFile, place: str, task_id: str) -> BaseException:
-    """The worker's exception with its traceback as cause and a note on where it comes from."""
+    """The worker's exception, with its traceback as the cause and a note on where it was raised."""
     error: BaseException
     if found.kind != "exception":
         error = TaskFailed(found.message, task_id=task_id)
     elif isinstance(found.exception, Exception):
         error = found.exception
     else:
-        # What is no Exception (KeyboardInterrupt, CancelledError) would mean something else here.
+        # A BaseException such as KeyboardInterrupt or CancelledError would act on this program.
         text = f"{found.type}: {found.message}" if found.message else found.type
         error = RemoteError(text, type_name=found.type, remote_traceback=found.traceback)
         error.task_id = task_id

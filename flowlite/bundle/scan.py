@@ -1,4 +1,4 @@
-"""What code imports and uses, read from its bytecode without running it."""
+"""Finds what code imports and uses, from its bytecode, without running it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 
 
 class Import(NamedTuple):
-    """One import statement: `from <dots><module> import <names>`, or `import <module>` (no names)."""
+    """One import statement: `from <dots><module> import <names>`, or `import <module>` (without names)."""
 
     dots: int
     module: str
     names: tuple[str, ...]
 
     def absolute(self, package: str) -> str:
-        """The module's full name, for code in `package`; "" where the dots lead nowhere."""
+        """The module's full name, for code in `package`; "" if the dots lead above the top-level package."""
         if not self.dots:
             return self.module
         parents = package.split(".") if package else []
@@ -34,7 +34,7 @@ class Import(NamedTuple):
 
 
 def nested(code: types.CodeType) -> Iterator[types.CodeType]:
-    """The code and all code defined in it."""
+    """The code object and all code objects nested in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -42,16 +42,16 @@ def nested(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def class_bodies(code: types.CodeType) -> Iterator[types.CodeType]:
-    """The code of a module and of the classes in it: what runs when it is imported, functions aside."""
+    """The code of a module and of the classes in it, which runs when the module is imported."""
     yield code
     for constant in code.co_consts:
-        # A class body, unlike a function, has no fast locals of its own.
+        # 0x2 is CO_NEWLOCALS, which functions have and class bodies have not.
         if isinstance(constant, types.CodeType) and not constant.co_flags & 0x2:
             yield from class_bodies(constant)
 
 
 def imports(code: types.CodeType) -> Iterator[Import]:
-    """The imports of one code object (not of code defined in it)."""
+    """The imports of one code object, without those of nested code."""
     raw = code.co_code
     operations = raw[::2]
     at = operations.find(_IMPORT_NAME)
@@ -65,13 +65,13 @@ def imports(code: types.CodeType) -> Iterator[Import]:
 
 
 def all_imports(code: types.CodeType) -> Iterator[Import]:
-    """The imports of the code and of all code defined in it."""
+    """The imports of the code object and of all code nested in it."""
     for inner in nested(code):
         yield from imports(inner)
 
 
 def global_names(code: types.CodeType) -> set[str]:
-    """Names that the code, and code defined in it, looks up as globals."""
+    """The names that the code object, and code nested in it, look up as globals."""
     found = set()
     for inner in nested(code):
         found |= {i.argval for i in dis.get_instructions(inner) if i.opname in _GLOBALS}
@@ -79,7 +79,7 @@ def global_names(code: types.CodeType) -> set[str]:
 
 
 def uses_attribute(code: types.CodeType, owner: str, attribute: str) -> bool:
-    """Whether `owner.attribute` is written in this code object."""
+    """Whether the code object has the expression `owner.attribute`."""
     if owner not in code.co_names or attribute not in code.co_names:
         return False
     last = ""
@@ -91,7 +91,7 @@ def uses_attribute(code: types.CodeType, owner: str, attribute: str) -> bool:
 
 
 def _operand(raw: bytes, at: int) -> tuple[int, int]:
-    """The operand of the instruction at word `at`, and the word before the instruction (its prefixes counted to it)."""
+    """The operand of the instruction at word `at`, and the word before it and its EXTENDED_ARG prefixes."""
     operand, shift, before = raw[2 * at + 1], 8, at - 1
     while before >= 0 and raw[2 * before] == _EXTENDED_ARG:
         operand |= raw[2 * before + 1] << shift

@@ -1,4 +1,4 @@
-"""Whether a call fits its function, and what the function really is under its decorator."""
+"""Checks a call against its function's signature, and unwraps decorated functions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 def raw_function(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The user's own function under a flowlite `Function`.
+    """The user's own function inside a flowlite `Function`.
 
-    A `Function` is known by its class: attribute `__flowlite_function__ = True`, with the user's function in
-    `__wrapped__`. Other decorators stay where they are, since they are part of what the user wants to run.
+    A `Function` is recognised by the class attribute `__flowlite_function__ = True`; it has the user's function in
+    `__wrapped__`. Other decorators are kept, since they are part of what the user wants to run.
     """
     raw: Callable[..., Any] = unwrap(fn)
     return raw
@@ -33,14 +33,14 @@ def function_name(fn: Callable[..., Any]) -> str:
 def bind(
     fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> inspect.BoundArguments | None:
-    """Check a call against the function's signature.
+    """Checks a call against the function's signature.
 
     Returns:
-        The bound arguments (defaults not applied), or None where the function has no readable signature
-        (some built-ins).
+        The bound arguments (defaults not applied), or None if the function has no readable signature (some built-ins).
 
     Raises:
-        ArgumentError: With the signature in the message, and the nearest right name for a keyword that does not exist.
+        ArgumentError: The call does not fit. The message has the signature, and the most similar name for an unknown
+            keyword.
     """
     fn = raw_function(fn)
     try:
@@ -54,7 +54,7 @@ def bind(
         problem, hint = f"{error}", ""
     named = [p.name for p in signature.parameters.values() if p.kind in _BY_NAME]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    # A misspelt keyword comes first, since what is missing is missing because of it.
+    # A misspelt keyword is reported first, since it may be why another argument is missing.
     for keyword in () if takes_any else kwargs:
         if keyword not in named:
             problem = f"got an unexpected keyword argument {keyword!r}"

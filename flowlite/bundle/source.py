@@ -1,16 +1,15 @@
-"""The snapshot of the project's source that travels with a call, so that an edit after submission changes nothing.
+"""The snapshot of the project's source that is sent with a call, so that an edit after submission does not affect it.
 
-What is taken, for every module that the call can reach through imports, those inside of functions included:
+It has, for every module that the call can reach through imports (those inside functions included):
 
-- of a package, the whole tree of its top-level package, data files too;
-- of a single file (a script beside which others lie), the Python files beside it and the packages beside it
-  (Python files only);
-- the program's own file, as it was when it was started, where the node loads it as its main module;
-- and the files of all other project modules that are loaded now, for what is imported by computed names.
+- for a package, the whole tree of its top-level package, data files included;
+- for a single file (such as a script), the Python files and the packages beside it (Python files only);
+- the program's own file, as it was when the program started, if the node loads it as its main module;
+- the files of all other project modules that are loaded now, since modules may be imported by computed names.
 
-Never taken: hidden directories, caches, virtual environments, `node_modules`, and what `.flowignore` in the
-root names (one shell pattern a line). There is one zip for each directory of `sys.path` concerned; the same
-source always gives the same zip.
+It never has hidden directories, caches, virtual environments, `node_modules`, or files that `.flowignore` in the root
+names (one shell pattern per line). There is one zip for each directory of `sys.path` concerned. The same source always
+gives the same zip.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from flowlite.errors import BundleError
 
 MOST_FILES = 10_000
 MOST_BYTES = 128 * 1024 * 1024
-# Packing takes longer than sending below this.
+# Below this size in bytes, compressing takes longer than sending.
 _PACK_FROM = 4 * 1024 * 1024
 
 
@@ -50,7 +49,7 @@ class Source:
         path: The zip.
         sha256: Its hash.
         size: Its size in bytes.
-        root: The directory that it was taken of.
+        root: The directory that it was taken from.
     """
 
     path: Path
@@ -62,12 +61,12 @@ class Source:
 def reachable(
     project: Project, modules: Iterable[str], codes: Iterable[tuple[types.CodeType, str]]
 ) -> set[str]:
-    """Names of the project's modules that can be imported from here.
+    """The names of the project's modules that the given modules and code can reach through imports.
 
     Args:
-        project: Where to look.
-        modules: Modules to begin with (others than the project's are passed over).
-        codes: Code that travels by value, each with the package that its relative imports count from.
+        project: Where modules are looked up.
+        modules: Modules to begin with; those that do not belong to the project are ignored.
+        codes: Code that is sent by value, each with the package that its relative imports start from.
     """
     left = [name for name in modules if project.owns(name)]
     for code, package in codes:
@@ -88,10 +87,10 @@ def reachable(
 def snapshot(
     project: Project, modules: Iterable[str], directory: Path, main: MainFile | None = None
 ) -> tuple[Source, ...]:
-    """Write a zip for each root into `directory`, in the order of `sys.path`; with the program's file, if given.
+    """Writes a zip for each root into `directory`, in the order of `sys.path`; with the program's file, if given.
 
     Raises:
-        BundleError: The source is beyond the limits, or cannot be read.
+        BundleError: The source is too large, or cannot be read.
     """
     roots = _files(project, modules)
     own: dict[str, bytes] = {}
@@ -117,7 +116,7 @@ def _imported(project: Project, code: types.CodeType, package: str) -> Iterator[
 
 
 def _files(project: Project, modules: Iterable[str]) -> dict[str, dict[str, str]]:
-    """By root: name in the zip -> file."""
+    """The files to send: root -> name in the zip -> file."""
     roots: dict[str, dict[str, str]] = {}
     tops = {top for name in modules for top in project.tops(name)}
     if not tops:
@@ -189,7 +188,7 @@ def _check_limits(root: str, files: dict[str, str]) -> None:
 
 
 def _write(root: str, files: dict[str, str], directory: Path, own: dict[str, bytes]) -> Source:
-    """`own` are the contents of files that are not sent as they lie on the disk now."""
+    """Writes the zip of one root. `own` has the contents of files that are not read from the disk."""
     import zipfile
 
     contents = {}

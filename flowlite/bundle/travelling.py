@@ -1,7 +1,7 @@
-"""What of this machine goes to the nodes of a task beside its function: its project, and files named by `files=`.
+"""The files of this machine that are sent to the nodes of a task: its project, and the files of `files=`.
 
-Everything is found and checked before anything is rented: what is too large, and a command that names a file which will
-not be on the nodes, are refused with the reason.
+They are found and checked before machines are launched. A project that is too large, and a command that names a file
+which will not be on the nodes, are refused with the reason.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from flowlite.provider import Plan
     from flowlite.spec import TaskConfig
 
-# A line for the shell in which these stand may change its directory, or make what it names.
+# A shell command with these characters may change its directory, or create the files that it names.
 _SHELL = re.compile(r"[;&|<>()$`\n]")
 _MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Travelling:
-    """What travels.
+    """The files that are sent to the nodes of a task.
 
     Attributes:
         listing: The project's files.
         others: Files from elsewhere, by path below the project's root.
-        start: The working directory below the root; "." for the root.
+        start: The working directory, relative to the root; "." for the root.
     """
 
     listing: Listing
@@ -45,11 +45,11 @@ class Travelling:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Each file that travels, with its size."""
+        """Each file that is sent, with its size in bytes."""
         return self.listing.files | {path: _size(file) for path, file in self.others.items()}
 
     def why_not(self, path: str) -> str | None:
-        """The reason for which a path that the command names is not there on a node; None where it is.
+        """The reason why a path that the command names will not exist on a node; None if it will.
 
         Args:
             path: Relative to the working directory.
@@ -64,16 +64,16 @@ class Travelling:
 
 
 def find(config: TaskConfig, plan: Plan, most: int) -> Travelling | None:
-    """What travels with a task; None where nothing does.
+    """Finds the files to send with a task; None if there are none.
 
     Args:
         config: The task.
         plan: Where it runs.
-        most: How many bytes may travel.
+        most: Most bytes that may be sent.
 
     Raises:
-        BundleError: It is too large, or cannot be read.
-        ConfigError: What was asked for cannot be sent, or the command names a file that will not be there.
+        BundleError: The files are too large, or cannot be read.
+        ConfigError: The options name files that cannot be sent, or the command names a file that will not be there.
     """
     if plan.options.get("workdir") is not None:
         return None
@@ -85,7 +85,7 @@ def find(config: TaskConfig, plan: Plan, most: int) -> Travelling | None:
 
 
 def stays_behind(config: TaskConfig) -> list[str]:
-    """What a command on this machine names that other machines would not have, in sentences."""
+    """The files that a command names and that other machines would not have, as sentences."""
     named = dict.fromkeys(_named_files(config))
     if not named or config.directory_on_node is not None:
         return []
@@ -129,7 +129,7 @@ def _find(config: TaskConfig) -> Travelling | None:
 
 
 def _directory_of(config: TaskConfig) -> str:
-    """The directory whose project it is: of the function's file, or where the command was called."""
+    """The directory whose project is sent: that of the function's file, or the current directory for a command."""
     call = config.call
     if config.command is None and call is not None:
         code = getattr(raw_function(call.function), "__code__", None)
@@ -149,7 +149,7 @@ def _start_in(workdir: str, start: str, listing: Listing) -> str:
 
 
 def _others(files: Mapping[str, str], start: str) -> dict[str, Path]:
-    """The files of `files=`, by path below the project's root; a directory stands for all files in it."""
+    """The files of `files=`, by path below the project's root, with all files of the directories among them."""
     found: dict[str, Path] = {}
     for place, source in files.items():
         target = posixpath.normpath(posixpath.join(start, place))
@@ -194,9 +194,9 @@ def _size(path: Path) -> int:
 
 
 def _check_command(config: TaskConfig, found: Travelling | None) -> None:
-    """Refuses a command that names a file which is here, and will not be on the nodes."""
+    """Refuses a command that names a file which exists here but will not be on the nodes."""
     if found is None and config.setup:
-        # It may bring the file.
+        # `setup` may create the file.
         return
     if isinstance(config.command, str) and _SHELL.search(config.command):
         return
@@ -219,7 +219,7 @@ def _why_nothing(config: TaskConfig) -> str:
 
 
 def _named_files(config: TaskConfig) -> Iterator[str]:
-    """The words of a command that are files here, relative to the working directory."""
+    """The words of a command that are files on this machine, relative to the working directory."""
     if config.command is None or config.batch is not None:
         return
     words = list(_words(config.command))
