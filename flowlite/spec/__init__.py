@@ -1,4 +1,4 @@
-"""What was asked for: values without I/O, checked when they are made. Loaded one by one, on first use."""
+"""What a user asks for: values without I/O, checked when they are made. Each module is loaded on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all specs share: strict, frozen, closed to unknown options, and errors that are sentences."""
+"""The base class of all specs: strict, frozen, without unknown options, and with errors that are sentences."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flowlite.spec.other_tools import option_for
 
 
 class Spec(BaseModel):
-    """A value that was asked for. Raises `SpecError`, one sentence per problem, never pydantic's own error."""
+    """Base class of the values that users give. Raises `SpecError`, one sentence per problem, not pydantic errors."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
 
-    # Names of the fields that may be given by position.
+    # The fields that may be given by position.
     positional: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, /, *values: Any, **options: Any) -> None:
@@ -33,12 +33,12 @@ class Spec(BaseModel):
         except ValidationError as error:
             raise SpecError(explain(type(self), error)) from None
 
-    # pydantic then validates nested specs itself, and a problem keeps its whole path ("volumes./data.size_gb").
+    # Makes pydantic validate nested specs itself, so that a problem keeps its whole path ("volumes./data.size_gb").
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
 
 def explain(spec: type[BaseModel], error: ValidationError) -> str:
-    """The problems of a validation as sentences, one per line."""
+    """The problems of a failed validation as sentences, one per line."""
     sentences = [_sentence(spec, detail) for detail in error.errors(include_url=False)]
     return "\n".join(dict.fromkeys(sentences))
 
@@ -86,7 +86,7 @@ _WANTED = {
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """A value as it stands in an error, shortened."""
+    """A value as shown in error messages, shortened."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
@@ -96,7 +96,7 @@ def _path(location: Iterable[int | str]) -> str:
 
 
 def _fields_at(spec: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """Option names of the spec that a location leads to, through mappings of specs."""
+    """The option names of the spec at a location, which may lead through mappings of specs."""
     found: type[BaseModel] | None = spec
     for part in location:
         if found is None:
@@ -119,7 +119,7 @@ def _inner_spec(annotation: Any) -> type[BaseModel] | None:
 
 
 def as_mapping(value: object) -> Mapping[str, Any]:
-    """The value if it is a mapping with text keys. Raises ValueError, for use in validators."""
+    """Returns the value if it is a mapping with text keys. Raises ValueError, for use in validators."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{shown(value)} is not allowed; give a mapping")
     wrong = next((key for key in value if not isinstance(key, str)), None)

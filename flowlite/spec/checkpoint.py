@@ -1,4 +1,4 @@
-"""Checkpoints of a task: what is copied away while it runs, where to, and how often."""
+"""Checkpoints of a task: which files are copied while it runs, where to, and how often."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def _sync(value: object) -> str:
 
 
 class Checkpoint(Spec):
-    """Files of a directory that are copied away while workers run, and brought back before they start again.
+    """A directory of checkpoints that is copied away while workers run, and restored before they start again.
 
     Attributes:
-        path: The directory the trainer writes its checkpoints to, on the node.
-        sync: Where they are kept: "s3://bucket/prefix", or a directory that outlives the nodes.
+        path: The directory on the node that the trainer writes its checkpoints to.
+        sync: Where copies are kept: "s3://bucket/prefix", or a directory that outlives the nodes.
         every: Seconds from one copy to the next, while workers run.
         keep: How many complete sets are kept there.
-        nodes: "leader" copies what node 0 has; "all" what every node has, for checkpoints in shards.
+        nodes: "leader" copies the files of node 0; "all" those of every node, for checkpoints in shards.
         final_seconds: Longest time of the last copy, after the workers have ended.
     """
 
@@ -95,14 +95,14 @@ CheckpointField = Annotated[Checkpoint, BeforeValidator(_as_checkpoint)]
 
 
 def within(path: str, directory: str) -> bool:
-    """Whether a plain path is a directory, or lies below it."""
+    """Whether a normalised path is a directory, or is below it."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def checkpoint_problem(
     checkpoint: Checkpoint | None, volumes: Mapping[str, object], mounts: Iterable[str], nodes: int
 ) -> str:
-    """Why a checkpoint does not go with the volumes and mounts of a task, or ""."""
+    """Why a checkpoint conflicts with the volumes and mounts of a task, or ""."""
     if checkpoint is None:
         return ""
     path = checkpoint.path

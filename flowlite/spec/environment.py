@@ -8,7 +8,7 @@ from flowlite.spec.base import as_mapping, shown
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
-# Made by flowlite for each worker; a value from the user would contradict the gang.
+# Set by flowlite for each worker; a user's value would contradict the gang.
 RESERVED = frozenset(
     {
         "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR",
@@ -19,7 +19,7 @@ RESERVED = frozenset(
 
 
 def variable_name(name: str) -> str:
-    """The name if a user may set that variable. Raises ValueError."""
+    """Returns the name if a user may set that variable. Raises ValueError."""
     if not _VARIABLE.fullmatch(name):
         raise ValueError(f"{name!r} cannot name a variable: letters, digits and underscores only")
     if name in RESERVED:
@@ -37,7 +37,7 @@ def is_unicode(text: str) -> bool:
 
 
 def variables(value: object) -> dict[str, str]:
-    """A mapping from variables to texts. Raises ValueError."""
+    """Checks a mapping from variables to texts. Raises ValueError."""
     found: dict[str, str] = {}
     for name, text in as_mapping(value).items():
         if not isinstance(text, str):

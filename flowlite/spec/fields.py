@@ -1,4 +1,4 @@
-"""The kinds of values that options of a task take, each with its check and its error."""
+"""The types of values that options of a task take, each with its check and its error."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def _command(value: object) -> tuple[str, ...] | str:
 
 
 def _notify(value: object) -> tuple[str, ...]:
-    """Targets of notifications, one or several."""
+    """One or several targets of notifications."""
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, list | tuple):
         raise ValueError(

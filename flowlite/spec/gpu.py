@@ -1,4 +1,4 @@
-"""GPU strings: `h100`, `h100:8`, `a100-80gb:4`, `h100-80gb.sxm.8x`, read into kind, memory, socket and count.
+"""Parses GPU strings (`h100`, `h100:8`, `a100-80gb:4`, `h100-80gb.sxm.8x`) into kind, memory, socket and count.
 
 Standard library only, so that the supervisor and the adapters may use it.
 """
@@ -18,7 +18,7 @@ MAX_PER_NODE = 64
 
 @dataclass(frozen=True, slots=True)
 class GpuKind:
-    """One model of GPU: its maker, the memory sizes (GB) and the sockets it was sold with."""
+    """One GPU model: its maker, and the memory sizes (GB) and sockets that it was sold with."""
 
     vendor: str
     memory_gb: tuple[int, ...]
@@ -27,7 +27,7 @@ class GpuKind:
 
 _PCIE = ("pcie",)
 
-# Memory as in the makers' data sheets, and as clouds name it where that differs (B200: 192 and 180).
+# Memory sizes from the makers' data sheets, and those that clouds state if they differ (B200: 192 and 180).
 KINDS: dict[str, GpuKind] = {
     "gb300": GpuKind("nvidia", (279, 288), ("sxm",)),
     "gb200": GpuKind("nvidia", (186, 192), ("sxm",)),
@@ -121,7 +121,7 @@ class GpuRequest:
         """Reads a GPU string, upper or lower case.
 
         Raises:
-            SpecError: Not a GPU string, or a GPU that does not exist so; the message has the nearest right one.
+            SpecError: The text is not a GPU string, or no such GPU exists; the message has the most similar one.
         """
         word = text.strip().lower()
         match = _FORM.fullmatch(word)
@@ -167,7 +167,7 @@ def _problem(kind: str, count: int, memory: int | None, socket: str | None) -> s
 
 
 def _guess(word: str) -> str:
-    """What may have been meant: the parts put in the right order, or the nearest kinds."""
+    """A suggestion for a wrong GPU string: its parts in the right order, or the most similar kinds."""
     if word in {"", "cpu", "none", "no", "0"}:
         return "; leave `gpu` out to run on CPUs"
     if word in {"gpu", "any", "nvidia", "amd", "cuda", "rocm"}:
@@ -186,7 +186,7 @@ def _guess(word: str) -> str:
 
 
 def _proposal(kind: str, tokens: list[str]) -> GpuRequest:
-    """The request of that kind which has as many of the other parts as make sense."""
+    """A request of that kind with as many of the other parts as are valid for it."""
     request = GpuRequest(kind)
     for token in tokens:
         number = re.fullmatch(r"x?(\d{1,4})(x|gb|g)?", token)

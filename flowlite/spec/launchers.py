@@ -1,8 +1,8 @@
-"""Launchers of others, such as torchrun: where they may be started, and where each would train a model of its own.
+"""Refuses commands that start a launcher such as torchrun in a way that would train several separate models.
 
-A launcher starts the processes of a node itself. Started as a worker, once for each rank, every one of them forms a
-world of its own: the gang trains as many separate models, and ends with 0. So a command is refused in which such a
-launcher is seen with certainty; what is only read at run time (a script, a variable) is left alone.
+A launcher starts the processes of a node itself. If it is started as a worker, once for each rank, each launcher forms
+a separate world: the gang trains that many models and exits with 0. A command is refused only if it certainly starts
+such a launcher; a script or variable that is read at run time is not looked into.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MODULES = {
     "horovod.runner.launch": "horovodrun",
 }
 
-# Options by which a launcher that runs once per node learns of the other nodes.
+# Options that tell a launcher which runs once per node about the other nodes.
 _TOLD: Mapping[str, tuple[str, ...]] = {
     "torchrun": ("nnodes", "rdzv_endpoint", "rdzv_backend", "master_addr"),
     "accelerate launch": ("num_machines", "machine_rank", "config_file"),
@@ -29,7 +29,7 @@ _TOLD: Mapping[str, tuple[str, ...]] = {
     "horovodrun": (),
 }
 
-# Programs that only start another one, with those of their options that take a value.
+# Programs that only start another program, with those of their options that take a value.
 _WRAPPERS: Mapping[str, tuple[str, ...]] = {
     "env": ("-u", "--unset", "-C", "--chdir"),
     "exec": ("-a",),
@@ -47,11 +47,11 @@ _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=.*", re.DOTALL)
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _PYTHON_VALUES = frozenset({"-X", "-W", "--check-hash-based-pycs"})
-# From here on, what is run depends on what happens; nothing behind it is certain.
+# Shell words after which it depends on conditions what is run.
 _UNCERTAIN = frozenset(
     {"if", "for", "while", "until", "case", "select", "function", "{", "!", "[[", "exit", "return", "coproc", "trap"}
 )  # fmt: skip
-# What people write in front of `&& torchrun …` to prepare for it; anything else may be a condition.
+# Commands that are used in front of `&& torchrun …` for preparation; any other command may be a condition.
 _PREPARES = frozenset(
     {"cd", "pushd", ".", "source", "export", "unset", "set", "ulimit", "echo", "mkdir", "cp", "git", "pip", "pip3",
      "uv", "conda", "mamba", "module", "ml", "apt", "apt-get", "python", "python3", "sleep", "date", "hostname"}
@@ -76,8 +76,8 @@ class Launcher:
     """A launcher that a command starts.
 
     Attributes:
-        name: As people call it: "torchrun", "accelerate launch".
-        arguments: The words behind it.
+        name: Its usual name: "torchrun", "accelerate launch".
+        arguments: The words after it.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Launcher:
 
     @property
     def knows_other_nodes(self) -> bool:
-        """Whether it was told about other nodes, so that one on each node makes one world."""
+        """Whether its options name other nodes, so that the launchers of all nodes form one world."""
         given = {
             word.lstrip("-").partition("=")[0].replace("-", "_")
             for word in self.arguments
@@ -97,13 +97,13 @@ class Launcher:
 def launcher_problem(
     command: Sequence[str] | str | None, mode: str, processes: int, per_node: int
 ) -> str:
-    """Why a command must not run so, with what to add; "" if nothing speaks against it.
+    """Why a command must not run like this, with what to add; "" if there is no problem.
 
     Args:
         command: As in `TaskConfig`.
         mode: `distributed_mode`.
-        processes: How often the command is started, on all nodes.
-        per_node: How often on each node.
+        processes: How often the command is started on all nodes together.
+        per_node: How often it is started on each node.
     """
     if command is None or mode != "auto" or processes == 1:
         return ""
@@ -121,7 +121,7 @@ def launcher_problem(
 
 
 def launcher_in(command: Sequence[str] | str) -> Launcher | None:
-    """The launcher that a command starts, if that can be seen with certainty."""
+    """The launcher that a command certainly starts; None if there is none."""
     return _in_line(command, 0) if isinstance(command, str) else _in_words(command, 0)
 
 
@@ -151,7 +151,7 @@ def _in_words(words: Sequence[str], depth: int) -> Launcher | None:
 
 
 def _behind_wrapper(name: str, rest: Sequence[str]) -> list[str]:
-    """What a program such as `env` starts; nothing if that is not certain."""
+    """The command that a program such as `env` starts; empty if that is not certain."""
     left = list(rest)
     while left and (left[0].startswith("-") or (name == "env" and _ASSIGNMENT.fullmatch(left[0]))):
         option = left.pop(0)
@@ -187,7 +187,7 @@ def _module_of_python(arguments: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _line_of_shell(arguments: Sequence[str]) -> str | None:
-    """What `bash -c` is given; None for a script, which is not looked into."""
+    """The argument of `bash -c`; None for a script, which is not looked into."""
     left = list(arguments)
     while left and left[0].startswith(("-", "+")):
         option = left.pop(0)
@@ -199,7 +199,7 @@ def _line_of_shell(arguments: Sequence[str]) -> str | None:
 
 
 def _in_line(line: str, depth: int) -> Launcher | None:
-    """The first launcher among the simple commands of a line of shell that are surely run."""
+    """The first launcher among the simple commands of a shell line that certainly run."""
     for words in _simple_commands(line):
         found = _in_words(words, depth)
         if found is not None:
@@ -208,10 +208,10 @@ def _in_line(line: str, depth: int) -> Launcher | None:
 
 
 def _simple_commands(line: str) -> list[list[str]]:
-    """The commands of a line that run whatever the others do, up to the first word that makes it uncertain.
+    """The commands of a line that run in any case, up to the first word that makes this uncertain.
 
-    What follows `||` is left out, and so is what follows `&&` after what may be a condition: `[ $RANK = 0 ] &&
-    torchrun …` runs once.
+    Commands after `||` are left out, and so are those after `&&` that follow a possible condition:
+    `[ $RANK = 0 ] && torchrun …` runs once.
     """
     try:
         tokens = list(_tokens(line))
@@ -252,7 +252,7 @@ class _Token(NamedTuple):
 
 
 def _tokens(line: str) -> Iterator[_Token]:
-    """The words and operators of a line of shell. Raises ValueError where it cannot be read: a quote is not closed."""
+    """The words and operators of a shell line. Raises ValueError if it cannot be read, such as for an open quote."""
     at, word = 0, None
     while at < len(line):
         match = _PART.match(line, at)
@@ -260,7 +260,7 @@ def _tokens(line: str) -> Iterator[_Token]:
             raise ValueError(line[at:])
         at, kind, text = match.end(), match.lastgroup, match[0]
         if kind == "comment" and word is not None:
-            # Inside of a word it begins none.
+            # Inside a word, `#` does not begin a comment.
             at, kind, text = match.start() + 1, "plain", "#"
         if kind in ("plain", "escaped", "single", "double"):
             word = (word or "") + _unquoted(kind, text)

@@ -1,4 +1,4 @@
-"""Limits of a task: its priority, and what it may cost, last and try."""
+"""Limits of a task: priority, cost, run time and retries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NotNegative = Annotated[float, Field(ge=0)]
 
 
 class Retries(Spec):
-    """How often, and after what pause, a failed gang is started again. Preemptions do not count.
+    """How often, and after which pauses, a failed gang is started again. Preemptions do not count.
 
     Attributes:
         max_retries: New attempts after the first one.
@@ -32,7 +32,7 @@ class Retries(Spec):
 
     @property
     def longest_pause(self) -> float:
-        """Seconds that may lie between two attempts, in which nothing of the task runs on its nodes."""
+        """The longest time in seconds between two attempts, when nothing of the task runs on its nodes."""
         return float(self.max_delay) if self.max_retries and self.delay else 0.0
 
     if TYPE_CHECKING:

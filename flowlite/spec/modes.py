@@ -1,4 +1,4 @@
-"""What does not go together with a way to start the processes of a gang."""
+"""Options that cannot be combined with a distributed mode."""
 
 from __future__ import annotations
 

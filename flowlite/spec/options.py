@@ -1,4 +1,4 @@
-"""The options of a task as types, once for the decorator, `FlowApp`, `.options(...)` and `TaskConfig`."""
+"""The types of a task's options, shared by the decorator, `FlowApp`, `.options(...)` and `TaskConfig`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RetryOptions(TypedDict):
 
 
 class SlurmOptions(TypedDict, total=False):
-    """What is asked of Slurm, as for `sbatch`."""
+    """Options that are passed to Slurm, as for `sbatch`."""
 
     partition: str
     account: str
@@ -80,7 +80,7 @@ class SlurmOptions(TypedDict, total=False):
 
 
 class CommonOptions(TypedDict, total=False):
-    """The options that functions of one app may share. What each one means stands in `TaskConfig`."""
+    """The options that functions of one app may share. `TaskConfig` describes each of them."""
 
     num_instances: int
     processes_per_node: int | Literal["auto"]
@@ -129,6 +129,6 @@ class TaskOptions(CommonOptions, total=False):
 
 
 class ConfigOptions(TaskOptions, total=False):
-    """The options of `TaskConfig`: those of the decorator, and a command."""
+    """The options of `TaskConfig`: those of the decorator and `command`."""
 
     command: Sequence[str] | str | None

@@ -1,4 +1,4 @@
-"""What other tools call the options of a task: one table for the decorator, `TaskConfig`, task files and `flow run`."""
+"""The names that other tools use for a task's options, for error messages about unknown options."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 
 from flowlite.settings.suggest import did_you_mean
 
-# Option of ours -> what SkyPilot, dstack, Modal, submitit, Ray, torchrun, SageMaker and Slurm call it, in any spelling
-# with dashes, underscores and capitals.
+# Option of flowlite -> its names in SkyPilot, dstack, Modal, submitit, Ray, torchrun, SageMaker and Slurm. Dashes,
+# underscores and capitals do not count.
 _ELSEWHERE: Mapping[str, str] = {
     "num_instances": "nodes num_nodes nnodes n_nodes node_count instances instance_count num_machines machines "
     "replicas workers num_workers cluster_size",
@@ -68,7 +68,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     **_SEVERAL,
 }
 
-# Options of `flow run` that are not called as the option of the task.
+# Options of `flow run` whose names differ from that of the task's option.
 _FLAGS: Mapping[str, str] = {
     "num_instances": "-N",
     "distributed_mode": "--mode",
@@ -82,13 +82,13 @@ _FLAGS: Mapping[str, str] = {
 
 
 def option_for(word: str, known: Collection[str]) -> str:
-    """A clause to hang on an error about an unknown option: what it is called here, else the nearest name, else ""."""
+    """A clause for the error about an unknown option: its name in flowlite, else the most similar name, else ""."""
     found = [option for option in _options(word) if option in known]
     return _clause(found) or did_you_mean(word, known)
 
 
 def flag_for(word: str, known: Collection[str]) -> str:
-    """As `option_for`, for an option of a command line. An option that has no flag is named with where to write it."""
+    """As `option_for`, for the command line. For an option without a flag, the clause says where to write it."""
     options = _options(word.lstrip("-"))
     flags = [flag for flag in map(_flag, options) if flag in known or flag.startswith("-- ")]
     if flags or not options:

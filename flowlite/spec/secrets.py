@@ -1,4 +1,4 @@
-"""Secrets of a task: values that workers see as environment variables and that are written nowhere else."""
+"""Secrets of a task: values that workers see as environment variables and that no configuration has."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _name(value: object) -> str:
 
 
 class Secret(Spec):
-    """A variable of the workers whose value is read at submission, from here, and never kept in a configuration.
+    """A variable of the workers whose value is read on this machine at submission and never kept in a configuration.
 
     Attributes:
-        name: Variable the workers see.
-        env: Variable of this machine that has the value; the one of the same name unless `file` is given.
-        file: File of this machine that has the value; one newline at its end is dropped.
+        name: The variable that the workers see.
+        env: The variable of this machine that has the value; by default that of the same name, unless `file` is given.
+        file: The file of this machine that has the value; one newline at its end is dropped.
     """
 
     positional: ClassVar[tuple[str, ...]] = ("name",)
@@ -48,7 +48,7 @@ class Secret(Spec):
         return self
 
     def resolve(self, environment: Mapping[str, str] | None = None) -> str:
-        """The value. Raises SpecError where there is none; the message never has the value in it."""
+        """Returns the value. Raises SpecError if there is none or it is unusable; the message never has the value."""
         if self.file is not None:
             return self._read(Path(self.file).expanduser())
         variable = self.env or self.name

@@ -1,7 +1,7 @@
-"""What may be asked of Slurm: the options of `slurm={...}`, which `[slurm]` of the configuration may set, too.
+"""The options of `slurm={...}`, which the table `[slurm]` of the configuration may set, too.
 
-Standard library only. Values stay as they are written for `sbatch`; each is checked here, so that a wrong one is
-refused before anything is sent.
+Standard library only. Values are written as for `sbatch`. Each is checked here, so that a wrong one is refused before
+anything is sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MEMORY = re.compile(r"\d+(?:[KMGT]B?)?", re.ASCII | re.IGNORECASE)
 _GPUS = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*:)?\d+", re.ASCII)
 _FLAG = re.compile(r"--[a-z][a-z0-9-]*(?:=.*)?|-[A-Za-z](?:[ =]?.*)?", re.ASCII)
 CONTAINERS = ("none", "pyxis", "apptainer", "singularity")
-# Lines that flowlite writes itself, with what to use for them.
+# Options that flowlite sets itself, with what to use instead.
 _OURS = {
     "--nodes": "num_instances",
     "-N": "num_instances",
@@ -47,7 +47,7 @@ _OURS = {
 
 
 def checked(options: Mapping[str, object]) -> dict[str, Any]:
-    """The options, each in its one form. Raises ValueError that names the option and says what is allowed."""
+    """The options in their canonical form. Raises ValueError that names the option and says what is allowed."""
     found: dict[str, Any] = {}
     for key, value in options.items():
         reader = OPTIONS.get(key)
@@ -62,7 +62,7 @@ def checked(options: Mapping[str, object]) -> dict[str, Any]:
 
 
 def of_words(words: Sequence[str]) -> dict[str, Any]:
-    """The options of `partition=gpu`, `exclusive=true`, `sbatch=--licenses=a:1`. Raises ValueError."""
+    """Parses options such as `partition=gpu`, `exclusive=true`, `sbatch=--licenses=a:1`. Raises ValueError."""
     found: dict[str, Any] = {}
     for each in words:
         name, equals, value = each.partition("=")
@@ -77,11 +77,11 @@ def of_words(words: Sequence[str]) -> dict[str, Any]:
     return checked(found)
 
 
-# One value at a time. A reader gives the value, or raises ValueError with what is allowed.
+# Readers of single values. Each returns the value, or raises ValueError that says what is allowed.
 
 
 def word(value: object) -> str:
-    """A name as Slurm has them."""
+    """A name that is valid in Slurm."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise ValueError("a name without blanks")
     return value
@@ -181,4 +181,4 @@ OPTIONS: dict[str, Callable[[object], Any]] = {
     "container": _container,
     "image": _image,
 }
-"""Option by name, with what reads it."""
+"""The reader of each option, by name."""

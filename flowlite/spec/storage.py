@@ -1,4 +1,4 @@
-"""Storage of a task: named volumes, read-only mounts, and the paths they appear at."""
+"""Storage of a task: named volumes, read-only mounts, and their paths on the nodes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from flowlite.spec.base import Spec, as_mapping, shown
 
 Interface = Literal["file", "block"]
 
-# Nothing may appear there or below: the node would not work any more.
+# Nothing may be mounted at these paths or below them, since the node would stop working.
 _SYSTEM_TREES = (
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin", "/sys",
     "/usr", "/System", "/Library",
 )  # fmt: skip
-# Below these something may well appear, but not in their place.
+# Something may be mounted below these paths, but not at them.
 _SHARED_ROOTS = (
     "/", "/home", "/media", "/opt", "/root", "/tmp", "/var", "/private", "/Users", "/Volumes",
 )  # fmt: skip
@@ -31,7 +31,7 @@ _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\x00-\x1f]*)?", 
 
 
 def volume_name(value: object) -> str:
-    """The value if it can name a volume. Raises ValueError."""
+    """Returns the value if it is a valid name for a volume. Raises ValueError."""
     if not isinstance(value, str) or not _VOLUME_NAME.fullmatch(value):
         proposal = re.sub(r"[^a-z0-9]+", "-", str(value).lower()).strip("-")[:63].strip("-")
         hint = f"; did you mean {proposal!r}?" if isinstance(value, str) and proposal else ""
@@ -42,9 +42,9 @@ def volume_name(value: object) -> str:
 
 
 def mount_path(path: str) -> str:
-    """The path in its plain form, if something may be mounted there. Raises ValueError.
+    """Returns the normalised path if something may be mounted there. Raises ValueError.
 
-    A trailing slash and doubled slashes are dropped; `.` and `..` are refused, as what they mean depends on links.
+    A trailing slash and doubled slashes are dropped; `.` and `..` are refused, since their meaning depends on links.
     """
     if not path.startswith("/"):
         raise ValueError(f"{path!r} is not absolute; write it from the root, as in '/data'")
@@ -65,7 +65,7 @@ def mount_path(path: str) -> str:
 
 
 def nesting_problem(paths: Iterable[str]) -> str:
-    """Why these plain paths cannot all be mounted, or ""."""
+    """Why these normalised paths cannot all be mounted, or ""."""
     ordered = sorted(paths, key=lambda path: path.split("/"))
     for upper, lower in pairwise(ordered):
         if upper == lower:
@@ -76,7 +76,7 @@ def nesting_problem(paths: Iterable[str]) -> str:
 
 
 def plain_paths(value: object) -> dict[str, Any]:
-    """A mapping by mount path (None is an empty one), the paths in their plain form. Raises ValueError."""
+    """Returns a mapping (None is an empty one) with its mount paths normalised. Raises ValueError."""
     found: dict[str, Any] = {}
     if value is None:
         return found
@@ -101,11 +101,11 @@ def _bucket(value: object) -> str:
 
 
 class Volume(Spec):
-    """A named piece of storage that outlives tasks.
+    """A named volume that outlives tasks.
 
     Attributes:
         name: Its name at the provider: a to z, 0 to 9 and dashes.
-        size_gb: Size to make it with, in GB, where it does not exist yet; None leaves that to the provider.
+        size_gb: Size in GB with which it is created if it does not exist yet; None leaves that to the provider.
         interface: "file" is shared by all nodes; "block" belongs to one node.
     """
 
@@ -148,13 +148,13 @@ def _region(value: object) -> str:
 
 
 class Mount(Spec):
-    """What lies below a prefix of a bucket, for reading, as a directory.
+    """A bucket, or a prefix of one, mounted as a read-only directory.
 
     Attributes:
         url: "s3://bucket", or "s3://bucket/prefix".
-        endpoint_url: Address of the S3 server, if it is not AWS; None for what AWS_ENDPOINT_URL or the profile says.
-        region: Region of the bucket; None for what the profile says, or for what the server says itself.
-        profile: Profile of ~/.aws that opens it; None for what AWS_PROFILE and the variables say.
+        endpoint_url: Address of the S3 server, if it is not AWS; None for that of AWS_ENDPOINT_URL or the profile.
+        region: Region of the bucket; None for that of the profile, or for that which the server reports.
+        profile: Profile of ~/.aws with the credentials; None for AWS_PROFILE and the other variables.
     """
 
     positional: ClassVar[tuple[str, ...]] = ("url",)
@@ -177,7 +177,7 @@ class Mount(Spec):
 
     @model_serializer
     def _short(self) -> str | dict[str, str]:
-        """As it is written: the address alone where nothing else was said."""
+        """The shortest notation: the URL alone if nothing else is set."""
         given = {name: value for name in type(self).model_fields if (value := getattr(self, name))}
         return self.url if len(given) == 1 else given
 
@@ -202,7 +202,7 @@ Mounts = Annotated[
 
 
 def storage_problem(volumes: Mapping[str, Volume], mounts: Mapping[str, Mount], nodes: int) -> str:
-    """Why these volumes and mounts cannot be used together by a gang of so many nodes, or ""."""
+    """Why a gang of this many nodes cannot use these volumes and mounts together, or ""."""
     nested = nesting_problem([*volumes, *mounts])
     if nested:
         return f"{'volumes' if volumes else 'mounts'}: {nested}"

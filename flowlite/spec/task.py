@@ -1,4 +1,4 @@
-"""`TaskConfig`: one run as it was asked for, checked as a whole."""
+"""`TaskConfig`: the configuration of one run, checked as a whole."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BoundCall:
-    """A function with the arguments it is to be called with."""
+    """A function with the arguments of the call."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...] = ()
@@ -38,30 +38,31 @@ class BoundCall:
 
 
 class TaskConfig(Spec):
-    """What is to run, on what, under which limits. Frozen; `replace` makes a changed copy.
+    """What is run, on which nodes, and under which limits. Frozen; `replace` makes a changed copy.
 
     Attributes:
-        name: Name to find the task by; None takes that of the function or command.
+        name: Name to find the task by; None uses the name of the function or command.
         num_instances: Nodes in the gang.
-        processes_per_node: Workers on each node; "auto" is one per GPU, or one. In manual mode what the user's launcher
-            is told to start there.
+        processes_per_node: Workers on each node; "auto" is one per GPU, or one. In manual mode, the number that the
+            user's launcher is told to start there.
         gpu: GPUs of each node in canonical form ("h100:8"), None for CPU only.
         distributed_mode: "auto" starts every worker with its rank; "manual" starts one process per node, for launchers
             such as torchrun; "ray" runs once, on node 0, in a Ray cluster of all nodes; "mpi" runs under `mpirun`.
-        volumes: Volumes by the path they appear at, on every node.
+        volumes: Volumes by their path on every node.
         mounts: Read-only buckets ("s3://…") by path.
-        checkpoint: What is copied away while workers run, and brought back before they start again.
+        checkpoint: Files that are copied away while workers run, and restored before they start again.
         environment: Variables of every worker.
         secrets: Variables of every worker whose values are read at submission and kept out of every configuration.
         image: Container image to run in.
         dependencies: Requirements to install on the nodes, or the path of a requirements file.
         python: Python version on the nodes ("3.11"); None for the one of this machine.
-        notify: Who is told of the end of the task, of a failure that is retried, and of a cap: commands that run here,
-            URLs of webhooks, URLs of Apprise. They are kept like secrets; a configuration shows them without keys.
+        notify: Targets that are notified of the end of the task, of a failure that is retried, and of a cap: commands
+            that run on this machine, URLs of webhooks, URLs of Apprise. They are kept like secrets; a configuration
+            shows them without keys.
         setup: Commands for the shell that run once on every node, in the working directory, before the workers start.
-        setup_timeout: Seconds they may take on each node, all together; a text such as "30m" is read too.
-        outputs: Files of the working directory, as patterns ("runs/**"), that are brought to this machine at the end.
-        priority: Pricing tier where the provider has tiers.
+        setup_timeout: Seconds they may take on each node in total; a text such as "30m" is read too.
+        outputs: Files of the working directory, as patterns ("runs/**"), that are copied to this machine at the end.
+        priority: Pricing tier, if the provider has tiers.
         spot: Whether machines may be taken away in exchange for a lower price; None leaves it to the provider.
         max_price_per_hour: Cap in US dollars per instance and hour.
         max_run_time_hours: Cap in hours from the start of the workers; enforced by the nodes themselves. A text such as
@@ -76,20 +77,21 @@ class TaskConfig(Spec):
         region: Region or zone at the provider.
         cpu: CPU cores each node must have.
         memory: Memory each node must have, in GB; a text such as "64GB" is read too.
-        start: How workers start: forked from a fork server, spawned anew, or whichever is safe.
-        results: "plain" takes back only data that cannot execute code when it is read; "any" also pickles.
+        start: How workers start: "fork" (from the fork server), "spawn" (as new processes), or "auto" for whichever is
+            safe.
+        results: "plain" accepts only results that cannot execute code when they are read; "any" also pickles.
         stop_signal: Signal that asks workers to stop.
         grace_seconds: Seconds between that signal and SIGKILL.
-        join_timeout_seconds: Seconds all nodes have to meet before the task fails and names those missing; an outage
-            before the start may last as long.
-        slurm: What is asked of Slurm beyond that ({"partition": "gpu", "qos": "high"}); without effect elsewhere.
+        join_timeout_seconds: Seconds in which all nodes must join before the task fails and names the missing ones; an
+            outage before the start may last as long.
+        slurm: Further options for Slurm ({"partition": "gpu", "qos": "high"}); without effect elsewhere.
         command: Command to run instead of a function; a text goes through the shell.
-        workdir: Directory the workers start in: one of the project, relative to where you are ("experiments"), or an
-            absolute path on the node, where nothing of the project comes then.
-        sync: Whether the project's files travel to the nodes. None sends them to other machines, and lets tasks on this
-            machine work in the directory itself; True gives those a copy, too; False sends nothing.
-        files: Files and directories of this machine that travel beside the project, by where they are to be below the
-            working directory ({"data.csv": "/mnt/data/small.csv"}).
+        workdir: Directory the workers start in: one of the project, relative to the current directory ("experiments"),
+            or an absolute path on the node, to which the project's files are not copied.
+        sync: Whether the project's files are sent to the nodes. None sends them to other machines, and lets tasks on
+            this machine work in the directory itself; True gives those a copy, too; False sends nothing.
+        files: Further files and directories of this machine that are sent, by their path below the working directory
+            ({"data.csv": "/mnt/data/small.csv"}).
     """
 
     name: fields.Name | None = None
@@ -140,11 +142,11 @@ class TaskConfig(Spec):
 
         def __init__(self, **options: Unpack[ConfigOptions]) -> None: ...
 
-    # What follows from the options
+    # Derived values
 
     @property
     def gpu_request(self) -> GpuRequest | None:
-        """`gpu`, read into its parts."""
+        """`gpu`, parsed into its parts."""
         return GpuRequest.parse(self.gpu) if self.gpu else None
 
     @property
@@ -179,7 +181,7 @@ class TaskConfig(Spec):
 
     @property
     def directory_on_node(self) -> str | None:
-        """`workdir`, where it is a directory that the nodes have anyway."""
+        """`workdir`, if it is an absolute path on the nodes; else None."""
         return self.workdir if self.workdir is not None and self.workdir.startswith("/") else None
 
     @property
@@ -189,13 +191,13 @@ class TaskConfig(Spec):
 
     @property
     def batch(self) -> dict[str, Any] | None:
-        """The batch script this runs, and what was read from it (`spec/batch`); None for anything else."""
+        """The batch script that is run, and what was read from it (`spec/batch/`); None if it is not a batch script."""
         return self._batch
 
     # Changed copies
 
     def replace(self, **changes: Unpack[ConfigOptions]) -> Self:
-        """A copy with these options changed, checked anew; the call stays unless a command replaces it."""
+        """A copy with these options changed, checked again; the call is kept unless a command replaces it."""
         given: dict[str, Any] = {name: getattr(self, name) for name in self.model_fields_set}
         changed = type(self)(**{**given, **changes})
         changed._call = None if changed.command is not None else self._call
@@ -224,7 +226,7 @@ class TaskConfig(Spec):
     # Text form
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values. Of secrets, only the names; the call is not part of it."""
+        """The options as plain JSON values. Secrets are names only; the call is not included."""
         return self.model_dump(mode="json")
 
     def to_json(self) -> str:
@@ -233,7 +235,7 @@ class TaskConfig(Spec):
 
     @classmethod
     def from_json(cls, data: str | Mapping[str, Any]) -> Self:
-        """Rebuilds what `to_json` or `to_dict` gave. Raises SpecError."""
+        """Rebuilds a configuration from the result of `to_json` or `to_dict`. Raises SpecError."""
         if not isinstance(data, str):
             return cls(**dict(data))
         try:

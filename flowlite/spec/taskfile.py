@@ -1,4 +1,4 @@
-"""Task files: the options of `TaskConfig` in YAML, with errors that name file and line."""
+"""Reads task files: the options of `TaskConfig` in YAML, with errors that name file and line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flowlite.errors import SpecError
 
 @dataclass(frozen=True, slots=True)
 class TaskFile:
-    """A task file as read: its options, and the line each one stands at."""
+    """The content of a task file: its options, and the line of each."""
 
     path: Path
     options: dict[str, Any]
@@ -22,7 +22,7 @@ class TaskFile:
         """Reads the file.
 
         Raises:
-            SpecError: It cannot be read, is not YAML, or not one mapping from option to value.
+            SpecError: The file cannot be read, is not YAML, or is not one mapping from option to value.
         """
         import yaml
 
@@ -56,7 +56,7 @@ class TaskFile:
         return cls(path, {str(name): value for name, value in options.items()}, lines)
 
     def locate(self, error: SpecError) -> SpecError:
-        """The same error, each problem with the place in the file it is about."""
+        """The same error, with the place in the file for each problem."""
         return SpecError("\n".join(self._located(line) for line in str(error).splitlines()))
 
     def _line_of(self, option: str) -> int | None:
@@ -67,14 +67,14 @@ class TaskFile:
 
     def _located(self, sentence: str) -> str:
         option, _, rest = sentence.partition(": ")
-        # What is wrong with one variable names it: "environment: A is …".
+        # A problem with one variable names it: "environment: A is …".
         inner = f"{option}.{rest.split(' ', 1)[0]}"
         line = self.lines.get(inner) or self._line_of(option)
         return f"{self.path}:{line}: {sentence}" if line else f"{self.path}: {sentence}"
 
 
 def _as_texts(node: Any, values: Any) -> Any:
-    """Variables as they are written: `010`, `1e-4` and `true` are texts, and no numbers in another form."""
+    """The values of variables as they are written: `010`, `1e-4` and `true` stay texts."""
     import yaml
 
     if not isinstance(node, yaml.MappingNode) or not isinstance(values, dict):

@@ -1,4 +1,4 @@
-"""Batch scripts of Slurm, read: `read_batch` makes configurations of one."""
+"""Reads Slurm batch scripts: `read_batch` turns a script into configurations."""
 
 from flowlite.spec.batch.config import Reading, read_batch
 from flowlite.spec.batch.script import BatchScript, looks_like_batch

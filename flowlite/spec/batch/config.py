@@ -1,4 +1,4 @@
-"""From a batch script to configurations: what each option becomes, and what is said of those that become nothing."""
+"""Turns a batch script into configurations: maps each option, and writes notes on those that have no effect."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Reading:
     """What a script asks for.
 
     Attributes:
-        configs: One configuration; of an array, one for each of its tasks.
-        notes: Sentences for the user: what has no effect, and what will not be there.
+        configs: One configuration; for an array, one for each of its tasks.
+        notes: Sentences for the user about options that have no effect, and about what the nodes will not have.
         at_once: How many tasks of an array may run at a time; None for all.
     """
 
@@ -50,14 +50,14 @@ class Reading:
 
     @property
     def is_array(self) -> bool:
-        """Whether the script asked for an array, be it of one task."""
+        """Whether the script asked for an array, even if it has one task only."""
         batch = self.configs[0].batch or {}
         return "SLURM_ARRAY_TASK_ID" in batch.get("variables", {})
 
 
 @dataclass(slots=True)
 class _Draft:
-    """What is put together while a script is read. `given` are options of the command line, which win."""
+    """The options that are collected while a script is read. `given` has those of the command line, which win."""
 
     script: BatchScript
     provider: str
@@ -73,7 +73,7 @@ class _Draft:
         return self.provider == SLURM
 
     def pass_on(self, name: str, value: str | None) -> None:
-        """To the cluster, as it was written."""
+        """Passes an option on to the cluster as it was written."""
         line = f"--{name}" if value is None else f"--{name}={value}"
         self.slurm.setdefault("sbatch", []).append(line)
 
@@ -88,12 +88,13 @@ def read_batch(
     """Reads a batch script.
 
     Args:
-        options: Options of `TaskConfig` that win over those of the script.
-        provider: Where it will run.
-        arguments: What the script itself gets.
+        options: Options of `TaskConfig` that take precedence over those of the script.
+        provider: The provider on which it will run.
+        arguments: Arguments of the script itself.
 
     Raises:
-        SpecError: It is no batch script, or asks for what cannot be had there; the message has file and line.
+        SpecError: The file is not a batch script, or asks for something that the provider does not have. The message
+            has file and line.
     """
     script = BatchScript.load(path)
     draft = _Draft(script, provider, dict(options or {}))
@@ -112,7 +113,7 @@ def read_batch(
 
 
 def _one(draft: _Draft, name: str, directive: Directive) -> None:
-    """One option that stands for itself."""
+    """Applies one option that does not depend on others."""
     value = directive.value
     if name in REFUSED:
         if not (draft.on_slurm and name in OF_THE_QUEUE):
@@ -157,7 +158,7 @@ def _without_meaning(draft: _Draft, name: str, value: str | None) -> None:
     draft.notes.append(f"--{name}{written} has no effect {where}")
 
 
-# Options that stand for themselves
+# Options that do not depend on others
 
 
 def _time(draft: _Draft, value: str) -> None:
@@ -191,7 +192,7 @@ def _export(draft: _Draft, value: str) -> None:
 
 
 def values_of_export(text: str) -> list[str]:
-    """`A=1,B,C='x,y'` at its commas, but not at those in quotes."""
+    """Splits `A=1,B,C='x,y'` at its commas, except those in quotes."""
     lexer = shlex.shlex(text, posix=True)
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = ",", True, ""
     try:
@@ -215,7 +216,7 @@ def _image(draft: _Draft, value: str) -> None:
     if draft.on_slurm:
         draft.slurm |= {"container": "pyxis", "image": value}
     else:
-        # Enroot writes the registry in front of a hash sign.
+        # In Enroot's notation, a hash sign follows the registry.
         draft.options["image"] = value.removeprefix("docker://").replace("#", "/", 1)
 
 
@@ -228,11 +229,11 @@ _SINGLE: dict[str, Callable[[_Draft, str], None]] = {
 }
 
 
-# What follows from several options
+# Options that depend on others
 
 
 def _size(draft: _Draft, found: Mapping[str, Directive]) -> None:
-    """Nodes, tasks, and what they have."""
+    """Sets the numbers of nodes and tasks, and the resources of each node."""
     script, given = draft.script, draft.given
     per_node, tasks = _tasks_per_node(script, found), _whole(script, found, "ntasks")
     nodes = _num_nodes(draft, found, tasks, per_node)
@@ -240,7 +241,7 @@ def _size(draft: _Draft, found: Mapping[str, Directive]) -> None:
     if per_gpu and not tasks and not per_node:
         per_node = per_gpu * _in_file(script, lambda: resources_of(found, nodes, 1)).gpus or None
     if "num_instances" in given and per_node is not None:
-        # As with sbatch, other nodes than the script's mean other tasks, too.
+        # As with sbatch, another number of nodes on the command line means another number of tasks.
         tasks = None
     if isinstance(given.get("processes_per_node"), int):
         tasks, per_node = None, int(given["processes_per_node"])
@@ -264,7 +265,7 @@ def _num_nodes(
     if "nodes" in found:
         asked = found["nodes"]
         return _located(draft.script, asked, lambda: _nodes(draft, asked.value or ""))
-    # Enough for the tasks, as Slurm reckons.
+    # Like Slurm, as many nodes as the tasks need.
     return -(-tasks // per_node) if tasks and per_node else 1
 
 
@@ -309,7 +310,7 @@ def _resources(draft: _Draft, wanted: Resources, found: Mapping[str, Directive])
 
 
 def _room(draft: _Draft, wanted: Resources) -> None:
-    """Cores and memory. This machine reserves none, so a script for larger ones is rehearsed here all the same."""
+    """Sets cores and memory. This machine reserves none, so a script for larger machines can be rehearsed here."""
     if draft.provider != LOCAL:
         if wanted.cores:
             draft.options["cpu"] = wanted.cores
@@ -328,7 +329,7 @@ def _name(draft: _Draft, found: Mapping[str, Directive]) -> None:
     draft.options["name"] = plain[:63].rstrip("-._") or "batch"
 
 
-# Put together
+# The configurations
 
 
 def _reading(draft: _Draft, found: Mapping[str, Directive], arguments: Sequence[str]) -> Reading:
@@ -367,7 +368,7 @@ def _reading(draft: _Draft, found: Mapping[str, Directive], arguments: Sequence[
 
 
 def _of_element(asked: values.Array, element: int, number: str) -> dict[str, str]:
-    """What tells a task of an array from the others."""
+    """The variables that distinguish a task of an array from the others."""
     return {
         "SLURM_ARRAY_JOB_ID": number,
         "SLURM_ARRAY_TASK_COUNT": str(len(asked.ids)),
@@ -390,7 +391,7 @@ def _tasks_per_node(script: BatchScript, found: Mapping[str, Directive]) -> int 
 
 
 def _located(script: BatchScript, directive: Directive, do: Callable[[], T]) -> T:
-    """Does something with an option; an error gets its place in the file."""
+    """Calls a function for an option, and adds the option's place in the file to its errors."""
     try:
         return do()
     except OptionError as error:

@@ -1,6 +1,6 @@
-"""What a batch script calls that will not be there, or not do what it does under Slurm: found before anything runs.
+"""Finds commands in a batch script that will not exist on the nodes, or not do what they do under Slurm.
 
-A look, not a parse: a shell can hide anything from it. What it does not see is said when it happens.
+This only searches the text: a shell script can hide commands from it. Those are reported when they run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MPI = re.compile(_BEFORE + r"(mpirun|mpiexec|horovodrun)\b")
 
 
 def look(text: str) -> list[str]:
-    """Sentences, each with the line it is about."""
+    """Sentences about such commands, each with its line number."""
     found = []
     for number, line in _lines(text):
         for match in _SRUN.finditer(line):
@@ -45,7 +45,7 @@ def _refused(words: str) -> list[str]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines of code, those that go on put together; comments and what is printed left out."""
+    """The lines of code with their numbers. Continued lines are joined; comments and printed text are left out."""
     whole, first = "", 0
     for number, line in enumerate(text.split("\n"), 1):
         first = first or number

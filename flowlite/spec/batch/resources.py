@@ -1,4 +1,4 @@
-"""GPUs, cores and memory of each node, as the many options of sbatch ask for them. Pure."""
+"""GPUs, cores and memory of each node, from the various options of sbatch. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from flowlite.spec.gpu import GpuRequest
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What each node is to have.
+    """The resources of each node.
 
     Attributes:
-        gpus: How many GPUs.
-        gpus_of_cluster: The same in the words of the cluster: `h100:4`, or `4`.
-        gpu: The same as a GPU string, None where the script names no model that is known.
-        others: Generic resources that are no GPUs.
-        variables: What the script is told of all that.
+        gpus: Number of GPUs.
+        gpus_of_cluster: The same in the cluster's notation: `h100:4`, or `4`.
+        gpu: The same as a GPU string; None if the script names no known model.
+        others: Generic resources that are not GPUs.
+        variables: The variables that tell the script about these resources.
     """
 
     gpus: int
@@ -35,14 +35,14 @@ class Resources:
 
 
 def resources_of(found: Mapping[str, Directive], nodes: int, per_node: int) -> Resources:
-    """What a script asks for.
+    """The resources that a script asks for.
 
     Args:
-        found: Its options by name.
-        per_node: Tasks on the fullest node.
+        found: The script's options by name.
+        per_node: Most tasks on one node.
 
     Raises:
-        OptionError: A value cannot be read, or does not divide.
+        OptionError: A value cannot be read, or cannot be divided among the nodes.
     """
     text = {name: directive.value or "" for name, directive in found.items()}
     gpus, others = _gpus(text, nodes, per_node)
@@ -86,7 +86,7 @@ def _gpus(
 
 
 def _model(gpus: values.Gpus) -> str | None:
-    """A type of a cluster as a model that is known anywhere: `nvidia_h100_80gb_hbm3`, `a100_80gb`, `H100`."""
+    """The GPU string for a cluster's name of a type: `nvidia_h100_80gb_hbm3`, `a100_80gb`, `H100`."""
     words = [word for word in re.split(r"[^a-z0-9]+", gpus.kind.lower()) if word]
     for word in words:
         try:
@@ -103,7 +103,7 @@ def _model(gpus: values.Gpus) -> str | None:
 
 
 def _memory(text: Mapping[str, str], gpus: int, cpus: int) -> float:
-    """MiB on each node; 0 if nothing is asked for, or all there is."""
+    """MiB on each node; 0 if the script asks for no amount, or for all of it."""
     if "mem" in text:
         return values.mebibytes("mem", text["mem"])
     if "mem-per-cpu" in text:

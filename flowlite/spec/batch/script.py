@@ -1,4 +1,4 @@
-"""The `#SBATCH` lines of a batch script, cut into options as sbatch(1) cuts them."""
+"""Splits the `#SBATCH` lines of a batch script into options, as sbatch(1) does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LARGEST = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """One option of a script: its whole name, its value (None where it has none), and its line."""
+    """One option of a script: its full name, its value (None if it has none), and its line number."""
 
     name: str
     value: str | None
@@ -26,11 +26,11 @@ class Directive:
 
 @dataclass(frozen=True, slots=True)
 class BatchScript:
-    """A script as it was read.
+    """A batch script.
 
     Attributes:
-        directives: In their order; of an option that is given twice, the last one counts.
-        passed_over: Lines that look like directives, and that sbatch does not read, each with the reason.
+        directives: In their order; if an option is given twice, the last one counts.
+        passed_over: Lines that look like directives but that sbatch does not read, each with the reason.
     """
 
     path: Path
@@ -43,7 +43,7 @@ class BatchScript:
         """Reads a file.
 
         Raises:
-            SpecError: It is no batch script, or has an option that does not exist; the message has file and line.
+            SpecError: It is not a batch script, or has an unknown option; the message has file and line.
         """
         path = Path(path)
         try:
@@ -55,7 +55,7 @@ class BatchScript:
 
     @classmethod
     def parse(cls, text: str, path: Path) -> Self:
-        """Reads a text. Raises as `load` does."""
+        """Reads a text. Raises the errors of `load`."""
         if not text.startswith("#!"):
             raise SpecError(
                 f"{path}:1: a batch script begins with #! and the program that runs it, as in #!/bin/bash"
@@ -83,12 +83,12 @@ class BatchScript:
         return cls(path, text, tuple(found), tuple(passed))
 
     def values(self) -> dict[str, Directive]:
-        """The option that counts, by name."""
+        """The effective directive of each option, by name."""
         return {each.name: each for each in self.directives}
 
 
 def looks_like_batch(path: str) -> bool:
-    """Whether a file is to be read as a batch script: by its name, or since it has directives before any command."""
+    """Whether a file is a batch script, judged by its name or by directives before the first command."""
     if path.endswith((".sbatch", ".slurm")):
         return True
     if path.endswith((".py", ".yaml", ".yml")):
@@ -108,7 +108,7 @@ def looks_like_batch(path: str) -> bool:
 
 
 def words_of(line: str, where: str) -> list[str]:
-    """The words of what stands behind `#SBATCH`. Quotes and backslashes as in a shell; `#` begins a comment."""
+    """The words of the text after `#SBATCH`. Quotes and backslashes work as in a shell; `#` begins a comment."""
     words: list[str] = []
     word, quote, inside, escaped = "", "", False, False
     for letter in line:

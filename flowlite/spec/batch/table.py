@@ -1,4 +1,4 @@
-"""Every option of sbatch (22.05 to 24.11), with what becomes of it. What is not here does not exist."""
+"""All options of sbatch (22.05 to 24.11), by how they are handled. Other options are unknown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HONOURED: dict[str, Option] = {
     "tasks-per-node": Option(),
     "time": Option("t"),
 }
-"""They become options of the task, or variables of the script."""
+"""Options that become options of the task, or variables of the script."""
 
 HOLDS: dict[str, Option] = {
     "ignore-pbs": Option("", "none"),
@@ -38,14 +38,14 @@ HOLDS: dict[str, Option] = {
     "wait": Option("W", "none"),
     "wait-all-nodes": Option(),
 }
-"""They ask for what a gang has anyway, or for how sbatch itself behaves."""
+"""Options that a gang fulfils anyway, or that only change how sbatch itself behaves."""
 
 FILES: dict[str, Option] = {
     "error": Option("e"),
     "open-mode": Option(),
     "output": Option("o"),
 }
-"""Where output goes: `flow logs` has it."""
+"""Options that say where output is written; `flow logs` has it."""
 
 REFUSED: dict[str, tuple[str, str, str]] = {
     "begin": ("b", "needed", "it would start at once"),
@@ -64,16 +64,16 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "uid": ("", "needed", "it would run as somebody else"),
     "wrap": ("", "needed", "a script wraps nothing"),
 }
-"""The script would do something else than was asked for: (short name, value, why)."""
+"""Options that are refused, since the script would not do what they ask for: (short name, value, why)."""
 
 OF_THE_QUEUE = frozenset({"begin", "deadline", "dependency", "hold"})
-"""Of those, what the queue of a cluster can do."""
+"""Refused options that a cluster's queue can fulfil."""
 
 OF_THE_STEP = frozenset(
     {"comment", "cores-per-socket", "distribution", "extra-node-info", "mincpus", "ntasks-per-core"}
     | {"ntasks-per-socket", "overcommit", "threads-per-core", "tres-per-task"}
 )
-"""What not even a cluster can do for a gang, with one task of Slurm on each node, and found by its comment."""
+"""Options that even a cluster cannot fulfil, since a gang has one Slurm task per node and is found by its comment."""
 
 KEYS: dict[str, str] = {
     "account": "account",
@@ -85,7 +85,7 @@ KEYS: dict[str, str] = {
     "qos": "qos",
     "reservation": "reservation",
 }
-"""Options of a cluster that have a name of their own among the settings of the Slurm provider."""
+"""Cluster options that are settings of the Slurm provider, with their names there."""
 
 CLUSTER: dict[str, Option] = {
     **{
@@ -127,7 +127,7 @@ CLUSTER: dict[str, Option] = {
     "spread-job": Option("", "none"),
     "use-min-nodes": Option("", "none"),
 }
-"""They mean something to a cluster, and to nobody else."""
+"""Options that have a meaning only on a cluster."""
 
 
 TABLE: dict[str, Option] = {

@@ -1,4 +1,4 @@
-"""Values of sbatch's options: arrays, sizes of memory, GPUs, signals. Pure."""
+"""Parses values of sbatch's options: arrays, memory sizes, GPUs, signals. Pure."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Array:
 
     @property
     def step(self) -> int:
-        """What Slurm says in SLURM_ARRAY_TASK_STEP: the distance of the first two, if all have it."""
+        """SLURM_ARRAY_TASK_STEP: the distance of the first two ids, if it is the same for all of them."""
         gaps = {b - a for a, b in zip(self.ids, self.ids[1:], strict=False)}
         return gaps.pop() if len(gaps) == 1 else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """GPUs that an option asks for: how many, and their type in the words of the cluster ("" for any)."""
+    """The GPUs that an option asks for: how many, and their type in the cluster's notation ("" for any)."""
 
     count: int
     kind: str = ""
@@ -38,7 +38,7 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """`--signal`: what is sent how long before the end, to the script alone or to the tasks."""
+    """`--signal`: which signal is sent, how long before the end, and whether to the script alone or to the tasks."""
 
     signal: str
     seconds: float
@@ -85,7 +85,7 @@ def gpus(name: str, text: str) -> Gpus:
 
 
 def gres(text: str) -> tuple[Gpus | None, list[str]]:
-    """GPUs among generic resources, and the others: `gpu:a100:4,license:2`. Raises OptionError."""
+    """The GPUs among generic resources such as `gpu:a100:4,license:2`, and the others. Raises OptionError."""
     found: Gpus | None = None
     others = []
     for part in re.split(r",(?![^(]*\))", text):
@@ -118,7 +118,7 @@ def notice(text: str) -> Notice:
 
 
 def most_nodes(text: str) -> tuple[int, int]:
-    """Least and most of `--nodes`. Raises OptionError."""
+    """The smallest and largest number of `--nodes`. Raises OptionError."""
     least, _, most = text.partition("-")
     if not least.isdecimal() or not int(least) or (most and not most.isdecimal()):
         raise OptionError(f"--nodes={text}: give a number, as in --nodes=2")
