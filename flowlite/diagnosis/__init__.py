@@ -1,1 +1,1 @@
-"""Why a gang hangs or failed: stacks grouped, nodes compared, failures that are known, each with advice. Pure."""
+"""Diagnoses why a gang hangs or failed: groups stacks, compares nodes, recognises known failures. Pure, without I/O."""

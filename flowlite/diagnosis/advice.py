@@ -1,6 +1,6 @@
-"""What to do about failures that many people meet: known from what libraries say, told with what flowlite knows.
+"""Advice on common failures, which are recognised by the messages of libraries.
 
-Pure: texts in, advice out. docs/troubleshooting.md has a row for each, and a test that provokes it.
+Pure: texts in, advice out. docs/troubleshooting.md has a row for each failure, with a test that provokes it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ _MOST = 2
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """One failure that is known.
+    """One known failure.
 
     Attributes:
-        name: For tests and JSON.
-        pattern: What libraries say.
+        name: Identifies it in tests and JSON.
+        pattern: Matches the messages of libraries.
         advice: What to do; `{match}` stands for the first group of the pattern.
     """
 
@@ -33,7 +33,7 @@ def _symptom(name: str, pattern: str, advice: str) -> Symptom:
 
 _DEBUG = "-e NCCL_DEBUG=INFO -e NCCL_DEBUG_SUBSYS=INIT,NET"
 
-# The more special ones first: of several that fit, the first two are told.
+# The more specific ones come first: if several match, the first two are shown.
 SYMPTOMS: tuple[Symptom, ...] = (
     _symptom(
         "gpu-memory",
@@ -158,7 +158,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
 
 
 def advice(texts: Iterable[str], most: int = _MOST) -> list[str]:
-    """What to do about what these texts say, the most special first; empty if nothing is known of it."""
+    """Advice on the failures that these texts show, the most specific first; empty if none is known."""
     return [told for _, told in recognised(texts)][:most]
 
 

@@ -1,6 +1,6 @@
-"""What stands out among the nodes of a gang that runs, beside where its ranks stand: each in one sentence.
+"""Finds anomalies among the nodes of a running gang, apart from its stacks; each is one sentence.
 
-Pure: what the nodes said and what was measured between them goes in, words come out.
+Pure: the nodes' reports and the measured links go in, sentences come out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from flowlite.diagnosis import advice
 from flowlite.diagnosis.hang import spans
 
 Seen = Mapping[str, Any]
-"""What one node said (`look`)."""
+"""The report of one node (the node program's command `look`)."""
 
 _SLOW = 1 / 3
 _IDLE_PERCENT, _BUSY_PERCENT = 5, 50
@@ -34,11 +34,11 @@ def findings(
     *,
     all_wait: bool = False,
 ) -> list[str]:
-    """All that stands out, what stops a gang first.
+    """All anomalies; those that stop a gang come first.
 
     Args:
-        nodes: By node rank.
-        links: As measured; empty if they were not.
+        nodes: The nodes' reports, by node rank.
+        links: The measured links; empty if they were not measured.
         lines: The last lines of the ranks' output.
         all_wait: Whether all ranks wait in the same collective.
     """
@@ -70,7 +70,7 @@ def _links(links: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _alone(nodes: Sequence[Seen]) -> list[str]:
-    """Ranks that would train by themselves, which no error ever says."""
+    """Ranks without a process group, which would train alone without any error."""
     workers = [worker for seen in nodes for worker in seen.get("workers", ())]
     alone = [w["rank"] for w in workers if w.get("torch") and w.get("group") is False]
     if not alone:
@@ -96,7 +96,7 @@ def _stuck(nodes: Sequence[Seen]) -> list[str]:
 
 
 def _gpus(nodes: Sequence[Seen]) -> list[str]:
-    """GPUs that do nothing while others work."""
+    """GPUs that are idle while others are busy."""
     cards = [
         (node, card["index"], card["utilisation"])
         for node, seen in enumerate(nodes)
@@ -115,7 +115,7 @@ def _gpus(nodes: Sequence[Seen]) -> list[str]:
 
 
 def _seeds(nodes: Sequence[Seen]) -> list[str]:
-    """Variables that must be the same, or ranks talk past each other or compute something else."""
+    """Variables that must be equal on all nodes: seeds, and those for which a difference makes NCCL hang or fail."""
     known = [(node, seen["variables"]) for node, seen in enumerate(nodes) if "variables" in seen]
     names = {name for _, variables in known for name in variables}
     found = []
@@ -130,7 +130,7 @@ def _seeds(nodes: Sequence[Seen]) -> list[str]:
 
 
 def _next_step(nodes: Sequence[Seen], links: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Where nobody is late, and the network answers a plain connection."""
+    """What to try next if no rank is late and plain connections between the nodes work."""
     variables: Mapping[str, str] = next(
         (seen["variables"] for seen in nodes if "variables" in seen), {}
     )

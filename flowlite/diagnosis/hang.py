@@ -1,6 +1,6 @@
-"""Why a gang hangs, from where its ranks stand: stacks grouped, the odd ones first, and whom everyone waits for.
+"""Diagnoses a hanging gang from its ranks' stacks: groups them, and finds the rank that the others wait for.
 
-Pure: what the nodes said goes in, words come out.
+Pure: the nodes' reports go in, text comes out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Where a rank stands when it waits for others: (end of the file name, functions; none means all) -> what it waits in.
+# Frames of a rank that waits for others: (end of the file name, functions; none means all, what it waits in).
 _WAITS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("torch/distributed/rendezvous.py", (), "init_process_group"),
     ("torch/distributed/distributed_c10d.py", (), ""),
@@ -24,7 +24,7 @@ _WAITS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("flowlite/node/worker/torch_teardown.py", ("leave_together",), "the end of the other ranks"),
 )
 _WRAPPERS = frozenset({"wrapper", "inner", "decorate_context", "_new_process_group_helper"})
-# Sources lie in a directory of their own on each node.
+# The directory of a source snapshot on a node.
 _SNAPSHOT = re.compile(r".*/source-[0-9a-f]{64}/")
 _OURS = ("flowlite_node/", "flowlite/node/")
 _COLLECTIVES_END = "torch/distributed/distributed_c10d.py"
@@ -32,7 +32,7 @@ _COLLECTIVES_END = "torch/distributed/distributed_c10d.py"
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One rank as it was found. `frames` has the innermost first; empty where it could not be looked at."""
+    """The state of one rank. `frames` has the innermost frame first; it is empty if the stack could not be read."""
 
     rank: int
     node: int
@@ -44,7 +44,7 @@ class Rank:
 
     @classmethod
     def of(cls, node: int, found: Mapping[str, Any]) -> Rank:
-        """From what the node's program says of one worker."""
+        """Makes a rank from the node program's report on one worker."""
         frames = tuple(
             (_known_as(f["file"]), int(f["line"]), str(f["function"]).rpartition(".")[2])
             for f in found["frames"]
@@ -62,7 +62,7 @@ class Rank:
 
     @property
     def waits_in(self) -> str:
-        """The collective it waits in, "" if it waits for nobody."""
+        """The collective that it waits in; "" if it is in none."""
         for file, _, function in self.frames:
             for end, functions, name in _WAITS:
                 if not file.endswith(end) or function in _WRAPPERS:
@@ -74,11 +74,11 @@ class Rank:
 
     @property
     def place(self) -> tuple[str, int, str] | None:
-        """The innermost frame of the user's own code: not of an installed package, the standard library or ours."""
+        """The innermost frame of the user's code: not of an installed package, the standard library or flowlite."""
         return next((frame for frame in self.frames if not _is_library(frame[0])), None)
 
     def _outermost_collective(self) -> str:
-        """`all_reduce` rather than what it calls inside."""
+        """The collective that the user's code calls, such as `all_reduce`, not the functions that it calls in turn."""
         inside = [
             f
             for file, _, f in self.frames
@@ -89,13 +89,13 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks that stand in the same place."""
+    """Ranks with the same stack."""
 
     ranks: tuple[Rank, ...]
 
     @property
     def numbers(self) -> list[int]:
-        """Their ranks, sorted."""
+        """The sorted numbers of the ranks."""
         return sorted(rank.rank for rank in self.ranks)
 
     @property
@@ -105,13 +105,13 @@ class Group:
 
     @property
     def waits_in(self) -> str:
-        """The collective they wait in, "" for none."""
+        """The collective that they wait in; "" if they are in none."""
         return self.ranks[0].waits_in
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What was found. `groups` has the odd ones first; `verdict` is one sentence, "" if nothing stands out."""
+    """The diagnosis. `groups` has the outliers first; `verdict` is one sentence, or "" if there is no clear cause."""
 
     groups: tuple[Group, ...]
     verdict: str
@@ -120,11 +120,11 @@ class Diagnosis:
 
 
 def diagnose(ranks: Iterable[Rank], world_size: int) -> Diagnosis:
-    """Groups ranks by equal stack and says whom the others wait for.
+    """Groups ranks by equal stacks, and finds the rank that the others wait for.
 
     Args:
-        ranks: Those that run.
-        world_size: How many there are in all.
+        ranks: The running ranks.
+        world_size: Number of ranks in the gang.
     """
     found = sorted(ranks, key=lambda rank: rank.rank)
     by_stack: dict[tuple[tuple[str, int, str], ...], list[Rank]] = {}
@@ -193,7 +193,7 @@ def _names(names: Iterable[str]) -> str:
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Numbers in short: `0-4, 6`."""
+    """Numbers as ranges: `0-4, 6`."""
     ordered = sorted(set(numbers))
     parts: list[str] = []
     start = 0
@@ -206,7 +206,7 @@ def spans(numbers: Iterable[int]) -> str:
 
 
 def _known_as(file: str) -> str:
-    """A file as people here name it: by its path in the project, or below the working directory."""
+    """A file's path in the project or below the working directory, instead of its path on the node."""
     return _SNAPSHOT.sub("", file).removeprefix(os.path.join(os.getcwd(), ""))
 
 
@@ -217,7 +217,7 @@ def _is_library(file: str) -> bool:
 
 
 def _users_part(frames: Sequence[tuple[str, int, str]]) -> int:
-    """How many of the innermost frames are not our own way to the user's function."""
+    """How many of the innermost frames remain without flowlite's own frames that call the user's function."""
     for index, (file, _, function) in enumerate(frames):
         if function == "run" and any(file.endswith(f"{part}worker/load_call.py") for part in _OURS):
             return index

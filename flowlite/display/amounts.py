@@ -1,4 +1,4 @@
-"""Amounts in a few characters: money and durations."""
+"""Formats money and durations in a few characters."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ UNKNOWN = "-"
 
 
 def money(amount: float | None) -> str:
-    """`$1.25`; more digits for fractions of a cent."""
+    """An amount such as `$1.25`; with more digits for fractions of a cent."""
     if amount is None:
         return UNKNOWN
     return dollars(amount)
 
 
 def duration(seconds: float | None) -> str:
-    """`0.8s`, `14s`, `3m12s`, `2h05m`, `3d04h`."""
+    """A duration such as `0.8s`, `14s`, `3m12s`, `2h05m`, `3d04h`."""
     if seconds is None:
         return UNKNOWN
     if seconds < 10:

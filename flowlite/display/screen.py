@@ -1,7 +1,7 @@
-"""`Screen`: where several tasks are shown at a time, from several threads, without cutting each other's lines.
+"""`Screen`: shows several tasks at a time, from several threads, without mixing their lines.
 
-Whole lines are written one after the other. On a terminal the last row shows what is being written just now, such as a
-progress bar; it is taken away before a line is written.
+Lines are written whole, one after the other. On a terminal, the last row shows an unfinished line, such as a progress
+bar; it is removed before a line is written.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from flowlite.output.printing import Painted
 
 
 class Screen:
-    """One stream for lines of workers, and one for what flowlite itself says; they may be the same.
+    """One stream for workers' lines, and one for flowlite's own messages; they may be the same.
 
-    The streams are asked for anew at each write, since programs and notebooks replace `sys.stderr`. A stream that was
-    closed, or that a program without a console does not have, is not written to.
+    The streams are looked up at each write, since programs and notebooks replace `sys.stderr`. A stream that is closed,
+    or that does not exist in a program without a console, is not written to.
     """
 
     def __init__(self, lines: Callable[[], TextIO | None], notes: Callable[[], TextIO | None]):
@@ -35,26 +35,26 @@ class Screen:
     # Who is shown
 
     def add(self, shown: object) -> None:
-        """Notes that something is shown here from now on."""
+        """Registers something that is shown here from now on."""
         with self._lock:
             self._shown.add(shown)
 
     def remove(self, shown: object) -> None:
-        """Notes that it is shown no longer."""
+        """Unregisters something that is no longer shown here."""
         with self._lock:
             self._shown.discard(shown)
             self.clear_row()
 
     @property
     def crowded(self) -> bool:
-        """Whether more than one thing is shown just now, so that lines have to say what they belong to."""
+        """Whether several tasks are shown at the moment, so that lines need a label."""
         with self._lock:
             return len(self._shown) > 1
 
     # Writing
 
     def tell(self, *parts: str | Painted) -> None:
-        """Writes a line of flowlite's own."""
+        """Writes a message of flowlite's own, as a line."""
         with self._lock:
             self.clear_row()
             stream = _usable(self._notes())
@@ -74,7 +74,7 @@ class Screen:
                     stream.flush()
 
     def flush(self) -> None:
-        """Hands on what was written; called whenever there is nothing more to write for now."""
+        """Flushes both streams; called whenever there is nothing more to write for now."""
         with self._lock:
             self._flush_lines()
 
@@ -82,12 +82,12 @@ class Screen:
 
     @property
     def has_row(self) -> bool:
-        """Whether there is a last row that can be written anew: on a terminal."""
+        """Whether there is a last row that can be rewritten, as on a terminal."""
         stream = _usable(self._lines())
         return stream is not None and stream.isatty()
 
     def show_row(self, text: str) -> None:
-        """Shows a text in the last row, in place of what stands there; nothing away from a terminal."""
+        """Replaces the text of the last row. Does nothing if there is no terminal."""
         with self._lock:
             if not self.has_row:
                 return
@@ -97,7 +97,7 @@ class Screen:
                 self._row = text
 
     def clear_row(self) -> None:
-        """Takes the last row away."""
+        """Removes the last row."""
         with self._lock:
             if self._row:
                 self._row = ""
@@ -120,7 +120,7 @@ def _usable(stream: TextIO | None) -> TextIO | None:
 
 
 def terminal_screen() -> Screen:
-    """The screen of a command: lines of workers on standard output, everything else on standard error."""
+    """The screen of a command: workers' lines on standard output, everything else on standard error."""
     return Screen(lambda: sys.stdout, lambda: sys.stderr)
 
 
@@ -132,7 +132,7 @@ _of_program = _program_screen()
 
 
 def program_screen() -> Screen:
-    """The one screen of a program that uses flowlite: everything on standard error; standard output is its own."""
+    """The only screen of a program that uses flowlite. Everything is on standard error; stdout is the program's own."""
     return _of_program
 
 

@@ -1,4 +1,4 @@
-"""What is needed of a task to show it. `flowlite.Task` is one."""
+"""The interface of a task that can be shown. `flowlite.Task` implements it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ShownTask(Protocol):
 
     @property
     def record(self) -> TaskRecord:
-        """What the store knows of it now."""
+        """Its current row in the store."""
 
     @property
     def done(self) -> bool:
@@ -34,7 +34,7 @@ class ShownTask(Protocol):
 
     @property
     def estimated_cost(self) -> float:
-        """Dollars, so far."""
+        """What it has cost so far, in US dollars."""
 
     def logs(self, *, follow: bool = False) -> Logs:
         """The output of its workers."""

@@ -1,4 +1,4 @@
-"""`TaskDisplay`: one task as it goes, on a `Screen`."""
+"""`TaskDisplay`: shows the progress of one task on a `Screen`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class TaskDisplay:
-    """Shows changes of a task's state, what its workers write, and what one of them is writing just now.
+    """Shows the state changes of a task, the output of its workers, and an unfinished line of one of them.
 
-    Whoever waits for the task calls `advance` again and again. It never blocks on the task, and may be called from
-    several threads.
+    Code that waits for the task calls `advance` repeatedly. It never blocks on the task, and may be called from several
+    threads.
     """
 
     def __init__(self, task: ShownTask, screen: Screen, *, show_output: bool = True) -> None:
@@ -35,17 +35,17 @@ class TaskDisplay:
         self._logs = task.logs(follow=True) if show_output else None
 
     def announce(self) -> None:
-        """Says which task this is, once."""
+        """Shows which task this is; only the first call has an effect."""
         with self._lock:
             if not self._announced:
                 self._announced = True
                 self._screen.tell(beginning(self._task))
 
     def advance(self, ended: bool) -> bool:
-        """Shows what is new. Returns whether that was any output.
+        """Shows what is new. Returns whether there was any output.
 
         Args:
-            ended: The task is final, so what is there now is all there will be.
+            ended: Whether the task is final, so that no more output will come.
         """
         with self._lock:
             if self._finished:
@@ -58,11 +58,11 @@ class TaskDisplay:
             return moved
 
     def pause(self) -> None:
-        """Leaves the screen to others until the next `advance`: nobody waits for the task just now."""
+        """Frees the screen until the next `advance`, while no caller waits for the task."""
         self._screen.remove(self)
 
     def finish(self) -> None:
-        """Shows the rest of a task that is final, and leaves the screen for good."""
+        """Shows the remaining output of a final task, and removes the display from the screen."""
         with self._lock:
             if not self._finished:
                 self.advance(ended=True)
@@ -70,7 +70,7 @@ class TaskDisplay:
                 self._screen.remove(self)
 
     def tell_end(self) -> None:
-        """Says how the task ended, once."""
+        """Shows how the task ended; only the first call has an effect."""
         with self._lock:
             if not self._told_end:
                 self._told_end = True
@@ -86,14 +86,14 @@ class TaskDisplay:
             self._screen.tell(Painted(text, DIM))
 
     def _new_in_reason(self, record: TaskRecord) -> str:
-        """The reason of the state, without a failure for which the task ends: that is told at the end, and once."""
+        """The reason of the state, without the failure that stopped the task, since that is shown once, at the end."""
         if record.state != "stopping":
             self._stopped_for = ""
             return record.reason
         if record.reason in STOPPING_REASONS:
             return record.reason
         self._stopped_for = self._stopped_for or record.reason
-        # What follows the failure there is news: nodes that cannot be ended, output that is still on its way.
+        # Text after the failure is news: nodes that cannot be ended, output that is still being fetched.
         return record.reason.removeprefix(self._stopped_for).removeprefix("; ")
 
     def _show_output(self, ended: bool) -> bool:
@@ -119,12 +119,12 @@ class TaskDisplay:
         return "".join(f"{prefix}{line}\n" for line in block.split("\n")[:-1])
 
     def _prefix(self) -> str:
-        """What stands before each line while other tasks are shown, too."""
+        """The prefix of each line while other tasks are shown, too; else ""."""
         return f"{_title(self._task)} " if self._screen.crowded else ""
 
 
 def beginning(task: ShownTask) -> str:
-    """Which task it is, and what it runs."""
+    """The task's name, its id and what it runs, in one line."""
     return f"task {_title(task)}: {terminal.in_one_line(task.function)}"
 
 

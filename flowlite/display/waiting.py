@@ -1,4 +1,4 @@
-"""Waiting for the end of a task while it is shown."""
+"""Waits for the end of a task while showing it."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from flowlite.display.task_display import TaskDisplay
 if TYPE_CHECKING:
     from flowlite.display.shown_task import ShownTask
 
-# The shortest and the longest pause between two looks at a task, in seconds.
+# The shortest and the longest pause between two checks of a task, in seconds.
 SHORTEST_PAUSE = 0.01
 LONGEST_PAUSE = 0.05
 
-# Displays of this program by task id, until the task has ended and everything was shown.
+# The displays of this program by task id, until the task has ended and everything has been shown.
 _displays: dict[str, TaskDisplay] = {}
 _lock = threading.Lock()
 
 
 class Pauses:
-    """Pauses that grow while nothing happens."""
+    """Pauses that grow while there is nothing new."""
 
     def __init__(self) -> None:
         self._next = SHORTEST_PAUSE
 
     def next(self) -> float:
-        """Seconds until the next look."""
+        """Seconds until the next check."""
         pause = self._next
         self._next = min(LONGEST_PAUSE, pause * 1.1)
         return pause
 
     def restart(self) -> None:
-        """Something has happened; more may come soon."""
+        """Returns to the shortest pause, after something new."""
         self._next = SHORTEST_PAUSE
 
 
 def wait_for_end(
     task: ShownTask, display: TaskDisplay | None, timeout: float | None = None
 ) -> bool:
-    """Waits until a task is final, and shows it meanwhile. Returns whether it is final."""
+    """Waits until a task is final, showing it meanwhile. Returns whether it is final."""
     deadline = None if timeout is None else time.monotonic() + timeout
     pauses = Pauses()
     try:
@@ -63,20 +63,20 @@ def wait_for_end(
 
 
 def announce_in_program(task: ShownTask) -> None:
-    """Says that a task was submitted, where the program that waits for it is to see it."""
+    """Shows that a task was submitted, if the program is to show tasks at all."""
     if _wanted():
         _display_of(task).announce()
 
 
 def display_in_program(task: ShownTask, shown: bool | None) -> TaskDisplay | None:
-    """The display of a task that a program waits for; None for none.
+    """The display of a task that a program waits for; None if it is not shown.
 
-    A program that waits again, after a time-out or in another thread, goes on with the same one. A task that had ended
-    before anybody waited for it is not shown.
+    A program that waits again, after a timeout or in another thread, continues with the same display. A task that had
+    ended before the first wait is not shown.
 
     Args:
         task: The task.
-        shown: Whether it is to be shown; None for what the setting `show_logs` says.
+        shown: Whether the task is to be shown; None for the setting `show_logs`.
     """
     if shown is False:
         return None
@@ -99,8 +99,8 @@ def leave(task: ShownTask, display: TaskDisplay | None, *, tell_end: bool) -> No
 
     Args:
         task: The task.
-        display: Where it was shown, if it was.
-        tell_end: Tell a failure too, since no exception will tell it.
+        display: Its display; None if it was not shown.
+        tell_end: Show a failure, too, since no exception will be raised for it.
     """
     if display is not None:
         if tell_end or task.record.state == "completed":

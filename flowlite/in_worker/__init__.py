@@ -1,1 +1,1 @@
-"""What a worker uses of flowlite: `should_stop()`, and the decorator where flowlite is not installed."""
+"""The parts of flowlite that workers use: `should_stop()`, and the decorator on nodes without flowlite."""

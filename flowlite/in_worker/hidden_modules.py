@@ -1,7 +1,7 @@
-"""A file of the user's that has the name of a module of Python's, and is imported in its place.
+"""Detects a user's file that hides a module of Python's standard library.
 
-A script's directory comes first where Python looks for modules. A `random.py` beside it is then what every library gets
-that imports `random`, and what fails is the library.
+A script's directory comes first in `sys.path`. If it has a `random.py`, every library that imports `random` gets that
+file, and the error appears in the library.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 
 def hidden_module(error: BaseException) -> str:
-    """Names the file that stands in the way of one of Python's own modules; "" if an error has another cause."""
+    """A sentence that names the file which hides a module of Python's; "" if the error has another cause."""
     if isinstance(error, ImportError):
         name, path = error.name, error.path
     elif isinstance(error, AttributeError):

@@ -1,9 +1,9 @@
-"""flowlite on a node: nothing has to be installed there for a module that uses the decorator to be imported.
+"""Lets nodes import modules that use the decorator without having flowlite installed.
 
-The modules in `CARRIED` need the standard library only and travel with the node agent. They are found behind whatever
-the node has itself. Every other public name is a placeholder there, if what it needs is missing: it can be made and
-passed on (`volumes={"/data": Volume("data")}`), since options were checked before the task was submitted, and used for
-nothing else.
+The modules in `CARRIED` need only the standard library and are sent with the node agent. They come last in `sys.path`,
+after the node's own modules. Every other public name whose requirements are missing is a placeholder there. A
+placeholder can be created and passed on (`volumes={"/data": Volume("data")}`), since options were checked before the
+task was submitted, but it has no other use.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ LOCAL_TASK = "local"
 
 
 def on_a_node() -> bool:
-    """Whether this process belongs to a task: a worker, or the fork server that workers are forked from."""
+    """Whether this process belongs to a task: a worker, or the fork server."""
     return os.environ.get("FLOW_TASK_ID", LOCAL_TASK) != LOCAL_TASK
 
 
 def refuse_on_a_node() -> None:
-    """Raises ConfigError in a worker: a module that starts a task when imported would start them without end."""
+    """Raises ConfigError in a worker, since a module that starts a task when it is imported would do so endlessly."""
     from flowlite.errors import ConfigError
 
     if on_a_node() and os.environ.get("FLOW_NESTED") != "1":
@@ -56,7 +56,7 @@ def placeholder(name: str) -> type:
     """A class that takes any arguments and can do nothing."""
 
     def initialise(self: object, *_: Any, **__: Any) -> None:
-        """Takes whatever the real one takes."""
+        """Accepts any arguments, as the real class may take them."""
 
     def refuse(self: object, attribute: str) -> Any:
         if attribute.startswith("__"):

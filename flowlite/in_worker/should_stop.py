@@ -1,9 +1,9 @@
-"""`should_stop()`: whether this run is about to be taken away or to reach its deadline, the same on all ranks.
+"""`should_stop()`: whether this run is about to be preempted or to reach its deadline; the same answer on all ranks.
 
-A worker shares one small file with the agent of its node (`FLOW_STOP_FILE`; its other half:
-node/preemption/shared_page.py). As long as nothing is up, a call counts itself and reads one byte. When something is,
-each rank stops in its next call and says which call that is; once all have, the leader decides on the latest of these
-calls, and from that call on everybody gets True. So no rank is ever told at another step than the others.
+A worker shares a small file with the agent of its node (`FLOW_STOP_FILE`; the agent's side is
+`node/preemption/shared_page.py`). Usually a call only counts itself and reads one byte. After a notice, each rank
+writes the number of its next call and blocks in it. Once all ranks have done so, the leader chooses the highest number,
+and all ranks get True from that call on. So all ranks get True at the same step.
 
 This module needs the standard library only: it travels to nodes where flowlite is not installed.
 """
@@ -27,7 +27,7 @@ _PAUSE = 0.002
 
 
 class _Share:
-    """This process's part of the file; without one, nothing ever stops it."""
+    """This process's slot in the file. Without a slot, `should_stop()` is always False."""
 
     def __init__(self) -> None:
         self.page: mmap | None = None
@@ -48,7 +48,7 @@ class _Share:
             page = mmap(descriptor, 0)
             if page[: len(MAGIC)] != MAGIC:
                 return
-            # Only one process at a time looks for a free slot.
+            # Only one process at a time may search for a free slot.
             fcntl.lockf(descriptor, fcntl.LOCK_EX)
             for number in range(struct.unpack_from("<I", page, SLOTS)[0]):
                 slot = FIRST_SLOT + number * SLOT_SIZE
@@ -61,7 +61,7 @@ class _Share:
             os.close(descriptor)
 
     def ask(self) -> bool:
-        """Counts this call, and answers it."""
+        """Counts this call, and returns its answer."""
         self.calls += 1
         page = self.page
         if page is None or page[STATE] == QUIET:
@@ -85,11 +85,12 @@ _share: _Share | None = None
 
 
 def should_stop() -> bool:
-    """Whether to save what is needed and return, because the machines go away soon.
+    """Whether to save what is needed and return, because the machines will be gone soon.
 
     True from the same call on for all ranks, if every rank calls it equally often, once per step. It becomes true after
-    notice of preemption, and shortly before `max_run_time_hours` are over. The task then goes on with its next attempt
-    (after preemption), or ends (at the deadline). Costs well under a microsecond; outside of a task it is False.
+    notice of preemption, and shortly before `max_run_time_hours` are over. The task then continues with its next
+    attempt (after preemption), or ends (at the deadline). A call takes well under a microsecond; outside of a task it
+    returns False.
     """
     global _share
     if _share is None:
@@ -98,7 +99,7 @@ def should_stop() -> bool:
 
 
 def _forget() -> None:
-    """A forked process counts for itself."""
+    """Makes a forked child count its own calls."""
     global _share
     _share = None
 

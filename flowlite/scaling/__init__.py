@@ -1,1 +1,1 @@
-"""Scaling efficiency: the same run on more and more nodes, compared by one number that it reports."""
+"""Measures scaling efficiency: repeats a run on more and more nodes, and compares a number that it reports."""

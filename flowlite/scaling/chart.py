@@ -1,4 +1,4 @@
-"""The ladder as text: a bar for each rung, with a line at the efficiency that counts as good."""
+"""Draws a scaling ladder as text: a bar for each rung, with a line at the efficiency that counts as good."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FULL = "█"
 
 
 def number(value: float) -> str:
-    """Four digits that count, and no exponent for what people can read: `0.1234`, `98.77`, `12,350`."""
+    """A number with four significant digits, without an exponent if possible: `0.1234`, `98.77`, `12,350`."""
     if value >= 1000:
         digits = len(str(int(value))) - 4
         return f"{round(value, -max(0, digits)):,.0f}"
@@ -21,13 +21,13 @@ def number(value: float) -> str:
 
 
 def chart(rungs: Sequence[Rung], metric: str, *, width: int = 80, plain: bool = False) -> str:
-    """Throughput and efficiency of each rung as bars, or "" where nothing was measured.
+    """Throughput and efficiency of each rung as bars, or "" if nothing was measured.
 
     Args:
         rungs: The ladder.
-        metric: What was measured.
+        metric: Name of the metric.
         width: Columns that may be used.
-        plain: Only ASCII, for terminals that know no more.
+        plain: Use only ASCII, for terminals that show nothing else.
     """
     measured = [rung for rung in rungs if rung.throughput is not None]
     if not measured:
@@ -70,7 +70,7 @@ def _bar(share: float, room: int, plain: bool) -> str:
 
 
 def _marked(bar: str, mark: int, room: int, plain: bool) -> str:
-    """The bar with the line in it, where the bar ends before it or goes on behind it."""
+    """The bar with the efficiency line in it, or behind it if the bar is shorter."""
     cells = list(bar.ljust(room + 1))
     cells[mark] = "|" if plain else "│"
     return "".join(cells)

@@ -1,4 +1,4 @@
-"""What a ladder leaves behind: tables for programs and people, and the picture."""
+"""The files of a scaling ladder: tables for programs and people, and their directory."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ COLUMNS = (
 
 
 def directory_for(given: Path | None, name: str) -> Path:
-    """Where to write: what was asked for, else a directory beside the reader that is not there yet.
+    """The directory to write to: the given one, else a new one in the current directory.
 
     Raises:
-        ConfigError: It cannot be made or written to.
+        ConfigError: It cannot be created or written to.
     """
     directory, number = given or Path(f"scale-{name}"), 1
     while given is None and directory.exists():
@@ -41,19 +41,19 @@ def directory_for(given: Path | None, name: str) -> Path:
 
 
 def document(rungs: Sequence[Rung], about: Mapping[str, Any]) -> dict[str, Any]:
-    """All of it, as `--json` prints it and the file keeps it."""
+    """The whole ladder, as `--json` prints it and the JSON file has it."""
     return {**about, "good_efficiency": GOOD, "rungs": [rung.to_json() for rung in rungs]}
 
 
 def write_tables(directory: Path, rungs: Sequence[Rung], about: Mapping[str, Any]) -> None:
-    """The JSON and the CSV file, replaced as a whole, so that nobody reads half a file."""
+    """Writes the JSON and the CSV file. Each is replaced atomically, so that readers never see half a file."""
     text = json.dumps(document(rungs, about), indent=2, ensure_ascii=False) + "\n"
     _replace(directory / JSON_FILE, text)
     _replace(directory / CSV_FILE, as_csv(rungs))
 
 
 def as_csv(rungs: Sequence[Rung]) -> str:
-    """One row for each rung."""
+    """The ladder as CSV, with one row for each rung."""
     held = io.StringIO()
     writer = csv.writer(held, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -97,7 +97,7 @@ def _cell(value: float | None, shown: Callable[[float], str]) -> str:
 
 
 def printable(text: str) -> str:
-    """The first line of a text, without what a terminal would act on."""
+    """The first line of a text, without characters that a terminal would act on."""
     first = text.strip().partition("\n")[0]
     return "".join(
         character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in first

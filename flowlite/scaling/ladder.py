@@ -1,4 +1,4 @@
-"""Runs on more and more nodes, and what they amount to: throughput, speed-up and efficiency of each rung."""
+"""Computes throughput, speed-up and efficiency from runs on more and more nodes."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 from flowlite.errors import ConfigError
 
 GOOD = 0.9
-"""Efficiency from which on scaling is called good, as the OpenCLIP guide has it."""
+"""The efficiency from which scaling is called good, from the OpenCLIP guide."""
 
 _MOST_RUNGS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run that was tried.
+    """One run.
 
     Attributes:
-        nodes: How many it had.
-        workers: Processes in all.
-        value: The metric, or None where it has none.
-        reason: Why it has none, "" otherwise.
-        task: Id of the task, "" where none was submitted.
+        nodes: Number of nodes.
+        workers: Number of processes on all nodes.
+        value: The metric; None if the run has none.
+        reason: Why the run has no metric; else "".
+        task: Id of the task; "" if none was submitted.
         seconds: From submission to the end.
         cost: US dollars.
     """
@@ -40,12 +40,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """All runs of one number of nodes.
+    """All runs with one number of nodes.
 
     Attributes:
-        throughput: Median of the runs that have one, else None.
-        speed_up: Throughput over that of the first rung that has one.
-        efficiency: Speed-up over how many times as many nodes these are; 1 is ideal.
+        throughput: Median of the runs that have the metric; None if none has it.
+        speed_up: Throughput divided by that of the first rung that has one.
+        efficiency: Speed-up divided by the ratio of the numbers of nodes; 1 is ideal.
     """
 
     nodes: int
@@ -62,7 +62,7 @@ class Rung:
 
     @property
     def reason(self) -> str:
-        """Why runs have no metric, "" where all have."""
+        """Why runs have no metric; "" if all have it."""
         failed = [run for run in self.runs if run.value is None]
         if not failed:
             return ""
@@ -70,7 +70,7 @@ class Rung:
         return f"{failed[0].reason}{more}"
 
     def to_json(self) -> dict[str, Any]:
-        """As `--json` and the file have it."""
+        """The rung as in the output of `--json` and in the file."""
         return {
             "nodes": self.nodes,
             "workers": self.workers,
@@ -92,7 +92,7 @@ class Rung:
 
 
 def rungs_of(runs: Iterable[Run]) -> list[Rung]:
-    """The ladder, from few nodes to many. Everything is relative to the lowest rung that has a throughput."""
+    """The ladder, from few nodes to many. Speed-ups are relative to the lowest rung that has a throughput."""
     by_nodes: dict[int, list[Run]] = {}
     for run in runs:
         by_nodes.setdefault(run.nodes, []).append(run)
@@ -112,7 +112,7 @@ def rungs_of(runs: Iterable[Run]) -> list[Rung]:
 
 
 def read_nodes(text: str) -> list[int]:
-    """`1,2,4` as numbers of nodes, sorted, each once. Raises ConfigError."""
+    """Parses `1,2,4` into numbers of nodes, sorted and without duplicates. Raises ConfigError."""
     found = set()
     for word in text.split(","):
         if not word.strip().isdecimal() or not int(word):

@@ -1,4 +1,4 @@
-"""The number by which runs are compared: found in what a function returned, or in what its workers printed."""
+"""Finds the number by which runs are compared in the result of a function, or in the output of its workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowlite.output.reader import LogLine
 from flowlite.terminal import without_colours
 
 _NUMBER = r"([-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?)"
-# What trainers call it. OpenCLIP prints `207.300/s, 51.8250/s/gpu` and no name.
+# Rates without a name, as OpenCLIP prints them: `207.300/s, 51.8250/s/gpu`.
 _RATES = re.compile(
     r"(?:throughput|(?:samples|items|images|tokens|examples)(?:/|_per_)s(?:ec|econd)?)"
 )
@@ -21,18 +21,18 @@ _SHOWN_KEYS = 8
 
 
 class NoMetric(ValueError):
-    """There is no such number. The message says where it was looked for, and what is there."""
+    """The number was not found. The message says where it was searched for, and what is there."""
 
 
 def of_result(value: Any, metric: str) -> float:
-    """The number of that name in a result; a result that is a number is taken as it is.
+    """The number of that name in a result. If the result is itself a number, that number.
 
     Args:
         value: What rank 0 returned.
-        metric: A key, or a dotted path as in `train.samples_per_s` or `epochs.0.rate`.
+        metric: A key, or a dotted path such as `train.samples_per_s` or `epochs.0.rate`.
 
     Raises:
-        NoMetric: It is not there, or is no number above 0.
+        NoMetric: It is missing, or is not a number above 0.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
         return _positive(value, metric, "the function returned")
@@ -43,16 +43,16 @@ def of_result(value: Any, metric: str) -> float:
 
 
 def of_lines(lines: Iterable[LogLine], metric: str) -> float:
-    """The last number of that name in the output: of rank 0, else of the lowest rank that printed one.
+    """The last number of that name in the output of rank 0, else of the lowest rank that printed one.
 
-    Understood are `metric=1.5`, `metric: 1.5`, a line of JSON with that key or dotted path, `1.5 metric` for a unit
-    such as `samples/s`, and for rates also OpenCLIP's `207.3/s, 51.8/s/gpu`, which bears no name.
+    Recognised are `metric=1.5`, `metric: 1.5`, a line of JSON with that key or dotted path, `1.5 metric` for a unit
+    such as `samples/s`, and for rates also OpenCLIP's `207.3/s, 51.8/s/gpu`, which has no name.
 
     Raises:
-        NoMetric: No line has it, or the last one is no number above 0.
+        NoMetric: No line has it, or the last one is not a number above 0.
     """
     named, unit = _named(metric), _unit(metric)
-    # By rank; a number that bears the name goes before one that only has the unit.
+    # Keys are (only the unit matched, rank): a number with the name takes precedence over one with only the unit.
     found: dict[tuple[bool, int], float] = {}
     for line in lines:
         text = without_colours(line.text) if "\x1b" in line.text else line.text
@@ -97,7 +97,7 @@ def _of_json(text: str, metric: str) -> float | None:
 
 
 def _at(value: Any, path: str) -> Any:
-    """What lies at a dotted path, or None. A key that has dots itself goes first."""
+    """The value at a dotted path, or None. A key that itself has dots takes precedence."""
     if isinstance(value, Mapping) and path in value:
         return value[path]
     first, dot, rest = path.partition(".")

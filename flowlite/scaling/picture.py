@@ -1,4 +1,4 @@
-"""The ladder as a picture, drawn by matplotlib (extra `plot`)."""
+"""Draws a scaling ladder as a picture with matplotlib (extra `plot`)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _BLUE, _GREY, _RED = "#1f5fa8", "#8a8a8a", "#c0392b"
 
 
 class NoMatplotlib(ConfigError):
-    """The library that draws is not installed."""
+    """matplotlib is not installed."""
 
 
 def check() -> None:
-    """Raises NoMatplotlib where no picture can be drawn."""
+    """Raises NoMatplotlib if matplotlib is not installed."""
     from importlib.util import find_spec
 
     if find_spec("matplotlib") is None:
@@ -29,14 +29,14 @@ def check() -> None:
 
 
 def draw(rungs: Sequence[Rung], metric: str, title: str, path: Path) -> None:
-    """Writes a PNG with throughput and efficiency over the number of nodes; nothing where nothing was measured.
+    """Writes a PNG with throughput and efficiency over the number of nodes. Writes nothing if nothing was measured.
 
     Raises:
         NoMatplotlib: matplotlib is not installed.
         OSError: The file cannot be written.
     """
     check()
-    # Not pyplot, which would look for a display and keep figures alive.
+    # pyplot is avoided, since it would look for a display and keep figures in memory.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -67,7 +67,7 @@ def _throughput(axes: Any, rungs: Sequence[Rung], base: Rung, metric: str) -> No
         if rung.throughput is not None:
             _note(axes, rung.nodes, rung.throughput, number(rung.throughput), below=True)
     if len(nodes) > 1:
-        # As the other axis, so that the ideal is a straight line; its values are the ticks.
+        # Logarithmic like the x axis, so that the ideal is a straight line; the ticks are the ideal values.
         axes.set_yscale("log", base=2)
         axes.set_yticks([each * n for n in nodes], [number(each * n) for n in nodes])
         axes.margins(x=0.08, y=0.12)
