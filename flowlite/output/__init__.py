@@ -1,6 +1,7 @@
-"""Lines of a task, and everything that flowlite prints.
+"""The output of tasks, and everything that flowlite prints.
 
-Texts of nodes, hosts and clouds are only data to the terminal. Everything goes through `printing.py`, which removes
-what a terminal acts on and the values of secrets (redact.py). Our own colours are `Painted` parts, so they survive.
-Lines are kept byte for byte (stream_file.py), and labelled and cleaned when they are read (reader.py).
+Text from nodes, hosts and clouds must not act on the terminal. Everything is printed through `printing.py`, which
+removes characters that a terminal would act on and the values of secrets (`redact.py`). flowlite's own colours are
+`Painted` parts, which are kept. Output is stored byte for byte (`stream_file.py`), and labelled and cleaned when it is
+read (`reader.py`).
 """

@@ -1,8 +1,8 @@
-"""Everything that flowlite prints: what comes from a node, a host or a cloud is only data to the terminal, too.
+"""Prints everything that flowlite prints, so that text from nodes, hosts and clouds cannot act on the terminal.
 
-`write`, `write_lines` and `rewrite` are the only ways to standard output and standard error. Texts lose what a terminal
-acts on, and the values that are kept out (`redact.py`). Our own colours are `Painted`, which tells them from colours
-that are part of a text.
+Only `write`, `write_lines` and `rewrite` write to standard output and standard error. They remove characters that a
+terminal would act on, and the values of secrets (`redact.py`). flowlite's own colours are `Painted`, which
+distinguishes them from colours that are part of a text.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _CLEAR_ROW = "\r\x1b[K"
 
 @dataclass(frozen=True, slots=True)
 class Painted:
-    """A part of a line in a colour of ours, where the stream is a terminal that shows colours."""
+    """A part of a line that is coloured by flowlite, if the stream is a terminal that shows colours."""
 
     text: str
     colour: str
 
 
 def write(stream: TextIO, *parts: str | Painted) -> None:
-    """Writes a text and a newline: without what a terminal acts on, and without the values that are kept out."""
+    """Writes a text and a newline, without characters that a terminal would act on and without secret values."""
     shown = "".join(_shown(part, stream) for part in parts)
     _emit(stream, f"{shown}\n")
 
 
 def write_lines(stream: TextIO, block: str) -> None:
-    """Writes whole lines that `clean_line` has made, with their colours."""
+    """Writes whole lines that were cleaned by `clean_line`, with their colours."""
     if "\x1b" in block and stream.isatty():
-        # A colour that a line leaves switched on must not run into the next label.
+        # A colour that a line does not reset must not affect the next label.
         block = "".join(
             f"{line}{_RESET}\n" if "\x1b" in line else f"{line}\n"
             for line in block.split("\n")[:-1]
@@ -45,12 +45,12 @@ def write_lines(stream: TextIO, block: str) -> None:
 
 
 def rewrite(stream: TextIO, text: str) -> None:
-    """Shows a text in place of the terminal's last row; an empty one clears that."""
+    """Replaces the terminal's last row by a text; an empty text clears it."""
     _emit(stream, f"{_CLEAR_ROW}{in_one_line(text)}")
 
 
 def colourful(stream: TextIO) -> bool:
-    """Whether colours are welcome there."""
+    """Whether the stream shows colours."""
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
@@ -62,7 +62,7 @@ def _shown(part: str | Painted, stream: TextIO) -> str:
 
 
 def _emit(stream: TextIO, text: str) -> None:
-    # A lone surrogate or a terminal that knows no UTF-8 must not end the command.
+    # A lone surrogate, or a terminal without UTF-8, must not make the command fail.
     try:
         stream.write(text)
     except UnicodeEncodeError:

@@ -1,9 +1,9 @@
-"""Logs of a task: what its workers wrote, kept in files, given back as labelled lines.
+"""Reads the logs of a task: the output of its workers, from files, as labelled lines.
 
-The supervisor keeps each stream of each worker, byte for byte, in `logs/a<attempt>.n<node>.r<rank>.<out|err>`, and
-beside it an index of `<Qd` records (byte offset, Unix time): "bytes from this offset on were seen at this time". A
-reader needs nothing else: any number of them follow the same files, and each can say where it stands (`position`) and
-be started again from there. Control characters are taken out for display only; the files keep what was written.
+The supervisor writes each stream of each worker, byte for byte, to `logs/a<attempt>.n<node>.r<rank>.<out|err>`, and
+beside it an index of `<Qd` records (byte offset, Unix time): "bytes from this offset on were seen at this time".
+Readers use only these files. Any number of them can follow the same files, and each can report its `position` and be
+restarted from there. Control characters are removed for display only; the files keep the original bytes.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from flowlite.errors import ConfigError
 from flowlite.output.redact import Mask
 from flowlite.output.stream_file import LONG_PENDING, Piece, Stream, StreamReader, list_streams
 
-# Between two looks at the files of a running task: the shortest and the longest pause, in seconds.
+# The shortest and the longest pause between two checks of the files of a running task, in seconds.
 SHORTEST_PAUSE = 0.005
 LONGEST_PAUSE = 0.1
 
-# All memory that the blocks of one reader may take while many streams are merged, in bytes.
+# The most memory for the blocks of one reader while many streams are merged, in bytes.
 MERGE_MEMORY = 64 << 20
 LARGEST_BLOCK = 1 << 20
 
 GOES_ON = " … (the line goes on)"
-"""At the end of a line that is too long to be given out at once; what follows comes as a line of its own."""
+"""Appended to a piece of a line that is too long to be returned at once; the rest comes as a line of its own."""
 SMALLEST_BLOCK = 16 << 10
 
 
 class LogLine(NamedTuple):
     """One line of a worker's output. `str()` gives `[Node 1] [10:30:16] text`, in the local time of this machine.
 
-    Where a node has several workers, `str()` names the rank, too: `[Node 1, rank 3] [10:30:16] text`.
+    If a node has several workers, `str()` names the rank, too: `[Node 1, rank 3] [10:30:16] text`.
 
     Attributes:
         node: Node rank.
         rank: Global rank of the worker.
         stream: "out" or "err"; "setup" for the output of the node's `setup=`, with the rank of its first worker.
         time: Unix time at which its first byte was seen.
-        text: The line without its end, with colours kept and every other terminal control sequence removed; of a
-            progress bar, which overwrites itself, the last state. A line of more than a megabyte comes in pieces,
-            each of which but the last ends with `GOES_ON`.
+        text: The line without its newline. Colours are kept; every other terminal control sequence is removed. For a
+            progress bar, which overwrites itself, it is the last state. A line of more than a megabyte comes in pieces,
+            all but the last of which end with `GOES_ON`.
     """
 
     node: int
@@ -65,7 +65,7 @@ class LogLine(NamedTuple):
 
 
 class RankedLine(LogLine):
-    """A line of one of several workers of its node."""
+    """A line from a node with several workers."""
 
     __slots__ = ()
 
@@ -74,15 +74,15 @@ class RankedLine(LogLine):
 
 
 def label(node: int, at: float, stream: str = "out", rank: int | None = None) -> str:
-    """What stands before a line: `[Node 1] [10:30:16]`, of the node's setup `[Node 1 setup] [10:30:16]`.
+    """The label of a line: `[Node 1] [10:30:16]`, or `[Node 1 setup] [10:30:16]` for the node's setup.
 
-    The one place where a line is labelled.
+    All labels of lines are made here.
 
     Args:
         node: Node rank.
         at: Unix time.
         stream: "out", "err" or "setup", which belongs to no rank.
-        rank: Global rank, where the node has several workers.
+        rank: Global rank, if the node has several workers.
     """
     where = f"Node {node}"
     if stream == "setup":
@@ -120,9 +120,10 @@ class _Settings:
 class Logs:
     """The merged output of a task. Prints as text, iterates as `LogLine`.
 
-    Lines are merged by time across ranks; the order within one stream is always kept, and a later attempt comes after
-    an earlier one. With `follow`, iteration goes on until the task has ended and everything is read; else it ends
-    with what is there now, the unfinished last line of a running worker included. Each iteration starts anew.
+    Lines are merged by time across ranks. The order within one stream is always kept, and a later attempt comes after
+    an earlier one. With `follow`, iteration continues until the task has ended and everything has been read; otherwise
+    it ends with the current output, including the unfinished last line of a running worker. Each iteration starts again
+    from the beginning.
     """
 
     def __init__(
@@ -141,20 +142,20 @@ class Logs:
         mask: Mask | None = None,
         label_ranks: bool = False,
     ) -> None:
-        """Reads nothing yet.
+        """Does not read anything yet.
 
         Args:
             directory: Where the stream files are.
             node: Only this node rank.
             rank: Only this global rank.
             follow: Wait for more until `ended`.
-            tail: Only the last so many lines of what is there at the start.
+            tail: Only this many of the last lines that exist at the start.
             since: Only lines seen at or after this Unix time.
-            after: A `position` to go on from.
-            ended: Says that no more will be written; asked before each look at the files.
-            closing: A sentence to print under the lines once the task has ended, or "".
-            on_pause: Called before each pause while following, with the line that a worker is writing just now.
-            mask: What to take out of every line.
+            after: A `position` to continue from.
+            ended: Returns whether no more will be written; called before each check of the files.
+            closing: Returns a sentence to print below the lines once the task has ended, or "".
+            on_pause: Called before each pause while following, with the unfinished line of a worker or None.
+            mask: Masks secret values in every line.
             label_ranks: Name the rank in the label of each line, since nodes have several workers.
         """
         if tail is not None and tail < 0:
@@ -177,10 +178,10 @@ class Logs:
 
     @property
     def position(self) -> dict[str, int]:
-        """Where the latest iteration stands: for each stream the offset of the first byte not yet given out.
+        """The position of the latest iteration: for each stream, the offset of the first byte not yet returned.
 
-        `task.logs(after=position)` goes on exactly there. An unfinished line that was shown because the task was
-        still running counts as not given out, and comes whole the next time.
+        `task.logs(after=position)` continues exactly there. An unfinished line that was shown because the task was
+        still running counts as not returned, and comes in full the next time.
         """
         return self._reading.where()
 
@@ -189,7 +190,7 @@ class Logs:
         return chain.from_iterable(self._reading.lines())
 
     async def __aiter__(self) -> AsyncIterator[LogLine]:
-        """As iteration, for an event loop: files are read in a thread, and no thread is held while nothing is new."""
+        """Iterates in an event loop. Files are read in a thread, which is not held while there is nothing new."""
         import asyncio
 
         reading = self._reading = _Reading(self._settings)
@@ -211,25 +212,25 @@ class Logs:
         return "".join(self.blocks()).removesuffix("\n")
 
     def blocks(self) -> Iterator[str]:
-        """The same lines as labelled text, many at a time, each ended by a newline; at the end the closing sentence.
+        """The same lines as labelled text, many at a time, each with a newline; at the end the closing sentence.
 
-        Much faster than formatting lines one by one.
+        This is much faster than formatting lines one by one.
         """
         self._reading = _Reading(self._settings)
         return self._reading.blocks()
 
-    # For those who wait by themselves, and do not want to be held here
+    # For callers that wait themselves, and must not be blocked here
 
     def take(self, ended: bool) -> Iterator[str]:
         """What is new since the last call, as labelled text, many lines at a time; never waits.
 
         Args:
-            ended: No more will be written. It must have been found out before this call.
+            ended: Whether no more will be written. The caller must have checked this before the call.
         """
         return self._reading.take(ended)
 
     def unfinished(self) -> LogLine | None:
-        """The line that a worker is writing just now, such as a progress bar, as the last `take` found it."""
+        """The unfinished line of a worker, such as a progress bar, as the last `take` found it."""
         return self._reading.unfinished()
 
 
@@ -240,7 +241,7 @@ class _Reading:
         self._settings = settings
         self._readers: dict[str, StreamReader] = {}
         self._position = dict(settings.after)
-        # Only what is there at the start is cut to its last lines.
+        # Only the lines that exist at the start are reduced to the last ones.
         self._tail = settings.tail
         self._finished = False
         self._current: tuple[Piece, int, Iterator[LogLine]] | None = None
@@ -255,7 +256,7 @@ class _Reading:
         return self._as_lines(self._pieces())
 
     def lines_now(self, ended: bool) -> Iterator[Iterator[LogLine]]:
-        """As `lines`, of what is there now."""
+        """As `lines`, for the current content of the files."""
         yield from self._as_lines(self._round(ended))
 
     def _as_lines(self, pieces: Iterator[Piece]) -> Iterator[Iterator[LogLine]]:
@@ -285,7 +286,7 @@ class _Reading:
         settings = self._settings
         pause = SHORTEST_PAUSE
         while True:
-            # Asked before the files are looked at, so that what was written meanwhile is read in this round.
+            # Called before the files are read, so that output written in between is read in this round.
             ended = settings.ended()
             found = False
             for piece in self._round(ended):
@@ -300,18 +301,18 @@ class _Reading:
             time.sleep(pause)
 
     def _round(self, ended: bool) -> Iterator[Piece]:
-        """What the files hold now beyond what was read."""
+        """Yields the content of the files that was not read yet."""
         settings = self._settings
         tail, self._tail = self._tail, None
         streams = list_streams(settings.directory, settings.node, settings.rank)
         newest = max((stream.attempt for stream, _ in streams), default=0)
         block = max(SMALLEST_BLOCK, min(LARGEST_BLOCK, MERGE_MEMORY // max(1, len(streams))))
         if tail is not None:
-            # So many lines are held, however long they are.
+            # Many lines are held in memory, so each block must be small.
             block = min(block, LONG_PENDING)
         by_attempt: dict[int, list[Iterator[Piece]]] = {}
         for stream, size in streams:
-            # An attempt ends before the next one begins.
+            # An attempt has ended if there is a later one.
             final = ended or stream.attempt < newest
             reader = self._reader(stream)
             if tail is not None:
@@ -337,7 +338,7 @@ class _Reading:
         return reader
 
     def _last(self, pieces: Iterator[Piece], wanted: int) -> Iterator[Piece]:
-        """The last `wanted` lines; what is left out counts as given out."""
+        """Yields the last `wanted` lines. The lines that are left out count as returned."""
         kept: deque[tuple[Piece, int]] = deque()
         total = 0
         for piece in pieces:
@@ -353,7 +354,7 @@ class _Reading:
             yield piece.without_first(excess) if excess else piece
 
     def unfinished(self) -> LogLine | None:
-        """The last state of the line that was written to most recently, such as a progress bar."""
+        """The last state of the unfinished line that changed most recently, such as a progress bar."""
         held = [reader for reader in self._readers.values() if reader.pending]
         newest = max(held, key=attrgetter("grown_at"), default=None)
         piece = newest.unfinished() if newest is not None else None
@@ -361,7 +362,7 @@ class _Reading:
 
 
 def parse_since(value: float | str | datetime | timedelta | None) -> float | None:
-    """A Unix time from one of: Unix time, datetime, timedelta ago, "90s", "5m", "2h", "1d", "10:30" or an ISO time."""
+    """A Unix time, from a Unix time, a datetime, a timedelta (ago), "90s", "5m", "2h", "1d", "10:30" or an ISO time."""
     if value is None:
         return None
     if isinstance(value, datetime):
@@ -399,7 +400,7 @@ def _lines(piece: Piece, settings: _Settings) -> list[LogLine]:
         _texts(piece, settings.mask),
         strict=False,
     )
-    # `tuple.__new__` instead of `kind(...)`: a third of the time per line.
+    # `tuple.__new__` takes a third of the time of `kind(...)`.
     return list(map(tuple.__new__, repeat(kind), fields))
 
 

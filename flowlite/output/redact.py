@@ -1,9 +1,9 @@
-"""Values of `secrets=` taken out of what people read: output of workers, reasons, failures, kept logs of agents.
+"""Masks the values of `secrets=` in everything that is shown: output of workers, reasons, failures, logs of agents.
 
-What workers wrote is kept byte for byte, in files that only their owner may read; the values are masked whenever a line
-of it is given out, which also finds those that came in two pieces. A value is found as it is, as it looks inside URLs,
-JSON and base64, and as it looks on a terminal, which shows no colours and control sequences that stand inside it. It is
-no protection from a worker that means to show it.
+The output of workers is kept byte for byte, in files that only their owner may read. Values are masked when lines are
+read, which also finds values that arrived in two pieces. A value is found as it is, as encoded in URLs, JSON and
+base64, and with colours and control sequences inside it, which a terminal does not show. This does not protect against
+a worker that shows a value deliberately.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ SHORTEST = 4
 """Values with fewer characters are not masked: they would be found everywhere."""
 
 SHOWN = "***"
-# One line of several, or a piece of base64, says less than a whole value, so it must be longer.
+# A line of a multi-line value, or a piece of base64, is less specific than a whole value, so it must be longer.
 _SHORTEST_PART = 8
 
 
 class Mask:
-    """Takes some values out of texts. One without values changes nothing, and is false."""
+    """Masks some values in texts. A mask without values changes nothing, and is false."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         values = list(values)
         edged = {form for value in values for form in _base64_forms(value)}
         found = {form for value in values for form in _forms(value) if len(form) >= SHORTEST}
-        # The longest first, so that nothing is left of one that begins with another.
+        # The longest come first, so that a form which begins with another one is masked as a whole.
         self._forms = sorted(found | edged, key=lambda form: (-len(form), form))
         self._edged = edged
         self._patterns = {form: re.compile(_pattern(form, form in edged)) for form in self._forms}
@@ -42,7 +42,7 @@ class Mask:
         return bool(self._forms)
 
     def __call__(self, text: str) -> str:
-        """The text without the values."""
+        """Returns the text with the values masked."""
         if not self._forms:
             return text
         for form in self._forms:
@@ -55,7 +55,7 @@ class Mask:
         return text
 
     def finds(self, text: str) -> bool:
-        """Whether a value is in there."""
+        """Whether the text has one of the values."""
         return bool(self._forms) and (
             self._is_in(text)
             or any(self._is_in(_Reading(text, hidden).text) for hidden in _hidden_in(text))
@@ -65,16 +65,16 @@ class Mask:
         return any(form in text for form in self._forms)
 
     def _spans(self, text: str) -> list[tuple[int, int]]:
-        """Where the values stand in a text, in order and without overlap."""
+        """The positions of the values in a text, in order and without overlap."""
         pattern = re.compile("|".join(each.pattern for each in self._patterns.values()))
         return [match.span() for match in pattern.finditer(text)]
 
     def lines(self, lines: Sequence[str], *, whole: bool = True, inside: bool = False) -> list[str]:
-        """Lines without the values.
+        """Returns the lines with the values masked.
 
         Args:
-            whole: False for lines of which the last may go on: it may end in the middle of a value.
-            inside: Whether the first may begin in the middle of a value.
+            whole: False if the last line may continue, so that it may end in the middle of a value.
+            inside: Whether the first line may begin in the middle of a value.
         """
         masked = list(lines)
         if self.finds("\n".join(lines)):
@@ -86,7 +86,7 @@ class Mask:
         return masked
 
     def inside(self, value: Any) -> Any:
-        """A value as JSON has them, with every text in it masked."""
+        """Returns a JSON value with every text in it masked."""
         if isinstance(value, str):
             return self(value)
         if isinstance(value, dict):
@@ -112,22 +112,22 @@ class Mask:
         return line
 
     def _ended(self, text: str) -> int:
-        """How many characters at the start of a text may be the end of a value."""
+        """The number of characters at the start of a text that may be the end of a value."""
         found = max((self._with_edge(form, _common(form, text)) for form in self._forms), default=0)
         return min(found, len(text))
 
     def _begun(self, text: str) -> int:
-        """How many characters at the end of a text may be the beginning of a value."""
+        """The number of characters at the end of a text that may be the beginning of a value."""
         found = max((self._with_edge(form, _common(text, form)) for form in self._forms), default=0)
         return min(found, len(text))
 
     def _with_edge(self, form: str, length: int) -> int:
-        """Characters that a piece of a form takes, with the one beside it that holds bits of the value, too."""
+        """The number of characters to mask for a piece of a form; in base64, the next one has bits of the value."""
         return length + 1 if length and form in self._edged else length
 
 
 def _common(left: str, right: str) -> int:
-    """How many characters, but not all of a value, end one text and begin the other; few say nothing."""
+    """The length of the overlap of the end of one text and the start of the other; 0 if below `SHORTEST`."""
     for length in range(min(len(left), len(right)), SHORTEST - 1, -1):
         if left.endswith(right[:length]):
             return length
@@ -135,7 +135,7 @@ def _common(left: str, right: str) -> int:
 
 
 class _Reading:
-    """A text as it reads without some of its characters, which stay where they are when a part is taken out."""
+    """A text without its hidden characters. They keep their places when a part of the text is masked."""
 
     def __init__(self, text: str, hidden: re.Pattern[str] | None) -> None:
         self._shown: list[str] = []
@@ -150,7 +150,7 @@ class _Reading:
         self.text = "".join(self._shown)
 
     def without(self, spans: Sequence[tuple[int, int]]) -> str:
-        """The whole text, with parts of what it reads replaced; what is hidden inside such a part follows it."""
+        """The whole text, with spans of the visible text masked. Characters hidden inside a span are put after it."""
         parts: list[str] = []
         left = list(reversed(spans))
         at = 0
@@ -174,7 +174,7 @@ class _Reading:
 
 
 def _hidden_in(text: str) -> tuple[re.Pattern[str], ...]:
-    """In which ways a text may read differently where it is shown."""
+    """The patterns of characters that may be hidden when a text is shown."""
     return terminal.HIDDEN if terminal.UNSAFE.search(text) is not None else ()
 
 
@@ -183,7 +183,7 @@ _ours = Mask()
 
 
 def keep_out(value: str) -> None:
-    """Takes a value, such as an API key, out of everything that this process says from now on (`cleaned`)."""
+    """Masks a value, such as an API key, in everything that this process prints from now on (`cleaned`)."""
     global _ours
     if value not in _kept_out:
         _kept_out.add(value)
@@ -191,12 +191,12 @@ def keep_out(value: str) -> None:
 
 
 def cleaned(text: str) -> str:
-    """A text without the values that must be kept out of what this process says."""
+    """Returns a text with the values of `keep_out` masked."""
     return _ours(text)
 
 
 def of_file(path: Path) -> Mask:
-    """The mask for a task's `secrets.json`; one that changes nothing if there is no such file."""
+    """The mask for a task's `secrets.json`; an empty mask if there is no such file."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -205,7 +205,7 @@ def of_file(path: Path) -> Mask:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """How a value may look in a line."""
+    """Yields the forms in which a value may appear in a line."""
     if len(value.strip()) < SHORTEST:
         return
     parts = [line.strip() for line in value.splitlines()]
@@ -218,16 +218,16 @@ def _forms(value: str) -> Iterator[str]:
 
 
 def _pattern(form: str, edged: bool) -> str:
-    """What is taken out for a form: itself, and beside a piece of base64 the characters with some bits of the value."""
+    """The pattern to mask for a form. For base64, it includes the adjacent characters, which have bits of the value."""
     escaped = re.escape(form)
     return f"[A-Za-z0-9+/_-]?{escaped}[A-Za-z0-9+/_-]?={{0,2}}" if edged else escaped
 
 
 def _base64_forms(value: str) -> Iterator[str]:
-    """What of a value's base64 does not depend on what stands before and after it, in both alphabets.
+    """The parts of a value's base64 that do not depend on the text around the value, in both alphabets.
 
     Three bytes are four characters, so a value can begin at three places in a group. A character beside the piece may
-    hold some bits of the value, and some of its neighbour; `_pattern` takes it out as well.
+    have some bits of the value and some of its neighbour; `_pattern` masks it as well.
     """
     if len(value.strip()) < SHORTEST:
         return
@@ -236,7 +236,7 @@ def _base64_forms(value: str) -> Iterator[str]:
         for before in range(3):
             bits = 8 * (before + len(data))
             encoded = base64.b64encode(b"\0" * before + data).decode()
-            # Whole characters of the value only: six bits each, the first after those of what stands before.
+            # Only characters whose six bits all belong to the value.
             piece = encoded[-(-8 * before // 6) : bits // 6]
             if len(piece) >= _SHORTEST_PART:
                 yield piece

@@ -1,4 +1,4 @@
-"""One stream of one worker, kept as a file with an index of times, read in pieces of lines."""
+"""Reads one stream of one worker, a file with an index of times, in pieces of whole lines."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from flowlite.terminal import clean_line, without_colours
 INDEX_RECORD = struct.Struct("<Qd")
 _NAME = re.compile(r"a(\d+)\.n(\d+)\.r(\d+)\.(out|err|setup)")
 
-# Unfinished lines are shortened to their last state when they reach this size; only progress bars do.
+# Unfinished lines are shortened to their last state when they reach this size. Only progress bars usually do.
 LONG_PENDING = 64 << 10
 
-# A line of which more than this is held is given out in pieces; so is a block with more lines than that.
+# Lines longer than this are returned in pieces, as are blocks with more lines than that.
 LONGEST_LINE = 1 << 20
 MOST_LINES = 1 << 15
 
-# Records of an index that are held; of a longer one every second is left out, and so on.
+# The most index records that are held. Of a longer index, every second record is left out, repeatedly.
 _MOST_RECORDS = 1 << 21
 _KINDS = ("setup", "out", "err")
 _INDEX_BLOCK = 1 << 20
-# Clocks of nodes say what they like; a time outside of these cannot be written as one.
+# Clocks of nodes may be wrong. Times outside of these bounds cannot be formatted.
 _EARLIEST, _LATEST = 0.0, 1e11
 
-# What `terminal.clean_line` takes out, as bytes: C0 but tab and newline, DEL; the lead byte of C1; what turns the
-# direction of writing.
+# The bytes of what `terminal.clean_line` removes: C0 except tab and newline, DEL, the lead byte of C1, and the
+# characters that change the direction of writing.
 _CONTROLS = tuple(bytes([code]) for code in (*range(9), *range(11, 32), 127))
 _BEYOND_ASCII = (
     b"\xc2",
@@ -42,7 +42,7 @@ _BEYOND_ASCII = (
 
 
 class Stream(NamedTuple):
-    """Which stream of which worker. `kind` is "out", "err", or "setup" of a node's `setup=`."""
+    """Identifies a stream of a worker. `kind` is "out", "err", or "setup" for a node's `setup=`."""
 
     attempt: int
     node: int
@@ -56,7 +56,7 @@ class Stream(NamedTuple):
 
 
 def list_streams(directory: Path, node: int | None, rank: int | None) -> list[tuple[Stream, int]]:
-    """The streams in a directory with their present sizes, by attempt, node, rank and kind."""
+    """The streams in a directory with their current sizes, sorted by attempt, node, rank and kind."""
     found = []
     try:
         with os.scandir(directory) as entries:
@@ -78,7 +78,7 @@ def _shows(raw: bytes) -> bool:
 
 
 def is_clean(raw: bytes) -> bool:
-    """No byte in there could act on a terminal. May say False of harmless text, never True of harmful one."""
+    """Whether no byte could act on a terminal. May return False for harmless text, but never True for harmful text."""
     if any(code in raw for code in _CONTROLS):
         return False
     return raw.isascii() or not any(code in raw for code in _BEYOND_ASCII)
@@ -89,14 +89,15 @@ class Piece:
     """Some whole lines of one stream, seen at one time.
 
     Attributes:
-        stream: Where they are from.
+        stream: The stream of the lines.
         time: Unix time at which they were seen.
         start: Offset of the first line in the stream.
-        skipped: Bytes left out at the front of the first line (older states of a progress bar).
+        skipped: Bytes left out at the start of the first line (older states of a progress bar).
         raw: The lines; ends with a newline unless the last line is unfinished.
-        provisional: The unfinished line of a worker that is still writing; a reader stays in front of it.
-        inside: It begins in the middle of a line that is too long to be given out at once.
-        goes_on: It ends in the middle of such a line.
+        provisional: Whether it is the unfinished line of a worker that is still writing. The reader's position stays
+            before it.
+        inside: Whether it begins in the middle of a line that is too long to be returned at once.
+        goes_on: Whether it ends in the middle of such a line.
     """
 
     stream: Stream
@@ -110,7 +111,7 @@ class Piece:
 
     @property
     def end(self) -> int:
-        """Offset from which a reader goes on after taking all of it."""
+        """The offset from which a reader continues after this piece."""
         return self.start if self.provisional else self.start + self.skipped + len(self.raw)
 
     def count(self) -> int:
@@ -118,13 +119,13 @@ class Piece:
         return self.raw.count(b"\n") + (not self.raw.endswith(b"\n"))
 
     def end_after(self, lines: int, total: int) -> int:
-        """As `end`, after taking only the first `lines` of `total`."""
+        """As `end`, after only the first `lines` of `total` lines."""
         if lines >= total:
             return self.end
         return self.start + (self.skipped + self._index_after(lines) if lines else 0)
 
     def without_first(self, lines: int) -> Piece:
-        """The rest after the first `lines`."""
+        """The piece without its first `lines`."""
         cut = self._index_after(lines)
         start = self.start + self.skipped + cut
         return replace(
@@ -132,7 +133,7 @@ class Piece:
         )
 
     def texts(self) -> list[str]:
-        """The lines as they may be shown."""
+        """The lines, cleaned for display."""
         text = self.raw.decode("utf-8", "replace")
         lines = text.split("\n")
         if not lines[-1]:
@@ -140,7 +141,7 @@ class Piece:
         return lines if is_clean(self.raw) else [clean_line(line) for line in lines]
 
     def joined(self, prefix: str) -> str:
-        """The lines with `prefix` before each but the first, without the last newline."""
+        """The lines as one text, with `prefix` before each line except the first, without the last newline."""
         if not is_clean(self.raw):
             return f"\n{prefix}".join(self.texts())
         return self.raw.decode("utf-8", "replace").removesuffix("\n").replace("\n", f"\n{prefix}")
@@ -150,7 +151,7 @@ class Piece:
 
 
 class StreamReader:
-    """Reads one stream from an offset on. Bytes after the last newline wait in `pending` for the rest of their line.
+    """Reads one stream from an offset on. Bytes after the last newline stay in `pending` until their line is complete.
 
     Attributes:
         offset: Where the bytes in `pending` begin, counting those that were left out.
@@ -176,11 +177,11 @@ class StreamReader:
 
     @property
     def offset(self) -> int:
-        """First byte that is neither given out nor in `pending`, less the length of `pending`."""
+        """The first byte that is neither returned nor in `pending`, minus the length of `pending`."""
         return self._line_start + self._skipped
 
     def skip_to_tail(self, size: int, lines: int, *, complete_only: bool) -> None:
-        """Goes forward to where the last `lines` lines before `size` begin."""
+        """Moves forward to the beginning of the last `lines` lines before `size`."""
         end = self._after_newline(size, 1) if complete_only or not lines else size
         start = self._after_newline(end - 1, lines) if lines else end
         if start > self.offset:
@@ -189,9 +190,9 @@ class StreamReader:
     def read(
         self, size: int, block: int, *, final: bool, provisional: bool = False
     ) -> Iterator[Piece]:
-        """The lines between the offset and `size`, in pieces; `final` gives out an unfinished last line too.
+        """Yields the lines between the offset and `size`, in pieces. With `final`, includes an unfinished last line.
 
-        With `provisional`, an unfinished last line is given out, but stays unread.
+        With `provisional`, an unfinished last line is returned, but stays unread.
         """
         self._load_index()
         for data in _read_blocks(self._path, self.offset + len(self.pending), size, block):
@@ -212,7 +213,7 @@ class StreamReader:
                 yield piece
 
     def unfinished(self, *, provisional: bool = True) -> Piece | None:
-        """The line that has no end yet, unless it is older than asked for."""
+        """The unfinished line, unless it is older than requested."""
         at = self._time_at(self._line_start)
         if not self.pending or (self._since is not None and at < self._since):
             return None
@@ -239,7 +240,7 @@ class StreamReader:
         self.grown_at = time.monotonic()
         if len(self.pending) < self._shorten_at:
             return
-        # Keep the last state that shows something: what comes behind it may turn out to show nothing.
+        # The last state with visible text is kept, since what follows it may turn out to be invisible.
         states = bytes(self.pending).split(b"\r")
         kept = next((n for n in range(len(states) - 1, 0, -1) if _shows(states[n])), 0)
         dropped = sum(map(len, states[:kept])) + kept
@@ -248,11 +249,11 @@ class StreamReader:
         self._shorten_at = max(LONG_PENDING, 2 * len(self.pending))
 
     def _too_long(self, longest: int) -> Iterator[Piece]:
-        """What of an unfinished line is too long to be held."""
+        """Yields the part of an unfinished line that is too long to be held."""
         if len(self.pending) < longest:
             return
         piece = self.unfinished(provisional=False)
-        # Not inside of a character, if it is text.
+        # A UTF-8 character is not split.
         cut = len(self.pending)
         while cut > len(self.pending) - 4 and self.pending[cut - 1] & 0xC0 == 0x80:
             cut -= 1
@@ -269,7 +270,7 @@ class StreamReader:
         return before in (b"", b"\n")
 
     def _pieces(self, start: int, skipped: int, raw: bytes, inside: bool) -> Iterator[Piece]:
-        """Cuts lines where the time at which their first byte was seen changes, and where there are very many."""
+        """Splits lines where the time at which their first byte was seen changes, and where there are very many."""
         origin = start + skipped
         taken = 0
         while taken < len(raw):
@@ -277,7 +278,7 @@ class StreamReader:
             following = bisect_right(self._offsets, begin)
             cut = len(raw)
             if following < len(self._offsets) and self._offsets[following] < origin + len(raw):
-                # A line that began before the boundary is of the earlier time, wherever it ends.
+                # A line that began before the boundary has the earlier time.
                 boundary = self._offsets[following] - 1 - origin
                 cut = raw.find(b"\n", max(boundary, taken)) + 1 or len(raw)
             if raw.count(b"\n", taken, cut) > MOST_LINES:
@@ -308,7 +309,7 @@ class StreamReader:
     def _note_times(self, data: bytes) -> None:
         latest = self._times[-1] if self._times else 0.0
         for offset, at in INDEX_RECORD.iter_unpack(data):
-            # Never backwards, so that a clock that was set back does not break the order within the stream.
+            # Times never decrease, so that a clock that was set back does not break the order within the stream.
             if _EARLIEST <= at <= _LATEST:
                 latest = max(latest, at)
             if self._records % self._kept_of == 0:
@@ -331,14 +332,14 @@ class StreamReader:
             return time.time()
 
     def _first_since(self, since: float) -> int:
-        """Start of a line before which every line is older."""
+        """The start of a line before which every line is older than `since`."""
         if not self._offsets:
             return 0
         number = min(bisect_left(self._times, since), len(self._times) - 1)
         return self._after_newline(self._offsets[number], 1)
 
     def _after_newline(self, end: int, count: int) -> int:
-        """The offset behind the `count`-th newline before `end`, counted backwards; 0 if there are fewer."""
+        """The offset after the `count`-th newline before `end`, counted backwards; 0 if there are fewer."""
         while end > 0:
             start = max(0, end - LONG_PENDING)
             data = b"".join(_read_blocks(self._path, start, end, LONG_PENDING))
@@ -355,14 +356,14 @@ class StreamReader:
 
 
 def _after_lines(raw: bytes, start: int, lines: int) -> int:
-    """Where the given number of lines from `start` on ends."""
+    """The end of the given number of lines from `start` on."""
     for _ in range(lines):
         start = raw.index(b"\n", start) + 1
     return start
 
 
 def _read_blocks(path: Path, start: int, end: int, size: int) -> Iterator[bytes]:
-    """The bytes of a file between two offsets. The file is not kept open: there may be thousands."""
+    """Yields the bytes of a file between two offsets. The file is not kept open, since there may be thousands."""
     while start < end:
         with open(path, "rb", buffering=0) as file:
             file.seek(start)

@@ -1,6 +1,6 @@
-"""Settings: keyword, variable, `flow.toml`, `config.toml`, default; and which of a project's file need trust.
+"""Settings from keywords, variables, `flow.toml`, `config.toml` and defaults, and trust in a project's file.
 
-Files and variables are read where a task is submitted, and by nobody after that. `Provider.freeze` makes the settings
-of that moment mean the same anywhere, and the plan carries them (provider_settings.py). An import contract keeps
-adapters and the supervisor from `settings.py`.
+Files and variables are read only when a task is submitted. `Provider.freeze` makes the settings independent of the
+directory and environment, and the plan carries them (`provider_settings.py`). An import contract keeps adapters and the
+supervisor from importing `settings.py`.
 """

@@ -1,6 +1,6 @@
-"""Keys of providers: from a variable, a file that only you can read, or the keyring of the system.
+"""Finds the API keys of providers: in a variable, in a file that only the user can read, or in the system's keyring.
 
-A key that was read is kept out of everything this process says (`flowlite.output.redact`); its `repr` does not show it.
+A key that was read is masked in everything that this process prints (`output/redact.py`). Its `repr` does not show it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flowlite.errors import PermissionRefused
 from flowlite.output import redact
 
 SERVICE = "flowlite"
-"""Under this name keys lie in the keyring; the user name there is the name of the provider."""
+"""The service name of keys in the keyring. The user name there is the name of the provider."""
 
 _LONGEST = 65536
 
@@ -26,7 +26,7 @@ class Key:
 
     Attributes:
         value: The key itself.
-        origin: The variable, the file or "the keyring", for people.
+        origin: Where it was found, for messages: the variable, the file or "the keyring".
     """
 
     value: str = field(repr=False)
@@ -48,13 +48,13 @@ def find_key(
 
     Args:
         provider: Its name, which is the user name in the keyring.
-        variable: Looked at first.
-        file: Looked at next; one that is named and is not there, or that others can read, is refused.
-        usual: A file that is looked at if it is there and no other was named.
-        environment: Variables; those of this process.
+        variable: The variable that is read first.
+        file: The file that is read next. It is refused if it does not exist or others can read it.
+        usual: The file that is read if it exists and `file` is not given.
+        environment: Variables; by default those of this process.
 
     Raises:
-        PermissionRefused: What was found cannot be a key, or must not be used; the message never has it in it.
+        PermissionRefused: What was found cannot be a key, or must not be used. The message never has the key.
     """
     variables = os.environ if environment is None else environment
     if given := variables.get(variable):
@@ -77,13 +77,13 @@ def read_key(
     setting: str = "",
     environment: Mapping[str, str] | None = None,
 ) -> Key:
-    """As `find_key`, where there must be one.
+    """As `find_key`, but raises if there is no key.
 
     Args:
         setting: The setting that names the file, for the message.
 
     Raises:
-        PermissionRefused: There is none, and the message says where it is looked for; or as for `find_key`.
+        PermissionRefused: There is no key (the message says where it was searched for); or as for `find_key`.
     """
     found = find_key(provider, variable=variable, file=file, usual=usual, environment=environment)
     if found is not None:
@@ -105,12 +105,12 @@ def _key(text: str, origin: str) -> Key:
 
 
 def _read_private(path: Path) -> str:
-    """The content of a file that is ours alone. Raises PermissionRefused."""
+    """The content of a file that only its owner can read. Raises PermissionRefused."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise PermissionRefused(f"{path}: the API key cannot be read: {error.strerror}") from None
-    # What was opened is looked at, not what is there under that name a moment later.
+    # The checks use the open file, since the path may be replaced in between.
     with open(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
@@ -138,7 +138,7 @@ def _from_keyring(provider: str) -> str | None:
     try:
         found = keyring.get_password(SERVICE, provider)
     except Exception as error:
-        # Of any of its many backends: none, locked, no desktop.
+        # The backends of keyring raise many types: no backend, locked, no desktop.
         raise PermissionRefused(
             f"the keyring cannot be read: {type(error).__name__}: {error}; set a variable instead"
         ) from None

@@ -1,4 +1,4 @@
-"""Values of settings, read from TOML or from the text of a variable; a ValueError says in words what is allowed."""
+"""Parses values of settings from TOML or from the text of a variable. The ValueError says what is allowed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def text(value: object) -> str:
 
 
 def choice(*allowed: str) -> Callable[[object], str]:
-    """One of some words."""
+    """A parser that accepts one of these words."""
 
     def read(value: object) -> str:
         if value not in allowed:
@@ -53,7 +53,7 @@ _BYTES = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
 
 
 def size(value: object) -> int:
-    """Bytes from a number of them, or from a text as in "500MB"."""
+    """Bytes, from a number or from a text such as "500MB"."""
     if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
         return int(float(match[1]) * _BYTES[match[2].lower()])
     try:
@@ -66,7 +66,7 @@ _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 def truth(value: object) -> bool:
-    """True or false, also as words."""
+    """True or false, as a boolean or as words."""
     word = str(value).lower() if isinstance(value, bool | str) else ""
     if word not in _TRUE + _FALSE:
         raise ValueError("true or false")
@@ -78,11 +78,11 @@ _DURATION = re.compile(
     re.ASCII,
 )
 LONGEST_WARM = 86400.0
-"""Seconds for which nodes may be kept warm: a day, so that what is forgotten does not cost money for ever."""
+"""The longest time in seconds for which nodes may be kept warm: a day, so that forgotten nodes stop costing money."""
 
 
 def duration_seconds(value: object) -> float:
-    """Seconds from a number of them, or from a text as in "90s", "10m", "1h30m"; ValueError says what is allowed."""
+    """Seconds, from a number or from a text such as "90s", "10m", "1h30m". The ValueError says what is allowed."""
     seconds = -1.0
     if isinstance(value, str):
         seconds = _seconds(value, 1.0)
@@ -94,7 +94,7 @@ def duration_seconds(value: object) -> float:
 
 
 def hours(value: object) -> float:
-    """Hours from a number of them, or from a text as in "90m", "1h30m", "2d"; ValueError says what is allowed."""
+    """Hours, from a number or from a text such as "90m", "1h30m", "2d". The ValueError says what is allowed."""
     found = -1.0
     if isinstance(value, str):
         found = _seconds(value, 3600.0) / 3600
@@ -106,7 +106,7 @@ def hours(value: object) -> float:
 
 
 def _seconds(text: str, unit: float) -> float:
-    """Seconds of a text such as "1h30m"; a number without a unit counts in `unit`. -1 for anything else."""
+    """Seconds of a text such as "1h30m"; -1 if it cannot be read. `unit` is the seconds of a number without a unit."""
     plain = text.strip().lower().replace(" ", "")
     match = _DURATION.fullmatch(plain)
     if match is None or not any(match.groups()):

@@ -1,4 +1,4 @@
-"""Files of ours: written for their owner alone, and made to outlive a crash of this machine."""
+"""Writes files that only their owner can read, and makes files durable against a crash of this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Writes a file that only its owner may read, whole or not at all."""
+    """Writes a file that only its owner may read, atomically."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
@@ -22,10 +22,10 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def make_durable(directory: Path, prefix: str) -> None:
-    """Returns when all files of a directory whose names begin like this are on disk, with their names.
+    """Syncs to disk all files of a directory whose names have a prefix, and the directory itself.
 
     Raises:
-        OSError: One of them is not, and is not known to be what was written.
+        OSError: A file could not be synced, so its content on disk is unknown.
     """
     for path in sorted(directory.iterdir()):
         if path.name.startswith(prefix):
@@ -34,10 +34,10 @@ def make_durable(directory: Path, prefix: str) -> None:
 
 
 def directories_above(directory: Path) -> Iterator[Path]:
-    """The directories above one that only this user can have put something into, from the nearest on.
+    """The parent directories, from the nearest on, in which only this user can have created files.
 
-    They end below a directory that belongs to somebody else or that all may write to (such as /tmp), at another file
-    system, and with the home directory.
+    The search ends before a directory that belongs to another user, that all users may write to (such as /tmp), or that
+    is on another file system, and after the home directory.
     """
     try:
         at = directory.resolve(strict=True)

@@ -1,7 +1,7 @@
-"""A provider's settings at one moment, as values: what an adapter gets, and what a task keeps of them for good.
+"""A snapshot of a provider's settings, which an adapter gets and a task keeps.
 
-Adapters never read configuration files. Whoever submits reads them once; the settings that were found are frozen into
-the plan (`Plan.settings`), so that supervisor, clean-up and later commands see the same ones, wherever they run.
+Adapters never read configuration files. The client reads them once, at submission, and freezes the settings into the
+plan (`Plan.settings`), so that the supervisor, the clean-up and later commands see the same ones, wherever they run.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 Keys = tuple[str, ...]
-# The origin of what nobody has set.
+# The origin of settings that are not set.
 DEFAULT = "default"
 SSH_CONFIG_VARIABLE = "FLOW_SSH_CONFIG"
-"""Variable with the OpenSSH configuration that is used in place of the usual files."""
+"""Variable with the path of an OpenSSH configuration that replaces the usual files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class ProviderSettings:
 
     Attributes:
         provider: Name of the provider.
-        values: Its table, JSON only. What is not in it has its default.
-        origins: Where each value was set, by its keys from the outside in: a file, or a variable of the environment.
-        credentials: Variables in whose values alone the credentials of whoever submitted were, by name; "" if they are
-            to be found otherwise. The values themselves are never kept.
+        values: Its table, JSON only. Keys that are missing have their defaults.
+        origins: Where each value was set, by its path of keys: a file, or a variable of the environment.
+        credentials: Names of the variables that alone had the credentials at submission; "" if the credentials can be
+            found elsewhere. The values themselves are never kept.
     """
 
     provider: str
@@ -37,7 +37,7 @@ class ProviderSettings:
     credentials: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """A dict of plain JSON values."""
+        """The settings as plain JSON values."""
         return {
             "provider": self.provider,
             "values": dict(self.values),
@@ -47,23 +47,23 @@ class ProviderSettings:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ProviderSettings:
-        """Rebuilds from `to_json`."""
+        """Rebuilds settings from the result of `to_json`."""
         origins = {tuple(keys): str(origin) for keys, origin in data["origins"]}
         return cls(
             str(data["provider"]), dict(data["values"]), origins, str(data.get("credentials") or "")
         )
 
     def origin_of(self, *keys: str) -> str:
-        """Where a value was set, or any value below it; "" if nowhere."""
+        """Where a value, or any value below it, was set; "" if it was not set."""
         return next((o for path, o in self.origins.items() if path[: len(keys)] == keys), "")
 
     @property
     def names_provider(self) -> bool:
-        """Whether anything is set for this provider. OpenSSH's configuration of the environment is for all of them."""
+        """Whether anything is set for this provider; `FLOW_SSH_CONFIG`, which is for all providers, does not count."""
         return any(self.origin_of(key) != SSH_CONFIG_VARIABLE for key in self.values)
 
     def rows(self) -> Iterator[tuple[str, Any, str]]:
-        """Each value with its dotted name and its origin, for people."""
+        """Yields each value with its dotted name and its origin, for display."""
         for path, origin in self.origins.items():
             value: Any = self.values
             for key in path:
@@ -73,7 +73,7 @@ class ProviderSettings:
             yield f"{self.provider} credentials", "not kept", self.credentials
 
     def lacking(self) -> str:
-        """What to add where no credentials are found that whoever submitted had in the environment; else ""."""
+        """A sentence for errors about missing credentials, if the task was submitted with variables only; else ""."""
         if not self.credentials:
             return ""
         return (
@@ -82,12 +82,12 @@ class ProviderSettings:
         )
 
     def with_value(self, key: str, value: Any, origin: str) -> ProviderSettings:
-        """These settings with one value set, or set otherwise."""
+        """A copy of these settings with one value added or replaced."""
         kept = {path: each for path, each in self.origins.items() if path[0] != key}
         return replace(self, values={**self.values, key: value}, origins={**kept, (key,): origin})
 
     def only(self, keys: Collection[str]) -> ProviderSettings:
-        """These settings without all but some values."""
+        """A copy of these settings with only the given keys."""
         return replace(
             self,
             values={key: value for key, value in self.values.items() if key in keys},
@@ -95,10 +95,10 @@ class ProviderSettings:
         )
 
     def with_absolute_paths(self, names: Collection[str]) -> ProviderSettings:
-        """These settings with paths of this machine made absolute, against the file that they stand in.
+        """A copy of these settings with relative paths made absolute, relative to the file that sets them.
 
         Args:
-            names: Keys whose values are such paths, at any depth.
+            names: Keys whose values are paths of this machine, at any depth.
         """
         if not names:
             return self
@@ -115,7 +115,7 @@ class ProviderSettings:
         return replace(self, values=walk(self.values, ()))
 
     def _directory_of(self, keys: Keys) -> Path:
-        """The directory of the file that a value stands in; the current one for variables."""
+        """The directory of the file that sets a value; the current directory for variables."""
         # Tables inside lists have the origin of the list.
         paths = (keys[:length] for length in range(len(keys), 0, -1))
         origin = next((self.origins[path] for path in paths if path in self.origins), "")

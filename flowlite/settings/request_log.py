@@ -1,7 +1,7 @@
-"""What is said to clouds, on standard error, for whoever asks for it: `flow --debug …`, or FLOW_DEBUG=1.
+"""Logs requests to clouds on standard error, with `flow --debug …` or FLOW_DEBUG=1.
 
-Supervisors inherit the variable, and say it in their own log. One line for each call: what was called, how it was
-answered, how long that took, and the id by which the cloud knows the call. No header and no body is shown.
+Supervisors inherit the variable, and write to their own log. There is one line for each call: what was called, the
+status of the answer, how long it took, and the cloud's id of the request. Headers and bodies are not shown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Masked(logging.Formatter):
 
 
 def turn_on() -> None:
-    """From now on, and in what is started from here."""
+    """Turns the log on, in this process and in processes that it starts."""
     os.environ[VARIABLE] = "1"
     log = logging.getLogger("flowlite")
     if any(isinstance(handler.formatter, _Masked) for handler in log.handlers):
@@ -35,6 +35,6 @@ def turn_on() -> None:
 
 
 def turn_on_if_asked() -> None:
-    """If the variable says so."""
+    """Turns the log on if FLOW_DEBUG is set."""
     if os.environ.get(VARIABLE, "") not in ("", "0"):
         turn_on()

@@ -1,8 +1,9 @@
 """Settings: keyword > `FLOW_…` variable > `flow.toml` > `FLOW_HOME/config.toml` > default.
 
-`flow.toml` is that of the current directory, or of the nearest directory above it (`project_file`). What of it can run
-something or redirect credentials counts only once the file is trusted (trust.py).
-Standard library only: the supervisor reads them too. `SETTINGS` is the one list of what can be set.
+`flow.toml` is in the current directory, or in the nearest directory above it (`project_file`). Its settings that can
+run programs or redirect credentials have an effect only once the file is trusted (`trust.py`).
+
+Standard library only: the supervisor reads them too. `SETTINGS` is the only list of what can be set.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from flowlite.settings.suggest import did_you_mean
 
 PROJECT_FILE = "flow.toml"
 HOME_FILE = "config.toml"
-# A table of the files that is handed to the adapter of that name as it stands: `[providers.NAME]`, or `[NAME]`.
+# The tables `[providers.NAME]`, or `[NAME]`, are passed to the adapter of that name unchanged.
 PROVIDERS_TABLE = "providers"
-# Adapters that come with flowlite; those of others are looked for only when a table has an unknown name.
+# Adapters that come with flowlite. Other adapters are searched for only if a table has an unknown name.
 _ADAPTERS = ("local", "ssh", "slurm", "aws", "mithril")
 _ENTRY_POINTS = "flowlite.providers"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One thing that can be set.
+    """One setting that exists.
 
     Attributes:
-        read: Makes the typed value of a TOML value or of a variable's text; its ValueError says what is allowed.
-        default: Value where it is set nowhere.
+        read: Parses a TOML value or a variable's text; its ValueError says what is allowed.
+        default: Value if it is not set.
         help: What it does, in one line.
         task_option: Whether it is the default of the task option of the same name.
     """
@@ -125,10 +126,10 @@ SETTINGS: dict[str, Setting] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A setting as it stands: its value, and who set it.
+    """The current value of a setting, and where it was set.
 
     Attributes:
-        trusted: Whether the project's file it is from is trusted; None where that does not matter.
+        trusted: Whether the project's file that sets it is trusted; None if that does not matter.
     """
 
     name: str
@@ -143,7 +144,7 @@ class Settings:
     """All settings, resolved. `entries` has the origin of each.
 
     Attributes:
-        project: What the project's file says that needs trust.
+        project: The settings of the project's file that need trust.
     """
 
     entries: Mapping[str, Entry]
@@ -158,7 +159,7 @@ class Settings:
         return self.entry(name).value
 
     def entry(self, name: str) -> Entry:
-        """A setting with where it was set. Raises ConfigError."""
+        """A setting with its origin. Raises ConfigError if there is no setting of this name."""
         if name not in self.entries:
             raise ConfigError(f"no setting {name!r}{did_you_mean(name, SETTINGS)}")
         return self.entries[name]
@@ -180,11 +181,11 @@ class Settings:
 
     @property
     def local_warm(self) -> int:
-        """Environments that are kept warm on this machine at a time."""
+        """Python environments that are kept warm on this machine at a time."""
         return int(self["local_warm"])
 
     def task_options(self) -> dict[str, Any]:
-        """Defaults of task options that somebody has set; for `TaskConfig.with_defaults`."""
+        """The task options that are set; for `TaskConfig.with_defaults`."""
         return {
             entry.name: entry.value
             for entry in self
@@ -202,7 +203,7 @@ class Settings:
         return dict(self.providers.get(name, {}))
 
     def of_provider(self, name: str) -> ProviderSettings:
-        """The settings of one provider: its table as it stands in the files, each value with its file."""
+        """The settings of one provider: its table from the files, with the file of each value."""
         origins = {
             keys[1:]: os.path.abspath(file)
             for keys, file in self.origins.items()
@@ -211,7 +212,7 @@ class Settings:
         return ProviderSettings(name, self.provider_options(name), origins)
 
     def provider_entries(self) -> list[Entry]:
-        """The providers' tables, one entry for each value: `ssh.pools.lab.hosts`."""
+        """The providers' tables, with one entry for each value, such as `ssh.pools.lab.hosts`."""
         found = []
         for path, file in self.origins.items():
             value: Any = self.providers
@@ -232,8 +233,8 @@ class Project:
     Attributes:
         path: The file.
         tables: Its tables, by provider.
-        trusted: Whether it is trusted, as it is now.
-        changed: Whether it was trusted as it was before.
+        trusted: Whether its current content is trusted.
+        changed: Whether an earlier content was trusted.
     """
 
     path: Path
@@ -242,7 +243,7 @@ class Project:
     changed: bool
 
     def needing(self) -> list[tuple[str, str]]:
-        """The settings that need trust, as `ssh.config_file`, with the reasons."""
+        """The settings that need trust, such as `ssh.config_file`, with the reasons."""
         return [
             (f"{name}.{key}", reason)
             for name, table in self.tables.items()
@@ -254,7 +255,7 @@ class Project:
         return self.trusted if any(trust.needs_trust(provider, table)) else None
 
     def require_trust(self, provider: str) -> None:
-        """Raises ConfigError if the file is not trusted, and sets something for a provider that needs it."""
+        """Raises ConfigError if the file is not trusted and has settings of a provider that need trust."""
         needing = list(trust.needs_trust(provider, self.tables.get(provider, {})))
         if self.trusted or not needing:
             return
@@ -276,8 +277,8 @@ def load_settings(
 
     Args:
         overrides: Values given as keywords or on the command line; None counts as not given.
-        directory: Where the search for `flow.toml` begins; the current directory.
-        environment: Variables; those of this process.
+        directory: Where the search for `flow.toml` begins; by default the current directory.
+        environment: Variables; by default those of this process.
 
     Raises:
         ConfigError: A file or variable has an unknown name or a wrong value; the message says which, and where.
@@ -302,20 +303,21 @@ def load_settings(
     for name, value in (overrides or {}).items():
         if value is not None:
             entries[name] = _entry(name, value, "keyword")
-    # The last of the two: that of the project.
+    # The second file is that of the project.
     return Settings(entries, providers, origins, _project(project, tables, variables))
 
 
 def read_project(directory: Path | None = None) -> Project | None:
-    """What the project's file sets that needs trust; None if it sets nothing of that kind. Raises ConfigError."""
+    """The settings of the project's file that need trust; None if there are none. Raises ConfigError."""
     path = project_file(directory)
     return _project(path, _parts(_read_file(path), path)[1], os.environ)
 
 
 def project_file(directory: Path | None = None) -> Path:
-    """The project's file: that of a directory, or the nearest one above it; where there is none, its path here.
+    """The path of the project's file: in a directory or the nearest one above it; if there is none, in the directory.
 
-    Above the directory itself, only what no other user could have put there counts (`files.directories_above`).
+    Above the directory itself, only files that no other user could have created count
+    (`private_files.directories_above`).
     """
     here = directory or Path()
     own = here / PROJECT_FILE
@@ -340,7 +342,7 @@ def _project(
 
 
 def _parts(content: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The plain settings of a file, and its tables of providers. Raises ConfigError."""
+    """Splits the content of a file into plain settings and tables of providers. Raises ConfigError."""
     plain: dict[str, Any] = {}
     tables: dict[str, Any] = {}
     for name, value in content.items():
@@ -417,7 +419,7 @@ def _merge(
     above: tuple[str, ...],
     origins: dict[tuple[str, ...], str],
 ) -> None:
-    """Lays a file's tables over those of the file before it, and notes where each value is from."""
+    """Merges a file's tables into those of the file before it, and records the origin of each value."""
     for name, value in table.items():
         path = (*above, name)
         if isinstance(value, dict):
@@ -438,7 +440,7 @@ def _merge(
 
 
 def home(environment: Mapping[str, str] | None = None) -> Path:
-    """The directory all state lies in: `FLOW_HOME`, or `~/.flowlite`. Need not exist.
+    """The directory of all state: `FLOW_HOME`, or `~/.flowlite`. It need not exist.
 
     Raises:
         ConfigError: FLOW_HOME is not an absolute path.
@@ -457,10 +459,10 @@ def home(environment: Mapping[str, str] | None = None) -> Path:
 
 
 def ensure_home() -> Path:
-    """The home, made if it was not there (0700), and proved to be writable.
+    """Returns FLOW_HOME, after creating it (0700) if needed and checking that it is writable.
 
     Raises:
-        ConfigError: It is no directory, belongs to somebody else, is read-only or full; the message says what to do.
+        ConfigError: It is not a directory, belongs to another user, is read-only or full; the message says what to do.
     """
     path = home()
     try:
@@ -477,7 +479,7 @@ def ensure_home() -> Path:
             path.chmod(0o700)
         import tempfile
 
-        # More than an empty file: on a full disk, names can still be made.
+        # Content is written, since an empty file can be created even on a full disk.
         with tempfile.TemporaryFile(dir=path) as probe:
             probe.write(b"\0" * 4096)
             probe.flush()
@@ -507,10 +509,10 @@ def explain_os_error(path: Path, error: OSError) -> str:
 
 
 def set_value(name: str, text: str, path: Path | None = None) -> Entry:
-    """Sets one setting in a file (that of FLOW_HOME), keeping all else in it as it stands.
+    """Sets one setting in a file (by default that of FLOW_HOME), without changing anything else in it.
 
     Raises:
-        ConfigError: Unknown name, value not allowed, or the file cannot be written.
+        ConfigError: The name is unknown, the value is not allowed, or the file cannot be written.
     """
     target = path or ensure_home() / HOME_FILE
     table, _, key = name.rpartition(".")
@@ -526,7 +528,7 @@ def set_value(name: str, text: str, path: Path | None = None) -> Entry:
 
 
 def unset_value(name: str, path: Path | None = None) -> None:
-    """Takes one setting out of a file again. Raises ConfigError."""
+    """Removes one setting from a file. Raises ConfigError."""
     if name not in SETTINGS:
         raise ConfigError(f"no setting {name!r}{did_you_mean(name, SETTINGS)}")
     _rewrite(path or home() / HOME_FILE, name, None)

@@ -1,4 +1,4 @@
-"""Lines of an OpenSSH configuration: keyword, words, and the files that an `Include` names, as in ssh_config(5)."""
+"""Parses lines of an OpenSSH configuration: keyword, words, and the files of an `Include`, as in ssh_config(5)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LINE = re.compile(r"([A-Za-z0-9]+)(?:\s*=\s*|\s+|$)(.*)", re.DOTALL)
 
 
 def lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that say something, with their numbers."""
+    """The lines that are neither empty nor comments, with their numbers."""
     for number, line in enumerate(text.split("\n"), 1):
         line = line.strip(" \t\r\f")
         if line and not line.startswith("#"):
@@ -21,13 +21,13 @@ def lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def split(line: str) -> tuple[str, str] | None:
-    """The keyword of a line, in lower case, and the rest; None if it is no such line."""
+    """The keyword of a line, in lower case, and the rest; None if the line has no keyword and value."""
     found = _LINE.fullmatch(line)
     return (found[1].lower(), found[2]) if found else None
 
 
 def words(rest: str) -> list[str]:
-    """Words of a line: quotes keep spaces, a `#` that begins a word ends the line. Raises ValueError."""
+    """The words of a line. Quotes keep spaces; a `#` at the beginning of a word ends the line. Raises ValueError."""
     found: list[str] = []
     position = 0
     while position < len(rest):
@@ -44,7 +44,7 @@ def words(rest: str) -> list[str]:
 
 
 def _word(text: str, position: int) -> tuple[str | None, int]:
-    """One word from `position` on and where it ends; None if a quote is open at the end."""
+    """The word that begins at `position` (None if its quote is not closed), and where it ends."""
     word: list[str] = []
     quote = ""
     while position < len(text):
@@ -72,7 +72,7 @@ def _word(text: str, position: int) -> tuple[str | None, int]:
 
 
 def included(names: Sequence[str], path: str) -> Iterator[str]:
-    """Files that an `Include` of a file names. Relative names lie beside the user's or the system's configuration."""
+    """The files that an `Include` names. Relative names are beside the user's or the system's configuration."""
     base = "/etc/ssh" if path.startswith("/etc/ssh/") else os.path.expanduser("~/.ssh")
     for name in names:
         yield from sorted(glob(os.path.join(base, os.path.expanduser(name))))

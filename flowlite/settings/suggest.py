@@ -1,4 +1,4 @@
-"""The nearest right name for a wrong one."""
+"""Suggests the most similar known name for an unknown one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def nearest(word: str, known: Iterable[str], count: int = 1, closeness: float = 0.6) -> list[str]:
-    """Known words that look like `word`, best first; case, dashes and underscores do not count."""
+    """The known words that are similar to `word`, best first. Case, dashes and underscores do not count."""
     from difflib import get_close_matches
 
     plain = {_plain(k): k for k in known}
@@ -15,12 +15,12 @@ def nearest(word: str, known: Iterable[str], count: int = 1, closeness: float = 
 
 
 def did_you_mean(word: str, known: Iterable[str], closeness: float = 0.6) -> str:
-    """A clause to hang on an error: `; did you mean 'x'?`, or "" where nothing is near.
+    """A clause for an error message: `; did you mean 'x'?`, or "" if no known word is similar.
 
     Args:
-        word: What was given.
-        known: What could have been meant.
-        closeness: How alike they must be, up to 1; for names, which may be alike by chance, more than for options.
+        word: The unknown word.
+        known: The known words.
+        closeness: How similar they must be, up to 1. Names may be similar by chance, so they need more than options.
     """
     found = nearest(word, known, closeness=closeness)
     return f"; did you mean {found[0]!r}?" if found else ""

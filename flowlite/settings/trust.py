@@ -1,11 +1,11 @@
 """Trust in a project's `flow.toml`: which settings need it, and which files were trusted.
 
-Everybody who clones a project, or unpacks an archive, gets its `flow.toml`, and a command that only reads must not run
-what is named there. So the settings of `SENSITIVE` count in a project's file only after its owner has read it and said
-so once (`flow config trust`). Trust holds for one path and one content: that of the file, and that of the OpenSSH
-configuration it names. `FLOW_HOME/config.toml` is the user's own and needs none.
+Cloning a project or unpacking an archive brings its `flow.toml`, and a command that only reads must not run programs
+that are named there. So the settings of `SENSITIVE` in a project's file have an effect only after the user has read it
+and trusted it with `flow config trust`. Trust applies to one path and one content: that of the file, and that of the
+OpenSSH configurations that it names. `FLOW_HOME/config.toml` is the user's own and needs no trust.
 
-Standard library only: the supervisor reads settings too.
+Standard library only, since the supervisor reads settings too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flowlite.errors import ConfigError
 from flowlite.settings import ssh_config_words
 
 VARIABLE = "FLOW_TRUSTED_DIRS"
-"""Directories whose files are trusted as they are, and those below them; for CI. Separated as in PATH."""
+"""Variable with directories, separated as in PATH, in and below which all files are trusted; for CI."""
 
 SENSITIVE: Mapping[str, Mapping[str, str]] = {
     "local": {},
@@ -59,7 +59,7 @@ SENSITIVE: Mapping[str, Mapping[str, str]] = {
     },
 }
 """For each adapter, the settings that need trust, and why: they run a program, say where programs are run from, or
-decide where code, secrets and credentials go. The table of an adapter that is not here needs trust as a whole."""
+decide where code, secrets and credentials are sent. All settings of an adapter that is not listed need trust."""
 
 _UNKNOWN = "what it does is known to its adapter only"
 _FILE = "trusted.json"
@@ -69,7 +69,7 @@ _LARGEST = 4 * 1024 * 1024
 
 
 def needs_trust(provider: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The settings of a provider's table that need trust, each once, with the reason."""
+    """Yields the settings of a provider's table that need trust, each once, with the reason."""
     known = SENSITIVE.get(provider)
     if known is None:
         yield from ((key, _UNKNOWN) for key in table)
@@ -79,37 +79,37 @@ def needs_trust(provider: str, table: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 
 def is_trusted(path: Path, tables: Mapping[str, Any], home: Path, directories: str) -> bool:
-    """Whether a project's file is trusted as it is now.
+    """Whether the current content of a project's file is trusted.
 
     Args:
         path: The file.
         tables: The providers' tables in it, by name.
         home: FLOW_HOME.
-        directories: What the variable `FLOW_TRUSTED_DIRS` says.
+        directories: The value of the variable `FLOW_TRUSTED_DIRS`.
 
     Raises:
-        ConfigError: What was trusted cannot be read.
+        ConfigError: The list of trusted files cannot be read.
     """
     place = os.path.realpath(path)
     if any(_is_below(place, each) for each in directories.split(os.pathsep)):
         return True
     known = _read(home).get(place)
-    # A file that nobody trusts is not followed to others.
+    # The files that a file names are read only if the file has been trusted before.
     return known is not None and known == digest(path, tables)
 
 
 def was_trusted(path: Path, home: Path) -> bool:
-    """Whether a project's file was trusted, as it is now or as it was before. Raises ConfigError."""
+    """Whether a project's file was ever trusted, with its current or an earlier content. Raises ConfigError."""
     return os.path.realpath(path) in _read(home)
 
 
 def trust(path: Path, tables: Mapping[str, Any], home: Path) -> None:
-    """Trusts a file as it is now. Raises ConfigError."""
+    """Trusts the current content of a file. Raises ConfigError."""
     _write(home, {**_read(home), os.path.realpath(path): digest(path, tables)})
 
 
 def withdraw(path: Path, home: Path) -> bool:
-    """Trusts a file no more. Returns whether it was trusted. Raises ConfigError."""
+    """Withdraws the trust in a file. Returns whether it was trusted. Raises ConfigError."""
     known = _read(home)
     found = known.pop(os.path.realpath(path), None)
     if found is not None:
@@ -118,7 +118,7 @@ def withdraw(path: Path, home: Path) -> bool:
 
 
 def digest(path: Path, tables: Mapping[str, Any]) -> str:
-    """SHA-256 of all that is trusted with a project's file. Raises ConfigError."""
+    """The SHA-256 of everything that is trusted with a project's file. Raises ConfigError."""
     parts = hashlib.sha256()
     for file in files_of(path, tables):
         content = _content(file)
@@ -128,9 +128,9 @@ def digest(path: Path, tables: Mapping[str, Any]) -> str:
 
 
 def files_of(path: Path, tables: Mapping[str, Any]) -> list[str]:
-    """The files that are trusted with a project's file: itself, and the OpenSSH configurations that it leads to.
+    """The files that are trusted with a project's file: itself, and the OpenSSH configurations that it refers to.
 
-    Files below ~/.ssh and /etc/ssh are left out: `ssh` believes them anyway. Raises ConfigError.
+    Files below ~/.ssh and /etc/ssh are left out, since `ssh` uses them anyway. Raises ConfigError.
     """
     found = dict.fromkeys([os.path.realpath(path)])
     for table in tables.values():
@@ -145,7 +145,7 @@ def files_of(path: Path, tables: Mapping[str, Any]) -> list[str]:
 
 
 def _follow(named: str, found: dict[str, None], depth: int) -> None:
-    """Adds an OpenSSH configuration and those it includes."""
+    """Adds an OpenSSH configuration and the files that it includes."""
     path = os.path.realpath(named)
     own = (os.path.realpath(os.path.expanduser("~/.ssh")), "/etc/ssh")
     if path in found or any(_is_below(path, each) for each in own):
@@ -155,13 +155,13 @@ def _follow(named: str, found: dict[str, None], depth: int) -> None:
     for _, line in ssh_config_words.lines(text):
         keyword, rest = ssh_config_words.split(line) or ("", "")
         if keyword == "include" and depth < ssh_config_words.DEEPEST_INCLUDE:
-            with suppress(ValueError):  # which is told when it is used
+            with suppress(ValueError):  # reported when the file is used
                 for each in ssh_config_words.included(ssh_config_words.words(rest), named):
                     _follow(each, found, depth + 1)
 
 
 def _content(path: str) -> bytes | None:
-    """What is in a plain file; None if there is none. Raises ConfigError."""
+    """The content of a regular file; None if there is none. Raises ConfigError."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             found = os.fstat(file.fileno())
@@ -181,7 +181,7 @@ def _is_below(path: str, directory: str) -> bool:
 
 
 def _values(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Keys with their values at any depth; a table or a list of tables is looked into."""
+    """Yields keys with their values at any depth, including those in tables and lists of tables."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _values(inner, name)
