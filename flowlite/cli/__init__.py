@@ -1,4 +1,4 @@
-"""The `flow` command. Only the module of the command that was asked for is loaded."""
+"""The `flow` command. Only the module of the given command is imported."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and gives its exit code.
+    """Runs one command and returns its exit code.
 
-    0 done, 1 the task failed, 2 usage, 3 not found, 4 refused by a cap, 5 provider error, 130 interrupted.
+    0 success, 1 the task failed, 2 usage error, 3 not found, 4 refused by a cap, 5 provider error, 130 interrupted.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     _debug(arguments)
@@ -64,27 +64,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         write(sys.stderr, "\ninterrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output (`| head`) has seen enough.
+        # The reader of the output (`| head`) has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 def program() -> int:
-    """The `flow` program: as `main`, and with its exit code whenever somebody presses Ctrl-C again.
+    """The entry point of the `flow` program: as `main`, and keeps the exit code if Ctrl-C is pressed again.
 
-    While Python ends, nothing is left to interrupt: it would replace the code by the signal, or print a traceback.
+    Another Ctrl-C while Python shuts down would otherwise replace the exit code by the signal, or print a traceback.
     """
     code = INTERRUPTED
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     with suppress(KeyboardInterrupt):
         code = main()
-    # Python waits for threads first.
+    # Python joins threads before it runs the atexit handlers.
     signal.signal(signal.SIGINT, lambda *_: os._exit(code))
     return code
 
 
 def _debug(arguments: list[str]) -> None:
-    """Takes `--debug` out of the arguments: it stands before the command, whose name must come first."""
+    """Removes a leading `--debug` from the arguments, so that the command's name comes first."""
     asked = bool(arguments) and arguments[0] == "--debug"
     if asked:
         del arguments[0]
@@ -99,7 +99,7 @@ def _debug(arguments: list[str]) -> None:
 
 
 def _tell_damage() -> None:
-    """Says which rows of the store were left out because they are damaged."""
+    """Warns about damaged rows of the store that were skipped."""
     if "flowlite.api.session" not in sys.modules:
         return
     from flowlite.api.session import take_damage
@@ -110,7 +110,7 @@ def _tell_damage() -> None:
 
 
 def _tidy_up() -> None:
-    """Has processes of their own look for machines that crashes have left, and prune what ended long ago."""
+    """Starts background processes that end machines left by crashes, and that prune tasks which ended long ago."""
     if "_FLOW_COMPLETE" in os.environ:
         return
     from flowlite.errors import FlowError
@@ -149,23 +149,23 @@ def _invoke(arguments: list[str]) -> int:
     command = get_command(_application(name if name in COMMANDS else None))
     words = list(arguments)
     if name in ("run", "scale") and "--" in words:
-        # The parser drops the first `--`; the second one then stands in place of a target.
+        # The parser drops the first `--`; a second one is read in place of a target.
         words.insert(words.index("--"), "--")
     if "_FLOW_COMPLETE" in os.environ:
         command(prog_name="flow")
-    # Not through `command(...)`, which ends Python by itself when nobody reads the output any more.
+    # `command(...)` would exit the process itself on a broken pipe.
     with command.make_context("flow", words, obj={"arguments": arguments}) as context:
         command.invoke(context)
     return 0
 
 
 def _application(name: str | None) -> Any:
-    """The application with one command, or with all for help, completion and unknown names."""
+    """The typer application with one command, or with all commands for help, completion and unknown names."""
     import importlib
 
     import typer
 
-    # rich draws help and tables on a terminal only; loading it takes as long as everything else.
+    # rich is used on a terminal only, since importing it takes as long as everything else.
     pretty = "rich" if sys.stdout.isatty() else None
     application = typer.Typer(
         name="flow",
@@ -178,7 +178,7 @@ def _application(name: str | None) -> Any:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
 
-    # Without a callback, an application of one command would have no command name.
+    # Without a callback, typer drops the command name of an application with one command.
     @application.callback()
     def options(
         version: bool = typer.Option(False, "--version", help="Print the version."),

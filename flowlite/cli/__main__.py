@@ -1,4 +1,4 @@
-"""`python -m flowlite.cli`, for a checkout that is not installed."""
+"""Runs `flow` as `python -m flowlite.cli`, for a checkout that is not installed."""
 
 from __future__ import annotations
 

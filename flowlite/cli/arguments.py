@@ -1,4 +1,4 @@
-"""Options on the command line made from the signature of a function, and their values read by its annotations."""
+"""Derives command-line options from a function's signature, and parses their values by its annotations."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Parameter:
     """One parameter of a function as an option.
 
     Attributes:
-        name: As in the signature.
-        option: `--learning-rate`.
-        wanted: What may be given, in words.
-        convert: Makes a value of a text, or raises ValueError; None where it cannot be given on a command line.
-        many: The container for one that may be given several times, else None.
-        flag: `--flag` and `--no-flag`, without a value.
-        default: `inspect.Parameter.empty` if it must be given.
+        name: Its name in the signature.
+        option: Its option, such as `--learning-rate`.
+        wanted: Description of the allowed values.
+        convert: Parses a text, or raises ValueError; None if the value cannot be given on a command line.
+        many: The container type of an option that may be given several times, else None.
+        flag: Whether it is given as `--flag` or `--no-flag`, without a value.
+        default: Its default; `inspect.Parameter.empty` if it must be given.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Parameter:
         return self.default is _MISSING
 
     def usage(self) -> str:
-        """As it stands in the help."""
+        """Its usage, as shown in the help."""
         if self.flag:
             return f"{self.option}/--no-{self.option[2:]}"
         return f"{self.option} {self.wanted}{'...' if self.many else ''}"
@@ -78,11 +78,11 @@ class Parameter:
 
 @dataclass(slots=True)
 class Reading:
-    """A command line that was read.
+    """A parsed command line.
 
     Attributes:
-        given: Values by parameter name; lists for those that may be given several times.
-        foreign: Words that belong to options of somebody else.
+        given: Values by parameter name; lists for parameters that may be given several times.
+        foreign: Words that belong to options of `flow` itself.
         own: All other words.
     """
 
@@ -93,7 +93,7 @@ class Reading:
     own: list[str] = field(default_factory=list)
 
     def complete(self) -> dict[str, Any]:
-        """The arguments for the call. Raises ConfigError naming what is missing."""
+        """The arguments for the call. Raises ConfigError that names what is missing."""
         missing = [p for p in self.parameters if p.required and p.name not in self.given]
         for parameter in missing:
             if parameter.convert is None:
@@ -122,7 +122,10 @@ def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
 
 
 def _resolved(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    """The annotation as a type. One by one: a name that only type checkers import must not spoil the others."""
+    """The annotation of one parameter as a type.
+
+    Annotations are resolved one by one, since a name that only type checkers import must not affect the others.
+    """
     alone = types.SimpleNamespace(__annotations__={"it": parameter.annotation})
     names = getattr(function, "__globals__", {})
     try:
@@ -141,8 +144,8 @@ def read_arguments(
 
     Args:
         parameters: From `parameters_of`.
-        words: The command line behind the function.
-        others: Options of somebody else, with whether each takes a value; they are passed over.
+        words: The words after the function on the command line.
+        others: Options of `flow` itself, with whether each takes a value; they are collected in `Reading.foreign`.
         what: The function, for messages.
 
     Raises:
@@ -202,7 +205,7 @@ def _parameter(parameter: inspect.Parameter, annotation: Any) -> Parameter:
 
 
 def _type_of(default: Any) -> Any:
-    """What a parameter without an annotation takes, by its default."""
+    """The type of a parameter without an annotation, from its default."""
     if default is None or default is _MISSING:
         return str
     if type(default) in (list, tuple, set, frozenset) and default:
@@ -227,7 +230,7 @@ def _item_of(annotation: Any) -> Any:
 
 
 def _converter(annotation: Any) -> tuple[Convert | None, str]:
-    """How to read a value of this type, and what to call it; None for a type that has no text form."""
+    """The parser of a type (None if the type has no text form), and the description of its values."""
     if annotation in (str, Any, object):
         return str, "TEXT"
     if annotation is int:
@@ -326,7 +329,7 @@ def _take(
 
 
 def _take_positional(reading: Reading, word: str) -> None:
-    """A word without an option goes to the first parameter that was not given yet."""
+    """Assigns a word without an option to the first parameter that was not given yet."""
     for parameter in reading.parameters:
         if parameter.name not in reading.given and not parameter.name.startswith("**"):
             _keep(reading, parameter, _value(parameter, word, reading.what))
@@ -370,13 +373,13 @@ def _value(parameter: Parameter, text: str, what: str) -> Any:
 
 
 def _other(others: Mapping[str, bool], word: str) -> bool | None:
-    """Whether a foreign option still needs its value; None if nobody knows it."""
+    """Whether a foreign option still needs its value; None if the option is unknown."""
     option, equals, _ = word.partition("=")
     if option in others:
         return others[option] and not equals
     short = word[:2]
     if not word.startswith("--") and short in others:
-        # `-N4` has its value with it.
+        # `-N4` includes its value.
         return others[short] and len(word) == 2
     return None
 

@@ -1,4 +1,4 @@
-"""Submitting from the command line, and staying with the task until its end."""
+"""Submits tasks from the command line, and follows them until they end."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from flowlite.provider import Plan
     from flowlite.spec import TaskConfig
 
-# Nodes whose files that nobody keeps are named at the end.
+# The most nodes for which files that will be lost are listed at the end.
 _MOST_UNKEPT = 3
 
 
 def preview(config: TaskConfig, json: bool) -> None:
-    """Shows what would be launched. Nothing is written, nothing is asked of the provider that could cost money."""
+    """Shows what would be launched. Writes nothing, and makes no request to the provider that could cost money."""
     from flowlite.api.client import Flow
 
     with warnings_as_lines():
@@ -57,7 +57,7 @@ _MOST_LEFT_OUT = 5
 
 
 def _files_facts(plan: Plan, travelling: Travelling | None) -> dict[str, str | None]:
-    """Which files of this machine the nodes will have."""
+    """The rows of the plan about files of this machine that the nodes will have."""
     from flowlite.bundle.project_files import size_in_words
 
     if travelling is None:
@@ -90,7 +90,7 @@ def _files_json(travelling: Travelling | None) -> dict[str, Any] | None:
 
 
 def plan_facts(plan: Plan) -> dict[str, str | None]:
-    """What a plan would launch and what that costs, name by name."""
+    """What a plan would launch and what that costs, as names and values."""
     from flowlite.supervise.money import price_text
 
     per_node = plan.processes_per_node
@@ -107,7 +107,7 @@ def plan_facts(plan: Plan) -> dict[str, str | None]:
 
 
 def _show_plan(plan: Plan) -> None:
-    """On standard error, before money is spent."""
+    """Shows the plan on standard error, before money is spent."""
     shown = plan_facts(plan)
     width = max(map(len, shown))
     for name, value in shown.items():
@@ -123,15 +123,15 @@ def attend(
     yes: bool = False,
     inputs_of: Task[Any] | None = None,
 ) -> int:
-    """Submits a task and, unless detached, stays with it to its end. Gives the exit code of the command.
+    """Submits a task and, unless detached, follows it until it ends. Returns the exit code of the command.
 
     Args:
         config: What to run.
         detach: Return once it is submitted.
-        json: Print JSON in place of text.
+        json: Print JSON instead of text.
         show_logs: Show the output of its workers.
         yes: Do not ask before a launch that costs money.
-        inputs_of: The task whose call is made again, where the configuration has none.
+        inputs_of: The task whose call is repeated, if the configuration has none.
     """
     from flowlite.api.client import Flow
 
@@ -177,7 +177,7 @@ def _stay(task: Task[Any], *, json: bool, show_logs: bool) -> int:
         follow(task, show_logs)
         return _end(task, json=json, logs_shown=show_logs)
     except BrokenPipeError:
-        # Whoever read our output has gone; the task and its exit code still matter.
+        # The reader of the output has closed the pipe; the task is still followed, for its exit code.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         output.tell(f"nobody reads the output any more; task {task.name} ({task.id}) goes on")
         error = task.exception(show_logs=False)
@@ -212,7 +212,7 @@ def _end(task: Task[Any], *, json: bool, logs_shown: bool) -> int:
 
 
 def _tell_checkpoints(task: Task[Any]) -> None:
-    """What became of the checkpoints: what is kept where, or why not."""
+    """Shows which checkpoints were kept and where, or why they were not."""
     attempt = task.record.attempt
     for event in task.events():
         if event.data.get("attempt") == attempt and "checkpoint: " in event.text:
@@ -224,7 +224,7 @@ def _tell_checkpoints(task: Task[Any]) -> None:
 
 
 def _tell_outputs(task: Task[Any]) -> None:
-    """Where the outputs are, or why not all of them are here; and what nobody keeps."""
+    """Shows where the outputs are, why some are missing, and which files of nodes are not kept."""
     attempt, unkept = task.record.attempt, 0
     for event in task.events():
         if event.kind == "unkept" and event.data.get("attempt") == attempt:
@@ -240,7 +240,7 @@ def _tell_outputs(task: Task[Any]) -> None:
 
 
 def follow(task: Task[Any], show_logs: bool) -> None:
-    """Stays until the end, showing changes of state and, if asked for, the output."""
+    """Waits until the task ends, showing changes of state and, if asked for, the output."""
     screen = terminal_screen()
     display = TaskDisplay(task, screen, show_output=show_logs)
     try:
@@ -251,7 +251,7 @@ def follow(task: Task[Any], show_logs: bool) -> None:
 
 
 def interrupted(task: Task[Any], detach: bool) -> int:
-    """Ends the task after Ctrl-C, unless it was to go on alone; says which, and gives the exit code."""
+    """Cancels the task after Ctrl-C, unless it is detached. Shows which of the two, and returns the exit code."""
     name = f"task {task.name} ({task.id})"
     if detach:
         output.tell(f"\ninterrupted; {name} goes on without this terminal")
@@ -294,7 +294,7 @@ def _what(config: TaskConfig) -> str:
 
 @contextmanager
 def warnings_as_lines() -> Iterator[None]:
-    """Python's warnings in one line each, on standard error."""
+    """Shows Python's warnings on standard error, in one line each."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: output.warn(str(message))
         yield

@@ -1,4 +1,4 @@
-"""`flow run job.sbatch`: an existing batch script on any provider; its arrays as several tasks."""
+"""`flow run job.sbatch`: runs an existing batch script on any provider, and its arrays as several tasks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     Start = Callable[[], Task[Any]]
 
 AT_ONCE = 8
-"""Tasks of an array that run at a time where the script sets no limit."""
+"""Tasks of an array that run at a time if the script sets no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """What `flow run` was told about itself."""
+    """The options of `flow run` that are not options of the task."""
 
     dry_run: bool = False
     detach: bool = False
@@ -45,10 +45,10 @@ def is_script(target: str) -> bool:
 
 
 def run_script(target: str, arguments: Sequence[str], options: Mapping[str, Any], how: How) -> int:
-    """Runs a batch script; gives the exit code of the command.
+    """Runs a batch script. Returns the exit code of the command.
 
     Raises:
-        ConfigError: The script asks for what cannot be had.
+        ConfigError: The script asks for something that is not available.
     """
     from flowlite.cli.attend import attend, preview
     from flowlite.settings.settings import load_settings
@@ -96,7 +96,7 @@ def _run_array(reading: Reading, how: How) -> int:
 
 
 def _starts(flow: Flow, reading: Reading) -> tuple[list[Start], bool]:
-    """What submits each task of an array, and whether they are launched together, as one array of Slurm."""
+    """A function for each task of an array that submits it, and whether they are launched together as a Slurm array."""
     from flowlite.api.sweep import MOST_TOGETHER, together
 
     configs = reading.configs
@@ -109,7 +109,7 @@ def _starts(flow: Flow, reading: Reading) -> tuple[list[Start], bool]:
 
 
 def _attend_all(starts: Sequence[Start], at_once: int, json: bool) -> int:
-    """Stays with the tasks of an array to their end. The first failure stops none of the others, as under Slurm."""
+    """Follows the tasks of an array until they end. As under Slurm, a failure does not stop the others."""
     from flowlite.api.sweep import in_order
 
     started: list[Task[Any]] = []

@@ -1,4 +1,4 @@
-"""Which task a command is about when none is named: the newest one, and the command says which that is."""
+"""Chooses the task of a command: the named one, or the newest one, which is then shown on standard error."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ OptionalTask = Annotated[
 
 
 def task_or_newest(flow: Flow, name: str | None, *, unfinished: bool = False) -> Task[Any]:
-    """The task of that name; without a name the newest task, which is told on standard error.
+    """The task of that name. Without a name, the newest task, which is shown on standard error.
 
     Args:
-        flow: Where tasks are looked for.
+        flow: Where tasks are looked up.
         name: Id, name or unique prefix; None for the newest.
         unfinished: Prefer the newest task that has not ended, for commands that need its nodes.
 
     Raises:
-        NotFound: There is no such task, or none at all.
+        NotFound: There is no such task, or there are no tasks.
     """
     if name is not None:
         return flow.get_task(name)
@@ -49,16 +49,16 @@ def task_or_newest(flow: Flow, name: str | None, *, unfinished: bool = False) ->
 
 
 def confirmed_newest(flow: Flow, command: str, question: str) -> Task[Any]:
-    """The newest unfinished task, for commands that end one: asks first, and refuses where nobody can be asked.
+    """The newest unfinished task, after the user has confirmed it; for commands that end a task.
 
     Args:
-        flow: Where tasks are looked for.
-        command: The command, as in "flow cancel".
-        question: What is asked of it, with `{task}` in place of its name.
+        flow: Where tasks are looked up.
+        command: The command, such as "flow cancel".
+        question: The question to the user, with `{task}` in place of the task's name.
 
     Raises:
         NotFound: No task is unfinished.
-        ConfigError: Nobody can be asked.
+        ConfigError: There is no terminal on which the user could be asked.
     """
     found = flow.list_tasks(limit=1, unfinished=True)
     if not found:

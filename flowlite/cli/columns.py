@@ -1,4 +1,4 @@
-"""Tables that keep to the width of a terminal: one line for each row, and a mark wherever something was cut."""
+"""Fits tables to the width of a terminal: one line for each row, with a mark where a text was cut."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Column:
 
     Attributes:
         name: Its heading.
-        least: Width down to which its texts may be cut; None if they are never cut.
-        leave_out: Columns with the highest number are left out first where the terminal is too narrow; 0 stays.
+        least: The smallest width to which its texts may be cut; None if they are never cut.
+        leave_out: If the terminal is too narrow, columns with the highest number are left out first; 0 is always shown.
     """
 
     name: str
@@ -28,12 +28,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A table cut to a width.
+    """A table that fits a width.
 
     Attributes:
         columns: The names of the columns that are shown.
-        rows: Their texts, none wider than its column may be.
-        left_out: The names of the columns that have values and are not shown for lack of room.
+        rows: Their texts, cut to the widths of their columns.
+        left_out: The names of the columns that have values but are not shown for lack of space.
     """
 
     columns: tuple[str, ...]
@@ -42,12 +42,12 @@ class Fitted:
 
 
 def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Fitted:
-    """Cuts a table to a width: columns without a value go, then the least important ones, then texts are cut.
+    """Fits a table to a width. Drops columns without a value, then the least important ones, then cuts texts.
 
     Args:
         columns: All columns.
-        rows: One text for each column, without line breaks; "" where there is no value.
-        width: Cells of the terminal.
+        rows: One text for each column, without line breaks; "" for no value.
+        width: Width of the terminal in cells.
     """
     texts = {column.name: [row[i] for row in rows] for i, column in enumerate(columns)}
     shown = [column for column in columns if any(texts[column.name])]
@@ -73,7 +73,7 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) ->
 
 
 def cut(text: str, width: int) -> str:
-    """A text in so many cells: cut between words if one ends in the last half of them, and marked with `…`."""
+    """Cuts a text to a width in cells and marks it with `…`. Cuts between words if one ends in the second half."""
     if cell_len(text[: 4 * width]) <= width and len(text) <= 4 * width:
         return text
     kept, cells = 0, 0
@@ -82,7 +82,7 @@ def cut(text: str, width: int) -> str:
         if cells > width - 1:
             break
         kept += 1
-    # What follows decides whether the cut is at the end of a word.
+    # The search includes the character after the cut, since it may be the end of a word.
     space = text.rfind(" ", 0, kept + 1)
     if space >= kept // 2:
         kept = space
@@ -100,7 +100,7 @@ def _least_width(columns: Sequence[Column], natural: dict[str, int]) -> int:
 
 
 def _widths(columns: Sequence[Column], natural: dict[str, int], width: int) -> dict[str, int]:
-    """The width of each column. Those that may be cut share what the others leave, the first of them first."""
+    """The width of each column. Columns that may be cut share the remaining width, the first of them first."""
     found = {
         column.name: natural[column.name]
         if column.least is None
@@ -113,7 +113,7 @@ def _widths(columns: Sequence[Column], natural: dict[str, int], width: int) -> d
         found[column.name] += more
         room -= more
     if room < 0:
-        # Not even the columns that stay have room: the last one that may be cut gives way, and then the terminal.
+        # Even the remaining columns are too wide: the last ones that may be cut shrink; then the table overflows.
         for column in reversed(columns):
             if column.least is not None:
                 less = min(-room, found[column.name] - 1)

@@ -1,4 +1,4 @@
-"""Completion of task and volume names for the shell. It must never print or raise."""
+"""Shell completion of the names of tasks, providers and states. It must never print or raise."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextlib import suppress
 
 
 def complete_task(incomplete: str) -> list[tuple[str, str]]:
-    """Names and ids of tasks that begin like this, newest first, each with its status."""
+    """Names and ids of tasks with this prefix, newest first, each with its status."""
     from flowlite.errors import FlowError
     from flowlite.settings import settings
     from flowlite.state.store import Store
@@ -24,14 +24,14 @@ def complete_task(incomplete: str) -> list[tuple[str, str]]:
 
 
 def complete_provider(incomplete: str) -> list[str]:
-    """Names of providers that begin like this."""
+    """Names of providers with this prefix."""
     from flowlite.provider import provider_names
 
     return [name for name in provider_names() if name.startswith(incomplete)]
 
 
 def complete_state(incomplete: str) -> list[str]:
-    """States of tasks that begin like this, and the two words for several of them."""
+    """States of tasks with this prefix, and the two words that stand for several states."""
     from flowlite.state.records import STATES
 
     words = sorted({*STATES, "unfinished", "finished"})

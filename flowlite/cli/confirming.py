@@ -1,4 +1,4 @@
-"""Questions before something that cannot be taken back. Only a person at a terminal is ever asked."""
+"""Asks for confirmation before actions that cannot be undone. Only a user at a terminal is ever asked."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def can_ask() -> bool:
-    """Whether a person reads what is said and can answer."""
+    """Whether there is a terminal on which a user can read the question and answer."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def confirm(question: str, otherwise: str) -> None:
-    """Goes on only if the answer is yes; `otherwise` says what did not happen. Enter alone means no.
+    """Returns only if the user answers yes; else shows `otherwise`, which says what was not done. Enter means no.
 
     Raises:
         Quit: The answer is no.
@@ -30,14 +30,14 @@ def confirm(question: str, otherwise: str) -> None:
 
 
 def confirm_launch(plan: Plan, yes: bool, *, tasks: int = 1) -> None:
-    """Asks before machines are launched that cost money, with the worst case.
+    """Asks for confirmation before machines that cost money are launched, showing the worst-case cost.
 
-    Nobody is asked with `--yes`, with the setting `confirm = false`, where no person can answer, and for this machine,
-    whose price is a rehearsal.
+    The user is not asked with `--yes`, with the setting `confirm = false`, without a terminal, and for the local
+    provider, whose price is a rehearsal.
 
     Args:
         plan: What is launched.
-        yes: The answer was given on the command line, or a program reads what is printed.
+        yes: Whether the answer was given on the command line, or the output is for a program.
         tasks: How many tasks of this plan are launched.
 
     Raises:
@@ -53,7 +53,7 @@ def confirm_launch(plan: Plan, yes: bool, *, tasks: int = 1) -> None:
 
 
 def asks_before(plan: Plan, yes: bool) -> bool:
-    """Whether a person is asked before this plan is launched."""
+    """Whether the user is asked before this plan is launched."""
     from flowlite.settings.settings import load_settings
     from flowlite.supervise.cleanup import background_gc
 

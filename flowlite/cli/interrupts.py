@@ -1,8 +1,8 @@
-"""Ctrl-C, remembered: Python hides one that hits in the wrong place behind another exception, or drops it.
+"""Makes sure that a Ctrl-C is not lost: Python may hide a KeyboardInterrupt behind another exception, or drop it.
 
-It is dropped where no exception can be raised: in a callback of a weak reference, of which each import has one, or in a
-`__del__`. Python gives it to `sys.unraisablehook`, and the program would go on as if nobody had pressed anything. It is
-raised again here, as soon as the program is out of there.
+Python drops it where no exception can be raised: in a callback of a weak reference, which each import has, or in a
+`__del__`. It passes the exception to `sys.unraisablehook`, and the program would continue. This module sends the signal
+again once the program has left that code.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from types import FrameType
 _AGAIN_SECONDS = 0.02
 
 _pressed = False
-# One was dropped, and has not been raised since.
+# Whether a KeyboardInterrupt was dropped and has not been raised since.
 _owed = False
-# The program is where one is dropped.
+# Whether the hook is running, where another KeyboardInterrupt would be dropped, too.
 _deaf = False
-# The latest signal has come to `_press`, so that the next one would be another.
+# Set when the signal that was sent last has reached `_press`.
 _heard = threading.Event()
 
 
@@ -33,7 +33,7 @@ def pressed() -> bool:
 
 @contextmanager
 def remembered() -> Iterator[None]:
-    """Raises KeyboardInterrupt as always, and remembers it; one that Python drops is raised again."""
+    """While the block runs, records each KeyboardInterrupt, and raises those again that Python drops."""
     global _pressed, _owed
     _pressed = _owed = False
     usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -80,6 +80,6 @@ def _press_again() -> None:
         main = threading.main_thread().ident
         _heard.clear()
         if _owed and main is not None:
-            # A real signal, which ends whatever the main thread waits for.
+            # A real signal interrupts blocking system calls of the main thread.
             signal.pthread_kill(main, signal.SIGINT)
             _heard.wait()

@@ -1,4 +1,4 @@
-"""Asking the node's own program on every node of a task, for commands that look at running nodes."""
+"""Queries the node's own program on every node of a task, for commands that inspect running nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Value = TypeVar("_Value")
 
 
 def on_all_nodes(task: Task[Any], ask: Callable[[int], _Value]) -> list[_Value]:
-    """What `ask` gives for every node, by rank, all at a time."""
+    """The results of `ask` for all nodes, by rank, called in parallel."""
     with ThreadPoolExecutor(min(_MOST_AT_ONCE, task.num_instances)) as pool:
         return list(pool.map(ask, range(task.num_instances)))
 
@@ -33,10 +33,10 @@ def ask_program(
     check: Callable[[dict[str, Any]], object],
     timeout: float = _ASK_SECONDS,
 ) -> dict[str, Any]:
-    """What the node's own program answers; {"error"} where it does not, or says what it never would.
+    """The answer of the node's own program; {"error"} if it does not answer or the answer is invalid.
 
     Args:
-        check: Does with the answer what will be done with it; may raise whatever comes of a wrong one.
+        check: Processes the answer as the caller will. Any exception that it raises makes the answer invalid.
     """
     try:
         with task.reach(node) as there:

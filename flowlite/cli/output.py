@@ -1,6 +1,6 @@
-"""What commands print: tables, JSON and errors. Coloured on a terminal, plain text elsewhere.
+"""Prints the output of commands: tables, JSON and errors. Coloured on a terminal, plain text elsewhere.
 
-Whatever is shown goes through `flowlite.output.printing`, which cleans it.
+Everything is printed through `output/printing.py`, which cleans it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from flowlite.cli.columns import Fitted
     from flowlite.state.store import TaskRecord
 
-# Rises when a field is renamed or taken away; new fields do not count.
+# Increased when a field is renamed or removed; new fields do not count.
 JSON_SCHEMA = 1
 
 COLOURS = {
@@ -39,12 +39,12 @@ COLOURS = {
     "cancelled": "yellow",
     "stopping": "yellow",
 }
-# To find the parts of a longer text takes too long.
+# Longer texts are not coloured, since parsing them takes too long.
 _LONGEST_COLOURED = 50_000
 
 
 class Reparse(Exception):
-    """The command line means something else than was thought; it is read again in this order."""
+    """Raised to parse the command line again, with its words in another order."""
 
     def __init__(self, arguments: list[str]) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Reparse(Exception):
 
 
 class Quit(Exception):
-    """The command ends with this exit code; everything has been said."""
+    """Raised to end the command with an exit code, without a further message."""
 
     def __init__(self, code: int) -> None:
         super().__init__()
@@ -63,25 +63,25 @@ class Quit(Exception):
 
 
 def print_json(kind: str, data: Any) -> None:
-    """The one shape of `--json`: `{"schema": 1, "kind": …, "data": …}` on one line."""
+    """Prints the format of all `--json` output: `{"schema": 1, "kind": …, "data": …}` on one line."""
     print_json_line({"schema": JSON_SCHEMA, "kind": kind, "data": data})
 
 
 def print_json_line(document: Any) -> None:
-    """A JSON document on a line of its own. It keeps every character; those that a terminal acts on are escaped."""
+    """Prints a JSON document on one line. Characters that a terminal would act on are escaped, none is removed."""
     text = json_module.dumps(document, ensure_ascii=False, default=str)
     say(terminal.escaped_json(text))
 
 
 def json_time(at: float | None) -> str | None:
-    """A time as in `2025-01-31T10:30:00.250Z`."""
+    """A Unix time as text, such as `2025-01-31T10:30:00.250Z`."""
     if at is None:
         return None
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def task_json(record: TaskRecord, cost: float) -> dict[str, Any]:
-    """A task as commands give it out."""
+    """A task in the JSON output of commands."""
     return {
         "id": record.id,
         "name": record.name,
@@ -110,28 +110,28 @@ def task_json(record: TaskRecord, cost: float) -> dict[str, Any]:
 
 
 def say(*parts: str | Painted) -> None:
-    """A line on standard output."""
+    """Prints a line on standard output."""
     printing.write(sys.stdout, *parts)
 
 
 def tell(*parts: str | Painted) -> None:
-    """A line on standard error: what is going on, beside what was asked for."""
+    """Prints a line on standard error: progress and notes, apart from the command's result."""
     printing.write(sys.stderr, *parts)
     sys.stderr.flush()
 
 
 def tell_wrapped(text: str) -> None:
-    """A sentence on standard error, broken between words where the terminal is narrower than it."""
+    """Prints a sentence on standard error, wrapped at the width of the terminal."""
     tell("\n".join(_wrapped(text, sys.stderr)))
 
 
 def warn(text: str) -> None:
-    """A warning on standard error."""
+    """Prints a warning on standard error."""
     tell(Painted("warning:", YELLOW), " ", text)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
-    """A table: drawn by rich on a terminal, aligned words elsewhere, where no cell is ever cut."""
+    """Prints a table: with rich on a terminal; elsewhere as aligned columns in which no cell is cut."""
     if sys.stdout.isatty():
         _rich_table(columns, rows, title)
         return
@@ -146,7 +146,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = ""
 
 
 def fitted_table(fitted: Fitted) -> Table:
-    """A table that was cut to the width of the terminal, drawn as it is."""
+    """The rich table for a table that was already fitted to the width of the terminal."""
     from rich.table import Table
 
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -169,7 +169,7 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
         padding=(0, 2, 0, 0),
     )
     for column in columns:
-        # These may be long and are wrapped; everything else keeps to one line, and is marked where it is cut.
+        # These columns may be long and are wrapped. The others stay on one line and are marked if they are cut.
         wraps = column in {"what", "function", "detail", "note", "reason"}
         drawn.add_column(
             column.upper(), overflow="fold" if wraps else "ellipsis", no_wrap=not wraps
@@ -180,14 +180,14 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
 
 
 def cell(text: str) -> Text:
-    """A text as rich draws it: nothing in it is markup, and nothing acts on the terminal."""
+    """A text for rich, without markup and without characters that a terminal would act on."""
     from rich.text import Text
 
     return Text(terminal.in_one_line(redact.cleaned(text)), style=COLOURS.get(text, ""))
 
 
 def say_value(text: str) -> None:
-    """A value as Python writes it, in several lines, with its parts in colours on a terminal."""
+    """Prints the repr of a value, in several lines, with syntax colours on a terminal."""
     if not printing.colourful(sys.stdout) or len(text) > _LONGEST_COLOURED:
         say(text)
         return
@@ -200,7 +200,7 @@ def say_value(text: str) -> None:
 
 
 def facts(pairs: Mapping[str, str | None]) -> None:
-    """Names and values; those without a value are left out. On a terminal, long values are wrapped between words."""
+    """Prints names and values, except names without a value. On a terminal, long values are wrapped between words."""
     shown = {name: value for name, value in pairs.items() if value}
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
@@ -211,7 +211,7 @@ def facts(pairs: Mapping[str, str | None]) -> None:
 
 
 def _wrapped(text: str, stream: TextIO, indent: int = 0) -> list[str]:
-    """A text in lines as wide as the terminal, without what the indentation takes; elsewhere in one line."""
+    """Wraps a text at the width of the terminal minus the indentation; without a terminal, it stays one line."""
     if not stream.isatty():
         return [text]
     import shutil
@@ -224,7 +224,7 @@ def _wrapped(text: str, stream: TextIO, indent: int = 0) -> list[str]:
 
 
 def clock(at: float | None) -> str:
-    """Local date and time, to the second."""
+    """A Unix time as local date and time, to the second."""
     return UNKNOWN if at is None else f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M:%S}"
 
 
@@ -232,14 +232,14 @@ def clock(at: float | None) -> str:
 
 
 def report(error: BaseException, *, json: bool = False, brief: bool = False) -> int:
-    """Says what went wrong in one line and what hangs on it, and gives the exit code.
+    """Prints an error and its notes. Returns the exit code.
 
     FLOW_DEBUG=1 shows the traceback.
 
     Args:
-        error: What went wrong.
-        json: Print it as JSON on standard output too.
-        brief: The output of the workers was shown before; do not repeat it.
+        error: The error.
+        json: Also print it as JSON on standard output.
+        brief: Do not repeat the output of the workers, which was shown before.
     """
     if isinstance(error, Quit):
         return error.code
@@ -266,7 +266,7 @@ def report(error: BaseException, *, json: bool = False, brief: bool = False) -> 
 
 
 def error_json(error: BaseException) -> dict[str, Any]:
-    """An error as commands give it out."""
+    """An error in the JSON output of commands."""
     return {
         "type": type(error).__name__,
         "message": _message(error),
@@ -276,7 +276,7 @@ def error_json(error: BaseException) -> dict[str, Any]:
 
 
 def exit_code(error: BaseException) -> int:
-    """What `flow` ends with after this error."""
+    """The exit code of `flow` for an error."""
     if isinstance(error, FlowError):
         return error.exit_code
     if _is_usage(error):
@@ -288,7 +288,7 @@ def _message(error: BaseException) -> str:
     if _is_usage(error):
         return _usage_message(error)
     if isinstance(error, FlowError):
-        # Its own text, which is cleaned where it is printed and whole in JSON.
+        # The raw text, which is cleaned when it is printed and complete in JSON.
         return error.text or type(error).__name__
     if isinstance(error.__cause__, RemoteTraceback):
         return "".join(traceback.format_exception_only(type(error), error)[:1]).strip()
@@ -305,7 +305,7 @@ def _message(error: BaseException) -> str:
 
 
 def _is_usage(error: BaseException) -> bool:
-    # Of click, or of the copy of click inside newer versions of typer.
+    # An error of click, or of the copy of click inside newer versions of typer.
     return hasattr(error, "format_message") and hasattr(error, "exit_code")
 
 
@@ -324,7 +324,7 @@ def _usage_message(error: Any) -> str:
 
 
 def _own_exit(error: BaseException) -> int | None:
-    """The code of exceptions by which the parser itself asks for the end."""
+    """The exit code of exceptions by which the parser ends the command."""
     name = type(error).__name__
     if name == "Exit":
         return int(getattr(error, "exit_code", 0))
@@ -334,7 +334,7 @@ def _own_exit(error: BaseException) -> int | None:
 
 
 def show_version() -> NoReturn:
-    """Prints the version and ends."""
+    """Prints the version and exits."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

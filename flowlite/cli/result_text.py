@@ -1,7 +1,7 @@
-"""What a function returned, as text: in bounded time and space, whatever a node sent.
+"""Formats what a function returned as text, in bounded time and space for any value that a node may send.
 
-A few bytes can stand for a value that takes for ever to write out: a list that holds another one twice, and so on, 34
-levels deep. So elements are counted as they are written, and what is beyond the limit is left out with a mark.
+A few bytes can encode a value that takes forever to write out: a list that holds another list twice, and so on, 34
+levels deep. So elements are counted as they are written, and those beyond the limit are replaced by a mark.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any
 MOST_ELEMENTS = 100_000
 MOST_CHARACTERS = 1_000_000
 MOST_DIGITS = 100_000
-# Python refuses to write longer ints at once, since that takes quadratic time.
+# Python refuses to convert longer ints to text at once, since that takes quadratic time.
 _PIECE_DIGITS = 4000
-# Deeper values are shown on one line: to lay them out takes this many times as long as there are levels.
+# Values with more elements times levels are shown on one line, since pprint's time grows with that product.
 _MOST_WORK = 2_000_000
 _MOST_DEPTH = 200
 _WIDTH = 120
-# What of a value may be written more than once in JSON: elements, and characters of texts that are not short.
+# The most elements, and characters of longer texts, that may be written repeatedly in JSON.
 _MOST_REPEATED = 500_000
 _SHORT_TEXT = 64
 _CUT = "…"
 
 
 class _As:
-    """Stands in a value for something that is shown in another way than by its own `repr`."""
+    """Replaces a part of a value that is not shown by its own `repr`."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -36,7 +36,7 @@ class _As:
 
 
 def pretty(value: Any, width: int = _WIDTH) -> str:
-    """The value as Python shows it, on as many lines as it needs; with a mark at its end if something is left out."""
+    """The repr of a value, on as many lines as needed, with a mark at the end if something is left out."""
     from pprint import pformat
 
     copy = _Copy()
@@ -53,9 +53,9 @@ def one_line(value: Any) -> str:
 
 
 def as_json(value: Any) -> Any:
-    """The value as JSON where it is JSON already (tuples count as lists), else None.
+    """The value as JSON, if it consists of JSON types (tuples count as lists); else None.
 
-    None, too, for one that would become far larger than it is.
+    Also None for a value that would become far larger as JSON than it is in memory.
     """
     if _repeats_too_much(value):
         return None
@@ -66,11 +66,11 @@ def as_json(value: Any) -> Any:
 
 
 class _Copy:
-    """Copies a value up to the limits, with everything replaced that cannot be shown as it is.
+    """Copies a value up to the limits, and replaces parts that cannot be shown as they are.
 
     Attributes:
-        elements: How many there are in the copy.
-        deepest: How many levels it has.
+        elements: Number of elements in the copy.
+        deepest: Number of levels of the copy.
         cut: Whether something was left out.
     """
 
@@ -84,7 +84,7 @@ class _Copy:
         self._open: set[int] = set()
 
     def shown(self, value: Any) -> Any:
-        """What to show of a value: itself, if it can be shown as it is."""
+        """The value itself if it can be shown as it is, else its copy."""
         copy = self.of(value)
         return copy if self.cut or self._replaced else value
 
@@ -157,7 +157,7 @@ class _Copy:
             yield self.of(key), self.of(item)
 
     def _other(self, value: Any) -> Any:
-        """Anything else writes itself: a number, an array (which leaves out its middle), an object of the user's."""
+        """Handles values that are shown by their own repr: numbers, arrays (whose repr is short), other objects."""
         try:
             text = repr(value)
         except Exception as error:
@@ -170,7 +170,7 @@ class _Copy:
 
 
 def _digits(value: int) -> str:
-    """A long int in decimal."""
+    """A long int in decimal notation."""
     pieces, left, step = [], abs(value), 10**_PIECE_DIGITS
     while left >= step:
         left, piece = divmod(left, step)
@@ -179,7 +179,7 @@ def _digits(value: int) -> str:
 
 
 def _repeats_too_much(value: Any) -> bool:
-    """Whether parts that occur several times make a value far larger when it is written out."""
+    """Whether parts that occur several times would make a value far larger when it is written out."""
     seen: set[int] = set()
     repeated = 0
     left: list[Any] = [value]

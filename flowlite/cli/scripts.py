@@ -1,4 +1,4 @@
-"""Python files that are scripts: nothing in them is for flowlite, so they are run as commands and never imported."""
+"""Recognises Python files that do not use flowlite, which are run as commands and never imported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 def is_plain(path: Path) -> bool:
     """Whether a Python file neither imports flowlite nor decorates a function with `@….function`.
 
-    Nothing of the file is executed. A file that cannot be read or parsed is not plain: to import it tells why.
+    The file is not executed. A file that cannot be read or parsed is not plain, since importing it shows the error.
     """
     try:
         tree = ast.parse(path.read_bytes(), str(path))
@@ -23,5 +23,5 @@ def _is_of_flowlite(node: ast.AST) -> bool:
         return any(name.name.partition(".")[0] == "flowlite" for name in node.names)
     if isinstance(node, ast.ImportFrom):
         return (node.module or "").partition(".")[0] == "flowlite"
-    # The app may come from a module of the user's: `from common import app`.
+    # The app may be imported from a module of the user: `from common import app`.
     return isinstance(node, ast.Attribute) and node.attr == "function"

@@ -1,4 +1,4 @@
-"""`FILE::FUNCTION`: finds the decorated function in a Python file, importing the file as Python itself would."""
+"""Finds the decorated function for `FILE::FUNCTION`, importing the file as Python itself would."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def load_function(target: str) -> Function[..., Any]:
-    """The function that `FILE.py` or `FILE.py::FUNCTION` means.
+    """The function that `FILE.py` or `FILE.py::FUNCTION` names.
 
     Raises:
-        NotFound: No such file or function; the message lists what is there.
+        NotFound: There is no such file or function; the message lists the functions that exist.
         ConfigError: The file has several functions and none was named.
     """
     text, _, name = target.partition("::")
@@ -46,7 +46,7 @@ def load_function(target: str) -> Function[..., Any]:
 
 
 def load_module(path: Path) -> ModuleType:
-    """Loads a file as the main module, as nodes will: all but what stands under `if __name__ == "__main__":`."""
+    """Loads a file as the main module, as nodes do: without the code under `if __name__ == "__main__":`."""
     path = path.resolve()
     if not path.is_file():
         raise NotFound(f"no file {path}; give FILE.py::FUNCTION, task.yaml, or `-- COMMAND`")
@@ -83,7 +83,7 @@ def load_module(path: Path) -> ModuleType:
 
 
 def _functions(module: ModuleType) -> dict[str, Function[..., Any]]:
-    """Decorated functions that are at home in this module, by name."""
+    """The decorated functions that are defined in this module, by name."""
     return {
         name: value
         for name, value in vars(module).items()
@@ -118,7 +118,7 @@ def _file_of(module: ModuleType) -> Path | None:
 
 
 def _explain(error: BaseException, path: Path) -> None:
-    """The user's own traceback, without the frames of the import machinery and ours."""
+    """Shows the user's traceback, without the frames of the import machinery and flowlite."""
     from flowlite.output.printing import RED, Painted
 
     if isinstance(error, MainModuleError):
@@ -131,7 +131,7 @@ def _explain(error: BaseException, path: Path) -> None:
     while at is not None and at.tb_frame.f_code.co_filename != str(path):
         at = at.tb_next
     if isinstance(error, FlowError) and at is not None:
-        # A mistake that we found ourselves: its sentence and the line say it all.
+        # An error of flowlite's own: the message and the line are enough.
         tell(Painted("error:", RED), f" {path}:{at.tb_lineno}: {error}")
         return
     tell(Painted("error:", RED), f" {path} cannot be imported: {type(error).__name__}: {error}")

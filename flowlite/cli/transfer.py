@@ -1,4 +1,4 @@
-"""How far a transfer is: one row of the terminal, rewritten; nothing where standard error is not one."""
+"""Shows the progress of a transfer in one row of the terminal. Shows nothing if standard error is not a terminal."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Transfer:
     """A progress bar. Use as a context manager.
 
     Args:
-        what: What is moved, in a few words.
-        total: Bytes in all.
+        what: What is transferred, in a few words.
+        total: Size of the transfer in bytes.
     """
 
     def __init__(self, what: str, total: int) -> None:
@@ -44,7 +44,7 @@ class Transfer:
             sys.stderr.flush()
 
     def moved(self, count: int) -> None:
-        """So many bytes more."""
+        """Adds a number of transferred bytes."""
         self._done += count
         now = time.monotonic()
         if self._shows and now >= self._next:
@@ -53,7 +53,7 @@ class Transfer:
             sys.stderr.flush()
 
     def row(self, seconds: float) -> str:
-        """`train: [######------] 50%  1.2 GB of 2.4 GB  100 MB/s`."""
+        """The row, such as `train: [######------] 50%  1.2 GB of 2.4 GB  100 MB/s`."""
         part = min(1.0, self._done / self._total) if self._total else 1.0
         bar = "#" * int(part * _WIDTH)
         rate = human_size(self._done / seconds) if seconds > 0 else "0 B"

@@ -1,1 +1,1 @@
-"""The commands of `flow`, one module for each group. `flowlite.cli.COMMANDS` names the module of each command."""
+"""The commands of `flow`, one module for each group. `flowlite.cli.COMMANDS` maps commands to modules."""

@@ -1,4 +1,4 @@
-"""`flow aws`: what only EC2 has."""
+"""`flow aws`: commands that only apply to EC2."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowlite.cli import output
 def register(application: typer.Typer, command: str) -> None:
     """Adds `flow aws` with its subcommands."""
     group = typer.Typer(help="EC2: the permissions that flowlite needs.", no_args_is_help=True)
-    # Without a callback, a group of one command would have no command name.
+    # Without a callback, typer drops the command name of a group with one command.
     group.callback()(_group)
     group.command("policy")(policy)
     application.add_typer(group, name=command)
@@ -27,6 +27,6 @@ def policy() -> None:
     """Print the least IAM policy that flowlite needs, as JSON."""
     from flowlite.api.adapters import adapter
 
-    # Beyond the contract of providers.
+    # `Any`, since the method is not part of the contract of providers.
     chosen: Any = adapter("aws")
     output.say(json.dumps(chosen.policy(), indent=2))

@@ -1,4 +1,4 @@
-"""`flow cloud-in-a-box`: EC2 and Mithril on this machine, to rehearse with, without an account."""
+"""`flow cloud-in-a-box`: simulated EC2 and Mithril on this machine, for rehearsals without an account."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def cloud_in_a_box(
 ) -> None:
     """Open a shell beside simulated EC2 and Mithril on this machine, free of charge (Linux, as root)."""
     sys.stdout.flush()
-    # A process of its own: it has to stay small and to outlive nothing, and what it needs is no part of the client.
+    # Runs in a process of its own, since it must stay small and its imports do not belong to the client.
     words = ["-m", "flowlite.testing.cloud", "--machines", str(machines), "--boot", str(boot)]
     os.execv(sys.executable, [sys.executable, *words, "--", *(command or [])])

@@ -1,4 +1,4 @@
-"""`flow cp`: files to and from the nodes of a task that runs."""
+"""`flow cp`: copies files to and from the nodes of a running task."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def cp(
 
 
 def _on_node(text: str) -> re.Match[str] | None:
-    """A path on a node; one with a slash before the colon is a path here."""
+    """Parses a path on a node; None for a local path, which includes those with a slash before the colon."""
     return _ON_NODE.fullmatch(text)
 
 
@@ -78,7 +78,7 @@ def _bring(task: Task[Any], node: int, path: str, target: Path) -> tuple[Copied,
         if found.single and not target.is_dir():
             root, name = target.absolute().parent, target.name
         elif not found.single and target.is_dir():
-            # As with cp, the directory itself goes into one that exists.
+            # As with cp, the directory is copied into a target directory that exists.
             own = posixpath.basename(found.root)
             root = (target if posixpath.normpath(path) == "." else target / own).absolute()
         else:

@@ -1,4 +1,4 @@
-"""`flow doctor`: why a gang hangs. Where every rank stands, and how its nodes are."""
+"""`flow doctor`: diagnoses a hanging gang from the stacks of its ranks and the state of its nodes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 _TOOL_SECONDS = 60.0
 _LINK_SECONDS = 30.0
-# All pairs of so many nodes are measured; of more, each node and the next.
+# Up to this many nodes, all pairs are measured; with more nodes, each node and the next.
 _ALL_PAIRS = 4
 _SHOWN_FRAMES = 8
 _LOOKED_THROUGH = 200
 _LONGEST_LINE = 4096
-# Shown in any case; others only where nodes differ in them.
+# Variables with these prefixes are always shown; others only if nodes differ in them.
 _TRANSPORT = ("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_DIST", "FI_", "UCX_")
 _CLOCK_OFF = 5.0
 _DISK_LOW = 0.05
@@ -76,7 +76,7 @@ def doctor(
 
 
 def _ended(task: Task[Any]) -> NotFound:
-    """There is nothing to look at any more; what is known of the failure is said all the same."""
+    """The error for a task that has ended, which includes advice on its failure."""
     from flowlite.api.failures import advice_for
 
     error = NotFound(
@@ -96,7 +96,7 @@ def _findings(
     measured: Sequence[Mapping[str, Any]],
     diagnosis: Diagnosis,
 ) -> list[str]:
-    """What stands out, and what was warned of when the attempt began."""
+    """The anomalies of the nodes, and the warnings from the start of the attempt."""
     from flowlite.diagnosis.findings import findings
 
     attempt = task.record.attempt
@@ -115,7 +115,7 @@ def _look(task: Task[Any], node: int) -> dict[str, Any]:
     before = time.time()
     seen = ask_program(task, node, "look", check=_check)
     if "time" in seen:
-        # The answer was made at its end; half of what a short question takes is all that is unknown.
+        # The node read its clock between `before` and `after`, so only a difference beyond them is certain.
         after = time.time()
         late = max(0.0, before - seen["time"], seen["time"] - after)
         seen["clock_off"] = late if seen["time"] > after else -late
@@ -123,7 +123,7 @@ def _look(task: Task[Any], node: int) -> dict[str, Any]:
 
 
 def _check(seen: dict[str, Any]) -> None:
-    """Makes of one node's answer what is made of all. Raises whatever comes of it."""
+    """Processes one node's answer as the command does with all answers. Raises any error of a malformed answer."""
     from flowlite.diagnosis.findings import findings
     from flowlite.diagnosis.hang import Rank, diagnose
 
@@ -157,12 +157,12 @@ def _measure_links(task: Task[Any]) -> list[dict[str, Any]]:
         for b in range(count)
         if a != b and (count <= _ALL_PAIRS or b == (a + 1) % count)
     ]
-    # One after the other: two at a time would share the network and measure each other.
+    # Measured one after the other, since parallel measurements would share the network.
     return [_measure(task, a, b, servers[b], token) for a, b in pairs]
 
 
 def _serve(task: Task[Any], node: int, token: bytes) -> dict[str, Any]:
-    # The last one of a rank is the one that replaced the others.
+    # A replacement comes after the node that it replaced.
     address = [each.address for each in task.nodes if each.rank == node][-1]
     try:
         with task.reach(node) as there:
@@ -240,7 +240,7 @@ def _trouble(seen: Mapping[str, Any]) -> list[str]:
 
 
 def _variables(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """NCCL's and Gloo's variables, and where nodes differ in them."""
+    """Lines with NCCL's and Gloo's variables, and with the variables in which nodes differ."""
     known = [(node, seen["variables"]) for node, seen in enumerate(nodes) if "variables" in seen]
     lines = []
     for name in sorted({name for _, variables in known for name in variables}):

@@ -1,4 +1,4 @@
-"""`flow forward`: ports of this machine that lead to ports of a node, such as TensorBoard's."""
+"""`flow forward`: forwards ports of this machine to ports of a node, such as TensorBoard's."""
 
 from __future__ import annotations
 

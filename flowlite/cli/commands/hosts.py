@@ -1,4 +1,4 @@
-"""`flow hosts`: the machines of the SSH provider."""
+"""`flow hosts`: manages the machines of the SSH provider."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _explain_key(label: str, key: Any, known: str) -> None:
 
 
 def _desk() -> Any:
-    """What the adapter offers beyond the contract of providers."""
+    """The SSH adapter's functions for hosts, which are not part of the contract of providers."""
     from flowlite.api.adapters import adapter, settings_here
 
     provider: Any = adapter("ssh")

@@ -1,4 +1,4 @@
-"""`flow logs`."""
+"""`flow logs`: prints the output of a task's workers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def logs(
 
 
 def _pause(screen: Screen, line: LogLine | None) -> None:
-    """Shows the state of an unfinished line, or nothing."""
+    """Shows an unfinished line in the last row, or clears the row."""
     screen.show_row("" if line is None else str(line))
     screen.flush()
 

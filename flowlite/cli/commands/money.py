@@ -1,4 +1,4 @@
-"""`flow cost` and `flow offers`: what tasks cost, and what nodes would cost."""
+"""`flow cost` and `flow offers`: the cost of tasks, and the prices of nodes."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def offers(
 def _ask_for_offers(
     provider: str | None, gpu: str | None, count: int, spot: bool | None, region: str | None
 ) -> tuple[list[Offer], list[tuple[str, Exception]]]:
-    """What all providers offer, asked side by side, and who cannot be asked. Raises if there is nobody else."""
+    """The offers of one provider or of all, and the errors of those that failed. Raises if all of them failed."""
     from flowlite.api.client import Flow
 
     if gpu is not None:
@@ -137,9 +137,9 @@ def _ask_for_offers(
 def ask_providers(
     ask: Callable[[str], list[_Answer]], provider: str | None
 ) -> tuple[list[_Answer], list[tuple[str, Exception]]]:
-    """What one provider answers, or all that are set up, side by side; and who of them cannot be asked.
+    """Asks one provider, or all that are set up in parallel. Returns the answers, and the providers that failed.
 
-    Raises the problem if there is nobody who can.
+    Raises the error if all of them failed.
     """
     from flowlite.errors import FlowError
 
@@ -163,7 +163,7 @@ def ask_providers(
 
 
 def set_up() -> list[str]:
-    """Names of the providers that the user has set up, and of the one that tasks go to."""
+    """The names of the providers that the user has set up, and of the default provider."""
     from flowlite.api.adapters import adapter
     from flowlite.errors import ConfigError, FlowError
     from flowlite.provider import provider_names
@@ -176,7 +176,7 @@ def set_up() -> list[str]:
             if name == chosen or adapter(name).configured():
                 found.append(name)
         except ConfigError:
-            # Its settings are there and wrong, or not trusted: it is asked, and says so itself.
+            # Its settings are wrong or not trusted; asking the provider reports the error.
             found.append(name)
         except (FlowError, ImportError):
             continue
@@ -184,7 +184,7 @@ def set_up() -> list[str]:
 
 
 def side_by_side(ask: Callable[[str], Any], names: Sequence[str]) -> list[Any]:
-    """What `ask` gives for each name, all at a time."""
+    """The results of `ask` for all names, called in parallel."""
     from concurrent.futures import ThreadPoolExecutor
 
     if len(names) < 2:
@@ -236,7 +236,7 @@ def _show_tasks(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _at_most(amount: float, is_bound: bool) -> str:
-    """An amount, marked where it is only the most that it can have been."""
+    """An amount as text, marked if it is an upper bound."""
     return f"≤ {output.money(amount)}" if is_bound else output.money(amount)
 
 
@@ -257,7 +257,7 @@ def _show_groups(by: str, groups: Sequence[dict[str, Any]]) -> None:
 
 
 def _sums(tasks: Sequence[Task[Any]], by: str) -> list[dict[str, Any]]:
-    """What tasks have cost, by day in order, else the dearest first."""
+    """The cost of tasks by group: days in order, other groups by descending cost."""
     totals: dict[str, float] = {}
     counts: dict[str, int] = {}
     for task in tasks:

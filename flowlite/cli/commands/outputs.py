@@ -1,4 +1,4 @@
-"""`flow outputs`: the files that `outputs=` brought, or brings now."""
+"""`flow outputs`: shows the files that `outputs=` has copied to this machine, or copies them now."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def outputs(
 
 
 def _came(task: Task[Any]) -> dict[str, Any]:
-    """What the supervisor noted. Raises NotFound: it ended before there was something to bring."""
+    """The supervisor's last event about outputs. Raises NotFound if the task ended before there were any."""
     noted = [event.data for event in task.events() if event.kind == "outputs"]
     if not noted:
         raise NotFound(
@@ -81,7 +81,7 @@ def _files(place: Path) -> Iterator[str]:
 
 
 def _copy(place: Path, files: list[str], to: Path) -> list[str]:
-    """Copies files; gives those for which there is another one."""
+    """Copies files. Returns those that were not copied, since a different file exists at the target."""
     refused = []
     for path in files:
         source, target = place / path, to / path
@@ -113,7 +113,7 @@ def _show(came: dict[str, Any], place: Path, files: list[str]) -> None:
 
 
 def _bring_now(task: Task[Any], to: Path | None, as_json: bool) -> None:
-    """Brings what the nodes of a task that runs have now."""
+    """Shows or copies the current outputs of a running task's nodes."""
     from flowlite.api import node_files
     from flowlite.cli.transfer import Transfer
     from flowlite.node.system.byte_sizes import human_size

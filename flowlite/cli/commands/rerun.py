@@ -1,4 +1,4 @@
-"""`flow rerun`: the same call or command again, as a new task."""
+"""`flow rerun`: runs the same call or command again, as a new task."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def rerun(
 
 
 def changed_options(given: Sequence[str]) -> dict[str, Any]:
-    """Options by name, their values read as YAML. Raises ConfigError."""
+    """Parses options by name, with their values in YAML. Raises ConfigError."""
     import yaml
 
     found = {}

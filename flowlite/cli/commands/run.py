@@ -1,4 +1,4 @@
-"""`flow run`: a decorated function, a command or a task file, on a gang of nodes."""
+"""`flow run`: runs a decorated function, a command or a task file on a gang of nodes."""
 
 from __future__ import annotations
 
@@ -308,7 +308,7 @@ def run(
 
 
 def task_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a task from what stands on the command line, without those that were not given."""
+    """The options of the task that were given on the command line."""
     options = dict(given)
     mode = _mode(options.pop("mode", None), options.pop("manual", False))
     options |= {
@@ -328,10 +328,10 @@ def task_options(given: Mapping[str, Any]) -> dict[str, Any]:
 def config_of(
     context: typer.Context, target: str | None, rest: Sequence[str], options: Mapping[str, Any]
 ) -> TaskConfig:
-    """What the command line asks for.
+    """The configuration for the command line.
 
     Raises:
-        ConfigError: It asks for nothing, for two things, or for something that does not fit.
+        ConfigError: The command line names nothing to run or two things, or its options are wrong.
     """
     from flowlite.spec import TaskConfig
 
@@ -363,7 +363,7 @@ def config_of(
 
 
 def _as_command(context: typer.Context, command: Sequence[str]) -> str:
-    """The line that runs these words as a command, with the options that were given in front of the target."""
+    """The `flow` command line that runs these words as a command, with the options given before the target."""
     from flowlite.spec.launchers import launcher_in
 
     words: list[str] = context.obj["arguments"]
@@ -394,7 +394,7 @@ def _read_rest(
     parameters: Sequence[Parameter],
     what: str,
 ) -> Reading:
-    """What stands behind the target. Options of ours there are moved in front of it, and all is read again."""
+    """Parses the words after the target. Raises Reparse to move options of `flow run` among them in front of it."""
     from flowlite.cli.arguments import read_arguments
 
     found = read_arguments(parameters, rest, _own_options(context), what)
@@ -436,7 +436,7 @@ def _show_help(
 
 
 def _changed(config: TaskConfig, options: Mapping[str, Any]) -> TaskConfig:
-    """Options of the command line over those of a task file; mappings are added to."""
+    """A task file's configuration with the options of the command line; mappings are merged."""
     changes = dict(options)
     for name in ("volumes", "mounts", "environment", "slurm", "files"):
         if name in changes:
@@ -470,7 +470,7 @@ _VOLUME_FORM = "PATH=NAME or, with more about it, PATH=NAME,interface=block,size
 
 
 def _volumes(given: Sequence[str] | None) -> dict[str, Any] | None:
-    """Volumes by path, as the decorator takes them: what stands behind the name are the keys of its long form."""
+    """Volumes by path, as the decorator takes them. Words after the name are fields of `Volume`."""
     pairs = _pairs("--volume", given, _VOLUME_FORM)
     return pairs and {path: _volume(path, words) for path, words in pairs.items()}
 
@@ -482,7 +482,7 @@ def _volume(path: str, words: str) -> str | dict[str, Any]:
     found: dict[str, Any] = {"name": name}
     for word in more:
         key, equals, value = word.partition("=")
-        # `flow volumes create` has --size-gb.
+        # Dashes are accepted since `flow volumes create` has --size-gb.
         key = key.replace("-", "_")
         if not equals or not value or key in found:
             said = f"{path}={words}"
@@ -492,8 +492,10 @@ def _volume(path: str, words: str) -> str | dict[str, Any]:
 
 
 def _files(given: Sequence[str] | None) -> dict[str, str] | None:
-    """Files to send by where they are to be. One that is named alone keeps its place, or its name where it has none
-    below the current directory."""
+    """The files to send, by their path on the node.
+
+    A file without a path keeps its path below the current directory, or only its name if it is elsewhere.
+    """
     found = {}
     for word in given or ():
         place, equals, source = word.partition("=")
@@ -509,7 +511,7 @@ def _files(given: Sequence[str] | None) -> dict[str, str] | None:
 
 
 def _number(text: str) -> float | str:
-    """A number, or the text for the check of options to name."""
+    """A number; a text that is not a number is returned as it is, for the error of the option's check."""
     try:
         return float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`flow scale`: the same run on more and more nodes, and how well it scales."""
+"""`flow scale`: repeats a run on more and more nodes, and shows how well it scales."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ of nodes. The options of `flow run` apply here, too.
 """
 
 _PANEL = "Runs"
-# Options of `flow run` that `flow scale` decides itself.
+# Options of `flow run` that `flow scale` sets itself or lacks.
 _LEFT_OUT = ("num_instances", "max_cost", "dry_run", "detach", "no_logs", "name", "json")
 
 
 @dataclass
 class Ladder:
-    """What was asked for, and what has come of it so far."""
+    """The planned runs, their options, and the runs so far."""
 
     configs: list[TaskConfig]
     plans: list[Plan]
@@ -57,7 +57,7 @@ class Ladder:
     runs: list[Run] = field(default_factory=list)
 
     def worst_case(self) -> float | None:
-        """What all of it can cost at most, in US dollars; None without a limit."""
+        """The most that all runs can cost, in US dollars; None without a limit."""
         costs = [plan.worst_case_cost for plan in self.plans]
         whole = None if None in costs else sum(c or 0.0 for c in costs) * self.repeat
         if self.max_cost is not None and any(plan.price_per_hour for plan in self.plans):
@@ -65,13 +65,13 @@ class Ladder:
         return whole
 
     def left(self) -> float | None:
-        """What of `--max-cost` is not spent yet."""
+        """The part of `--max-cost` that is not spent yet; None without the option."""
         if self.max_cost is None:
             return None
         return self.max_cost - sum(each.cost for each in self.runs)
 
     def about(self) -> dict[str, Any]:
-        """What stands above the rungs in JSON."""
+        """The fields of the JSON output that are not about a rung."""
         return {
             "name": self.label,
             "metric": self.metric,
@@ -198,7 +198,7 @@ def _planned(
     max_cost: float | None,
     show_logs: bool,
 ) -> Ladder:
-    """Every rung is planned before the first is started. Raises what the plan of one does, with its size."""
+    """Plans every rung before the first one is started. Errors of a plan are raised with the size of its rung."""
     configs, plans = [], []
     for nodes in rungs:
         changes: dict[str, Any] = {"num_instances": nodes, "name": f"{label[:55]}-n{nodes}"}
@@ -216,7 +216,7 @@ def _planned(
 
 
 def _show_plan(ladder: Ladder) -> None:
-    """What will be run and what it can cost, on standard error."""
+    """Shows on standard error what will be run and what it can cost."""
     from flowlite.scaling import picture
     from flowlite.supervise.money import price_text
 
@@ -246,7 +246,7 @@ def _plan_json(ladder: Ladder) -> dict[str, Any]:
 
 
 def _label(config: TaskConfig) -> str:
-    """A name for tasks that were given none: of the script, else of the program."""
+    """A name for tasks without one: that of the script, else of the program."""
     from flowlite.api.submission import command_line
 
     words = command_line(config.command or "task").split()
@@ -258,7 +258,7 @@ def _label(config: TaskConfig) -> str:
 
 
 def _climb(flow: Flow, ladder: Ladder, given: Path | None, json: bool) -> int:
-    """All rungs, one after the other. Gives the exit code: 0 if every run has the metric."""
+    """Runs all rungs, one after the other. Returns the exit code: 0 if every run has the metric."""
     from flowlite.scaling import files
 
     directory = files.directory_for(given, ladder.label)
@@ -279,7 +279,7 @@ def _climb(flow: Flow, ladder: Ladder, given: Path | None, json: bool) -> int:
 
 
 class _Left(Exception):
-    """Somebody pressed Ctrl-C."""
+    """Raised after Ctrl-C."""
 
     def __init__(self, code: int) -> None:
         super().__init__()
@@ -287,7 +287,7 @@ class _Left(Exception):
 
 
 def _run(flow: Flow, ladder: Ladder, config: TaskConfig, plan: Plan) -> Run:
-    """One task to its end. What it fails with is its reason."""
+    """Runs one task to its end. An error becomes the reason of the run."""
     from flowlite.cli.attend import follow, interrupted, warnings_as_lines
 
     nodes, workers = plan.num_instances, plan.num_instances * plan.processes_per_node
@@ -302,7 +302,7 @@ def _run(flow: Flow, ladder: Ladder, config: TaskConfig, plan: Plan) -> Run:
     began = time.monotonic()
     try:
         with warnings_as_lines():
-            # What it costs was shown before.
+            # The cost was shown before the first run.
             task = flow.submit(config, announce=submitted.append, show_plan=lambda plan: None)
         output.tell(f"{_nodes(nodes)}: task {task.name} ({task.id})")
         follow(task, ladder.show_logs)
@@ -383,7 +383,7 @@ def _drawn(draw: Callable[[], None]) -> bool:
     try:
         draw()
     except NoMatplotlib:
-        return False  # said before the first run
+        return False  # a message was shown before the first run
     return True
 
 

@@ -1,4 +1,4 @@
-"""`flow config`: what is set, by whom, and setting it."""
+"""`flow config`: shows settings with their origins, and changes them."""
 
 from __future__ import annotations
 

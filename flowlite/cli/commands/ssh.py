@@ -1,4 +1,4 @@
-"""`flow ssh`: a shell or a command on a node, in the environment of its first worker; `flow ssh-config` for editors."""
+"""`flow ssh`: runs a shell or a command on a node, in the environment of its first worker; and `flow ssh-config`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flowlite.api.task import Task
 
 _MOST_AT_ONCE = 64
-# A line that grows beyond this is shown in pieces.
+# Longer lines are shown in pieces of this many bytes.
 _LONGEST = 64 * 1024
 _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}")
 
@@ -64,7 +64,7 @@ def _on_one(task: Task[Any], node: int, command: str | None) -> int:
 
 
 def _on_all(task: Task[Any], command: str) -> int:
-    """Runs it everywhere at once; the status is that of the first node, by rank, on which it failed."""
+    """Runs the command on all nodes in parallel. Returns the status of the first node, by rank, on which it failed."""
     nodes = range(task.num_instances)
     with task.reach(0) as leader:
         if leader.gone:
@@ -79,7 +79,7 @@ def _on_all(task: Task[Any], command: str) -> int:
             except Exception as error:
                 ended[node] = error
 
-    # Not a pool: at Ctrl-C, that would wait for every command.
+    # Daemon threads, since a pool would wait for every command after Ctrl-C.
     threads = [threading.Thread(target=one, args=(node,), daemon=True) for node in nodes]
     for thread in threads:
         thread.start()
@@ -115,7 +115,7 @@ def _labelled(task: Task[Any], node: int, command: str) -> int:
 
 
 class _Lines:
-    """What one node writes to one stream, shown line by line as it comes."""
+    """Shows the output of one node on one stream, line by line as it arrives."""
 
     _showing = threading.Lock()
 
@@ -125,14 +125,14 @@ class _Lines:
         self._rest = b""
 
     def take(self, block: bytes) -> None:
-        """Shows the lines that a block of bytes completes."""
+        """Adds a block of bytes, and shows the lines that it completes."""
         *whole, self._rest = (self._rest + block).split(b"\n")
         if len(self._rest) > _LONGEST:
             whole, self._rest = [*whole, self._rest], b""
         self._show(whole)
 
     def end(self) -> None:
-        """Shows a last line that was not ended."""
+        """Shows the last line if it has no newline."""
         self._show([self._rest] if self._rest else [])
         self._rest = b""
 
@@ -145,14 +145,14 @@ class _Lines:
         texts = (clean_line(line.decode("utf-8", "replace")) for line in lines)
         text = "".join(f"{LogLine(self._node, -1, '', at, line)}\n" for line in texts)
         if text:
-            # One write at a time, so that the lines of two nodes are not mixed up.
+            # The lock keeps the lines of two nodes apart.
             with self._showing:
                 write_lines(self._stream, text)
                 self._stream.flush()
 
 
 def _status(code: int) -> int:
-    """An exit status as a shell gives it: 128 and the signal for a command that was killed."""
+    """An exit status as in a shell: 128 plus the signal number for a command that was killed."""
     return 128 - code if code < 0 else code
 
 
@@ -185,7 +185,7 @@ def ssh_config(
 
 
 def _entries(task: Task[Any], aliases: list[str], known: Path) -> list[tuple[str, str]]:
-    """The entries of each node and the keys that go with them."""
+    """The configuration entry of each node, and the lines for its known_hosts file."""
 
     def entry(node: int) -> tuple[str, str]:
         with task.reach(node) as there:

@@ -1,4 +1,4 @@
-"""`flow status`: the list of tasks, and one task in detail."""
+"""`flow status`: shows the list of tasks, or one task in detail."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from flowlite.api.task import Node, Task
     from flowlite.state.store import Event, InstanceRecord, TaskRecord
 
-# Finished tasks that `flow status` shows unless asked for all.
+# The number of finished tasks that `flow status` shows without --all.
 SHOWN = 20
 EVENTS_SHOWN = 20
-# Besides the states themselves, for `--state`.
+# Values of `--state` besides the states themselves.
 UNFINISHED, FINISHED = "unfinished", "finished"
 _NAMES = ("name", "id", "status", "nodes", "gpu", "created", "run time", "cost", "reason")
 _WATCH_EVERY = 1.0
@@ -94,13 +94,13 @@ def status(
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which tasks are listed.
+    """The filters of the list.
 
     Attributes:
-        states: Only these; all if there are none.
-        name: Only tasks whose names fit this pattern.
-        all: Also finished tasks beyond the newest.
-        only: Only the task of this id.
+        states: Only tasks in these states; empty for all states.
+        name: Only tasks whose names match this pattern.
+        all: Include all finished tasks, not only the newest.
+        only: Only the task with this id.
     """
 
     states: frozenset[str] = frozenset()
@@ -109,7 +109,7 @@ class Wanted:
     only: str | None = None
 
     def takes(self, record: TaskRecord) -> bool:
-        """Whether a task is among them."""
+        """Whether a task passes the filters."""
         if self.only is not None:
             return record.id == self.only
         if self.states and record.state not in self.states:
@@ -122,9 +122,9 @@ class Listing:
     """The tasks to show.
 
     Attributes:
-        tasks: Newest first.
-        older: Finished tasks that fit and are not shown.
-        others: Tasks that do not fit the filters.
+        tasks: The tasks that are shown, newest first.
+        older: Number of finished tasks that pass the filters but are not shown.
+        others: Number of tasks that do not pass the filters.
     """
 
     tasks: list[Task[Any]]
@@ -133,7 +133,7 @@ class Listing:
 
     @classmethod
     def of(cls, tasks: Sequence[Task[Any]], wanted: Wanted) -> Listing:
-        """Chooses among all tasks."""
+        """Selects the tasks to show from all tasks."""
         fitting = [one for one in tasks if wanted.takes(one.record)]
         finished = [one for one in fitting if one.record.final]
         older = set() if wanted.all else {one.id for one in finished[SHOWN:]}
@@ -141,7 +141,7 @@ class Listing:
         return cls(shown, len(older), len(tasks) - len(fitting))
 
     def not_shown(self) -> list[str]:
-        """Says how many tasks are not shown, and what shows them."""
+        """Sentences that say how many tasks are not shown, and which options show them."""
         said = []
         if self.older:
             said.append(
@@ -159,7 +159,7 @@ def _tasks(count: int, what: str) -> str:
 
 
 def _states(given: Sequence[str] | None) -> frozenset[str]:
-    """The states that `--state` names. Raises ConfigError."""
+    """The states that the values of `--state` stand for. Raises ConfigError."""
     from flowlite.state.records import FINAL_STATES, STATES
 
     groups = {UNFINISHED: STATES - FINAL_STATES, FINISHED: FINAL_STATES}
@@ -204,7 +204,7 @@ def _show_list(flow: Flow, wanted: Wanted, json: bool) -> None:
 
 
 def _print_table(tasks: Sequence[Task[Any]]) -> None:
-    """One line for each task: cut to a terminal, whole elsewhere."""
+    """Prints one line for each task, cut to the width of a terminal; elsewhere in full."""
     if not sys.stdout.isatty():
         rows = [_row(one) for one in tasks]
         output.table(_NAMES, [(*(text or "-" for text in row[:-1]), row[-1]) for row in rows])
@@ -221,7 +221,7 @@ def _print_table(tasks: Sequence[Task[Any]]) -> None:
 
 
 def _fitted(tasks: Sequence[Task[Any]], width: int) -> tuple[Table, tuple[str, ...]]:
-    """The list as a table of that width, and the columns that have no room."""
+    """The list as a table of that width, and the columns that were left out."""
     from flowlite.cli.columns import Column, fit
 
     least = {"name": 12, "reason": 16}
@@ -239,7 +239,7 @@ def _fitted(tasks: Sequence[Task[Any]], width: int) -> tuple[Table, tuple[str, .
 
 
 def _row(task: Task[Any]) -> tuple[str, ...]:
-    """The texts of a task's line, in the order of `_NAMES`; "" where there is no value."""
+    """The texts of a task's line, in the order of `_NAMES`; "" for no value."""
     record = task.record
     gpu = record.plan.get("gpu") or ""
     count = record.plan.get("gpus_per_node")
@@ -260,7 +260,7 @@ def _row(task: Task[Any]) -> tuple[str, ...]:
 
 
 def _refuse_to_watch(json: bool) -> None:
-    """Raises ConfigError where nothing can be shown anew."""
+    """Raises ConfigError if the output is not a terminal, or is JSON."""
     if json or not sys.stdout.isatty():
         raise ConfigError(
             "--watch needs a terminal; elsewhere, call `flow status --json` as often as you like"
@@ -268,14 +268,14 @@ def _refuse_to_watch(json: bool) -> None:
 
 
 def _watch(flow: Flow, wanted: Wanted) -> None:
-    """Shows the list anew every second, until Ctrl-C, or until the end of the only task that is watched."""
+    """Refreshes the list every second, until Ctrl-C, or until the only watched task has ended."""
     from contextlib import suppress
 
     from rich.console import Console
     from rich.live import Live
 
     console = Console(file=sys.stdout)
-    # Ctrl-C is how one leaves it.
+    # Ctrl-C is the usual way to leave.
     with (
         suppress(KeyboardInterrupt),
         Live(console=console, auto_refresh=False, vertical_overflow="crop") as live,
@@ -291,10 +291,10 @@ def _watch(flow: Flow, wanted: Wanted) -> None:
 
 
 def _picture(listing: Listing, width: int, height: int) -> Any:
-    """What is watched: as many tasks as there are rows, and how many more there are."""
+    """The screen of `--watch`: as many tasks as there are rows, and the number of the others."""
     from rich.console import Group
 
-    # Below the heading, and above what is said of those that are not shown.
+    # The rows between the heading and the notes on tasks that are not shown.
     room = max(1, height - 2 - len(listing.not_shown()))
     tasks = listing.tasks[:room]
     below = [output.cell(text) for text in listing.not_shown()]
@@ -439,7 +439,7 @@ def _show_facts(task: Task[Any]) -> None:
 
 
 def _show_settings(record: TaskRecord) -> None:
-    """The settings of its provider that the task was submitted with, as far as somebody has set them."""
+    """Shows the provider settings of the task that were not defaults at submission."""
     from flowlite.provider import settings_of_task
     from flowlite.settings.provider_settings import DEFAULT
 
@@ -454,7 +454,7 @@ def _show_settings(record: TaskRecord) -> None:
 
 
 def _show_events(events: list[Event]) -> None:
-    # What stops the gang is noted when it happens and again as the reason of what follows.
+    # The failure that stops the gang is recorded twice: when it happens, and as the reason of the next state.
     shown = [
         e for before, e in pairwise([None, *events]) if e and (not before or e.text != before.text)
     ]

@@ -1,4 +1,4 @@
-"""`flow store`: looking through the database of tasks, and bringing back a copy of it."""
+"""`flow store`: checks the database of tasks, and restores a backup of it."""
 
 from __future__ import annotations
 

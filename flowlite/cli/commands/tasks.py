@@ -1,4 +1,4 @@
-"""`flow cancel`, `flow resume`, `flow result`: what is done to tasks, and what they returned."""
+"""`flow cancel`, `flow resume` and `flow result`."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def result(
 
 
 def result_json(value: Any) -> dict[str, Any]:
-    """A result in JSON: the value where it is plain and not too large, and its text in any case."""
+    """A result in JSON: its text, and the value itself if it consists of JSON types and is not too large."""
     return {
         "result": result_text.as_json(value),
         "result_text": None if value is None else result_text.one_line(value),
@@ -134,7 +134,7 @@ def result_json(value: Any) -> dict[str, Any]:
 
 
 def show_value(value: Any) -> None:
-    """Prints a result: texts as they are, nothing for None, anything else as Python shows it."""
+    """Prints a result: a text as it is, nothing for None, other values by their repr."""
     if value is None:
         return
     if isinstance(value, str):
@@ -144,4 +144,4 @@ def show_value(value: Any) -> None:
 
 
 def _unheard(note: str) -> None:
-    """For commands that do what a note of `Flow.get_task` advises."""
+    """Ignores a note of `Flow.get_task`, for commands that do what it advises."""

@@ -1,4 +1,4 @@
-"""`flow top`: what the nodes of a task are doing, live: GPU, memory, CPU and network of each."""
+"""`flow top`: shows the use of GPU, memory, CPU and network of each node of a task, live."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flowlite.api.task import Task
 
 _COLUMNS = ("NODE", "GPU", "GPU MEMORY", "CPU", "MEMORY", "RECEIVED", "SENT", "RANKS")
-# Between the two looks that a single picture is made from.
+# Seconds between the two samples of the first picture.
 _FIRST_SECONDS = 0.5
 _GB = 1e9
 
@@ -67,7 +67,7 @@ def _live(task: Task[Any], interval: float) -> None:
 
     with Live(auto_refresh=False, screen=False) as live:
         for picture in _pictures(task, interval):
-            # The agents go a moment before the task is final; their rows would only say so.
+            # The agents end a moment before the task is final; their rows would only be errors.
             if task.record.state != "running" and any("error" in each for each in picture):
                 if task.record.final:
                     return
@@ -83,7 +83,7 @@ def _live(task: Task[Any], interval: float) -> None:
 
 
 def _pictures(task: Task[Any], interval: float) -> Iterator[list[dict[str, Any]]]:
-    """What each node did between two looks; the first pair lies close together."""
+    """Yields the rates of each node between two samples. The first two samples are close together."""
     before = _samples(task)
     time.sleep(_FIRST_SECONDS)
     while True:
@@ -104,7 +104,7 @@ def _samples(task: Task[Any]) -> list[dict[str, Any]]:
 
 
 def between(before: Sample, after: Sample) -> dict[str, Any]:
-    """Rates from two samples of one node; what is not known is None. {"error"} where it did not answer."""
+    """The rates between two samples of one node, None if unknown; {"error"} if the node did not answer."""
     if "error" in before or "error" in after:
         return {"error": after.get("error") or before.get("error")}
     seconds = max(1e-3, after["monotonic"] - before["monotonic"])

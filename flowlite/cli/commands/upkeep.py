@@ -1,4 +1,4 @@
-"""`flow gc`, `flow rm` and `flow providers`: tidying up, and where nodes can come from."""
+"""`flow gc` and `flow rm`, which clean up, and `flow providers`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def gc(
     from flowlite.supervise.cleanup.reconcile import reconcile
 
     session = open_session()
-    # Read before anything is ended: a wrong age ends nothing.
+    # Checked before anything is ended, so that a wrong age ends nothing.
     _old_tasks(session, older_than)
     unknown = yes
     if not dry_run and not yes:
@@ -136,7 +136,7 @@ def rm(
         old = old_tasks(session.store.list_tasks(), older_than, now)
         found = [one for one in old if not reason_to_keep(session, one, now)]
     elif tasks:
-        # All are looked at first, so that one that must stay removes nothing.
+        # All tasks are checked first, so that nothing is removed if one of them must be kept.
         found = list({one.id: one for one in map(session.store.find_task, tasks)}.values())
         for one in found:
             if reason := reason_to_keep(session, one, now):
@@ -162,7 +162,7 @@ def rm(
 
 
 def old_tasks(records: list[TaskRecord], age: str, now: float) -> list[TaskRecord]:
-    """The final ones among tasks that ended so long ago. Raises ConfigError where the age cannot be read."""
+    """The final tasks that ended at least this long ago. Raises ConfigError if the age cannot be read."""
     from flowlite.output.reader import parse_since
 
     if not age[:-1].replace(".", "", 1).isdigit():
@@ -176,7 +176,7 @@ def _ago(record: TaskRecord, now: float) -> str:
 
 
 def _remove_contents(session: Session, dry_run: bool) -> int:
-    """Removes contents of projects that no task needs or has used lately. Gives their bytes."""
+    """Removes contents of projects that no task needs or has used lately. Returns their bytes."""
     from flowlite.bundle.project_snapshot import MANIFEST, remove_unused
 
     unfinished = session.store.list_tasks(unfinished=True)
@@ -185,7 +185,7 @@ def _remove_contents(session: Session, dry_run: bool) -> int:
 
 
 def _ask_about_others(session: Session, json: bool) -> None:
-    """Shows what other FLOW_HOMEs have, and asks. Raises ConfigError where nobody can be asked."""
+    """Shows what belongs to other FLOW_HOMEs, and asks for confirmation. Raises ConfigError without a terminal."""
     from flowlite.api.adapters import settings_here
     from flowlite.supervise.cleanup.reconcile import reconcile
 
@@ -203,7 +203,7 @@ def _ask_about_others(session: Session, json: bool) -> None:
 
 
 def _ask_about_unknown(session: Session) -> bool:
-    """Shows what belongs to tasks that the store does not know, and asks whether to end it."""
+    """Shows what belongs to tasks that are not in the store, and asks whether to end it."""
     from flowlite.api.adapters import settings_here
     from flowlite.supervise.cleanup.reconcile import reconcile
 
@@ -301,7 +301,7 @@ def _findings(name: str) -> list[Finding]:
 
 
 def _old_tasks(session: Session, age: str | None) -> list[TaskRecord]:
-    """Tasks that ended so long ago and of which nothing has to stay."""
+    """The tasks that ended this long ago and of which nothing must be kept."""
     if age is None:
         return []
     from flowlite.retention.removal import reason_to_keep

@@ -1,4 +1,4 @@
-"""`flow volumes`: named volumes of the provider."""
+"""`flow volumes`: manages named volumes of the provider."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def delete(
 
 
 def size(count: int | None) -> str:
-    """Bytes for people: `12 kB`, `3.4 GB`."""
+    """A number of bytes as text: `12 kB`, `3.4 GB`."""
     if count is None:
         return "-"
     amount = float(count)
