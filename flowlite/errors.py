@@ -1,9 +1,9 @@
-"""Every error flowlite raises, drawn as one tree.
+"""All errors that flowlite raises, as one tree.
 
     FlowError                       exit code  what it is about
     ├── ConfigError (ValueError)        2      an option, a file or a setting is wrong; nothing was started
     │   ├── SpecError                   2      a value of the decorator, of TaskConfig or of a task file
-    │   └── BundleError                 2      the function, an argument or a captured variable cannot travel
+    │   └── BundleError                 2      the function, an argument or a captured variable cannot be sent
     │       └── ArgumentError (TypeError)
     │                                   2      the arguments do not fit the function's signature
     ├── NotFound (LookupError)          3      no task, volume or provider of that name

@@ -136,7 +136,7 @@ class Function(Generic[P, R]):
             )
         _check(f"@app.function on {self.__name__}", self._options)
 
-    # Here
+    # Local calls
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the function in this process.
@@ -156,7 +156,7 @@ class Function(Generic[P, R]):
         """The same as a plain call: runs the function here, in this process."""
         return self(*args, **kwargs)
 
-    # On a gang
+    # Calls on a gang
 
     @property
     def remote(self) -> RemoteMethod[P, R]:
@@ -183,7 +183,7 @@ class Function(Generic[P, R]):
     def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Starts the function on its gang and returns as soon as the task is recorded.
 
-        The task does not need this process: `Flow().get_task(name)` finds it again from any other.
+        The task does not need this process: `Flow().get_task(name)` finds it from any other process.
 
         Raises:
             ConfigError: The call or an option is wrong; nothing was started.
@@ -331,7 +331,7 @@ class Function(Generic[P, R]):
             configs = list(configs)
         return remote.call_many(self._config(), configs, max_concurrent, return_exceptions)
 
-    # Identity
+    # Pickling and repr
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Pickles by name if the name leads back to this object; else by value, as for closures.
@@ -427,7 +427,7 @@ def _arguments_of(call: Any) -> Sequence[Any]:
 def redecorate(fn: Callable[..., Any], described: bytes) -> Function[..., Any]:
     """Rebuilds, in a worker, a `Function` that was sent by value.
 
-    Its options matter only where tasks are started from tasks, which needs all of flowlite.
+    Its options matter only if a task starts other tasks, which needs all of flowlite on the node.
     """
     import pickle
 

@@ -30,7 +30,7 @@ class _Watch:
         display: Where the task is shown; None if it is not shown.
         tell: Called once from the watcher's thread: with None when the task is final, or with an error.
         lock: Held while the watcher checks the task, so that nothing is shown after the await has ended.
-        over: Whether the await has ended.
+        over: Whether the watcher is done with it: the task is final, an error occurred, or the await was cancelled.
     """
 
     task: ShownTask
@@ -96,7 +96,7 @@ class _Watcher:
 
 
 def show_news(task: ShownTask, display: TaskDisplay | None) -> tuple[bool, bool]:
-    """Shows what is new of a task. Returns whether it is final, and whether there was anything new."""
+    """Shows what is new about a task. Returns whether it is final, and whether there was anything new."""
     ended = task.done
     if display is None:
         return ended, ended

@@ -275,7 +275,7 @@ class Flow:
         """
         return self._chosen().offers(gpu, num_instances, spot=spot, region=region)
 
-    # Inside
+    # Internals
 
     def _config_of(self, target: Any) -> TaskConfig:
         if isinstance(target, str | os.PathLike) and not str(target).endswith((".yaml", ".yml")):

@@ -79,7 +79,7 @@ class Task(Generic[R_co]):
         """
         return self._result_async().__await__()
 
-    # What is known
+    # State
 
     @property
     def name(self) -> str:
@@ -366,7 +366,7 @@ class Task(Generic[R_co]):
 
         return failures_of(self.events(), self._outcomes(allow_pickle))
 
-    # Acting on it
+    # Actions
 
     def cancel(self) -> bool:
         """Requests the cancellation of the task and returns at once; `wait()` waits for its end.
@@ -434,7 +434,7 @@ class Task(Generic[R_co]):
         self._check_place(node, None)
         return access(self._session, self.record, node)
 
-    # Inside
+    # Internals
 
     def _wait(self, timeout: float | None, show_logs: bool | None, *, tell_end: bool) -> None:
         """As `wait`. With `tell_end`, a failure is shown here, since no exception will be raised for it."""

@@ -13,7 +13,7 @@ How the function is sent:
 `call.bin` is an envelope (`node/serialization/envelope.py`); its header is JSON:
 
     {"kind": "call", "format": 1, "python": [3, 11], "name": "train", "function": [module, qualified name] or null,
-     "lines": {file name: source text of code that travels by value}, "main": {...} or null, "parts": [...]}
+     "lines": {file name: source text of code that is sent by value}, "main": {...} or null, "parts": [...]}
 
 The first part is the pickle of (function or None, args, kwargs, names in `__main__`); the other parts are the memory of
 its arrays. "main" says what `__main__` is: a file of the snapshot "source" ({"kind": "file", "file", "source", "path",

@@ -48,7 +48,7 @@ class MainProgram:
         self._index(self.code)
         self._bound = set(_stored(self.code))
 
-    # What is found by name
+    # References by name
 
     def holds(self, value: Any) -> bool:
         """Whether a node finds this same function or class in the file by its name."""
@@ -113,7 +113,7 @@ class MainProgram:
                 self._classes.add(constant.co_qualname)
                 self._index(constant)
 
-    # What is sent with it
+    # Values to send
 
     def state_of(self, value: Any) -> dict[str, Any]:
         """The global variables, by name, that the node must set in `__main__` for this function or class."""
@@ -178,7 +178,7 @@ class MainProgram:
         elif getattr(type(value), "__module__", None) == "__main__":
             self._follow(type(value), names, seen, 0)
 
-    # Where it is started from
+    # Place of the call
 
     def refuse_top_level(self) -> None:
         """Raises BundleError if the call is made by a line that nodes would execute as well."""

@@ -131,7 +131,7 @@ def _candidates(root: str, patterns: Sequence[str]) -> Iterator[tuple[str, str]]
         yield from _of_directory(root, "", [*patterns, *ignoring.read_patterns(root, ".gitignore")])
 
 
-# Of git
+# Files of a git repository
 
 
 def _of_git(root: str, below: str, patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -245,7 +245,7 @@ def _ask_git(directory: str, *how: str) -> list[str]:
     return [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
 
 
-# Of a directory without git
+# Files of a directory without git
 
 
 def _of_directory(root: str, below: str, patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -280,7 +280,7 @@ def _why_not_plain(root: str, path: str, patterns: Sequence[str]) -> str:
     return ""
 
 
-# What it is
+# Files, links and directories
 
 
 def _add(listing: Listing, path: str, why: str) -> None:
@@ -324,7 +324,7 @@ def _join(directory: str, name: str) -> str:
     return name if directory in ("", ".") else f"{directory}/{name}"
 
 
-# What is too much
+# Limits
 
 
 def largest(files: Iterable[tuple[str, int]], most: int = 3) -> str:

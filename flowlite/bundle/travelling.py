@@ -167,7 +167,7 @@ def _others(files: Mapping[str, str], start: str) -> dict[str, Path]:
     return found
 
 
-# What is too large
+# Limits
 
 
 def _check_size(found: Travelling, most: int) -> None:
@@ -190,7 +190,7 @@ def _size(path: Path) -> int:
         raise BundleError(f"the file {path} cannot be read: {error.strerror}") from error
 
 
-# What a command names
+# Files that a command names
 
 
 def _check_command(config: TaskConfig, found: Travelling | None) -> None:

@@ -32,7 +32,7 @@ class Screen:
         self._row = ""
         self._shown: set[object] = set()
 
-    # Who is shown
+    # Registered displays
 
     def add(self, shown: object) -> None:
         """Registers something that is shown here from now on."""

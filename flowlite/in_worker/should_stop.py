@@ -5,7 +5,7 @@ A worker shares a small file with the agent of its node (`FLOW_STOP_FILE`; the a
 writes the number of its next call and blocks in it. Once all ranks have done so, the leader chooses the highest number,
 and all ranks get True from that call on. So all ranks get True at the same step.
 
-This module needs the standard library only: it travels to nodes where flowlite is not installed.
+This module needs only the standard library, since it is sent to nodes where flowlite is not installed.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ class StreamReader:
             self._inside,
         )
 
-    # Inside
+    # Internals
 
     def _move_to(self, offset: int, *, inside: bool = False) -> None:
         self._line_start, self._skipped = offset, 0

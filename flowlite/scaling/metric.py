@@ -52,7 +52,7 @@ def of_lines(lines: Iterable[LogLine], metric: str) -> float:
         NoMetric: No line has it, or the last one is not a number above 0.
     """
     named, unit = _named(metric), _unit(metric)
-    # Keys are (only the unit matched, rank): a number with the name takes precedence over one with only the unit.
+    # The key is (whether only the unit matched, rank); the smallest key wins.
     found: dict[tuple[bool, int], float] = {}
     for line in lines:
         text = without_colours(line.text) if "\x1b" in line.text else line.text

@@ -436,7 +436,7 @@ def _merge(
             origins[path] = file
 
 
-# The home
+# FLOW_HOME
 
 
 def home(environment: Mapping[str, str] | None = None) -> Path:

@@ -1,6 +1,6 @@
 """Trust in a project's `flow.toml`: which settings need it, and which files were trusted.
 
-Cloning a project or unpacking an archive brings its `flow.toml`, and a command that only reads must not run programs
+A cloned project or an unpacked archive may contain a `flow.toml`, and a command that only reads must not run programs
 that are named there. So the settings of `SENSITIVE` in a project's file have an effect only after the user has read it
 and trusted it with `flow config trust`. Trust applies to one path and one content: that of the file, and that of the
 OpenSSH configurations that it names. `FLOW_HOME/config.toml` is the user's own and needs no trust.
@@ -141,7 +141,7 @@ def files_of(path: Path, tables: Mapping[str, Any]) -> list[str]:
     return list(found)
 
 
-# The files
+# Trusted content
 
 
 def _follow(named: str, found: dict[str, None], depth: int) -> None:
@@ -193,7 +193,7 @@ def _values(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
                 yield from _values(each)
 
 
-# What was trusted
+# The list of trusted files
 
 
 def _read(home: Path) -> dict[str, str]:

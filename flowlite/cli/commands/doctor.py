@@ -188,7 +188,7 @@ def _measure(
         return {**link, "error": str(error) or type(error).__name__}
 
 
-# What is shown
+# Text
 
 
 def _show_stacks(diagnosis: Diagnosis) -> None:

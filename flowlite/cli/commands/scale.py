@@ -39,7 +39,7 @@ of nodes. The options of `flow run` apply here, too.
 """
 
 _PANEL = "Runs"
-# Options of `flow run` that `flow scale` sets itself or lacks.
+# Options of `flow run` that `flow scale` does not take over.
 _LEFT_OUT = ("num_instances", "max_cost", "dry_run", "detach", "no_logs", "name", "json")
 
 
@@ -185,7 +185,7 @@ def scale(
     raise output.Quit(_climb(flow, ladder, directory, json))
 
 
-# Before
+# Planning
 
 
 def _planned(
@@ -254,7 +254,7 @@ def _label(config: TaskConfig) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", PurePath(word).stem).strip("-") or "task"
 
 
-# The runs
+# Running
 
 
 def _climb(flow: Flow, ladder: Ladder, given: Path | None, json: bool) -> int:
@@ -336,7 +336,7 @@ def _measured(task: Task[Any], metric: str) -> tuple[float | None, str]:
         return None, f"{missing}; nor does the output have it" if missing else str(error)
 
 
-# After
+# Results
 
 
 def _say(run: Run, metric: str) -> None:
