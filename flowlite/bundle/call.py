@@ -117,7 +117,7 @@ def build_bundle(
     results: str = "any",
     start: str = "auto",
 ) -> Bundle:
-    """Write `call.bin`, `source-<sha>.zip` and `bundle.json` (for `read_bundle`) into `directory`.
+    """Writes `call.bin`, `source-<sha>.zip` and `bundle.json` (for `read_bundle`) into `directory`.
 
     Args:
         fn: A function, or a flowlite `Function`, which is unwrapped.

@@ -11,7 +11,7 @@ _CUT = "…"
 
 
 class _Repr(reprlib.Repr):
-    """The repr of values, in bounded time and space."""
+    """Makes the repr of values in bounded time and space."""
 
     def __init__(self) -> None:
         super().__init__()

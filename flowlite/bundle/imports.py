@@ -187,7 +187,7 @@ def _is_wanted(name: str) -> bool:
 
 
 def _is_submodule(name: str) -> bool:
-    """Whether an installed package holds a module of this name, found without importing anything."""
+    """Whether an installed package has a module of this name, found without importing anything."""
     top, *steps = name.split(".")
     try:
         spec = importlib.util.find_spec(top)

@@ -1,4 +1,4 @@
-"""Decides what a call sends of the program's own file, which nodes load as `__main__`.
+"""Decides which functions and variables of the program's own file, which nodes load as `__main__`, a call sends.
 
 A function or class of the file is sent by name, since the node loads the same file. The global variables that it uses
 are sent with it if the program may have changed them since the file was loaded (`changes.py`). A function that the file

@@ -94,7 +94,7 @@ def in_repository(root: str) -> bool:
 
 
 def list_files(root: str) -> Listing:
-    """Lists what is sent of a project.
+    """Lists the parts of a project that are sent.
 
     Raises:
         BundleError: A directory cannot be read, git cannot list it, or there are too many files.
@@ -105,7 +105,7 @@ def list_files(root: str) -> Listing:
     patterns = [*ignoring.read_patterns(root), glob.escape(ours)]
     for path, why in _candidates(root, patterns):
         if path == ignoring.IGNORE_FILE and not why:
-            # Only this module reads the ignore file, so nodes do not need it. Git's own ignore files are sent.
+            # Nodes do not read flowlite's ignore file. Git's own ignore files are sent like all others.
             continue
         _add(listing, path, "it is FLOW_HOME" if path == ours else why)
         if len(listing.files) > MOST_FILES:
@@ -176,7 +176,7 @@ def _of_inner(root: str, path: str, patterns: Sequence[str]) -> Iterator[tuple[s
 def _of_untracked(
     root: str, path: str, patterns: Sequence[str], never: set[str]
 ) -> Iterator[tuple[str, str]]:
-    """The files and empty directories, except ignored ones, of a directory of which git tracks nothing."""
+    """The files and empty directories of a directory in which git tracks nothing, except ignored ones."""
     for name in sorted(_ask_git(os.path.join(root, path), "--others", "--exclude-standard")):
         inner = _join(path, name.rstrip("/"))
         if name.endswith("/"):

@@ -30,7 +30,7 @@ _SETTLED_SECONDS = 2.0
 MANIFEST = "project.json"
 """Name of the manifest among the files of a task."""
 KEPT_SECONDS = 14 * 86400.0
-"""How long a content is kept after a task has last used it."""
+"""Seconds for which a file's content is kept after a task has last used it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def take_snapshot(
 
     Args:
         home: FLOW_HOME.
-        listing: What is sent of the project.
+        listing: The parts of the project that are sent.
         others: Files from elsewhere, by their path below the project's root. They replace the project's own files.
         target: Where the manifest is written.
 
@@ -172,7 +172,7 @@ class _Store:
         )
 
     def _use(self, sha256: str, size: int) -> bool:
-        """Whether a content is stored. If so, it is marked as used now."""
+        """Whether the content with this hash is stored. If so, it is marked as used now."""
         place = self._directory / sha256
         try:
             if place.stat().st_size != size:

@@ -47,7 +47,7 @@ _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=.*", re.DOTALL)
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _PYTHON_VALUES = frozenset({"-X", "-W", "--check-hash-based-pycs"})
-# Shell words after which it depends on conditions what is run.
+# Shell words after which the commands that run depend on conditions.
 _UNCERTAIN = frozenset(
     {"if", "for", "while", "until", "case", "select", "function", "{", "!", "[[", "exit", "return", "coproc", "trap"}
 )  # fmt: skip

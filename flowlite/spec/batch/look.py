@@ -22,7 +22,7 @@ _MPI = re.compile(_BEFORE + r"(mpirun|mpiexec|horovodrun)\b")
 
 
 def look(text: str) -> list[str]:
-    """Sentences about such commands, each with its line number."""
+    """Sentences about commands that will be missing or behave differently, each with its line number."""
     found = []
     for number, line in _lines(text):
         for match in _SRUN.finditer(line):
