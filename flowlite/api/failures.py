@@ -21,18 +21,13 @@ from flowlite.node.serialization.remote_exception import text_of
 from flowlite.output import redact
 from flowlite.output.redact import Mask
 from flowlite.state.store import Event, TaskRecord
+from flowlite.supervise.record import wording
 
 if TYPE_CHECKING:
     from flowlite.api.outcomes import Outcomes
 
 # Kinds of failure that leave a result file with the exception in it.
 _WITH_FILE = frozenset({"exception", "load", "result"})
-_HINTS = {
-    "SIGKILL": " (out of memory?)",
-    "SIGSEGV": " (a crash in native code)",
-    "SIGBUS": " (shared memory full?)",
-    "SIGABRT": " (a check in native code failed)",
-}
 _LAST_LINES = 10
 _RANKS_IN_NOTE = 8
 
@@ -118,9 +113,9 @@ def describe_end(body: Mapping[str, Any]) -> str:
     where = f"rank {body['rank']} on node {body.get('node', '?')}"
     failure = body.get("failure") or {}
     if body.get("signal"):
-        name = _signal_name(int(body["signal"]))
-        why = f" ({failure['why']})" if failure.get("why") else _HINTS.get(name, "")
-        return f"{where} was killed by {name}{why}"
+        return (
+            f"{where} was {wording.killed_by(int(body['signal']), str(failure.get('why') or ''))}"
+        )
     if failure.get("kind") in _WITH_FILE:
         parts = (failure.get("type"), failure.get("message"))
         return f"{where}: " + ": ".join(str(part) for part in parts if part)
@@ -173,13 +168,6 @@ def _was_stopped(body: Mapping[str, Any], stop: int) -> bool:
 def _stop_signal(config: Mapping[str, Any]) -> int:
     name = str(config.get("stop_signal", "SIGTERM"))
     return int(getattr(signal, name, signal.SIGTERM))
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _reason(record: TaskRecord) -> str:

@@ -216,7 +216,10 @@ def test_money() -> None:
             {"code": None, "signal": 9, "failure": {"kind": "signal"}},
             "killed by SIGKILL (out of memory?)",
         ),
-        ({"code": None, "signal": 11, "failure": None}, "killed by SIGSEGV"),
+        (
+            {"code": None, "signal": 11, "failure": None},
+            "killed by SIGSEGV (a crash in native code)",
+        ),
         ({"code": None, "signal": 99, "failure": None}, "killed by signal 99"),
         ({"code": 42, "failure": {"kind": "exit", "message": ""}}, "exited with 42"),
         ({"code": 42, "failure": None}, "exited with 42"),

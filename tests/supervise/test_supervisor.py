@@ -41,7 +41,7 @@ def test_a_gang_runs_its_logs_come_home_and_nothing_is_left(flow_home: Path) -> 
         ),
         (
             "[ $RANK = 2 ] && kill -SEGV $$; sleep 60",
-            "first failure: node 1, rank 2: killed by SIGSEGV",
+            r"first failure: node 1, rank 2: killed by SIGSEGV \(a crash in native code\)",
         ),
     ],
 )

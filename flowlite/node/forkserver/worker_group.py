@@ -15,6 +15,7 @@ from ..log_stream import output_tail
 from ..protocol.messages import STREAMS
 from ..system import caught_signals, processes
 from ..system.oom import OomWatch
+from ..system.signals import signal_name
 from . import client
 
 KEEPER_SECONDS = 30.0
@@ -358,11 +359,3 @@ def _exit_text(code: int) -> str:
     if code > 128 and code - 128 in set(signal.Signals):
         return f"exited with {code} (a child killed by {signal_name(code - 128)}?)"
     return f"exited with {code}"
-
-
-def signal_name(number: int) -> str:
-    """Returns the name of a signal: SIGKILL for 9, `signal 42` for a number without a name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

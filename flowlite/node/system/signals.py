@@ -1,4 +1,4 @@
-"""Delivers this process's signals as bytes in a pipe."""
+"""Names of signals, and the delivery of this process's signals as bytes in a pipe."""
 
 from __future__ import annotations
 
@@ -17,3 +17,11 @@ def watch_signals(wake_writer: int, numbers: Iterable[int]) -> None:
     for number in numbers:
         signal.signal(number, lambda *_: None)
         signal.siginterrupt(number, False)
+
+
+def signal_name(number: int) -> str:
+    """Returns the name of a signal: SIGKILL for 9, `signal 42` for a number without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -6,9 +6,16 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
+from flowlite.node.system.signals import signal_name
+
 _FIRST = "first failure: "
 _FROM_OUTSIDE = (signal.SIGTERM, signal.SIGKILL)
-_HINTS = {"SIGKILL": " (out of memory?)"}
+_HINTS = {
+    "SIGKILL": "out of memory?",
+    "SIGSEGV": "a crash in native code",
+    "SIGBUS": "shared memory full?",
+    "SIGABRT": "a check in native code failed",
+}
 
 
 def first_failure(body: Mapping[str, Any]) -> str:
@@ -41,22 +48,20 @@ def how_it_ended(body: Mapping[str, Any]) -> str:
         return ": ".join(part for part in (str(failure.get("type") or ""), first_line) if part)
     number = body.get("signal")
     if number:
-        name = signal_name(int(number))
-        return f"killed by {name}{f' ({why})' if why else _HINTS.get(name, '')}"
+        return killed_by(int(number), why)
     return f"exited with {body.get('code')}"
+
+
+def killed_by(number: int, why: str = "") -> str:
+    """Returns `killed by SIGKILL (out of memory?)`: the signal, and why it came or the usual reason for it."""
+    name = signal_name(number)
+    reason = why or _HINTS.get(name)
+    return f"killed by {name} ({reason})" if reason else f"killed by {name}"
 
 
 def was_signalled(body: Mapping[str, Any]) -> bool:
     """Whether a worker was ended by SIGTERM or SIGKILL, or with the exit code of a shell for these."""
     return (body.get("signal") or int(body.get("code") or 0) - 128) in _FROM_OUTSIDE
-
-
-def signal_name(number: int) -> str:
-    """Returns `SIGKILL`, or `signal 70` for a signal without a name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def duration(seconds: float) -> str:
