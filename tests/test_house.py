@@ -145,6 +145,16 @@ def test_no_circles_of_imports_and_no_crowded_folders() -> None:
     assert crowded == {}
 
 
+def test_no_two_classes_of_the_node_and_the_supervisor_have_one_name() -> None:
+    places: dict[str, list[str]] = {}
+    for room in ("node", "supervise"):
+        for path in (ROOT / "flowlite" / room).rglob("*.py"):
+            for each in ast.parse(path.read_text()).body:
+                if isinstance(each, ast.ClassDef) and not each.name.startswith("_"):
+                    places.setdefault(each.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
 def test_node_imports_the_standard_library_and_itself() -> None:
     wrong = [
         f"{path.relative_to(ROOT)} imports {imported}"

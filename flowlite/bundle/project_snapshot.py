@@ -20,7 +20,7 @@ from typing import Any
 
 from flowlite.bundle.project_files import Listing
 from flowlite.errors import BundleError, StoreError
-from flowlite.node.project_files.manifest import Entry, Manifest, ManifestError
+from flowlite.node.project_files.manifest import Entry, ManifestError, ProjectManifest
 from flowlite.settings.private_files import write_private
 
 _BLOCK = 1 << 20
@@ -72,7 +72,7 @@ def take_snapshot(
     for path in sorted(sources):
         with contextlib.suppress(_Deleted):
             entries.append(store.add(path, sources[path]))
-    manifest = Manifest(
+    manifest = ProjectManifest(
         files=tuple(entries),
         links={path: to for path, to in sorted(listing.links.items()) if path not in sources},
         directories=tuple(sorted(listing.directories)),
@@ -80,7 +80,7 @@ def take_snapshot(
     content = manifest.to_json()
     store.close()
     try:
-        Manifest.from_json(content)
+        ProjectManifest.from_json(content)
     except ManifestError as error:
         raise BundleError(f"files: {error}") from error
     with _explained(target):
@@ -101,7 +101,7 @@ def remove_unused(home: Path, manifests: Iterable[Path], *, dry_run: bool = Fals
     needed: set[str] = set()
     for path in manifests:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            needed |= {entry.sha256 for entry in Manifest.from_json(path.read_bytes()).files}
+            needed |= {entry.sha256 for entry in ProjectManifest.from_json(path.read_bytes()).files}
     removed, until = 0, time.time() - KEPT_SECONDS
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(home / "files"):

@@ -13,7 +13,7 @@ from flowlite.bundle import project_snapshot
 from flowlite.bundle.project_files import Listing, list_files
 from flowlite.bundle.project_snapshot import KEPT_SECONDS, Snapshot, remove_unused, take_snapshot
 from flowlite.errors import BundleError
-from flowlite.node.project_files.manifest import Manifest
+from flowlite.node.project_files.manifest import ProjectManifest
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def take(home: Path, root: Path, **others: Path) -> Snapshot:
 
 
 def contents(home: Path, snapshot: Snapshot) -> dict[str, bytes]:
-    manifest = Manifest.from_json(snapshot.path.read_bytes())
+    manifest = ProjectManifest.from_json(snapshot.path.read_bytes())
     return {e.path: (home / "files" / e.sha256).read_bytes() for e in manifest.files}
 
 
@@ -141,7 +141,7 @@ def test_what_nobody_used_lately_is_removed(flow_home: Path, root: Path, tmp_pat
 def test_executable_bits_are_kept(flow_home: Path, root: Path) -> None:
     (root / "run.sh").write_text("#!/bin/sh\n")
     (root / "run.sh").chmod(0o755)
-    manifest = Manifest.from_json(take(flow_home, root).path.read_bytes())
+    manifest = ProjectManifest.from_json(take(flow_home, root).path.read_bytes())
     assert {e.path: e.executable for e in manifest.files} == {"data.csv": False, "run.sh": True}
 
 

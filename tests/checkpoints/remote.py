@@ -6,7 +6,13 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from flowlite.node.checkpoints.manifest import Manifest, SetName, SetOf, is_complete, whole_sets
+from flowlite.node.checkpoints.manifest import (
+    CheckpointManifest,
+    SetName,
+    SetOf,
+    is_complete,
+    whole_sets,
+)
 
 
 def names_at(place: Path) -> list[SetName]:
@@ -20,8 +26,8 @@ def sets_at(place: Path) -> list[SetOf]:
     return whole_sets(names_at(place))
 
 
-def manifests(place: Path, found: SetOf) -> Sequence[Manifest]:
-    return [Manifest.from_json((place / name.path).read_bytes()) for name in found.names]
+def manifests(place: Path, found: SetOf) -> Sequence[CheckpointManifest]:
+    return [CheckpointManifest.from_json((place / name.path).read_bytes()) for name in found.names]
 
 
 def newest(place: Path) -> dict[str, bytes]:

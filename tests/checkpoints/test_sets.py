@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from flowlite.node.checkpoints.manifest import (
     BadManifest,
+    CheckpointManifest,
     File,
-    Manifest,
     SetName,
     agree,
     claim_name,
@@ -97,7 +97,7 @@ PATHS = st.lists(
 class TestManifests:
     @given(st.dictionaries(PATHS, st.integers(0, 10**12), max_size=5), PATHS)
     def test_they_come_back_as_they_were(self, files: dict[str, int], empty: str) -> None:
-        made = Manifest(
+        made = CheckpointManifest(
             0,
             1,
             tuple(file(*each) for each in files.items()),
@@ -110,13 +110,13 @@ class TestManifests:
             text = made.to_json().encode()
         except UnicodeEncodeError:
             return
-        assert Manifest.from_json(text) == made
+        assert CheckpointManifest.from_json(text) == made
 
     @pytest.mark.parametrize(
         "path", ["../x", "/etc/passwd", "a/../../b", "a//b", "", ".", "a/./b", "a\0b"]
     )
     def test_nothing_in_them_leads_out_of_the_directory(self, path: str) -> None:
-        whole = json.loads(Manifest(0, 1, (file("a"),), {"l": "a"}).to_json())
+        whole = json.loads(CheckpointManifest(0, 1, (file("a"),), {"l": "a"}).to_json())
         for change in (
             {"files": [{**whole["files"][0], "path": path}]},
             {"files": [{**whole["files"][0], "object": f"files/{path}/x"}]},
@@ -124,7 +124,7 @@ class TestManifests:
             {"directories": [path]},
         ):
             with pytest.raises(BadManifest):
-                Manifest.from_json(json.dumps({**whole, **change}))
+                CheckpointManifest.from_json(json.dumps({**whole, **change}))
 
     @pytest.mark.parametrize(
         ("path", "target", "inside"),
@@ -133,26 +133,32 @@ class TestManifests:
     )  # fmt: skip
     def test_links_stay_inside(self, path: str, target: str, inside: bool) -> None:
         assert leads_inside(path, target) == inside
-        text = json.dumps({**json.loads(Manifest(0, 1).to_json()), "links": {path: target}})
+        text = json.dumps(
+            {**json.loads(CheckpointManifest(0, 1).to_json()), "links": {path: target}}
+        )
         if inside:
-            assert Manifest.from_json(text).links == {path: target}
+            assert CheckpointManifest.from_json(text).links == {path: target}
         else:
             with pytest.raises(BadManifest):
-                Manifest.from_json(text)
+                CheckpointManifest.from_json(text)
 
     @pytest.mark.parametrize(
         "text", [b"", b"[]", b"{}", b'{"format": 2}', b"\xff", b'{"format": 1}']
     )
     def test_garbage_is_none(self, text: bytes) -> None:
         with pytest.raises(BadManifest):
-            Manifest.from_json(text)
+            CheckpointManifest.from_json(text)
 
     def test_the_digest_is_about_content_alone(self) -> None:
-        one = Manifest(0, 1, (file("a"), file("b")), facts={"time": 1})
-        other = Manifest(0, 1, (file("b"), file("a")), facts={"time": 2}, unfinished=("c",))
+        one = CheckpointManifest(0, 1, (file("a"), file("b")), facts={"time": 1})
+        other = CheckpointManifest(
+            0, 1, (file("b"), file("a")), facts={"time": 2}, unfinished=("c",)
+        )
         assert one.digest == other.digest
-        assert one.digest != Manifest(0, 1, (file("a"),)).digest
-        assert one.digest != Manifest(0, 1, (file("a"), file("b", sha256="cd" * 32))).digest
+        assert one.digest != CheckpointManifest(0, 1, (file("a"),)).digest
+        assert (
+            one.digest != CheckpointManifest(0, 1, (file("a"), file("b", sha256="cd" * 32))).digest
+        )
 
 
 class TestCompleteness:
@@ -169,7 +175,7 @@ class TestCompleteness:
         ]
 
     def test_a_set_needs_every_file_with_its_size(self) -> None:
-        whole = [Manifest(0, 1, (file("a", 3), file("b", 4)))]
+        whole = [CheckpointManifest(0, 1, (file("a", 3), file("b", 4)))]
         objects = {each.object: each.size for each in whole[0].files}
         assert is_complete(whole, objects)
         for missing in objects:
@@ -178,11 +184,11 @@ class TestCompleteness:
 
     def test_nodes_that_have_other_directories_do_not_agree(self) -> None:
         first, second = (
-            Manifest(0, 2, (file("s5/a"), file("s9/a"))),
-            Manifest(1, 2, (file("s5/b"),)),
+            CheckpointManifest(0, 2, (file("s5/a"), file("s9/a"))),
+            CheckpointManifest(1, 2, (file("s5/b"),)),
         )
         assert not agree([first, second])
-        assert agree([first, Manifest(1, 2, (file("s9/c"), file("s5/b")))])
+        assert agree([first, CheckpointManifest(1, 2, (file("s9/c"), file("s5/b")))])
 
 
 class TestGenerations:

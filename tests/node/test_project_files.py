@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlite.node.project_files import make
-from flowlite.node.project_files.manifest import Entry, Manifest, ManifestError
+from flowlite.node.project_files.manifest import Entry, ManifestError, ProjectManifest
 
 SHA = "a" * 64
 
@@ -31,12 +31,12 @@ class Node:
         (self.blobs / name).write_bytes(content)
         return name
 
-    def wants(self, files: dict[str, bytes], **more: Any) -> Manifest:
+    def wants(self, files: dict[str, bytes], **more: Any) -> ProjectManifest:
         entries = [
             Entry(path, hashlib.sha256(content).hexdigest(), len(content), path.endswith(".sh"))
             for path, content in files.items()
         ]
-        manifest = Manifest(tuple(entries), **more)
+        manifest = ProjectManifest(tuple(entries), **more)
         (self.home / make.MANIFEST).write_bytes(manifest.to_json())
         return manifest
 
@@ -144,13 +144,13 @@ def test_a_path_that_leads_out_is_refused(path: str) -> None:
         {"files": [], "links": {}, "directories": [path]},
     ):
         with pytest.raises(ManifestError, match="leads out of the project"):
-            Manifest.from_json(json.dumps(content).encode())
+            ProjectManifest.from_json(json.dumps(content).encode())
 
 
 @pytest.mark.parametrize("target", ["..", "../x", "/etc", "a/../../x"])
 def test_a_link_that_leads_out_is_refused(target: str) -> None:
     with pytest.raises(ManifestError, match="leads out of the project"):
-        Manifest.from_json(Manifest(links={"link": target}).to_json())
+        ProjectManifest.from_json(ProjectManifest(links={"link": target}).to_json())
 
 
 @pytest.mark.parametrize("below", ["files", "links", "directories"])
@@ -163,7 +163,7 @@ def test_nothing_is_written_through_a_link(below: str) -> None:
     else:
         content["directories"] = ["link/x"]
     with pytest.raises(ManifestError, match="leads through 'link'"):
-        Manifest.from_json(json.dumps(content).encode())
+        ProjectManifest.from_json(json.dumps(content).encode())
 
 
 STEP = st.sampled_from(["a", "b", "..", ".", "", "c\n"])
@@ -196,4 +196,4 @@ def test_whatever_a_manifest_says_nothing_appears_outside(
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"files": [[1]], "links": {}}', b"null"])
 def test_what_is_no_manifest_is_refused(text: bytes) -> None:
     with pytest.raises(ManifestError):
-        Manifest.from_json(text)
+        ProjectManifest.from_json(text)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flowlite.node.checkpoints import targets
-from flowlite.node.checkpoints.manifest import Manifest, SetName, whole_sets
+from flowlite.node.checkpoints.manifest import CheckpointManifest, SetName, whole_sets
 from flowlite.node.checkpoints.targets import BucketTarget, TargetError, place_of
 from tests.components import need
 from tests.node.agents import RealGang
@@ -171,7 +171,7 @@ def test_a_gang_goes_on_from_where_another_one_ended(server: S3Server, tmp_path:
         .get_object(Bucket=bucket, Key=f"runs/two words/{newest.path}")["Body"]
         .read()
     )
-    manifest = Manifest.from_json(body)
+    manifest = CheckpointManifest.from_json(body)
     assert [file.path for file in manifest.files] == [
         "last",
         *(f"model {n}.pt" for n in range(1, 7)),

@@ -10,8 +10,8 @@ from pathlib import Path
 from ..system import processes, retrying
 from . import tree as tree
 from .manifest import (
+    CheckpointManifest,
     File,
-    Manifest,
     SetName,
     claim_name,
     generation_of,
@@ -59,12 +59,12 @@ class Copier:
         self.watch = StabilityWatch(min(SETTLE_SECONDS, float(order["every"]) / 2))
         # Contact with other nodes is not known here, so a target that never answered counts as closed.
         self._trial = retrying.RetryWindow(lambda: 0.0, float(order["outage"]))
-        self.newest: tuple[SetName, Manifest] | None = None
+        self.newest: tuple[SetName, CheckpointManifest] | None = None
         self._generation = 0
         self._number = 0
         self._uploaded: dict[str, int] = {}
         self._orphans: set[str] = set()
-        self._manifests: dict[str, Manifest] = {}
+        self._manifests: dict[str, CheckpointManifest] = {}
         self._look = tree.Look()
         self._lock = threading.Lock()
 
@@ -193,7 +193,7 @@ class Copier:
             left_out = [*self.watch.unfinished, *sorted(found.skipped)]
         self._paths()
         files = self._copy_files(finished, found.modes)
-        manifest = Manifest(
+        manifest = CheckpointManifest(
             node=self.node,
             nodes=self.nodes,
             files=tuple(sorted([*files, *self._earlier(left_out)], key=lambda file: file.path)),
@@ -261,7 +261,7 @@ class Copier:
             claims = {claim_name(*each) for each in old} & set(paths)
             self.place.delete(sorted(claims))
 
-    def _says_nothing_new(self, manifest: Manifest) -> bool:
+    def _says_nothing_new(self, manifest: CheckpointManifest) -> bool:
         if self.nodes > 1:
             # A set needs the manifest of each node, even of one where nothing has changed.
             return False
@@ -323,9 +323,9 @@ class Copier:
             raise TargetError(f"{source} cannot be read: {error.strerror}") from error
         return File(path, seen.size, seen.mtime_ns, mode, sha256, name)
 
-    def _manifest(self, name: SetName) -> Manifest:
+    def _manifest(self, name: SetName) -> CheckpointManifest:
         if name.path not in self._manifests:
-            self._manifests[name.path] = Manifest.from_json(self.place.read(name.path))
+            self._manifests[name.path] = CheckpointManifest.from_json(self.place.read(name.path))
         return self._manifests[name.path]
 
 

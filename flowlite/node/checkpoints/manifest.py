@@ -78,7 +78,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class CheckpointManifest:
     """One node's part of a set.
 
     Attributes:
@@ -120,7 +120,7 @@ class Manifest:
         return json.dumps({"format": 1, **asdict(self)}, indent=1)
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Manifest:
+    def from_json(cls, text: str | bytes) -> CheckpointManifest:
         """Reads a manifest. It is untrusted: no path in it may lead out of the directory.
 
         Raises:
@@ -229,7 +229,7 @@ def whole_sets(names: Iterable[SetName]) -> list[SetOf]:
     return sorted(found, key=lambda each: each.key, reverse=True)
 
 
-def is_complete(manifests: Sequence[Manifest], objects: Mapping[str, int]) -> bool:
+def is_complete(manifests: Sequence[CheckpointManifest], objects: Mapping[str, int]) -> bool:
     """Whether every file of a set exists, with its size.
 
     Args:
@@ -239,7 +239,7 @@ def is_complete(manifests: Sequence[Manifest], objects: Mapping[str, int]) -> bo
     return all(objects.get(file.object) == file.size for each in manifests for file in each.files)
 
 
-def agree(manifests: Sequence[Manifest]) -> bool:
+def agree(manifests: Sequence[CheckpointManifest]) -> bool:
     """Whether all nodes have files in the same directories, so that no node is a step ahead of another."""
     return len({each.places for each in manifests}) <= 1
 

@@ -8,7 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import tree as tree
-from .manifest import BadManifest, File, Manifest, SetName, SetOf, agree, is_complete, whole_sets
+from .manifest import (
+    BadManifest,
+    CheckpointManifest,
+    File,
+    SetName,
+    SetOf,
+    agree,
+    is_complete,
+    whole_sets,
+)
 from .state import CheckpointState
 from .targets import Target, TargetError
 
@@ -49,7 +58,7 @@ class Restore:
         self._node = node
         self._nodes = nodes
         self._only = only
-        self.taken: tuple[SetName, Manifest] | None = None
+        self.taken: tuple[SetName, CheckpointManifest] | None = None
         self.kept: list[str] = []
         self.brought: list[File] = []
         self.problems: list[str] = []
@@ -61,7 +70,7 @@ class Restore:
             return
         if len(sets[0].names) != self._nodes:
             raise RestoreError(self._other_number(len(sets[0].names)))
-        loaded: list[tuple[SetOf, list[Manifest]]] = []
+        loaded: list[tuple[SetOf, list[CheckpointManifest]]] = []
         for candidate in sets:
             manifests = self._load(candidate)
             if manifests is None:
@@ -90,12 +99,13 @@ class Restore:
             f"({how[self._nodes == 1]}); give it the same nodes, or another place in checkpoint.sync"
         )
 
-    def _load(self, candidate: SetOf) -> list[Manifest] | None:
+    def _load(self, candidate: SetOf) -> list[CheckpointManifest] | None:
         """Returns the manifests of a set, if all its files exist."""
         label = f"set {candidate.key[0]}.{candidate.key[2]}"
         try:
             manifests = [
-                Manifest.from_json(self._place.read(name.path)) for name in candidate.names
+                CheckpointManifest.from_json(self._place.read(name.path))
+                for name in candidate.names
             ]
         except FileNotFoundError:
             return None
@@ -107,7 +117,7 @@ class Restore:
             return None
         return manifests
 
-    def _take(self, candidate: SetOf, manifests: Sequence[Manifest]) -> bool:
+    def _take(self, candidate: SetOf, manifests: Sequence[CheckpointManifest]) -> bool:
         """Restores a set. Returns False if it turns out to be incomplete."""
         mine = manifests[self._node]
         wanted = [file for file in mine.files if self._wants(file)]

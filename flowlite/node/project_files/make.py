@@ -24,7 +24,7 @@ import shutil
 import sys
 
 from ..system import atomic_files
-from .manifest import Entry, Manifest, ManifestError
+from .manifest import Entry, ManifestError, ProjectManifest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def make(home: str, blobs: str, packs: list[str]) -> dict[str, Any]:
         unpack(pack, blobs)
         os.unlink(pack)
     with open(os.path.join(home, MANIFEST), "rb") as file:
-        manifest = Manifest.from_json(file.read())
+        manifest = ProjectManifest.from_json(file.read())
     wanted = {entry.sha256: entry.size for entry in manifest.files}
     lacking = [[name, size] for name, size in wanted.items() if not _is_there(blobs, name, size)]
     if lacking:
@@ -99,7 +99,7 @@ def _is_there(blobs: str, sha256: str, size: int) -> bool:
         return False
 
 
-def _fill(directory: str, manifest: Manifest, blobs: str) -> set[str]:
+def _fill(directory: str, manifest: ProjectManifest, blobs: str) -> set[str]:
     """Writes everything in the manifest into a new directory. Returns damaged contents, after removing them.
 
     Links are made last, so that nothing is written through a link.

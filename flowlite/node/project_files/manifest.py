@@ -28,7 +28,7 @@ class Entry(NamedTuple):
     executable: bool
 
 
-class Manifest:
+class ProjectManifest:
     """The files, links and empty directories of a project.
 
     Attributes:
@@ -56,7 +56,7 @@ class Manifest:
         return json.dumps(content).encode()
 
     @classmethod
-    def from_json(cls, text: bytes) -> Manifest:
+    def from_json(cls, text: bytes) -> ProjectManifest:
         """Reads and checks a manifest. Raises ManifestError."""
         try:
             found = json.loads(text)
@@ -90,7 +90,7 @@ def _inside(path: Any) -> str:
     return text
 
 
-def _check_ways(manifest: Manifest) -> None:
+def _check_ways(manifest: ProjectManifest) -> None:
     """Raises ManifestError if a path occurs twice, a parent of a path is a file or link, or a link leads out."""
     names = [*(entry.path for entry in manifest.files), *manifest.links]
     ends = set(names)

@@ -62,7 +62,7 @@ class Response:
 
 
 @dataclass(frozen=True)
-class Entry:
+class S3Object:
     """One object of a listing. `key` is the whole key; `modified` is as S3 writes it."""
 
     key: str
@@ -183,7 +183,7 @@ class Store:
 
     def list(
         self, below: str = "", *, most: int | None = None, timeout: float = SECONDS
-    ) -> Iterator[Entry]:
+    ) -> Iterator[S3Object]:
         """Yields the objects whose whole key begins with `below`, sorted by key. Raises S3Error."""
         token, given = "", 0
         while True:
@@ -316,8 +316,8 @@ def _without_namespace(body: bytes) -> ElementTree.Element:
     return root
 
 
-def _entry(found: ElementTree.Element) -> Entry:
-    return Entry(
+def _entry(found: ElementTree.Element) -> S3Object:
+    return S3Object(
         key=urllib.parse.unquote_plus(found.findtext("Key") or ""),
         size=int(found.findtext("Size") or 0),
         modified=found.findtext("LastModified") or "",

@@ -14,7 +14,7 @@ from flowlite.connect.base import File
 from flowlite.connect.bounded import parse_object
 from flowlite.errors import ProviderError
 from flowlite.node.project_files.make import MANIFEST, PROJECT
-from flowlite.node.project_files.manifest import Manifest
+from flowlite.node.project_files.manifest import ProjectManifest
 from flowlite.supervise.attempt.node_handle import Node
 from flowlite.supervise.record.log import say
 from flowlite.supervise.record.paths import TaskPaths
@@ -63,7 +63,7 @@ def bring(
         File(f"{settings.home}/{MANIFEST}", manifest, 0o600, str(project["sha256"])),
     ]
     to.put_many(put)
-    contents = {e.sha256: e.size for e in Manifest.from_json(manifest.read_bytes()).files}
+    contents = {e.sha256: e.size for e in ProjectManifest.from_json(manifest.read_bytes()).files}
     packs: list[str] = []
     for _ in range(_ROUNDS):
         found = _ask(node, blobs, packs)
