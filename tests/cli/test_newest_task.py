@@ -41,6 +41,15 @@ def test_logs_and_result_are_those_of_the_newest(flow: Flow) -> None:
     assert flow("logs", "older").err == ""
 
 
+def test_outputs_are_those_of_the_newest(flow: Flow) -> None:
+    HandMade("newer").end()
+    ran = flow("outputs")
+    assert ran.code == 2
+    assert "the newest task" in ran.err
+    assert "newer" in ran.err
+    assert "was submitted without outputs=" in ran.err
+
+
 @pytest.mark.parametrize(
     "words", [("ssh", "-c", "true"), ("ssh-config",), ("top", "--once"), ("doctor", "--no-links")]
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flowlite.cli import output
-from flowlite.cli.completion import complete_task
+from flowlite.cli.choosing import OptionalTask, task_or_newest
 from flowlite.errors import ConfigError, FlowError, NotFound
 
 if TYPE_CHECKING:
@@ -25,12 +25,7 @@ def register(application: typer.Typer, command: str) -> None:
 
 
 def outputs(
-    task: Annotated[
-        str,
-        typer.Argument(
-            help="Id, name or unique prefix.", autocompletion=complete_task, metavar="TASK"
-        ),
-    ],
+    task: OptionalTask = None,
     to: Annotated[
         Path | None,
         typer.Option("--to", help="Copy them to this directory; nothing there is overwritten."),
@@ -40,7 +35,7 @@ def outputs(
     """Show the outputs of a task; while it runs, bring what its nodes have now (with --to)."""
     from flowlite.api.client import Flow
 
-    found = Flow().get_task(task)
+    found = task_or_newest(Flow(), task)
     if not found.record.config.get("outputs"):
         raise ConfigError(
             f"task {found.name} ({found.id}) was submitted without outputs=; "
