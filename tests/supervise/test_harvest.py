@@ -207,7 +207,9 @@ def test_after_a_bad_end_a_lost_node_is_not_waited_for(scene: Scene) -> None:
     scene.workers.pop(1)
     seen = scene.play(ended_well=False, lost=("n1",))
     assert [each.node for each in seen.kept] == [1]
-    assert dict(seen.kept[0].files) == {"r1.out": None, "r1.err": None, "r1.result": None}
+    assert dict(seen.kept[0].files) == {
+        f"r1.{name}": None for name in ("out", "err", "setup", "result")
+    }
     assert scene.nodes[1].gets == 0
     assert scene.here() == ["a1.r0.result"]
 
