@@ -31,6 +31,9 @@ pytest_plugins = [
 settings.register_profile("house", deadline=None)
 settings.load_profile("house")
 
+# The project of most tests is flowlite itself, which no task of theirs needs; gangs of whole modules are no exception.
+os.environ["FLOW_SYNC"] = "false"
+
 # A run in the background of a shell inherits that SIGINT is ignored, and everything started here would inherit it, too.
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
@@ -45,7 +48,6 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("FLOW_") or name in {"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}:
             monkeypatch.delenv(name)
-    # The project of most tests is flowlite itself, which no task of theirs needs.
     monkeypatch.setenv("FLOW_SYNC", "false")
 
 
