@@ -175,7 +175,7 @@ class TestChildren:
             held.process.kill()
             # Whatever is asked of an anchor that is gone: the node is.
             held.process.wait()
-            with pytest.raises(NodeUnreachable, match="anchor"):
+            with pytest.raises(NodeUnreachable, match="step daemon"):
                 connection.start(["true"], log=str(log), environment={})
             # It is asked to end when the anchor is gone.
             eventually(lambda: not process_alive(pid), timeout=30)
