@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from flowlite.api.awaiting import show_news
+from flowlite.api.async_wait import show_news
 from flowlite.display import waiting
 from flowlite.display.waiting import Pauses
 from flowlite.errors import TaskTimeout

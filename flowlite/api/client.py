@@ -14,7 +14,7 @@ from flowlite.errors import ConfigError
 
 if TYPE_CHECKING:
     from flowlite.api.sweep import Element
-    from flowlite.bundle.travelling import Travelling
+    from flowlite.bundle.files_to_send import Travelling
     from flowlite.provider import Offer, Plan, Provider, VolumeInfo
     from flowlite.spec import TaskConfig
     from flowlite.spec.options import MountOptions
@@ -190,10 +190,10 @@ class Flow:
             BundleError: The files are too large, or cannot be read.
             ConfigError: The command names a file that would not exist on the nodes.
         """
-        from flowlite.bundle import travelling
+        from flowlite.bundle import files_to_send
         from flowlite.settings.settings import load_settings
 
-        return travelling.find(config, plan, load_settings()["max_project_size"])
+        return files_to_send.find(config, plan, load_settings()["max_project_size"])
 
     def launches_together(self, config: TaskConfig) -> bool:
         """Whether tasks like this one may be launched together, as a job array of Slurm is."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from flowlite.api.session import Session
-    from flowlite.bundle.travelling import Travelling
+    from flowlite.bundle.files_to_send import Travelling
     from flowlite.provider import Plan
     from flowlite.spec import TaskConfig
     from flowlite.state.store import TaskRecord
@@ -206,7 +206,7 @@ def with_notes(config: TaskConfig, plan: Plan) -> Plan:
     if config.slurm and plan.provider != "slurm":
         notes.append(f"slurm={{…}} has no effect on the provider {plan.provider}")
     if plan.options.get("workdir") is not None and config.command is not None:
-        from flowlite.bundle.travelling import stays_behind
+        from flowlite.bundle.files_to_send import stays_behind
 
         notes += stays_behind(config)
     return dataclasses.replace(plan, notes=(*plan.notes, *notes)) if notes else plan

@@ -452,13 +452,13 @@ class Task(Generic[R_co]):
 
     async def _final_async(self, show_logs: bool | None, *, tell_end: bool) -> None:
         """As `_wait`, for an event loop."""
-        from flowlite.api import awaiting
+        from flowlite.api import async_wait
         from flowlite.display import waiting
 
         display = waiting.display_in_program(self, show_logs)
         if display is not None:
             display.announce()
-        await awaiting.until_final(self, display)
+        await async_wait.until_final(self, display)
         waiting.leave(self, display, tell_end=tell_end)
 
     async def _result_async(self) -> R_co:

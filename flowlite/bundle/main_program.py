@@ -1,9 +1,9 @@
 """Decides which functions and variables of the program's own file, which nodes load as `__main__`, a call sends.
 
 A function or class of the file is sent by name, since the node loads the same file. The global variables that it uses
-are sent with it if the program may have changed them since the file was loaded (`changes.py`). A function that the file
-does not have under its name (a lambda, a closure, one that was typed at a prompt) is sent by value, with everything
-that it uses.
+are sent with it if the program may have changed them since the file was loaded (`changed_globals.py`). A function
+that the file does not have under its name (a lambda, a closure, one that was typed at a prompt) is sent by value,
+with everything that it uses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 from flowlite.bundle import scan
-from flowlite.bundle.changes import Changes, changes_of
+from flowlite.bundle.changed_globals import Changes, changes_of
 from flowlite.bundle.main_file import MainFile
 from flowlite.errors import BundleError
 from flowlite.node.serialization import pickling

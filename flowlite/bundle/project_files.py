@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flowlite.bundle import ignoring
+from flowlite.bundle import ignore_rules
 from flowlite.errors import BundleError
 from flowlite.settings import settings
 from flowlite.settings.private_files import directories_above
@@ -102,9 +102,9 @@ def list_files(root: str) -> Listing:
     root = os.path.realpath(root)
     listing = Listing(root)
     ours = os.path.relpath(settings.home().resolve(), root)
-    patterns = [*ignoring.read_patterns(root), glob.escape(ours)]
+    patterns = [*ignore_rules.read_patterns(root), glob.escape(ours)]
     for path, why in _candidates(root, patterns):
-        if path == ignoring.IGNORE_FILE and not why:
+        if path == ignore_rules.IGNORE_FILE and not why:
             # Nodes do not read flowlite's ignore file. Git's own ignore files are sent like all others.
             continue
         _add(listing, path, "it is FLOW_HOME" if path == ours else why)
@@ -128,7 +128,9 @@ def _candidates(root: str, patterns: Sequence[str]) -> Iterator[tuple[str, str]]
     if in_repository(root) and shutil.which("git") is not None:
         yield from _of_git(root, "", patterns)
     else:
-        yield from _of_directory(root, "", [*patterns, *ignoring.read_patterns(root, ".gitignore")])
+        yield from _of_directory(
+            root, "", [*patterns, *ignore_rules.read_patterns(root, ".gitignore")]
+        )
 
 
 # Files of a git repository
@@ -143,12 +145,12 @@ def _of_git(root: str, below: str, patterns: Sequence[str]) -> Iterator[tuple[st
     never = {_join(below, name.rstrip("/")) for name in ignored}
     for path in sorted(never):
         full, name = os.path.join(root, path), os.path.basename(path)
-        if not ignoring.is_generated(name) and not ignoring.is_environment(full):
+        if not ignore_rules.is_generated(name) and not ignore_rules.is_environment(full):
             yield path, "git ignores it"
     for name in sorted(tracked):
         path = _join(below, name)
-        if ignoring.matches(path, patterns):
-            yield path, f"{ignoring.IGNORE_FILE} names it"
+        if ignore_rules.matches(path, patterns):
+            yield path, f"{ignore_rules.IGNORE_FILE} names it"
         elif _is_directory(root, path):
             yield from _of_inner(root, path, patterns)
         else:
@@ -202,20 +204,20 @@ def _is_directory(root: str, path: str) -> bool:
 
 def _why_not_untracked(path: str, patterns: Sequence[str]) -> str:
     name = os.path.basename(path)
-    if ignoring.matches(path, patterns):
-        return f"{ignoring.IGNORE_FILE} names it"
+    if ignore_rules.matches(path, patterns):
+        return f"{ignore_rules.IGNORE_FILE} names it"
     if name == ".env" or name.startswith(".env."):
         return "it may hold secrets, and git does not track it"
-    return "it can be made anew" if ignoring.is_generated(name) else ""
+    return "it can be made anew" if ignore_rules.is_generated(name) else ""
 
 
 def _why_not_directory(root: str, path: str, patterns: Sequence[str]) -> str:
-    if ignoring.matches(path, patterns):
-        return f"{ignoring.IGNORE_FILE} names it"
+    if ignore_rules.matches(path, patterns):
+        return f"{ignore_rules.IGNORE_FILE} names it"
     if os.path.basename(path) == ".git":
         return "it is the repository itself"
-    generated = ignoring.is_generated(os.path.basename(path))
-    if generated or ignoring.is_environment(os.path.join(root, path)):
+    generated = ignore_rules.is_generated(os.path.basename(path))
+    if generated or ignore_rules.is_environment(os.path.join(root, path)):
         return "it can be made anew"
     return ""
 
@@ -273,9 +275,9 @@ def _why_not_plain(root: str, path: str, patterns: Sequence[str]) -> str:
     name = os.path.basename(path)
     if name.startswith("."):
         return "its name begins with a dot"
-    if ignoring.matches(path, patterns):
-        return f"{ignoring.IGNORE_FILE} or .gitignore names it"
-    if ignoring.is_generated(name) or ignoring.is_environment(os.path.join(root, path)):
+    if ignore_rules.matches(path, patterns):
+        return f"{ignore_rules.IGNORE_FILE} or .gitignore names it"
+    if ignore_rules.is_generated(name) or ignore_rules.is_environment(os.path.join(root, path)):
         return "it can be made anew"
     return ""
 
@@ -350,5 +352,5 @@ def _too_many(listing: Listing) -> str:
     named = ", ".join(f"{name} ({counts[name]:,} so far)" for name in most)
     return (
         f"the project {listing.root} has more than {MOST_FILES:,} files: {named}. Name what the nodes do not need in "
-        f".gitignore or {ignoring.IGNORE_FILE}, put data on a volume or in a bucket, or run with --no-sync"
+        f".gitignore or {ignore_rules.IGNORE_FILE}, put data on a volume or in a bucket, or run with --no-sync"
     )

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flowlite.bundle import scan
-from flowlite.bundle.ignoring import (
+from flowlite.bundle.ignore_rules import (
     IGNORE_FILE,
     is_generated,
     is_skipped_directory,

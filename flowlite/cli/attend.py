@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite import terminal
 from flowlite.cli import interrupts, output
-from flowlite.cli.confirming import confirm_launch
+from flowlite.cli.confirmation import confirm_launch
 from flowlite.display.screen import terminal_screen
 from flowlite.display.task_display import TaskDisplay, beginning, ending
 from flowlite.display.waiting import wait_for_end
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flowlite.api.task import Task
-    from flowlite.bundle.travelling import Travelling
+    from flowlite.bundle.files_to_send import Travelling
     from flowlite.provider import Plan
     from flowlite.spec import TaskConfig
 

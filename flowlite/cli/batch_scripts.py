@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flowlite.cli import output
-from flowlite.cli.confirming import confirm_launch
+from flowlite.cli.confirmation import confirm_launch
 from flowlite.errors import ConfigError, FlowError
 
 if TYPE_CHECKING:

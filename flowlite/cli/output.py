@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from flowlite import terminal
-from flowlite.display.amounts import UNKNOWN
-from flowlite.display.amounts import duration as duration
-from flowlite.display.amounts import money as money
+from flowlite.display.format import UNKNOWN
+from flowlite.display.format import duration as duration
+from flowlite.display.format import money as money
 from flowlite.errors import FlowError, RemoteTraceback
 from flowlite.in_worker.hidden_modules import hidden_module
 from flowlite.output import printing, redact

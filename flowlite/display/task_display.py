@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from flowlite import terminal
-from flowlite.display.amounts import duration, money
+from flowlite.display.format import duration, money
 from flowlite.output.printing import DIM, Painted
 from flowlite.supervise.record.lifecycle import STOPPING_REASONS
 

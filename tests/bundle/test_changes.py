@@ -6,7 +6,7 @@ from textwrap import dedent
 
 import pytest
 
-from flowlite.bundle.changes import changes_of
+from flowlite.bundle.changed_globals import changes_of
 
 TOP = """
 import typer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.cli.transfer import Transfer
+from flowlite.cli.transfer_progress import Transfer
 from flowlite.testing.hosts import Cluster
 from tests.helpers import eventually
 from tests.providers.lab import Lab

@@ -69,7 +69,7 @@ def _on_node(text: str) -> re.Match[str] | None:
 
 def _bring(task: Task[Any], node: int, path: str, target: Path) -> tuple[Copied, str]:
     from flowlite.api import node_files
-    from flowlite.cli.transfer import Transfer
+    from flowlite.cli.transfer_progress import Transfer
     from flowlite.supervise.attempt.outputs.landing import Landing
 
     with task.reach(node) as there:
@@ -90,7 +90,7 @@ def _bring(task: Task[Any], node: int, path: str, target: Path) -> tuple[Copied,
 
 def _send(task: Task[Any], node: int, source: Path, path: str, shown: str) -> Copied:
     from flowlite.api import node_files
-    from flowlite.cli.transfer import Transfer
+    from flowlite.cli.transfer_progress import Transfer
 
     if not source.exists():
         raise ConfigError(f"{source} does not exist")

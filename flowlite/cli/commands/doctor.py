@@ -12,8 +12,8 @@ import typer
 
 from flowlite import terminal
 from flowlite.cli import output
-from flowlite.cli.choosing import OptionalTask, task_or_newest
 from flowlite.cli.node_queries import ask_program, on_all_nodes
+from flowlite.cli.task_argument import OptionalTask, task_or_newest
 from flowlite.connect.bounded import parse_object
 from flowlite.errors import FlowError, NotFound
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flowlite.cli import output
-from flowlite.cli.choosing import OptionalTask, task_or_newest
+from flowlite.cli.task_argument import OptionalTask, task_or_newest
 from flowlite.display.screen import Screen, terminal_screen
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flowlite.cli import output
-from flowlite.cli.choosing import OptionalTask, task_or_newest
+from flowlite.cli.task_argument import OptionalTask, task_or_newest
 from flowlite.errors import ConfigError, FlowError, NotFound
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _show(came: dict[str, Any], place: Path, files: list[str]) -> None:
 def _bring_now(task: Task[Any], to: Path | None, as_json: bool) -> None:
     """Shows or copies the current outputs of a running task's nodes."""
     from flowlite.api import node_files
-    from flowlite.cli.transfer import Transfer
+    from flowlite.cli.transfer_progress import Transfer
     from flowlite.node.system.byte_sizes import human_size
     from flowlite.supervise.attempt.outputs.landing import Landing
 

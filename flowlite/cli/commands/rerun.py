@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from flowlite.cli import output
-from flowlite.cli.choosing import OptionalTask, task_or_newest
+from flowlite.cli.task_argument import OptionalTask, task_or_newest
 from flowlite.errors import ConfigError
 
 

@@ -16,7 +16,7 @@ import typer
 from flowlite import terminal
 from flowlite.cli import interrupts, output
 from flowlite.cli.commands import run
-from flowlite.cli.confirming import asks_before, confirm
+from flowlite.cli.confirmation import asks_before, confirm
 from flowlite.errors import CapExceeded, ConfigError, FlowError
 from flowlite.scaling.ladder import Run, read_nodes, rungs_of
 from flowlite.scaling.metric import NoMetric, of_lines, of_result

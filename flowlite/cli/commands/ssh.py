@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from flowlite.cli import output
-from flowlite.cli.choosing import OptionalTask, task_or_newest
+from flowlite.cli.task_argument import OptionalTask, task_or_newest
 from flowlite.errors import ConfigError, FlowError
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from flowlite.cli import output, result_text
-from flowlite.cli.choosing import OptionalTask, confirmed_newest, task_or_newest
 from flowlite.cli.completion import complete_task
-from flowlite.cli.confirming import confirm_launch
+from flowlite.cli.confirmation import confirm_launch
+from flowlite.cli.task_argument import OptionalTask, confirmed_newest, task_or_newest
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

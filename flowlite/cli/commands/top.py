@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flowlite.cli import output
-from flowlite.cli.choosing import OptionalTask, task_or_newest
 from flowlite.cli.node_queries import ask_program, on_all_nodes
+from flowlite.cli.task_argument import OptionalTask, task_or_newest
 from flowlite.errors import NotFound
 
 if TYPE_CHECKING:

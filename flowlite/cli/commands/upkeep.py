@@ -9,7 +9,7 @@ import typer
 
 from flowlite.cli import output
 from flowlite.cli.completion import complete_provider, complete_task
-from flowlite.cli.confirming import can_ask, confirm
+from flowlite.cli.confirmation import can_ask, confirm
 from flowlite.errors import ConfigError, FlowError, ProviderError
 from flowlite.state import clock
 

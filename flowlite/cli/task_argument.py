@@ -8,7 +8,7 @@ import typer
 
 from flowlite.cli import output
 from flowlite.cli.completion import complete_task
-from flowlite.cli.confirming import can_ask, confirm
+from flowlite.cli.confirmation import can_ask, confirm
 from flowlite.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
