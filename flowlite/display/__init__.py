@@ -2,4 +2,14 @@
 
 `TaskDisplay` is the only renderer, used by `flow run`, `.remote()`, `task.wait()` and awaited tasks. `Screen` keeps the
 lines of several displays apart.
+
+A `TaskDisplay` (`display/`) shows a task to every caller that waits for it: `flow run`, `.remote()`, `task.wait()`,
+an awaited task. The display never waits itself. Those who wait call `advance`, which writes what is new to a
+`Screen`. A screen has one lock and one last row, so tasks that are shown from several threads write whole lines, and
+a progress bar is removed before a line is written. Commands write workers' lines to standard output; programs write
+everything to standard error. A program has one display for each task, so waiting again continues where it was.
+
+One thread of the process watches all tasks that are awaited in event loops (`api/async_wait.py`). It exists only
+while there are any, calls the same `advance`, and tells the loop when a task is final. A cancelled await takes its
+task off the thread's list, and nothing is left that could hold the program up.
 """
