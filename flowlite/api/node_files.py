@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from flowlite.connect import fetching
 from flowlite.connect.base import File
 from flowlite.errors import NotFound
-from flowlite.supervise.attempt.outputs import manifest
+from flowlite.supervise.attempt.outputs import manifest, packs
 from flowlite.supervise.attempt.outputs.landing import Landing, Taken
 
 if TYPE_CHECKING:
@@ -69,20 +69,53 @@ def bring(
         name: Local name of a single file.
     """
     copied = Copied()
+    lacking = []
     for file in found.files:
-        path = name or f"{below}{file.path}"
-        if landing.has(path, file):
+        if landing.has(name or f"{below}{file.path}", file):
             moved(file.size)
+            _count(copied, file)
         else:
+            lacking.append(file)
+    for group in packs.groups(lacking):
+        changed = group
+        if len(group) > 1:
+            changed = _bring_pack(there, found, group, landing, copied, below)
+            moved(sum(file.size for file in group) - sum(file.size for file in changed))
+        for file in changed:
+            path = name or f"{below}{file.path}"
             try:
                 landing.take(path, file, _fetching(there, found, file, moved))
             except Taken:
                 copied.taken.append(path)
-                continue
-        copied.files, copied.bytes = copied.files + 1, copied.bytes + file.size
+            else:
+                _count(copied, file)
     if not copied.taken:
         landing.finish()
     return copied
+
+
+def _bring_pack(
+    there: NodeAccess,
+    found: OutputManifest,
+    group: Sequence[OutputFile],
+    landing: Landing,
+    copied: Copied,
+    below: str,
+) -> list[OutputFile]:
+    """Copies small files in one request. Returns those that have changed since they were listed."""
+    contents = packs.fetch(there.connection, there.program, found.root, group)
+    pairs = list(zip(group, contents, strict=True))
+    come = [(f"{below}{file.path}", file, each) for file, each in pairs if each is not None]
+    taken = landing.take_all(come)
+    copied.taken += taken
+    for path, file, _ in come:
+        if path not in taken:
+            _count(copied, file)
+    return [file for file, content in pairs if content is None]
+
+
+def _count(copied: Copied, file: OutputFile) -> None:
+    copied.files, copied.bytes = copied.files + 1, copied.bytes + file.size
 
 
 def send(there: NodeAccess, source: Path, target: str, moved: Moved) -> Copied:

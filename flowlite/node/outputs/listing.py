@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..system.byte_sizes import human_size
-from . import patterns
+from . import contents, patterns
 
 MOST_FILES = 100_000
 """Most files that are collected from one node; a task that writes more needs a volume, or an archive."""
@@ -253,12 +253,15 @@ def main() -> int:
     """The subcommand `outputs`: reads {"home", "patterns" or "path"}; prints the result of `outputs` or `everything`.
 
     A relative path starts in the working directory of the workers. With "look" it only prints the resolved path and
-    whether it is a directory: {"path", "directory"}.
+    whether it is a directory: {"path", "directory"}. With "read" it prints files (`contents.py`).
 
     The result is printed as lines of JSON, so that no reader needs to hold it as one document: first everything but
     files and links, then each file, then each link.
     """
     asked: Mapping[str, Any] = json.loads(sys.stdin.buffer.read())
+    if "read" in asked:
+        contents.write(str(asked["root"]), list(asked["read"]), sys.stdout.buffer)
+        return 0
     home = str(asked["home"])
     try:
         workdir = _workdir(home)

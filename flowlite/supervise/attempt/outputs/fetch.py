@@ -1,9 +1,9 @@
 """Fetches the outputs of one attempt before its nodes are given back.
 
-Every node lists its files, which are then fetched one by one, each completely or not at all. Files that an earlier try
-or supervisor has fetched are skipped. Nodes that share a directory, such as those on one machine, are fetched once,
-from the lowest rank. If every rank ended well, a node that does not answer is waited for as long as for results
-(`attempt/unfetched.py`), else only briefly. Time in which data arrives does not count.
+Every node lists its files, which are then fetched, small ones in packs and large ones one by one, each completely or
+not at all. Files that an earlier try or supervisor has fetched are skipped. Nodes that share a directory, such as those
+on one machine, are fetched once, from the lowest rank. If every rank ended well, a node that does not answer is waited
+for as long as for results (`attempt/unfetched.py`), else only briefly. Time in which data arrives does not count.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from flowlite.connect import fetching
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.system.byte_sizes import human_size
 from flowlite.supervise.attempt.node_handle import Node
+from flowlite.supervise.attempt.outputs import packs
 from flowlite.supervise.attempt.outputs.landing import Landing, Taken
 from flowlite.supervise.attempt.outputs.manifest import OutputFile, OutputManifest, ask
 from flowlite.supervise.attempt.reachability import GivenUp, Lost, Reachability
@@ -243,16 +244,47 @@ class Fetch:
         manifest = self._manifests[node.rank]
         below = f"node{node.rank}/" if len(self._nodes) > 1 else ""
         self._files[node.rank] = self._bytes[node.rank] = 0
-        for file in manifest.files:
-            come = self._bytes[node.rank]
-            if self._one(node, f"{below}{file.path}", file):
-                self._files[node.rank] += 1
-                self._bytes[node.rank] = come + file.size
+        for group in packs.groups([f for f in manifest.files if self._is_lacking(node, below, f)]):
+            for file in group if len(group) == 1 else self._pack(node, below, group):
+                come = self._bytes[node.rank]
+                if self._one(node, f"{below}{file.path}", file):
+                    self._has(node, file.size, come)
         for path, target in manifest.links:
             try:
                 self._landing.link(f"{below}{path}", target)
             except Taken:
                 self._note_taken(f"{below}{path}")
+
+    def _is_lacking(self, node: Node, below: str, file: OutputFile) -> bool:
+        """Whether a file has to be fetched. If not, it is counted as fetched."""
+        if not self._landing.has(f"{below}{file.path}", file):
+            return True
+        self._has(node, file.size, self._bytes[node.rank])
+        return False
+
+    def _has(self, node: Node, size: int, before: int) -> None:
+        self._files[node.rank] += 1
+        self._bytes[node.rank] = before + size
+
+    def _pack(self, node: Node, below: str, group: Sequence[OutputFile]) -> list[OutputFile]:
+        """Fetches small files in one request. Returns those that have changed, to be fetched one by one."""
+        program = (node.settings.python, "-I", "-S", node.agent)
+        contents = packs.fetch(node.connection, program, self._manifests[node.rank].root, group)
+        if self._stop.is_set():
+            raise NodeUnreachable("it was not waited for any more")
+        self._moved = time.monotonic()
+        come = [
+            (f"{below}{file.path}", file, content)
+            for file, content in zip(group, contents, strict=True)
+            if content is not None
+        ]
+        taken = set(self._landing.take_all(come))
+        for path, file, _ in come:
+            if path in taken:
+                self._note_taken(path)
+            else:
+                self._has(node, file.size, self._bytes[node.rank])
+        return [file for file, content in zip(group, contents, strict=True) if content is None]
 
     def _one(self, node: Node, path: str, file: OutputFile) -> bool:
         """Fetches one file. False if the node does not have it any more, or if its path here is taken."""

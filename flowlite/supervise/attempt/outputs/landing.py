@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 from flowlite.supervise.attempt.outputs.manifest import OutputFile
 
 _INCOMING = ".incoming"
+# Files that are synced to disk at a time.
+_SYNCS = 16
 
 
 class Taken(Exception):
@@ -53,14 +56,56 @@ class Landing:
         """
         if self.has(path, file):
             return
-        target, staged = self.root / path, self._incoming / path
+        staged = self._stage(path)
+        fetch(staged)
+        self._dress(staged, file)
+        _sync(staged)
+        self._name(path, staged)
+
+    def take_all(self, contents: Sequence[tuple[str, OutputFile, bytes]]) -> list[str]:
+        """Writes small files, each to its relative path. Returns the paths that another file has.
+
+        Raises OSError.
+        """
+        taken = []
+        staged: list[tuple[str, Path]] = []
+        for path, file, content in contents:
+            if self.has(path, file):
+                continue
+            try:
+                place = self._stage(path)
+            except Taken:
+                taken.append(path)
+                continue
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            place.write_bytes(content)
+            staged.append((path, place))
+            self._dress(place, file)
+        # File systems write what is synced at the same time together.
+        with ThreadPoolExecutor(_SYNCS) as syncs:
+            list(syncs.map(_sync, [place for _, place in staged]))
+        for path, place in staged:
+            try:
+                self._name(path, place)
+            except Taken:
+                taken.append(path)
+        return taken
+
+    def _stage(self, path: str) -> Path:
+        """Returns the path to write a file to at first. Raises Taken if another file has its name."""
+        target = self.root / path
         if os.path.lexists(target):
             raise Taken(path)
         self._make_parents(target)
-        fetch(staged)
+        return self._incoming / path
+
+    def _dress(self, staged: Path, file: OutputFile) -> None:
         os.chmod(staged, self._modes[file.program])
         os.utime(staged, ns=(file.modified_ns, file.modified_ns))
-        _sync(staged)
+
+    def _name(self, path: str, staged: Path) -> None:
+        """Gives a complete file its name. Raises Taken."""
+        target = self.root / path
         try:
             os.link(staged, target, follow_symlinks=False)
         except FileExistsError:

@@ -1,0 +1,145 @@
+"""Small files of a node come many at a time, and nothing else arrives under their names."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlite.api import node_files
+from flowlite.api.node_access import NodeAccess
+from flowlite.connect.base import Completed
+from flowlite.connect.local import LocalConnection
+from flowlite.supervise.attempt.outputs import packs
+from flowlite.supervise.attempt.outputs.landing import Landing
+from flowlite.supervise.attempt.outputs.manifest import OutputFile
+
+PROGRAM = (sys.executable, "-m", "flowlite.node")
+
+
+class Counting(LocalConnection):
+    """Counts what is asked of the node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commands = 0
+        self.reads: list[str] = []
+
+    def run(
+        self, argv: Sequence[str], *, input: bytes | None = None, timeout: float | None = None
+    ) -> Completed:
+        self.commands += 1
+        return super().run(argv, input=input, timeout=timeout)
+
+    def read(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        self.reads.append(path)
+        return super().read(path, offset)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """900 small files with all sorts of contents, and one large one."""
+    root = tmp_path / "there"
+    for number in range(900):
+        path = root / f"d{number % 7}" / f"f{number}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(os.urandom(number * 3) + b"\n{}\n" * (number % 5))
+    (root / "large").write_bytes(os.urandom(packs.PACKED_BELOW + 5))
+    (root / "program").write_bytes(b"#!/bin/sh\n")
+    (root / "program").chmod(0o755)
+    return root
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def test_nine_hundred_files_take_one_request(source: Path, tmp_path: Path) -> None:
+    connection = Counting()
+    there = NodeAccess(connection, False, (), str(tmp_path), PROGRAM)
+    found = node_files.files_at(there, str(source))
+    here, moved = tmp_path / "here", [0]
+
+    def add(count: int) -> None:
+        moved[0] += count
+
+    copied = node_files.bring(there, found, Landing(here), add)
+    assert contents(here) == contents(source)
+    assert os.access(here / "program", os.X_OK)
+    assert not os.access(here / "d0" / "f0", os.X_OK)
+    assert (copied.files, copied.bytes, moved[0]) == (902, found.size, found.size)
+    # The list, and one pack.
+    assert (connection.commands, connection.reads) == (2, [str(source / "large")])
+    # Again, nothing is sent.
+    assert node_files.bring(there, found, Landing(here), add).files == 902
+    assert connection.commands == 2
+
+
+def test_files_that_changed_meanwhile(source: Path, tmp_path: Path) -> None:
+    there = NodeAccess(Counting(), False, (), str(tmp_path), PROGRAM)
+    found = node_files.files_at(there, str(source / "d0"))
+    (source / "d0" / "f0").unlink()
+    os.mkfifo(source / "d0" / "f0")
+    (source / "d0" / "f7").unlink()
+    (source / "d0" / "f7").symlink_to("/etc/hostname")
+    (source / "d0" / "f14").write_bytes(bytes(2 << 20))
+    group = list(found.files)
+    got = packs.fetch(there.connection, PROGRAM, found.root, group)
+    lacking = {file.path for file, each in zip(group, got, strict=True) if each is None}
+    assert lacking == {"f0", "f7", "f14"}
+
+
+def test_what_is_here_under_the_name_stays(source: Path, tmp_path: Path) -> None:
+    there = NodeAccess(Counting(), False, (), str(tmp_path), PROGRAM)
+    found = node_files.files_at(there, str(source / "d1"))
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "f1").write_text("mine")
+    copied = node_files.bring(there, found, Landing(here), lambda _: None)
+    assert copied.taken == ["f1"]
+    assert (here / "f1").read_text() == "mine"
+    assert copied.files == len(found.files) - 1
+    assert len(contents(here / ".incoming")) == 0
+
+
+FILES = st.lists(st.binary(max_size=40), max_size=8)
+
+
+@given(FILES)
+def test_a_pack_is_split_as_it_was_made(given: list[bytes]) -> None:
+    files = [OutputFile(f"f{n}", len(each), 0, False) for n, each in enumerate(given)]
+    answer = b"".join(json.dumps({"size": len(e)}).encode() + b"\n" + e for e in given)
+    assert packs.parse(answer, files) == given
+
+
+@given(st.binary(max_size=200), st.integers(1, 4))
+def test_noise_is_refused_or_has_the_listed_sizes(noise: bytes, count: int) -> None:
+    files = [OutputFile(f"f{n}", 3, 0, False) for n in range(count)]
+    try:
+        found = packs.parse(noise, files)
+    except (ValueError, TypeError, KeyError):
+        return
+    assert all(each is None or len(each) == 3 for each in found)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b'{"size": 4}\nabc', b'{"size": -1}\n', b'{"size": 3}\nabcd', b"[]\n", b"3\n"]
+)
+def test_what_no_agent_says_is_refused(answer: bytes) -> None:
+    with pytest.raises((ValueError, TypeError, KeyError)):
+        packs.parse(answer, [OutputFile("f", 3, 0, False)])
+
+
+def test_large_files_stay_alone() -> None:
+    sizes = [10, packs.PACKED_BELOW, 20, *[900_000] * 6]
+    files = [OutputFile(str(n), size, 0, False) for n, size in enumerate(sizes)]
+    found = list(packs.groups(files))
+    assert sorted(f.path for group in found for f in group) == [f.path for f in files]
+    assert [files[1]] in found
+    assert all(sum(f.size for f in group) <= 4 << 20 for group in found)
