@@ -1,7 +1,7 @@
 """Reads the logs of a task: the output of its workers, from files, as labelled lines.
 
 The supervisor writes each stream of each worker, byte for byte, to `logs/a<attempt>.n<node>.r<rank>.<out|err>`, and
-beside it an index of `<Qd` records (byte offset, Unix time): "bytes from this offset on were seen at this time".
+beside it an index of the times at which they were seen (`log_files.py`).
 Readers use only these files. Any number of them can follow the same files, and each can report its `position` and be
 restarted from there. Control characters are removed for display only; the files keep the original bytes.
 """
@@ -23,8 +23,9 @@ from typing import NamedTuple
 
 from flowlite import terminal
 from flowlite.errors import ConfigError
+from flowlite.output.log_files import Stream
 from flowlite.output.redact import Mask
-from flowlite.output.stream_file import LONG_PENDING, Piece, Stream, StreamReader, list_streams
+from flowlite.output.stream_file import LONG_PENDING, Piece, StreamReader, list_streams
 
 # The shortest and the longest pause between two checks of the files of a running task, in seconds.
 SHORTEST_PAUSE = 0.005

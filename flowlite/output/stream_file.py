@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
-import struct
 import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
+from flowlite.output.log_files import INDEX_RECORD, KINDS, Stream, index_of
 from flowlite.terminal import clean_line, without_colours
-
-INDEX_RECORD = struct.Struct("<Qd")
-_NAME = re.compile(r"a(\d+)\.n(\d+)\.r(\d+)\.(out|err|setup)")
 
 # Unfinished lines are shortened to their last state when they reach this size. Only progress bars usually do.
 LONG_PENDING = 64 << 10
@@ -27,7 +22,6 @@ MOST_LINES = 1 << 15
 
 # The most index records that are held. Of a longer index, every second record is left out, repeatedly.
 _MOST_RECORDS = 1 << 21
-_KINDS = ("setup", "out", "err")
 _INDEX_BLOCK = 1 << 20
 # Clocks of nodes may be wrong. Times outside of these bounds cannot be formatted.
 _EARLIEST, _LATEST = 0.0, 1e11
@@ -41,35 +35,20 @@ _BEYOND_ASCII = (
 )
 
 
-class Stream(NamedTuple):
-    """Identifies a stream of a worker. `kind` is "out", "err", or "setup" for a node's `setup=`."""
-
-    attempt: int
-    node: int
-    rank: int
-    kind: str
-
-    @property
-    def file(self) -> str:
-        """Name of its file."""
-        return f"a{self.attempt}.n{self.node}.r{self.rank}.{self.kind}"
-
-
 def list_streams(directory: Path, node: int | None, rank: int | None) -> list[tuple[Stream, int]]:
     """The streams in a directory with their current sizes, sorted by attempt, node, rank and kind."""
     found = []
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
-                name = _NAME.fullmatch(entry.name)
-                if name is None:
+                stream = Stream.of_file(entry.name)
+                if stream is None:
                     continue
-                stream = Stream(int(name[1]), int(name[2]), int(name[3]), name[4])
                 if (node is None or stream.node == node) and (rank is None or stream.rank == rank):
                     found.append((stream, entry.stat().st_size))
     except FileNotFoundError:
         return []
-    found.sort(key=lambda item: (*item[0][:3], _KINDS.index(item[0].kind)))
+    found.sort(key=lambda item: (*item[0][:3], KINDS.index(item[0].kind)))
     return found
 
 
@@ -297,7 +276,7 @@ class StreamReader:
             taken = cut
 
     def _load_index(self) -> None:
-        path = Path(f"{self._path}.idx")
+        path = index_of(self._path)
         try:
             size = path.stat().st_size
         except FileNotFoundError:

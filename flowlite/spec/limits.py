@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from flowlite.spec.base import Spec
+from flowlite.spec.retry_policy import RetryPolicy
 
 Priority = Literal["low", "med", "high"]
 Positive = Annotated[float, Field(gt=0)]
@@ -26,14 +27,14 @@ class Retries(Spec):
     positional: ClassVar[tuple[str, ...]] = ("max_retries",)
 
     max_retries: Annotated[int, Field(ge=0, le=1000)]
-    delay: NotNegative = 0.0
-    backoff: Annotated[float, Field(ge=1, le=100)] = 2.0
-    max_delay: NotNegative = 300.0
+    delay: NotNegative = RetryPolicy.delay
+    backoff: Annotated[float, Field(ge=1, le=100)] = RetryPolicy.backoff
+    max_delay: NotNegative = RetryPolicy.max_delay
 
     @property
-    def longest_pause(self) -> float:
-        """The longest time in seconds between two attempts, when nothing of the task runs on its nodes."""
-        return float(self.max_delay) if self.max_retries and self.delay else 0.0
+    def policy(self) -> RetryPolicy:
+        """The same values as the supervisor uses them."""
+        return RetryPolicy(self.max_retries, self.delay, self.backoff, self.max_delay)
 
     if TYPE_CHECKING:
 

@@ -108,7 +108,7 @@ class Planner:
                 "placement_group": _placement_group(self.settings, wanted),
                 "volumes": [dict(each) for each in volumes.volumes] if volumes else [],
                 "workdir": config.directory_on_node,
-                "lease": lease_seconds(config.retries.longest_pause, self.settings.lease),
+                "lease": lease_seconds(config.retries.policy.longest_pause, self.settings.lease),
                 "name": config.name or "",
                 "reservation_ends": reserved.ends if reserved else None,
                 **python_request.plan_options(config),

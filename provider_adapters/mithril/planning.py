@@ -118,7 +118,7 @@ def make_plan(
             **python_request.plan_options(config),
             "container": {"image": config.image} if config.image else None,
             "workdir": config.directory_on_node,
-            "retry_pause": config.retries.longest_pause,
+            "retry_pause": config.retries.policy.longest_pause,
         },
     )
 

@@ -59,7 +59,7 @@ def make_plan(config: TaskConfig, settings: ProviderSettings, memory: Memory) ->
             "pool": pool.name,
             "hosts": [host.to_json() for host in pool.hosts],
             "wanted": wanted,
-            "ttl": LEASE_SECONDS + config.retries.longest_pause,
+            "ttl": LEASE_SECONDS + config.retries.policy.longest_pause,
             "workdir": config.directory_on_node,
             **python_request.plan_options(config),
             "container": {"image": config.image} if config.image else None,

@@ -178,3 +178,38 @@ def test_what_comes_later_is_on_disk_before_the_node_forgets_it(
     assert fetch.is_here, fetch.problem
     assert done[-1] == "forget"
     assert set(HERE) <= set(done)
+
+
+def test_the_cause_outlives_a_supervisor_whatever_words_are_in_it(flow_home: Path) -> None:
+    """What is added to a reason for a time is a value, and is found in no text."""
+    cause = "first failure: node 0, rank 0: its nodes are not gone yet: waiting for what is not here yet: 1"
+    store = Store(flow_home / "state.db")
+    store.create_task(task("t1", state="running", attempt=1, roster=["i-0"]))
+    lease = store.acquire_lease("t1", process_identity.owner(), 600)
+    assert lease is not None
+
+    def journal() -> Journal:
+        return Journal(store, lease, store.get_task("t1"))
+
+    first = journal()
+    first.gang_event(
+        {"kind": "fencing", "text": "the nodes cannot be reached since noon, says rank 3"}
+    )
+    first.gang_event({"kind": "cut_off", "since": 1e9})
+    assert "cannot be reached since" in journal().record.reason
+    journal().gang_event({"kind": "cut_off", "since": None})
+    assert store.get_task("t1").reason == "the nodes cannot be reached since noon, says rank 3"
+    second = journal()
+    second.gang_event({"kind": "cut_off", "since": None})
+    assert store.get_task("t1").reason == "the nodes cannot be reached since noon, says rank 3"
+    second.step(TaskEvent.FAILURE, why=cause, outcome="failed")
+    second.not_gone("EC2 does not answer", 5)
+    third = journal()
+    assert third.record.reason == (
+        f"{cause}; its nodes are not gone yet: EC2 does not answer, next try in 5 s"
+    )
+    assert third.last_reason() == cause
+    third.gang_event({"kind": "collecting", "text": "results (4 kB)"})
+    third.cancelling()
+    assert journal().last_reason() == cause
+    assert store.get_task("t1").reason == f"{cause}; the cancellation came after its end"

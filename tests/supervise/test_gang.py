@@ -267,7 +267,8 @@ def test_the_report_of_the_leader_counts() -> None:
     assert (end.outcome, told) == ("done", [])
     bad = {
         "outcome": "failed",
-        "reason": "first failure: node 1, rank 1: x",
+        "reason": "i-rank 0 says so",
+        "first_failure": body(1, 1, code=9),
         "workers": [body(0, 0, code=1)],
     }
     member = {"outcome": "failed", "reason": "", "workers": [body(1, 1, code=9, ended=99.0)]}

@@ -13,11 +13,12 @@ import pytest
 
 from flowlite.errors import StoreError
 from flowlite.provider import Plan
+from flowlite.spec.retry_policy import RetryPolicy
 from flowlite.state.store import LeaseHolder, Store
 from flowlite.supervise.money.cost import cost_of, rate_of
 from flowlite.supervise.process import launch
 from flowlite.supervise.record import process_identity
-from flowlite.supervise.record.task_view import Retries, TaskView
+from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.record.wording import duration, first_failure, how_it_ended
 from tests.gangs import let_go, shell, submit, waiting
 from tests.helpers import eventually, process_alive
@@ -163,10 +164,10 @@ def test_lease_holders_are_cheap_to_list(flow_home: Path) -> None:
 
 
 def test_pauses_between_attempts() -> None:
-    retries = Retries(9, delay=2.0, backoff=3.0, max_delay=50.0)
+    retries = RetryPolicy(9, delay=2.0, backoff=3.0, max_delay=50.0)
     assert [retries.delay_before(n) for n in range(1, 6)] == [2.0, 6.0, 18.0, 50.0, 50.0]
     assert retries.delay_before(10_000) == 50.0
-    assert Retries(3).delay_before(2) == 0.0
+    assert RetryPolicy(3).delay_before(2) == 0.0
 
 
 def test_a_configuration_as_the_supervisor_reads_it() -> None:
@@ -180,9 +181,9 @@ def test_a_configuration_as_the_supervisor_reads_it() -> None:
     }
     asked = TaskView.of(task("t1", plan=plan, config=config))
     assert (asked.workers_per_node, asked.processes_per_node) == (1, 8)
-    assert asked.retries == Retries(3, 1.0)
+    assert asked.retries == RetryPolicy(3, 1.0)
     assert (asked.grace, asked.environment, asked.nodes) == (2.5, {"A": "b"}, 2)
-    assert TaskView.of(task("t1", plan=plan, config={})).retries == Retries(0)
+    assert TaskView.of(task("t1", plan=plan, config={})).retries == RetryPolicy(0)
 
 
 def test_money() -> None:

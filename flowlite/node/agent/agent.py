@@ -555,7 +555,9 @@ class Agent:
         if not self._paths.of_next_attempt.exists():
             # There may be no later clean-up. A further attempt is sent secrets of its own.
             secret_files.forget(str(self._paths.home))
-        report = {"outcome": outcome, "reason": reason, "workers": self._bodies}
+        report: dict[str, Any] = {"outcome": outcome, "reason": reason, "workers": self._bodies}
+        if self._server is not None:
+            report["first_failure"] = self._server.first_failure
         write_atomically(self._paths.report, json.dumps(report))
         log.info("ended: %s %s", outcome, reason)
 

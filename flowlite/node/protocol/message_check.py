@@ -162,7 +162,12 @@ FILES: dict[str, Shape] = {
     "env.json": fields({}, {"reaper": maybe(_PROCESS)}),
     "report.json": fields(
         {},
-        {"outcome": maybe(text), "reason": maybe(text), "workers": listing(_WORKER)},
+        {
+            "outcome": maybe(text),
+            "reason": maybe(text),
+            "first_failure": maybe(_WORKER),
+            "workers": listing(_WORKER),
+        },
     ),
 }
 """The files that an agent leaves in the directory of its attempt for the supervisor."""

@@ -39,6 +39,7 @@ class Rendezvous:
         phase: The phase of the gang (`messages.PHASES`).
         outcome: How the gang ends (`messages.OUTCOMES`), from the moment it begins to stop; None before.
         reason: One line for users that goes with the outcome.
+        first_failure: The report of the worker whose failure stopped the gang; None if none did.
     """
 
     def __init__(self, settings: GangSettings, now: Moment, volume_token: str = "") -> None:
@@ -51,7 +52,7 @@ class Rendezvous:
         self._since = now.steady
         self._heartbeat = Heartbeat(settings, now.steady)
         self._worker_exits = WorkerExits(settings)
-        self._first: dict[str, Any] | None = None
+        self.first_failure: dict[str, Any] | None = None
         self._linger = Linger(settings, self._outbox, self._members, self._session)
         self._stop_coordinator = StopCoordinator(
             settings, self._outbox, self._members, self._session, self._stop
@@ -268,7 +269,7 @@ class Rendezvous:
             return
         self._session.record("worker", now, **body)
         if self.phase == m.RUNNING and self._worker_exits.first is not None:
-            self._first = body
+            self.first_failure = body
             self._session.record(
                 "first_failure", now, **{**body, "reason": self._worker_exits.reason}
             )
@@ -343,7 +344,7 @@ class Rendezvous:
             now,
             outcome=outcome,
             reason=reason,
-            first_failure=self._first,
+            first_failure=self.first_failure,
             missing=[member.instance for member in self._members if not member.joined],
             unstopped=[
                 s.instance for s in self._members if s.joined and not s.stopped and not done

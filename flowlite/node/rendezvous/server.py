@@ -15,8 +15,8 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from ..protocol.channel import Channel
 from ..protocol.framing import Frame, ServerSession, WireError, encode
@@ -106,6 +106,11 @@ class RendezvousServer:
     def reason(self) -> str:
         """One line for users that goes with the outcome."""
         return self._machine.reason if self._machine else ""
+
+    @property
+    def first_failure(self) -> Mapping[str, Any] | None:
+        """The report of the worker whose failure stopped the gang; None if none did."""
+        return self._machine.first_failure if self._machine else None
 
     @property
     def phase(self) -> str:

@@ -7,15 +7,14 @@ crash, the length of the file says where to go on. Chunks are not synced to disk
 from __future__ import annotations
 
 import os
-import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
 
+from flowlite.output.log_files import INDEX_RECORD, Stream, index_of
 from flowlite.supervise.record.paths import TaskPaths
 
-_RECORD = struct.Struct("<Qd")
 _MOST_OPEN = 256
 LOGS = ("out", "err", "setup")
 
@@ -74,12 +73,11 @@ class Collector:
 
     def _found(self) -> dict[tuple[int, str], int]:
         found = {}
-        prefix = f"a{self._attempt}.n"
         with os.scandir(self._paths.logs) as entries:
             for entry in entries:
-                parts = entry.name.split(".")
-                if entry.name.startswith(prefix) and len(parts) == 4 and parts[3] in LOGS:
-                    found[int(parts[2][1:]), parts[3]] = entry.stat().st_size
+                stream = Stream.of_file(entry.name)
+                if stream is not None and stream.attempt == self._attempt:
+                    found[stream.rank, stream.kind] = entry.stat().st_size
         return found
 
     def _stream(self, rank: int, node: int, stream: str) -> _Stream:
@@ -101,7 +99,7 @@ class _Stream:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self._data = os.open(path, flags, 0o600)
         try:
-            self._index = os.open(f"{path}.idx", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            self._index = os.open(index_of(path), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError:
             os.close(self._data)
             raise
@@ -112,7 +110,7 @@ class _Stream:
         # The index is written first, so that no reader sees bytes without their time. After a crash in between, the
         # record applies to the bytes that come instead.
         if self._indexed != offset:
-            _write(self._index, memoryview(_RECORD.pack(offset, at)))
+            _write(self._index, memoryview(INDEX_RECORD.pack(offset, at)))
             self._indexed = offset
         try:
             _write(self._data, data)
@@ -126,12 +124,14 @@ class _Stream:
 
     def _last_indexed(self) -> int:
         size = os.fstat(self._index).st_size
-        if size % _RECORD.size:
-            size -= size % _RECORD.size
+        if size % INDEX_RECORD.size:
+            size -= size % INDEX_RECORD.size
             os.ftruncate(self._index, size)
         if size == 0:
             return -1
-        last: int = _RECORD.unpack(os.pread(self._index, _RECORD.size, size - _RECORD.size))[0]
+        last: int = INDEX_RECORD.unpack(
+            os.pread(self._index, INDEX_RECORD.size, size - INDEX_RECORD.size)
+        )[0]
         return last
 
 

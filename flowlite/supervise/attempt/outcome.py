@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -94,7 +93,8 @@ def end_by_reports(
         outcome = None
     bad = [body for body in workers.values() if wording.failed_by_itself(body)]
     if outcome == messages.FAILED or (outcome is None and bad and stop is None):
-        return _failed(bad, workers, reason, tell)
+        first = leader.get("first_failure") if outcome == messages.FAILED else None
+        return _failed(first["rank"] if first else None, bad, workers, reason, tell)
     if outcome in messages.OUTCOMES:
         return End(str(outcome), reason, workers)
     if stop is not None:
@@ -111,14 +111,14 @@ def ended_whole(workers: Mapping[int, Mapping[str, Any]], world_size: int) -> bo
 
 
 def _failed(
+    named: int | None,
     bad: list[dict[str, Any]],
     workers: dict[int, dict[str, Any]],
     reason: str,
     tell: Callable[[dict[str, Any]], None],
 ) -> End:
-    # The leader names the rank that failed first. Without it, the clocks of several machines have to be compared.
-    named = re.search(r"rank (\d+)", reason)
-    first = workers.get(int(named[1])) if named else None
+    # The leader knows which rank failed first. Without it, the clocks of several machines have to be compared.
+    first = None if named is None else workers.get(named)
     if first is None:
         first = min(bad, key=lambda body: float(body.get("ended") or 0), default=None)
     for body in bad:

@@ -26,9 +26,7 @@ _KEPT = frozenset(
 # Shortest time between two records of progress, and of waiting. Each write wakes every process that watches a task.
 _PROGRESS_EVERY = 1.0
 _WAITING_EVERY = 5.0
-_SILENCE = "cannot be reached since"
-_NOT_GONE = "its nodes are not gone yet: "
-_COLLECTING = "waiting for what is not here yet: "
+_SILENCE = "silence"
 _TOO_LATE = "the cancellation came after its end"
 _LONGEST_REASON = 300
 # Failure reports kept in the history of one attempt. Thousands of ranks may fail at the same time.
@@ -59,10 +57,12 @@ class Journal:
         self._failures: list[dict[str, Any]] = []
         self._first = ""
         self._progress_at = clock.monotonic()
-        self._silent, self._before_silence = False, ""
+        self._silent = False
         self._waiting_at, self._waits_for = 0.0, ""
         self._cancelling = False
-        past = store.events(record.id) if record.attempt else ()
+        # The reason without what was added to it for a time, and the kind of that addition.
+        self._cause, self._addition = record.reason, ""
+        past = store.events(record.id) if record.state != State.PENDING else ()
         # Attempts whose ranks have started, even if they failed afterwards.
         self._started = {
             event.data.get("attempt")
@@ -70,6 +70,10 @@ class Journal:
             if event.data.get("happening") == TaskEvent.GO.value
         }
         self._seen = {_mark(event.kind, event.data.get("attempt"), event.data) for event in past}
+        latest = next((each for each in reversed(past) if "happening" in each.data), None)
+        if latest is not None and "cause" in latest.data:
+            self._cause = str(latest.data["cause"])
+            self._addition = str(latest.data["addition"])
         self._room = _MOST_KEPT - sum(_size(event.text, event.data) for event in past)
 
     def _mask(self, text: str) -> str:
@@ -95,6 +99,8 @@ class Journal:
         outcome: str | None = None,
         instances: Sequence[InstanceRecord] = (),
         settled: Mapping[str, str] | None = None,
+        cause: str | None = None,
+        addition: str = "",
         **words: Any,
     ) -> None:
         """Records an event, the state that follows, and everything that belongs to it, in one transaction.
@@ -104,6 +110,8 @@ class Journal:
             outcome: How the task ends, once that is decided.
             instances: As for `Store.transition`.
             settled: As for `Store.transition`.
+            cause: The reason without what it has for a time only; None if it has no such addition.
+            addition: The kind of that addition.
             words: Values for the wording of the reason. Those named like a field of the task are stored in that field.
 
         Raises:
@@ -117,16 +125,25 @@ class Journal:
         following = lifecycle.step(self.record.state, happening, **words)
         reason = messages.shorten(self._mask(following.reason))
         changes |= {"state": following.state.value, "reason": reason}
+        data = {
+            "happening": happening.value,
+            "attempt": changes.get("attempt", self.record.attempt),
+        }
+        if cause is not None:
+            cause = messages.shorten(self._mask(cause))
+            data |= {"cause": cause, "addition": addition}
         self._store.transition(
             self._lease,
             following.state.value,
             reason,
-            {"happening": happening.value, "attempt": changes.get("attempt", self.record.attempt)},
+            data,
             instances=instances,
             settled=settled,
             **changes,
         )
         self.record = dataclasses.replace(self.record, **changes)
+        self._cause = reason if cause is None else cause
+        self._addition = addition
         if happening is not TaskEvent.WAIT:
             self._waits_for = ""
         if happening is TaskEvent.GO:
@@ -173,26 +190,34 @@ class Journal:
         if state is State.PROVISIONING:
             self.step(TaskEvent.WAIT, why="cancelled; waits for the provider's answer")
         elif state is State.STOPPING and self.record.outcome:
-            why = "; ".join(filter(None, (self.last_reason(), _TOO_LATE)))
-            self.step(TaskEvent.PROGRESS, why=why)
+            self._add("too late", _TOO_LATE)
         elif (state, TaskEvent.PROGRESS) in lifecycle.TABLE:
-            self.step(TaskEvent.PROGRESS, why=f"cancelled; until then: {self.record.reason}")
+            before = "cancelled; until then: "
+            self.step(
+                TaskEvent.PROGRESS,
+                why=f"{before}{self.record.reason}",
+                cause=f"{before}{self._cause}",
+                addition=self._addition,
+            )
 
     def not_gone(self, what: str, pause: float) -> None:
         """Adds to the reason that the nodes cannot be ended, or are still listed."""
         first = what.strip().splitlines()[0] if what.strip() else "no answer"
-        told = f"{_NOT_GONE}{first[:_LONGEST_REASON]}, next try in {wording.duration(pause)}"
-        why = "; ".join(filter(None, (self.last_reason(), told)))
-        # This may go on for days, so an unchanged reason is not written again.
-        if self._mask(why) != self.record.reason:
-            self.step(TaskEvent.PROGRESS, why=why)
+        told = f"{first[:_LONGEST_REASON]}, next try in {wording.duration(pause)}"
+        self._add("not gone", f"its nodes are not gone yet: {told}")
 
     def last_reason(self) -> str:
         """Returns why the task ends, without the parts about its nodes, collecting or a late cancellation."""
-        before = self.record.reason
-        for mark in (_NOT_GONE, _COLLECTING, _TOO_LATE):
-            before = before.partition(mark)[0]
-        return before.removesuffix("; ")
+        return self._cause
+
+    def _add(self, addition: str, text: str) -> None:
+        """Adds a text to the reason, in place of an earlier addition."""
+        why = "; ".join(filter(None, (self._cause, text)))
+        # Nodes that are not gone may be told of for days, so an unchanged reason is not written again.
+        if (State(self.record.state), TaskEvent.PROGRESS) not in lifecycle.TABLE:
+            return
+        if messages.shorten(self._mask(why)) != self.record.reason:
+            self.step(TaskEvent.PROGRESS, why=why, cause=self._cause, addition=addition)
 
     # Events of the gang
 
@@ -272,32 +297,27 @@ class Journal:
 
         Otherwise users would take the last state that was heard for the present one.
         """
+        self._silent = since is not None
         if since is None:
-            self._silent = False
-            if _SILENCE in self.record.reason:
-                self._tell(self._before_silence)
+            if self._addition == _SILENCE:
+                self._tell(self._cause)
             return
-        self._silent, self._before_silence = True, self._calm_reason()
         at = time.strftime("%H:%M:%S", time.localtime(since))
         who = "the node" if len(self.record.roster) == 1 else "the nodes"
-        self._tell(
-            f"{who} {_SILENCE} {at}; nothing was stopped, and logs go on where they were when the network is back"
-        )
+        if (State(self.record.state), TaskEvent.PROGRESS) in lifecycle.TABLE:
+            self.step(
+                TaskEvent.PROGRESS,
+                why=f"{who} cannot be reached since {at}; nothing was stopped, and logs go on where they were when the "
+                "network is back",
+                cause=self._cause,
+                addition=_SILENCE,
+            )
 
     def _collecting(self, text: str) -> None:
         """Records that the ranks have ended and that some of their files are still being fetched."""
         if self.record.state in (State.STARTING, State.RUNNING):
             self.step(TaskEvent.DONE)
-        self._tell("; ".join(filter(None, (self.last_reason(), f"{_COLLECTING}{text}"))))
-
-    def _calm_reason(self) -> str:
-        """Returns the reason before nodes could not be reached.
-
-        After a take-over, the recorded reason may say that they cannot.
-        """
-        if _SILENCE not in self.record.reason:
-            return self.record.reason
-        return "all ranks started" if self.record.state == State.RUNNING else "they answer again"
+        self._add("collecting", f"waiting for what is not here yet: {text}")
 
     def _tell(self, text: str) -> None:
         """Changes the reason without changing the state."""

@@ -224,7 +224,7 @@ class Supervisor:
         elif state == State.STOPPING and self._record.outcome:
             await self._finish()
         elif self._record.attempt == 0:
-            self._conclude("failed", self._record.reason)
+            self._conclude("failed", self._journal.last_reason())
         else:
             await self._run_attempt()
 
@@ -274,7 +274,7 @@ class Supervisor:
 
     async def _launch_again(self, refused: LaunchRefused) -> None:
         """Launches again after a launch that failed, if a retry is left and another launch may succeed."""
-        used, most = self._record.retries_used + 1, self._asked.retries.most
+        used, most = self._record.retries_used + 1, self._asked.retries.max_retries
         over = used > most or self._limits.spent(self._instances())
         if not refused.again or over or self._cancelled.is_set():
             self._conclude("failed", str(refused))
@@ -463,7 +463,9 @@ class Supervisor:
             return False
         if end.outcome == messages.PREEMPTED:
             return True
-        return end.outcome in _RETRIED and self._record.retries_used < self._asked.retries.most
+        return (
+            end.outcome in _RETRIED and self._record.retries_used < self._asked.retries.max_retries
+        )
 
     async def _retry(self, attempt: Attempt, end: End) -> None:
         """Makes sure that nothing of the old attempt runs any more, then begins a new one."""
@@ -485,7 +487,7 @@ class Supervisor:
             self._capped = True
             await self._end_with(attempt, end, "failed", spent)
             return
-        of = f" of {self._asked.retries.most + 1}" if counts else ""
+        of = f" of {self._asked.retries.max_retries + 1}" if counts else ""
         why = f"attempt {self._record.attempt + 1}{of} after {end.reason}"
         self._journal.step(TaskEvent.RETRY, why=why, retries_used=used)
 

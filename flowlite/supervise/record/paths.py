@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flowlite.output.log_files import Stream
 from flowlite.settings.private_files import make_durable
 from flowlite.settings.private_files import write_private as write_private
 
@@ -101,8 +102,8 @@ class TaskPaths:
         return self.directory / "results"
 
     def stream(self, attempt: int, node: int, rank: int, stream: str) -> Path:
-        """The raw bytes of one stream ("out" or "err") of one rank."""
-        return self.logs / f"a{attempt}.n{node}.r{rank}.{stream}"
+        """The raw bytes of one stream of one rank."""
+        return self.logs / Stream(attempt, node, rank, stream).file
 
     def result(self, attempt: int, rank: int) -> Path:
         """The result file of one rank."""

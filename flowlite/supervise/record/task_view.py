@@ -8,24 +8,8 @@ from typing import Any
 
 from flowlite.node.config import distributed_modes
 from flowlite.provider import Plan
+from flowlite.spec.retry_policy import RetryPolicy
 from flowlite.state.store import TaskRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Retries:
-    """How often a failed gang is started again, and after which delay. Durations are in seconds."""
-
-    most: int = 0
-    delay: float = 0.0
-    backoff: float = 2.0
-    max_delay: float = 300.0
-
-    def delay_before(self, retry: int) -> float:
-        """Seconds before the `retry`-th new attempt, counted from 1."""
-        if self.delay <= 0:
-            return 0.0
-        # Larger exponents would overflow, and the result is capped anyway.
-        return float(min(self.delay * self.backoff ** min(retry - 1, 64), self.max_delay))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +41,7 @@ class TaskView:
     stop_signal: str
     grace: float
     join_timeout: float
-    retries: Retries
+    retries: RetryPolicy
     mounts: tuple[dict[str, Any], ...] = ()
     checkpoint: dict[str, Any] | None = None
     warm_seconds: float = 0.0
@@ -93,7 +77,7 @@ class TaskView:
             stop_signal=str(config.get("stop_signal") or "SIGTERM"),
             grace=float(config.get("grace_seconds", 10.0)),
             join_timeout=float(config.get("join_timeout_seconds", 300.0)),
-            retries=_retries(config.get("retries")),
+            retries=RetryPolicy.of(config.get("retries")),
             mounts=_mounts(config.get("mounts")),
             checkpoint=config.get("checkpoint"),
             warm_seconds=float(config.get("keep_warm") or 0.0),
@@ -124,18 +108,4 @@ def _mounts(value: object) -> tuple[dict[str, Any], ...]:
     return tuple(
         {"path": path, **({"url": what} if isinstance(what, str) else dict(what))}
         for path, what in value.items()
-    )
-
-
-def _retries(value: object) -> Retries:
-    if isinstance(value, int):
-        return Retries(value)
-    if not isinstance(value, Mapping):
-        return Retries()
-    defaults = Retries()
-    return Retries(
-        int(value.get("max_retries", 0)),
-        float(value.get("delay", defaults.delay)),
-        float(value.get("backoff", defaults.backoff)),
-        float(value.get("max_delay", defaults.max_delay)),
     )
