@@ -332,3 +332,13 @@ def test_another_python_is_refused_before_unpickling(
 def test_cancelled_errors_are_kept_apart_by_the_reader(tmp_path: Path) -> None:
     found = written(tmp_path / "r", asyncio.CancelledError())
     assert type(found.exception) is asyncio.CancelledError
+
+
+def test_a_value_of_another_version_is_refused_with_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(result_file, "FORMAT", 1)
+        result_file.write_value(tmp_path / "r", {"loss": 0.5})
+    with pytest.raises(result_file.OutcomeError, match="another version of flowlite"):
+        result_file.read_outcome(tmp_path / "r", allow_pickle=True)

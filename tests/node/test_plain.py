@@ -6,6 +6,7 @@ import collections
 import datetime
 import decimal
 import enum
+import json
 import math
 import pathlib
 import random
@@ -24,6 +25,26 @@ from flowlite.node.serialization.safe_base import OUT_OF_LINE
 QUICK = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
+
+
+# What an object of a document may be named.
+TAGS = [
+    *[
+        "same",
+        "int",
+        "float",
+        "complex",
+        "str",
+        "bytes",
+        "bytearray",
+        "range",
+        "list",
+        "set",
+        "dict",
+    ],
+    *["tuple", "frozenset", "doubles", "datetime", "date", "time", "timedelta", "Decimal"],
+    *["PosixPath", "PurePosixPath", "UUID", "array", "scalar", "tensor"],
+]
 
 
 def round_trip(value: Any) -> Any:
@@ -157,7 +178,7 @@ def test_sharing_keeps_the_encoding_small() -> None:
     value: Any = (1,)
     for _ in range(80):
         value = (value, value)
-    assert len(safe.encode(value).structure) < 1000
+    assert len(safe.encode(value).structure) < 5000
 
 
 class Colour(enum.IntEnum):
@@ -215,14 +236,35 @@ def test_deep_nesting_is_refused_and_not_a_crash() -> None:
 
 def test_deep_data_is_refused_and_not_a_crash() -> None:
     with pytest.raises(safe.PlainError, match="deep"):
-        safe.decode(b"\0" + b"L\x01*" * 100_000 + b"N")
+        safe.decode(_document(b"[" * 100_000 + b"]" * 100_000))
 
 
-def test_a_length_that_is_not_there_takes_no_memory() -> None:
-    huge = b"\xff\xff\xff\xff\xff\xff\xff\x7f"
-    for start in (b"\0L" + huge + b"*", b"\0B" + b"i" + huge, b"\0U" + huge, b"\0I" + huge, huge):
-        with pytest.raises(safe.PlainError):
-            safe.decode(start + b"N" * 50)
+def _document(value: bytes, memory: bytes = b"[]") -> bytes:
+    return b'{"value":' + value + b',"memory":' + memory + b"}"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"bytes":[0,9223372036854775807]}',
+        b'{"bytes":[-1,2]}',
+        b'{"bytes":[9,-9]}',
+        b'{"bytes":1}',
+        b'{"bytes":-1}',
+        b'{"str":[0,12]}',
+        b'{"list":{"doubles":[0,16]}}',
+        b'{"list":{"doubles":[0,7]}}',
+        b'{"tuple":5}',
+        b'{"dict":[[1,2],[3]]}',
+        b'{"array":{"dtype":"<f8","shape":[4611686018427387904],"axes":[0],"writeable":true,"data":0}}',
+        b'{"array":{"dtype":"|u1","shape":[-1,-11],"axes":[0,1],"writeable":true,"data":0}}',
+        b'{"array":{"dtype":"|u1","shape":[1.5],"axes":[0],"writeable":true,"data":0}}',
+    ],
+    ids=bytes.decode,
+)
+def test_a_length_that_is_not_there_takes_no_memory(value: bytes) -> None:
+    with pytest.raises(safe.PlainError):
+        safe.decode(_document(value), [memoryview(b"eleven here")])
 
 
 def _is_clean(structure: bytes, buffers: list[memoryview]) -> bool:
@@ -235,11 +277,13 @@ def _is_clean(structure: bytes, buffers: list[memoryview]) -> bool:
 
 
 def test_cut_off_data_is_always_an_error() -> None:
-    value = {"a": [1.5, None, "x"] * 3, "b": list(range(20)), "c": {1, 2}, "d": uuid.UUID(int=5)}
+    value = {"a": [1.5, None, b"x"] * 3, "b": [0.5] * 9, "c": {1, 2}, "d": uuid.UUID(int=5)}
     encoded = safe.encode(value)
     for length in range(len(encoded.structure)):
         assert not _is_clean(encoded.structure[:length], encoded.buffers)
     assert not _is_clean(encoded.structure + b"N", encoded.buffers)
+    for cut in range(len(encoded.buffers[-1])):
+        assert not _is_clean(encoded.structure, [*encoded.buffers[:-1], encoded.buffers[-1][:cut]])
 
 
 @QUICK
@@ -255,14 +299,36 @@ def test_damaged_data_is_a_clean_error_or_another_value(value: Any, chance: rand
 
 @QUICK
 @given(st.binary(max_size=200))
-@example(b"\0X\x00\x00")
-@example(b"\0@\x05")
-@example(b"\0M\x01*L\x00\x01*N")
-@example(b"\0S\x01*Y\x00")
-@example(b"\x01\x01\x00")
+@example(b'{"same":5}')
+@example(b'{"dict":[[[]],[null]]}')
+@example(b'{"set":[{"bytearray":[0,0]}]}')
+@example(b'{"Decimal":"x"}')
+@example(b'{"datetime":[[1,1,1],[0,0,0,0,0,[0]]]}')
+@example(b'{"UUID":5}')
+@example(b'{"list":[],"set":[]}')
+@example(b"{}")
+@example(b"1.5")
+@example(b"9" * 5000)
 def test_random_bytes_are_a_clean_error_or_a_value(data: bytes) -> None:
     _is_clean(data, [])
-    _is_clean(b"\0" + data, [memoryview(b"some buffer")])
+    _is_clean(_document(data), [memoryview(b"some buffer")])
+
+
+documents = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(TAGS) | st.text(), inner, max_size=2)
+    ),
+    max_leaves=15,
+)
+
+
+@QUICK
+@given(documents, documents)
+def test_any_document_is_a_clean_error_or_a_value(value: Any, memory: Any) -> None:
+    structure = _document(json.dumps(value).encode(), json.dumps(memory).encode())
+    _is_clean(structure, [memoryview(b"some buffer"), memoryview(bytearray(5000))])
 
 
 def test_nothing_is_imported_for_data_that_does_not_need_it() -> None:

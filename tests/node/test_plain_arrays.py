@@ -195,7 +195,7 @@ def test_a_small_view_takes_only_its_part_of_the_memory() -> None:
 
 def test_damaged_arrays_are_a_clean_error_or_stay_within_their_memory() -> None:
     chance = random.Random(5)
-    base = torch.arange(100, dtype=torch.int16)
+    base = torch.arange(4000, dtype=torch.int16)
     value = [
         np.arange(2000),
         base,
@@ -222,13 +222,13 @@ def test_damaged_arrays_are_a_clean_error_or_stay_within_their_memory() -> None:
                     (n - 1) * s for n, s in zip(item.shape, item.stride(), strict=True)
                 )
                 memory = item.untyped_storage().nbytes()
-                assert memory in {0, *map(len, buffers)}
+                assert memory <= max(map(len, buffers))
                 assert ends * item.element_size() < memory
 
 
 def test_a_tensor_beyond_its_memory_is_refused() -> None:
-    encoded = safe.encode(torch.arange(64, dtype=torch.uint8))
-    for buffer in (b"", bytes(63)):
+    encoded = safe.encode(torch.zeros(OUT_OF_LINE, dtype=torch.uint8))
+    for buffer in (b"", bytes(OUT_OF_LINE - 1)):
         with pytest.raises(safe.PlainError, match="beyond"):
             safe.decode(encoded.structure, [memoryview(bytearray(buffer))])
 

@@ -94,7 +94,12 @@ PLACES = [_itself, _argument, _attribute, _cause, _context, _note, _failures, _m
 
 def _write_value(path: Path, content: Any) -> None:
     stream = pickling.dumps(content).joined()
-    header = {"format": 1, "python": result_file.PYTHON, "kind": "pickle", "type": "evil.Value"}
+    header = {
+        "format": result_file.FORMAT,
+        "python": result_file.PYTHON,
+        "kind": "pickle",
+        "type": "evil.Value",
+    }
     write_envelope(path, header, [[stream]], sealed=True)
 
 
@@ -102,7 +107,7 @@ def _write_exception(form: str, path: Path, content: Any) -> None:
     if form == "rebuild":
         content = (WithPoison, ("text",), {"extra": content})
     header = {
-        "format": 1,
+        "format": result_file.FORMAT,
         "python": result_file.PYTHON,
         "kind": "exception",
         "failure": "exception",

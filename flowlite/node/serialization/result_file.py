@@ -16,6 +16,8 @@ from . import pickling, remote_exception, safe
 from .envelope import EnvelopeError, Piece, open_envelope, write_envelope
 
 PYTHON = list(sys.version_info[:2])
+# Of values. 1 was a binary plain form.
+FORMAT = 2
 
 
 class OutcomeError(Exception):
@@ -63,7 +65,7 @@ def write_value(
         ResultError: The value cannot be sent back.
         OSError: The file cannot be written.
     """
-    header: dict[str, Any] = {"format": 1, "python": PYTHON}
+    header: dict[str, Any] = {"format": FORMAT, "python": PYTHON}
     try:
         structure, buffers = safe.encode(value)
         _write(
@@ -108,7 +110,7 @@ def write_exception(
     """Writes an exception. Returns the `failure` of the worker event: {"kind", "type", "message"}."""
     summary = remote_exception.summarise(error)
     header: dict[str, Any] = {
-        "format": 1,
+        "format": FORMAT,
         "python": PYTHON,
         "kind": "exception",
         "failure": kind,
@@ -139,6 +141,10 @@ def read_outcome(path: str | os.PathLike[str], *, allow_pickle: bool) -> Outcome
         return _read_exception(header, parts, allow_pickle)
     if kind not in ("plain", "pickle") or not parts:
         raise OutcomeError(f"{os.fspath(path)} is of an unknown kind ({kind!r})")
+    if header.get("format") != FORMAT:
+        raise OutcomeError(
+            f"{os.fspath(path)} was written by another version of flowlite: read it with that version"
+        )
     structure, buffers = parts[0], parts[1:]
     if kind == "plain":
         try:

@@ -1,48 +1,11 @@
-"""Definitions shared by the modules of the plain form: errors, type names, and the encoding of lengths."""
+"""Definitions shared by the modules of the plain form: errors, type names, and raw memory."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Protocol
-
-    class Writer(Protocol):
-        """The part of the encoder that the modules for single kinds of values use."""
-
-        out: bytearray
-        tensors: Any
-
-        def remember(self, value: Any) -> None:
-            """Assigns the value the next number."""
-
-        def text(self, tag: bytes, text: str) -> None:
-            """Writes a tag and a string."""
-
-        def block(self, data: Any) -> None:
-            """Writes bytes, outside of the structure if there are many."""
-
-    class Reader(Protocol):
-        """The part of the decoder that the modules for single kinds of values use."""
-
-        tensors: list[Any]
-        buffers: Sequence[memoryview]
-
-        def remember(self, value: Any) -> Any:
-            """Assigns the value the next number, and returns it."""
-
-        def size(self) -> int:
-            """Reads a non-negative integer."""
-
-        def text(self) -> str:
-            """Reads a string."""
-
-        def block(self) -> memoryview:
-            """Reads bytes."""
-
-
-# From this size on, a block is a view outside of the structure rather than a copy in it.
+# From this size on, a block is a view of the value's own memory rather than a copy.
 OUT_OF_LINE = 4096
 
 
@@ -82,9 +45,46 @@ def type_name(value: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def write_size(out: bytearray, number: int) -> None:
-    """Appends a non-negative integer."""
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
+class BlockWriter:
+    """The raw memory beside the JSON document: large blocks as views, small ones joined in the last buffer.
+
+    A block is named in the document by the number of its buffer, or by offset and length in the joined one.
+    """
+
+    def __init__(self) -> None:
+        self._large: list[memoryview] = []
+        self._small = bytearray()
+
+    def add(self, data: Any) -> int | list[int]:
+        """Adds bytes and returns their name."""
+        view = memoryview(data).cast("B")
+        if len(view) >= OUT_OF_LINE:
+            self._large.append(view)
+            return len(self._large) - 1
+        self._small += view
+        return [len(self._small) - len(view), len(view)]
+
+    def buffers(self) -> list[memoryview]:
+        """Returns all memory: the large blocks, then the joined one if there is any."""
+        return [*self._large, memoryview(self._small)] if self._small else self._large
+
+
+class BlockReader:
+    """Finds the blocks that a `BlockWriter` named."""
+
+    def __init__(self, buffers: Sequence[memoryview]) -> None:
+        self._buffers = buffers
+
+    def get(self, name: int | list[int]) -> memoryview:
+        """Returns a block: a view of a buffer, or a copy of a part of the joined one."""
+        if isinstance(name, int):
+            if not 0 <= name < len(self._buffers):
+                raise PlainError("a block of bytes is missing")
+            return memoryview(self._buffers[name]).cast("B")
+        offset, length = name
+        if not length:
+            return memoryview(b"")
+        joined = memoryview(self._buffers[-1]).cast("B")
+        if offset < 0 or length < 0 or offset + length > len(joined):
+            raise PlainError("the data is cut off")
+        return memoryview(bytes(joined[offset : offset + length]))
