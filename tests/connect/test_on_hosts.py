@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -97,7 +98,13 @@ def unheard(connection: SshConnection) -> Iterator[None]:
     (held,) = [each for target, each in link._links.items() if target == connection.target]
     assert held._transport is not None
     port = held._transport.sock.getsockname()[1]
-    rule = f"tcp sport {port} tcp flags & (psh | fin) != 0 drop"
+    with lost(f"tcp sport {port} tcp flags & (psh | fin) != 0 drop"):
+        yield
+
+
+@contextmanager
+def lost(rule: str) -> Iterator[None]:
+    """Packets that leave this machine meet a rule of nftables meanwhile."""
     subprocess.run(
         ["nft", "-f", "-"],
         input=f"add table inet lost\nadd chain inet lost out "
@@ -137,6 +144,83 @@ def test_a_session_that_could_not_hear_its_end_goes_although_nobody_goes_there_a
         link.close_idle()
         eventually(lambda: not sessions_of(host), timeout=60)
     eventually(lambda: not half_open._all and half_open._telling is None, timeout=60)
+
+
+_EXITS = """
+import os, sys
+from pathlib import Path
+from flowlite.connect.ssh import half_open, link, transport
+from flowlite.connect.ssh.connection import SshConnection, resolve_target
+
+transport.PULSE_SECONDS = float(sys.argv[4])
+connection = SshConnection(resolve_target(sys.argv[1], Path(sys.argv[2])))
+connection.run(["true"])
+(held,) = link._links.values()
+print(held._transport.sock.getsockname()[1], flush=True)
+sys.stdin.readline()
+if sys.argv[3] == "after":
+    held._transport.join()
+if sys.argv[3] == "supervisor":
+    half_open.leave_all()
+    os._exit(0)
+"""
+
+
+def repeating() -> list[int]:
+    """Processes that repeat the ends of connections for others that have exited."""
+    return [
+        pid
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+        if half_open.__file__.encode() in _words(pid) and b"-c" not in _words(pid)
+    ]
+
+
+def _words(pid: int) -> list[bytes]:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return []
+
+
+@pytest.mark.parametrize("how", ["at once", "after", "supervisor"])
+def test_a_process_that_exits_in_an_outage_leaves_no_session(on_laptop: Cluster, how: str) -> None:
+    """It exits with the connection open, after it noticed the outage, or as a supervisor does."""
+    host = on_laptop[2]
+    pulse = "0.3" if how == "after" else "30"
+    with subprocess.Popen(
+        [sys.executable, "-c", _EXITS, host.name, str(on_laptop.ssh_config), how, pulse],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        before = sessions_of(host)
+        assert before
+        with lost(f"tcp sport {port} drop"):
+            process.stdin.write("\n")
+            process.stdin.close()
+            assert process.wait(30) == 0
+            assert before <= sessions_of(host)
+        # The kernel's own end of the connection never arrives.
+        with lost(f"tcp sport {port} tcp flags & (psh | fin) != 0 drop"):
+            eventually(lambda: not before & sessions_of(host), timeout=60)
+    eventually(lambda: not repeating(), timeout=30)
+
+
+def test_a_process_that_exits_while_all_hosts_answer_starts_no_other(on_laptop: Cluster) -> None:
+    host = on_laptop[2]
+    script = f"from flowlite.connect.ssh import half_open; half_open._start = print\n{_EXITS}"
+    done = subprocess.run(
+        [sys.executable, "-c", script, host.name, str(on_laptop.ssh_config), "at once", "30"],
+        input="\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 1
+    eventually(lambda: not sessions_of(host))
 
 
 def test_sessions_behind_a_jump_host_go_with_its_own(on_laptop: Cluster, reach: Reach) -> None:

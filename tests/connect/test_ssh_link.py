@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from flowlite.connect.ssh import link
+from flowlite.connect.ssh import half_open, link
 from flowlite.connect.ssh import transport as ssh_transport
 from flowlite.connect.ssh.connection import SshConnection, connect_all, resolve_target
 from flowlite.connect.ssh.quoting import login_line
@@ -392,6 +392,8 @@ def test_nothing_is_left(servers: Servers, connect: Connect) -> None:
     server = servers()
     connect(server).run(["true"])
     link.close_idle()
+    # A thread holds a closed connection until the host has acknowledged its end.
+    eventually(lambda: half_open._telling is None, timeout=30)
     threads, descriptors = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         connection = connect(server)

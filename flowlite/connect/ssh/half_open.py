@@ -7,20 +7,29 @@ end. If that takes longer than a moment, the thread discards the unacknowledged 
 the same port until the host answers. A host that still has the old connection acknowledges it; this machine knows of no
 such connection and answers with a reset (RFC 9293, section 3.5.1; RFC 5961, section 4). The host accepts the next
 request, or refuses it itself: both prove that the old connection is gone.
+
+A process that exits leaves this work to a new process (`leave_all`), which runs this file, has nothing but a list of
+addresses, and ends by itself. A process that is killed cannot do so. The courier on the host then ends the session,
+if there is one; its heartbeats have stopped.
 """
 
 from __future__ import annotations
 
 import array
+import atexit
 import errno
 import fcntl
+import json
 import os
 import selectors
 import socket
 import struct
+import subprocess
+import sys
 import termios
 import threading
 import time
+import weakref
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,6 +44,7 @@ _ACKNOWLEDGED_SECONDS = 1.0
 # The kernel repeats a connection request after one second: the first ends the old connection, the second is accepted.
 _ANSWERED_SECONDS = 2.5
 _PAUSE_SECONDS = 3.0
+_SOON_SECONDS = 0.005
 _CLOSE_WITH_A_RESET = struct.pack("ii", 1, 0)
 
 
@@ -55,19 +65,27 @@ class _HalfOpen:
     since: float = field(default_factory=time.monotonic)
 
 
+_open: weakref.WeakKeyDictionary[socket.socket, Ends] = weakref.WeakKeyDictionary()
 _all: dict[Ends, _HalfOpen] = {}
 _lock = threading.Lock()
 _telling: threading.Thread | None = None
 
 
-def ends_of(sock: Any) -> Ends | None:
-    """The addresses of a connected TCP socket; None for anything else, such as a channel through a jump host."""
+def note(sock: Any) -> Ends | None:
+    """Notes a new connection.
+
+    Returns:
+        The addresses of a connected TCP socket; None for anything else, such as a channel through a jump host.
+    """
     if not isinstance(sock, socket.socket) or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return None
     try:
-        return Ends(tuple(sock.getsockname()), tuple(sock.getpeername()))
+        ends = Ends(tuple(sock.getsockname()), tuple(sock.getpeername()))
     except OSError:
         return None
+    with _lock:
+        _open[sock] = ends
+    return ends
 
 
 def leave(sock: Any, ends: Ends | None) -> None:
@@ -75,15 +93,69 @@ def leave(sock: Any, ends: Ends | None) -> None:
     if ends is None:
         return
     with suppress(OSError, ValueError), _lock:
+        _open.pop(sock, None)
         if ends not in _all:
             _all[ends] = _HalfOpen(ends, sock.dup())
             _begin_to_tell()
-    with suppress(AttributeError, OSError, ValueError):
-        # For a process that exits before the host has acknowledged: its kernel keeps trying for this long.
-        limit = int(1000 * REPEATED_SECONDS)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
     with suppress(OSError, ValueError):
         sock.shutdown(socket.SHUT_RDWR)
+
+
+def leave_all() -> None:
+    """Closes all connections of this process, which exits now.
+
+    A new process repeats the ends that no host acknowledges. Registered with `atexit`; to be called before `os._exit`.
+    """
+    with _lock:
+        connections = list(_open.items())
+    for sock, ends in connections:
+        leave(sock, ends)
+    try:
+        while fresh := _unacknowledged():
+            time.sleep(_SOON_SECONDS)
+            if time.monotonic() - max(each.since for each in fresh) > _ACKNOWLEDGED_SECONDS:
+                break
+        with _lock:
+            now, left = time.monotonic(), list(_all.values())
+            # The new process uses their ports.
+            for each in left:
+                _have_kernel_forget(each)
+            _all.clear()
+        if left and sys.executable:
+            _start([(each.ends.here, each.ends.there, now - each.since) for each in left])
+    except (OSError, ValueError):
+        # The courier on the host, or sshd, has to notice.
+        return
+
+
+def _unacknowledged() -> list[_HalfOpen]:
+    """Forgets acknowledged ends. Returns those that the kernel still repeats."""
+    with _lock:
+        for ends in [ends for ends, each in _all.items() if _is_over(each)]:
+            _forget(ends)
+        return [each for each in _all.values() if each.sock is not None]
+
+
+def _start(left: list[tuple[Address, Address, float]]) -> None:
+    """Starts a process that repeats these ends. It outlives this one, its terminal and its directory."""
+    subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, json.dumps(left)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        env={},
+        start_new_session=True,
+    )
+
+
+def main(arguments: list[str]) -> None:
+    """Repeats the ends of a process that has exited: [[here, there, seconds since the end], ...] as JSON."""
+    now = time.monotonic()
+    for here, there, seconds in json.loads(arguments[0]):
+        ends = Ends(tuple(here), tuple(there))
+        _all[ends] = _HalfOpen(ends, None, now - float(seconds))
+    _tell_all()
 
 
 def _begin_to_tell() -> None:
@@ -210,6 +282,11 @@ def _after_fork() -> None:
         if each.sock is not None:
             each.sock.close()
     _all.clear()
+    _open.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)
+atexit.register(leave_all)
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -93,7 +93,7 @@ class Transport(paramiko.Transport):
             paramiko.common.MSG_CHANNEL_REQUEST: _note_request,
         }
         self.set_log_channel(LOG)
-        self.ends = half_open.ends_of(sock)
+        self.ends = half_open.note(sock)
         packets: _Packets = self.packetizer  # type: ignore[assignment]
         packets.ends = self.ends
         self.idle_since: float | None = None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowlite.connect.ssh import half_open
 from flowlite.errors import FlowError, LeaseLost
 from flowlite.provider import provider_of_task
 from flowlite.state.store import Store
@@ -42,6 +43,7 @@ def main() -> None:
             break
         handed.begin(home)
         task_id = handed.task_id
+    half_open.leave_all()
     # Threads that wait for a node that does not answer must not delay the exit.
     sys.stderr.flush()
     os._exit(code)
