@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ca
 
 from flowlite.api import remote
 from flowlite.api.remote_method import RemoteMethod
+from flowlite.api.user_signature import takes_the_users_arguments
 from flowlite.api.world_of_one import world_of_one
 from flowlite.errors import SpecError
 from flowlite.in_worker.on_node import on_a_node, refuse_on_a_node
@@ -89,6 +90,17 @@ class FlowApp:
     ) -> Any:
         """Makes a `Function`, as `@app.function` or `@app.function(gpu="h100:8", …)`.
 
+        The options, each of which is described at `TaskConfig`:
+
+        - the gang: `num_instances`, `processes_per_node`, `distributed_mode`, `name`, `start`, `join_timeout_seconds`
+        - machines: `provider`, `region`, `gpu`, `cpu`, `memory`, `internode_interconnect`, `intranode_interconnect`,
+          `priority`, `spot`, `keep_warm`, `slurm`
+        - limits: `max_price_per_hour`, `max_run_time_hours`, `max_cost`
+        - software: `dependencies`, `python`, `image`, `setup`, `setup_timeout`
+        - the program: `environment`, `secrets`, `workdir`, `sync`, `files`
+        - data: `volumes`, `mounts`, `checkpoint`, `outputs`, `results`
+        - the end: `retries`, `stop_signal`, `grace_seconds`, `notify`
+
         Args:
             fn: A function written with `def`, `async def` or `lambda`; not a method, class or generator.
             **options: Each is described at `TaskConfig`.
@@ -136,9 +148,16 @@ class Function(Generic[P, R]):
             )
         _check(f"@app.function on {self.__name__}", self._options)
 
+    def __get__(self, instance: object, owner: type | None = None) -> Function[P, R]:
+        """Returns itself: a decorated function is never a method.
+
+        Python's `help()` takes an object that has this method for a function, and shows its signature and docstring.
+        """
+        return self
+
     # Local calls
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the function in this process.
 
         Outside of a gang, the variables of a worker (RANK, WORLD_SIZE, MASTER_ADDR …) are set for the call as in a gang
@@ -152,7 +171,8 @@ class Function(Generic[P, R]):
         with world_of_one(self.__name__):
             return await value
 
-    def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    @takes_the_users_arguments
+    def local(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """The same as a plain call: runs the function here, in this process."""
         return self(*args, **kwargs)
 
@@ -174,13 +194,14 @@ class Function(Generic[P, R]):
 
     @overload
     def spawn(
-        self: Function[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+        self: Function[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Task[T]: ...
 
     @overload
-    def spawn(self: Function[P, T], *args: P.args, **kwargs: P.kwargs) -> Task[T]: ...
+    def spawn(self: Function[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Task[T]: ...
 
-    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    @takes_the_users_arguments
+    def spawn(self, /, *args: P.args, **kwargs: P.kwargs) -> Task[Any]:
         """Starts the function on its gang and returns as soon as the task is recorded.
 
         The task does not need this process: `Flow().get_task(name)` finds it from any other process.
@@ -289,7 +310,8 @@ class Function(Generic[P, R]):
         """
         return Function(self.__wrapped__, self._app, _merge(self._given, overrides))
 
-    def build_task_config(self, *args: P.args, **kwargs: P.kwargs) -> TaskConfig:
+    @takes_the_users_arguments
+    def build_task_config(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskConfig:
         """The configuration that runs this call, for `Flow.run`.
 
         Raises:

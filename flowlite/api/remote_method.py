@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from flowlite.api import remote
+from flowlite.api.user_signature import takes_the_users_arguments
 from flowlite.in_worker.on_node import refuse_on_a_node
 
 if TYPE_CHECKING:
@@ -27,19 +28,24 @@ class RemoteMethod(Generic[P, R]):
     def __init__(self, function: Callable[P, R], configure: Callable[P, TaskConfig]) -> None:
         self._configure = configure
         self.__name__ = "remote"
+        self.__doc__ = type(self).__call__.__doc__
         self.__wrapped__ = function
         with suppress(ValueError, TypeError):
             self.__signature__ = inspect.signature(function)
 
+    def __get__(self, instance: object, owner: type | None = None) -> RemoteMethod[P, R]:
+        """Returns itself; `help()` takes what has this method for a function."""
+        return self
+
     @overload
     def __call__(
-        self: RemoteMethod[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+        self: RemoteMethod[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T: ...
 
     @overload
-    def __call__(self: RemoteMethod[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+    def __call__(self: RemoteMethod[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Runs the function on its gang and waits; returns what rank 0 returned.
 
         Ctrl-C cancels the task. Meanwhile its phases and its output are shown on standard error, as the setting
@@ -60,13 +66,14 @@ class RemoteMethod(Generic[P, R]):
 
     @overload
     async def aio(
-        self: RemoteMethod[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+        self: RemoteMethod[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T: ...
 
     @overload
-    async def aio(self: RemoteMethod[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+    async def aio(self: RemoteMethod[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
-    async def aio(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    @takes_the_users_arguments
+    async def aio(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The same call from an event loop: `await train.remote.aio(lr=0.1)`.
 
         Cancelling it, as a timeout of `asyncio.wait_for` does, cancels the task, since the caller has no handle on it.

@@ -18,6 +18,7 @@ CARRIED = (
     "api.remote",
     "api.remote_method",
     "api.sweep",
+    "api.user_signature",
     "api.world_of_one",
     "errors",
     "in_worker.__init__",
