@@ -19,6 +19,7 @@ pytest_plugins = [
     "tests.plugins.passed",
     "tests.plugins.again",
     "tests.plugins.alone",
+    "tests.plugins.costs",
     "tests.plugins.slow",
     "tests.plugins.hosts",
     "tests.plugins.s3",

@@ -46,6 +46,13 @@ class Bridge(ABC, Generic[Far]):
             ours = await self._opened
         except asyncio.CancelledError:
             self._abandoned.set()
+            # It may have opened in the same turn of the loop.
+            if (
+                self._opened.done()
+                and not self._opened.cancelled()
+                and not self._opened.exception()
+            ):
+                self._opened.result().close()
             raise
         self._reader, writer = await asyncio.open_connection(sock=ours)
         return self._reader, writer
@@ -83,6 +90,8 @@ class Bridge(ABC, Generic[Far]):
             for thing in (ours, theirs, far):
                 thing.close()
             return
+        # A loop that is closed before it takes our end drops it, and nothing here may keep it open.
+        del ours
         upward = threading.Thread(
             target=self._carry_up, args=(theirs, far), name=f"{self.name}-up", daemon=True
         )

@@ -281,8 +281,12 @@ def test_ctrl_c_ends_the_following_of_logs_and_not_the_task(folder: Path) -> Non
 
 def moments() -> list[Any]:
     """From the start of Python to well after the submission; a few of them are enough for the quick tests."""
-    slow = [pytest.param(n / 20, marks=pytest.mark.slow) for n in range(1, 25)]
-    return [0.2, 0.4, 0.6, *slow]
+    later = [
+        pytest.param(n / 20, marks=[pytest.mark.slow, *([pytest.mark.hours] if n % 3 else [])])
+        for n in range(1, 25)
+        if n not in (4, 8, 12)
+    ]
+    return [0.2, 0.4, 0.6, *later]
 
 
 def interrupted_early(process: subprocess.Popen[str]) -> tuple[int, str]:

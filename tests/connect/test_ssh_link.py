@@ -392,8 +392,7 @@ def test_nothing_is_left(servers: Servers, connect: Connect) -> None:
     server = servers()
     connect(server).run(["true"])
     link.close_idle()
-    # A thread holds a closed connection until the host has acknowledged its end.
-    eventually(lambda: half_open._telling is None, timeout=30)
+    no_half_open_ones()
     threads, descriptors = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         connection = connect(server)
@@ -407,8 +406,14 @@ def test_nothing_is_left(servers: Servers, connect: Connect) -> None:
         assert connection.run(["true"]).code == 0
         connection.close()
     link.close_idle()
+    no_half_open_ones()
     eventually(lambda: set(threading.enumerate()) <= threads, what="all threads ended")
-    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    eventually(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)
+
+
+def no_half_open_ones() -> None:
+    """Waits until the hosts have acknowledged the end of every connection: until then a thread keeps its socket."""
+    eventually(lambda: half_open._telling is None)
 
 
 def test_a_forked_process_has_links_of_its_own(connection: SshConnection) -> None:

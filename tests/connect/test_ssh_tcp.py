@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from flowlite.connect.bridge import Bridge, wait_for_hang_up
 from flowlite.connect.ssh import transport as ssh_transport
 from flowlite.connect.ssh.connection import SshConnection
 from flowlite.errors import NodeUnreachable
@@ -23,12 +25,25 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 @asynccontextmanager
 async def listening(handler: Handler) -> AsyncIterator[int]:
-    """A server on a free port."""
-    server = await asyncio.start_server(handler, "127.0.0.1", 0)
+    """A server on a free port. What it has accepted is closed with it."""
+    accepted: list[asyncio.StreamWriter] = []
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(writer)
+        await handler(reader, writer)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
+        # A connection that it has just accepted takes a few turns of the loop to come to its handler.
+        for _ in range(10):
+            await asyncio.sleep(0)
+        for writer in accepted:
+            writer.close()
+            with suppress(OSError, asyncio.CancelledError):
+                await writer.wait_closed()
 
 
 async def soon(probe: Callable[[], bool]) -> None:
@@ -69,7 +84,7 @@ def test_nothing_is_left(connection: SshConnection) -> None:
             await soon(lambda: bridges() == [])
 
     asyncio.run(scenario())
-    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    eventually(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)
     transport = connection._link.transport()
     eventually(lambda: len(transport._channels) == 0, what="all channels closed")  # type: ignore[attr-defined]
 
@@ -189,6 +204,46 @@ def test_giving_up_before_it_is_open(connection: SshConnection) -> None:
 
     asyncio.run(scenario())
     eventually(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)
+
+
+@pytest.mark.parametrize("then", ["it goes on", "it is closed"])
+def test_giving_up_in_the_moment_when_it_is_open(then: str) -> None:
+    """Our end is there, and nobody will take it."""
+    reached, passed_on = threading.Event(), threading.Event()
+
+    class Opened(Bridge[socket.socket]):
+        name = "flowlite-ssh-tcp-opened"
+
+        def _reach(self) -> socket.socket:
+            reached.wait(60)
+            return socket.socketpair()[0]
+
+        def _tell(self, outcome: socket.socket | Exception) -> bool:
+            told = super()._tell(outcome)
+            passed_on.set()
+            return told
+
+        def _carry_down(self, theirs: socket.socket, far: socket.socket) -> None:
+            wait_for_hang_up(theirs)
+
+        def _carry_up(self, theirs: socket.socket, far: socket.socket) -> None:
+            wait_for_hang_up(theirs)
+
+    async def scenario() -> None:
+        opening = asyncio.ensure_future(Opened().open())
+        await asyncio.sleep(0)
+        # The loop turns only when the other thread has handed our end to it.
+        reached.set()
+        assert passed_on.wait(60)
+        if then == "it is closed":
+            opening.cancel()
+            return
+        asyncio.get_running_loop().call_soon(opening.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+
+    asyncio.run(scenario())
+    eventually(lambda: bridges() == [], what="the threads end, since our end is closed")
 
 
 def test_a_loop_that_is_gone(connection: SshConnection) -> None:

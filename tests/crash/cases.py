@@ -8,7 +8,6 @@ attributes as a dozen can, and the others with a fresh seed, which is part of th
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import secrets
@@ -16,7 +15,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-IN_CI = 12
+from tests.sweeps import A_DOZEN, pairwise
+
+IN_CI = A_DOZEN
 
 SUPERVISOR, MACHINE = "supervisor", "machine"
 BOOT, END, RUN = "boot", "end", "run"
@@ -113,24 +114,13 @@ def sample(cases: Sequence[Case]) -> list[tuple[str, Case]]:
     if asked == "all":
         return [(str(case), case) for case in cases]
     count = int(asked)
-    named = [(str(case), case) for case in pairwise(cases, min(count, IN_CI))]
+    chosen = pairwise(cases, min(count, IN_CI), lambda case: asdict(case).items())
+    named = [(str(case), case) for case in chosen]
     if count <= IN_CI:
         return named
     seed = fresh_seed()
     fresh = random.Random(seed).sample(list(cases), count - IN_CI)
     return named + [(f"seed{seed}-{case}", case) for case in fresh]
-
-
-def pairwise(cases: Sequence[Case], count: int) -> list[Case]:
-    """So many cases that together have as many pairs of attributes as one finds by always taking the best next one."""
-    pairs = {case: set(itertools.combinations(asdict(case).items(), 2)) for case in cases}
-    chosen: list[Case] = []
-    seen: set[Any] = set()
-    for _ in range(count):
-        best = max(pairs, key=lambda case: len(pairs[case] - seen))
-        chosen.append(best)
-        seen |= pairs.pop(best)
-    return chosen
 
 
 def fresh_seed() -> int:

@@ -18,6 +18,7 @@ from flowlite.testing.hosts import Cluster, Host, Laptop
 from tests.faults.leaving import Leaving
 from tests.faults.on_hosts import Site, pause
 from tests.helpers import eventually, kill_processes_of_home, put_agent
+from tests.sweeps import swept
 
 KB, MB = 1000, 1_000_000
 
@@ -171,11 +172,18 @@ CUTS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("killed", [False, True], ids=["", "supervisor killed"])
-@pytest.mark.parametrize("seconds", [8.0, 20.0, 60.0, 120.0])
-@pytest.mark.parametrize("which", CUTS)
+@pytest.mark.parametrize(
+    ("which", "seconds", "killed"),
+    swept(
+        CUTS,
+        [8.0, 20.0, 60.0, 120.0],
+        [False, True],
+        names=lambda which, seconds, killed: (
+            f"{which}, {seconds:.0f} s{', supervisor killed' if killed else ''}"
+        ),
+    ),
+)
 def test_no_cut_in_the_last_seconds_loses_anything(
     site: Site, leaving: Callable[..., Leaving], which: str, seconds: float, killed: bool
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.faults.on_hosts import COUNT, HostGang, Site, pause, shell, soon
 from tests.faults.test_hosts_phases import PHASES, Phase
+from tests.sweeps import swept
 
 OUTAGE = 20.0
 
@@ -60,22 +61,18 @@ def proves(gang: HostGang) -> bool:
 MOMENTS = [*PHASES[:3], Phase("proofs", proves), *PHASES[3:]]
 
 
-def cases() -> Iterator[object]:
-    for phase in MOMENTS:
-        for what in CUTS:
-            quick = (phase.name, what) in QUICK
-            yield pytest.param(
-                phase,
-                what,
-                12.0 if quick else OUTAGE,
-                id=f"{what} in {phase.name}",
-                marks=() if quick else (pytest.mark.slow,),
-            )
-
-
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("phase", "what", "seconds"), list(cases()))
-def test_an_outage_costs_nothing(site: Site, phase: Phase, what: str, seconds: float) -> None:
+@pytest.mark.parametrize(
+    ("phase", "what"),
+    swept(
+        MOMENTS,
+        CUTS,
+        names=lambda phase, what: f"{what} in {phase.name}",
+        quick=[(phase, what) for phase in MOMENTS for what in CUTS if (phase.name, what) in QUICK],
+    ),
+)
+def test_an_outage_costs_nothing(site: Site, phase: Phase, what: str) -> None:
+    seconds = 12.0 if (phase.name, what) in QUICK else OUTAGE
     if phase.name == "proofs":
         # They take a moment, so that there is one to meet them in.
         for host in site.hosts[:2]:

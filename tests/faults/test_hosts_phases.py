@@ -16,6 +16,7 @@ import pytest
 
 from flowlite.testing.hosts import Host
 from tests.faults.on_hosts import COUNT, HostGang, Site, pause, shell, soon
+from tests.sweeps import swept
 
 
 @dataclass(frozen=True)
@@ -110,24 +111,17 @@ HICCUPS: dict[str, Callable[[HostGang], None]] = {
 QUICK = {("run", "client cut off"), ("join", "supervisor killed"), ("result", "leader cut off")}
 
 
-def cases(names: list[str]) -> list[object]:
-    """Every phase with every fault; as in a chequer, one half of them only where there are hours."""
-    return [
-        pytest.param(
-            phase, name, id=f"{name} in {phase.name}", marks=_marks(phase, name, row + column)
-        )
-        for row, phase in enumerate(PHASES)
-        for column, name in enumerate(names)
-    ]
-
-
-def _marks(phase: Phase, name: str, square: int) -> list[pytest.MarkDecorator]:
-    if (phase.name, name) in QUICK:
-        return []
-    return [pytest.mark.slow, *([pytest.mark.hours] if square % 2 else [])]
-
-
-@pytest.mark.parametrize(("phase", "what"), cases(list(HICCUPS)))
+@pytest.mark.parametrize(
+    ("phase", "what"),
+    swept(
+        PHASES,
+        list(HICCUPS),
+        names=lambda phase, what: f"{what} in {phase.name}",
+        quick=[
+            (phase, what) for phase in PHASES for what in HICCUPS if (phase.name, what) in QUICK
+        ],
+    ),
+)
 def test_a_hiccup_stops_nothing(site: Site, phase: Phase, what: str) -> None:
     gang = site.submit(shell(COUNT))
     if not phase.early:

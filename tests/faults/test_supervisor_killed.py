@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,20 @@ CRASH = Path(__file__).parent / "crash"
 # More than a supervisor comes by for one attempt of two nodes; those beyond the last are runs without a crash.
 POINTS = 40
 QUICK = (2, 6, 7, 9, 10, 17, 25, 26)
+EVERY = 4
+
+
+def points(numbers: range, *quick: int) -> list[Any]:
+    """`make test` has the quick ones, `make test-all` every fourth, `make test-hours` all others."""
+
+    def marks(index: int, at: int) -> list[pytest.MarkDecorator]:
+        if at in quick:
+            return []
+        return [pytest.mark.slow, *([pytest.mark.hours] if index % EVERY else [])]
+
+    return [
+        pytest.param(at, marks=marks(index, at), id=f"{at:02d}") for index, at in enumerate(numbers)
+    ]
 
 
 def submit_crashing(
@@ -37,13 +52,7 @@ def check_a_run_without_harm(gang: Gang) -> None:
     assert len(states) <= 1, gang.events
 
 
-@pytest.mark.parametrize(
-    "at",
-    [
-        pytest.param(at, marks=() if at in QUICK else pytest.mark.slow, id=f"{at:02d}")
-        for at in range(1, POINTS + 1)
-    ],
-)
+@pytest.mark.parametrize("at", points(range(1, POINTS + 1), *QUICK))
 def test_at_every_point_of_a_task_that_succeeds(
     flow_home: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
@@ -54,13 +63,7 @@ def test_at_every_point_of_a_task_that_succeeds(
     check_a_run_without_harm(gang)
 
 
-@pytest.mark.parametrize(
-    "at",
-    [
-        pytest.param(at, marks=() if at == 24 else pytest.mark.slow, id=f"{at:02d}")
-        for at in range(10, POINTS + 1)
-    ],
-)
+@pytest.mark.parametrize("at", points(range(10, POINTS + 1), 24))
 def test_at_every_point_of_a_task_that_fails(
     flow_home: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
@@ -73,8 +76,7 @@ def test_at_every_point_of_a_task_that_fails(
     assert len([kind for kind, _ in gang.events if kind == "first_failure"]) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("at", range(20, 72, 2))
+@pytest.mark.parametrize("at", points(range(20, 72, 2)))
 def test_at_every_other_point_of_a_task_that_is_retried(
     flow_home: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
