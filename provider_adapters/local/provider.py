@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import os
 import shutil
 import sys
@@ -17,7 +16,7 @@ from flowlite.connect.local import LocalConnection
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.host_lease import cleanup
 from flowlite.node.mount_namespace import unmount
-from flowlite.node.system import processes
+from flowlite.node.system import atomic_files, processes
 from flowlite.provider import (
     Instance,
     LaunchIntent,
@@ -319,8 +318,8 @@ def _instances(task_id: str, entry: dict[str, Any]) -> list[Instance]:
 def _kept_socket(home: Path) -> str:
     """The socket of a node's fork server, if it is kept after the task."""
     for note in home.glob("a*/env.json"):
-        with suppress(OSError, ValueError):
-            if socket := json.loads(note.read_bytes()).get("warm"):
+        with suppress(OSError, ValueError, AttributeError):
+            if socket := atomic_files.read_small_json(note).get("warm"):
                 return str(socket)
     return ""
 
@@ -330,7 +329,7 @@ def _processes_of_node(home: Path) -> set[int]:
     found: set[int] = set()
     for note in (*home.glob("a*/agent.pid"), *home.glob("a*/env.json")):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            noted = json.loads(note.read_bytes())
+            noted = atomic_files.read_small_json(note)
             process = noted["reaper"] if note.name == "env.json" else noted
             if processes.is_alive(int(process["pid"]), str(process["start"])):
                 found |= {int(process["pid"]), *processes.descendants([int(process["pid"])])}

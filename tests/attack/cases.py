@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tests.security.hostile_hosts import HOSTS
@@ -137,7 +138,7 @@ def draw(seed: int, kind: str = "all") -> Case:
         (kind,) = chance.choices(list(_SHARES), list(_SHARES.values()))
     phase = chance.choice(PHASES)
     count = 2 if kind == "partition" and chance.random() < 0.3 else 1
-    faults = tuple(_DRAWN[kind](chance, chance.uniform(2.0, 20.0) * n) for n in range(count))
+    faults = tuple(_DRAWN[kind](chance, chance.uniform(2.0, 20.0) * n, seed) for n in range(count))
     if kind in BEFORE:
         phase = "bring-up"
     return Case(
@@ -170,34 +171,39 @@ def cut(kind: str, node: int = 1, seconds: float = 10.0, after: float = 0.0) -> 
     return Fault(kind, nodes.get(kind, (node,)), after, seconds)
 
 
-def _draw_cut(chance: random.Random, after: float) -> Fault:
+def _draw_cut(chance: random.Random, after: float, seed: int) -> Fault:
     kind = chance.choice(list(CUTS))
     node = chance.randrange(NODES) if kind == "client-node" else chance.randrange(1, NODES)
     return cut(kind, node, _length(chance), after)
 
 
-def _draw_disk(chance: random.Random, after: float) -> Fault:
+def _draw_disk(chance: random.Random, after: float, seed: int) -> Fault:
     kind, nodes = chance.choice((("client-disk", ()), ("disk", (chance.randrange(NODES),))))
     return Fault(kind, nodes, after, chance.uniform(5.0, 40.0))
 
 
-def _draw_clock(chance: random.Random, after: float) -> Fault:
+def _draw_clock(chance: random.Random, after: float, seed: int) -> Fault:
     who = chance.randrange(-1, NODES)
     by = chance.choice((60, 3600, 86400 * 400)) * chance.choice((-1, 1))
     return Fault("clock", () if who < 0 else (who,), after, chance.uniform(5.0, 20.0), f"{by:+d}")
 
 
-def _draw_sshd(chance: random.Random, after: float) -> Fault:
-    way = chance.choice(list(SSHD_ANSWERS))
+def _draw_sshd(chance: random.Random, after: float, seed: int) -> Fault:
+    way = _in_turn(list(SSHD_ANSWERS), seed)
     return Fault("sshd", (chance.randrange(NODES),), after, chance.uniform(5.0, 40.0), way)
 
 
-def _draw_squatter(chance: random.Random, after: float) -> Fault:
-    return Fault("squatter", (chance.randrange(NODES),), after, 60.0, chance.choice(SQUATS))
+def _draw_squatter(chance: random.Random, after: float, seed: int) -> Fault:
+    return Fault("squatter", (chance.randrange(NODES),), after, 60.0, _in_turn(SQUATS, seed))
 
 
-def _draw_hostile(chance: random.Random, after: float) -> Fault:
-    return Fault("hostile", (chance.randrange(NODES),), after, 5.0, chance.choice(MISDEEDS))
+def _draw_hostile(chance: random.Random, after: float, seed: int) -> Fault:
+    return Fault("hostile", (chance.randrange(NODES),), after, 5.0, _in_turn(MISDEEDS, seed))
+
+
+def _in_turn(ways: Sequence[str], seed: int) -> str:
+    """The way of a seed: as many seeds in a row as there are ways play each of them once."""
+    return ways[seed % len(ways)]
 
 
 _DRAWN = {

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.attack import commands, oracle, striking
+from tests.attack import commands, misdeeds, oracle, striking
 from tests.attack.cases import BEFORE, NODES, Case
 from tests.attack.leftovers import left_over
 from tests.attack.stage import Ground, Stage
@@ -143,6 +143,7 @@ class _Play:
             self._ask(commands.OF_A_NODE)
             if self.stage.poisoned.exists():
                 self.found.wrong.append("something that a node sent was executed here")
+            self.found.wrong += misdeeds.not_done(self.stage, *self.touched)
         if self._asking is not None:
             self._asking.join()
         if self.found.supervisor_mb > commands.MOST_MB:

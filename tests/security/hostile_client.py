@@ -128,6 +128,29 @@ def agent_log(directory: str) -> str:
     return f"{kept.stat().st_size} bytes: {kept.read_bytes()[:40]!r}"
 
 
+@case
+def on_the_node(*homes: str) -> str:
+    """What the lease holder and the commands that look at a task read on a node, in their own processes there."""
+    from flowlite.node.config.agent_config import ConfigFault
+    from flowlite.node.host_lease import cleanup
+    from flowlite.node.inspect import exec as run_there
+    from flowlite.node.inspect import look, metrics
+    from flowlite.node.outputs import listing
+    from flowlite.node.system import stack_dump
+
+    for directory in homes:
+        attempt = str(Path(directory, "a1"))
+        cleanup.agent_lives(directory)
+        run_there.latest_entry(directory)
+        stack_dump.living_workers(attempt)
+        for asked in (look, metrics):
+            with contextlib.suppress(OSError, ConfigFault):
+                asked.main([directory])
+        with contextlib.suppress(OSError, ValueError):
+            listing._workdir(directory)
+    return f"looked at {len(homes)}"
+
+
 # Through a step
 
 

@@ -132,7 +132,25 @@ def test_a_report_that_is_a_bomb(text: str, node: Path, tmp_path: Path) -> None:
 
 def test_a_process_file_without_end(node: Path, tmp_path: Path) -> None:
     (node / "a1" / "agent.pid").symlink_to("/dev/zero")
-    assert "is longer than 16 MiB" in run("probe", node, home=tmp_path / "flow")["told"]
+    assert "not as an agent writes it" in run("probe", node, home=tmp_path / "flow")["told"]
+
+
+@pytest.mark.parametrize("what", ["a device", "a pipe", "a deep document", "a large file"])
+def test_what_looks_at_a_task_on_its_node_does_not_hang(what: str, tmp_path: Path) -> None:
+    homes = []
+    for name in ("agent.pid", "env.json", "agent.json", "r0.pid"):
+        path = tmp_path / f"with {name}" / "a1" / name
+        path.parent.mkdir(parents=True)
+        homes.append(path.parent.parent)
+        if what == "a device":
+            path.symlink_to("/dev/zero")
+        elif what == "a pipe":
+            os.mkfifo(path)
+        elif what == "a deep document":
+            path.write_text(DEEP)
+        else:
+            _sparse(path, 1_500_000_000)
+    assert run("on_the_node", *homes)["told"] == "looked at 4"
 
 
 # A porter

@@ -153,7 +153,7 @@ class AgentConfig:
         """
         try:
             data = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigFault(f"agent.json is not JSON: {error}") from error
         if not isinstance(data, dict):
             raise ConfigFault("agent.json is not an object")

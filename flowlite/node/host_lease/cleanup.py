@@ -9,14 +9,13 @@ Below the node's root:
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import stat
 import time
 
 from ..config import secret_files
 from ..config.secret_files import attempts
-from ..system import processes
+from ..system import atomic_files, processes
 from .asking import MARKER
 
 TYPE_CHECKING = False
@@ -78,8 +77,7 @@ def _agents(home: str) -> list[_Agent]:
     found = []
     for attempt in attempts(home):
         try:
-            with open(os.path.join(attempt, "agent.pid"), "rb") as file:
-                found.append(_Agent(json.load(file)))
+            found.append(_Agent(atomic_files.read_small_json(os.path.join(attempt, "agent.pid"))))
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return found

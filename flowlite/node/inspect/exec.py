@@ -6,13 +6,12 @@ the same paths as the workers.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import Any
 
 from ..mount_namespace import namespace
-from ..system import processes
+from ..system import atomic_files, processes
 from ..worker.environment import without_launchers
 
 
@@ -51,8 +50,7 @@ def latest_entry(home: str) -> dict[str, Any]:
     """Returns the agent's entry for the latest attempt: {"environment", "workdir", "reaper"}; {} if there is none."""
     for directory in _attempts(home):
         try:
-            with open(os.path.join(directory, "env.json"), encoding="utf-8") as file:
-                found = json.load(file)
+            found = atomic_files.read_small_json(os.path.join(directory, "env.json"))
         except (OSError, ValueError):
             continue
         return found if isinstance(found, dict) else {}

@@ -8,7 +8,7 @@ import sys
 import time
 
 from ..config.agent_config import AgentConfig
-from ..system import processes
+from ..system import atomic_files, processes
 from ..system.stack_dump import living_workers, stack_of
 from . import metrics, torch_probe
 from .exec import latest_attempt, latest_entry
@@ -26,8 +26,7 @@ def main(arguments: list[str]) -> int:
     if attempt is None:
         sys.stdout.write(json.dumps({"workers": [], "time": time.time()}) + "\n")
         return 0
-    with open(os.path.join(attempt, "agent.json"), encoding="utf-8") as file:
-        config = AgentConfig.from_json(file.read())
+    config = AgentConfig.from_json(atomic_files.read_small(os.path.join(attempt, "agent.json")))
     variables = {**os.environ, **latest_entry(home).get("environment", {})}
     volumes = [str(each["path"]) for each in config.volumes]
     answer = {

@@ -10,7 +10,7 @@ import sys
 import time
 from shutil import which
 
-from ..system import processes, stack_dump
+from ..system import atomic_files, processes, stack_dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -168,8 +168,8 @@ def _visible(attempt: str | None) -> str | None:
     if attempt is None:
         return None
     try:
-        with open(os.path.join(attempt, "agent.json"), encoding="utf-8") as file:
-            found = json.load(file).get("visible_gpus")
-    except (OSError, ValueError):
+        orders = atomic_files.read_small_json(os.path.join(attempt, "agent.json"))
+        found = orders.get("visible_gpus")
+    except (OSError, ValueError, AttributeError):
         return None
     return None if found is None else str(found)

@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..system import atomic_files
 from ..system.byte_sizes import human_size
 from . import contents, patterns
 
@@ -121,7 +122,7 @@ def _workdir(home: str) -> str:
     if not orders:
         # The task was stopped before its first attempt started, so it has written nothing.
         return home
-    return str(json.loads(orders[-1].read_bytes()).get("workdir") or home)
+    return str(atomic_files.read_small_json(orders[-1]).get("workdir") or home)
 
 
 def unkept(workdir: str, home: str, wanted: Sequence[str], begin: str) -> dict[str, Any]:

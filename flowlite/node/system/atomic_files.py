@@ -1,10 +1,18 @@
-"""Writes files atomically on a node, and creates the directories above them with mode 0700."""
+"""Writes files atomically on a node, creates the directories above them with mode 0700, and reads small files."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
+import stat
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MOST_SMALL = 16 << 20
+"""Bytes of a small file at most."""
 _BLOCK = 1 << 20
 _LONGEST_NAME = 200
 
@@ -80,6 +88,32 @@ def beside(target: str) -> str:
     directory, _, name = target.rpartition("/")
     make(directory or "/")
     return f"{directory}/.{name[:_LONGEST_NAME]}.{os.urandom(4).hex()}.part"
+
+
+def read_small(path: str | os.PathLike[str], most: int = MOST_SMALL) -> bytes:
+    """Returns the contents of a small file in a directory that the task's own programs can change.
+
+    A link, a pipe or a device in the file's place is not opened: reading it might never end.
+
+    Raises:
+        OSError: The file does not exist, is not a regular file, or is longer than `most`.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it is longer than {most:,} bytes", os.fspath(path))
+    return content
+
+
+def read_small_json(path: str | os.PathLike[str]) -> Any:
+    """Parses a file read with `read_small`. Raises OSError as it does, and ValueError if it is not a document."""
+    try:
+        return json.loads(read_small(path))
+    except RecursionError:
+        raise ValueError("a document that is nested too deeply") from None
 
 
 def make(directory: str) -> None:

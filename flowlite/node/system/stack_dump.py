@@ -13,7 +13,7 @@ import re
 import signal
 import time
 
-from . import processes
+from . import atomic_files, processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ def living_workers(attempt: str) -> list[dict[str, Any]]:
     for name in os.listdir(attempt):
         if re.fullmatch(r"r\d+\.pid", name):
             try:
-                with open(os.path.join(attempt, name), encoding="utf-8") as file:
-                    note = json.load(file)
+                note = atomic_files.read_small_json(os.path.join(attempt, name))
                 if processes.is_alive(int(note["pid"]), note["start"]):
                     found.append({**note, "note": os.path.join(attempt, name)})
             except (OSError, ValueError, KeyError, TypeError):

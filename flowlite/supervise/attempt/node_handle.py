@@ -28,12 +28,16 @@ _LOOK = 'kill -0 "$1" 2>/dev/null || exit 3; cat "/proc/$1/stat" 2>/dev/null || 
 _GONE = 3
 # One command for a whole probe. $1 is the directory of the attempt. Prints what the agent wrote in agent.pid, whether
 # it hears its leader, and its /proc stat line.
-_PROBE = """cd "$1" 2>/dev/null && cat agent.pid 2>/dev/null || exit 4
-echo
+# Only a regular file is opened, and little of it is read: whatever lies there, the command ends.
+_PROBE = """cd "$1" 2>/dev/null && { [ -e agent.pid ] || [ -L agent.pid ]; } || exit 4
+[ -f agent.pid ] && [ ! -L agent.pid ] || exit 5
+noted=$(head -c 4096 agent.pid | tr -d '\\000\\n')
+printf '%s\\n' "$noted"
 if [ -e leader.silent ]; then echo silent; else echo heard; fi
-pid=$(sed -n 's/.*"pid": *\\([0-9][0-9]*\\).*/\\1/p' agent.pid) && [ "$pid" ] || exit 5
+pid=$(printf '%s\\n' "$noted" | sed -n 's/.*"pid": *\\([0-9][0-9]*\\).*/\\1/p') && [ "$pid" ] || exit 5
 """ + _LOOK.replace("$1", "$pid")
 _NOT_STARTED = 4
+_NO_AGENT_FILE = 5
 _COMMAND_SECONDS = 30.0
 _LAST_BYTES = 4096
 # Bytes kept of the end of an agent's log.
@@ -304,12 +308,18 @@ def _found(looked: Completed) -> Finding:
     """Returns the finding of a probe that reached the node. Raises NodeUnreachable if the answer proves nothing."""
     if looked.code == _NOT_STARTED:
         return Finding(Life.ABSENT, "its agent has not started")
+    if looked.code not in (0, _GONE, _NO_AGENT_FILE):
+        raise _unable(looked)
     lines = looked.stdout.split(b"\n", 2)
     try:
+        if looked.code == _NO_AGENT_FILE:
+            raise ValueError
         start = str(parse_object(lines[0]).get("start") or "")
         hears, stat = lines[1] == b"heard", lines[2]
-    except (ValueError, IndexError, AttributeError):
-        raise _unable(looked) from None
+    except (ValueError, IndexError):
+        raise NodeUnreachable(
+            "whether its agent runs is not known: agent.pid there is not as an agent writes it"
+        ) from None
     if _lives(looked, stat, start):
         return Finding(Life.ALIVE, "its agent runs", hears)
     return Finding(Life.DEAD, "its agent process is gone", hears)
