@@ -169,13 +169,22 @@ class LeaseLost(StoreError):
 
 
 class RemoteTraceback(Exception):
-    """The text of a traceback from a node. Set as the `__cause__` of a worker's exception."""
+    """The text of a traceback from a node. Set as the `__cause__` of a worker's exception.
 
-    def __init__(self, text: str) -> None:
+    Attributes:
+        text: The whole traceback.
+        seen: Where this program has shown it already, as a sentence; "" if it has not. `str()` is that sentence then, so
+            that a program that ends with the exception does not print the same traceback twice.
+    """
+
+    def __init__(self, text: str, *, seen: str = "") -> None:
         super().__init__(text)
         self.text = text
+        self.seen = seen
 
     def __str__(self) -> str:
+        if self.seen:
+            return terminal.in_one_line(self.seen)
         return terminal.plain(f"\n{self.text.rstrip()}")
 
 

@@ -32,11 +32,19 @@ _LAST_LINES = 10
 _RANKS_IN_NOTE = 8
 
 
-def exception_of(events: Iterable[Event], outcomes: Outcomes) -> Exception | None:
+def exception_of(
+    events: Iterable[Event], outcomes: Outcomes, *, seen: bool = False
+) -> Exception | None:
     """The exception that `result()` raises for a final task; None if the task completed.
 
     A task that failed only because results or logs were missing counts as completed once they have been fetched. The
     exception is that of the first failure, with `failures` (all failed ranks, by rank) as an attribute.
+
+    Args:
+        events: The history of the task.
+        outcomes: Its result files.
+        seen: Whether this program has shown the output of the workers. The text of the exception does not repeat it
+            then.
     """
     record = outcomes.record
     if record.state == "completed":
@@ -45,7 +53,7 @@ def exception_of(events: Iterable[Event], outcomes: Outcomes) -> Exception | Non
     if record.state == "cancelled":
         return TaskCancelled(f"{title} was {record.reason or 'cancelled'}")
     events = list(events)
-    found = failures_of(events, outcomes)
+    found = failures_of(events, outcomes, seen=seen)
     if not found and late_results.ended_well(record, events):
         return None
     if not found:
@@ -79,13 +87,15 @@ def advice_for(record: TaskRecord, events: Iterable[Event]) -> list[str]:
     return [f"{where}: {text}" for text in found]
 
 
-def failures_of(events: Iterable[Event], outcomes: Outcomes) -> dict[int, Exception]:
+def failures_of(
+    events: Iterable[Event], outcomes: Outcomes, *, seen: bool = False
+) -> dict[int, Exception]:
     """The exception of each failed rank of the last attempt, in the order in which they failed.
 
-    Ranks that ended because the gang was being stopped do not count as failed.
+    Ranks that ended because the gang was being stopped do not count as failed. `seen` is that of `exception_of`.
     """
     bodies = failed_workers(outcomes.record, events)
-    return {body["rank"]: _exception(body, outcomes) for body in bodies}
+    return {body["rank"]: _exception(body, outcomes, seen) for body in bodies}
 
 
 def failed_workers(record: TaskRecord, events: Iterable[Event]) -> list[dict[str, Any]]:
@@ -123,17 +133,19 @@ def describe_end(body: Mapping[str, Any]) -> str:
     return f"{where} exited with {body.get('code')}{why}"
 
 
-def _exception(body: Mapping[str, Any], outcomes: Outcomes) -> Exception:
+def _exception(body: Mapping[str, Any], outcomes: Outcomes, seen: bool) -> Exception:
     record = outcomes.record
     failure = body.get("failure") or {}
     if failure.get("kind") not in _WITH_FILE:
-        return TaskFailed(_message(record, body), task_id=record.id)
+        return TaskFailed(_message(record, body, seen), task_id=record.id)
     rank = int(body["rank"])
     with suppress(ResultUnavailable):
         error = outcomes.of(rank, int(body.get("node", worker_node(record, rank)))).exception
         if isinstance(error, Exception):
+            if seen and isinstance(error.__cause__, RemoteTraceback):
+                error.__cause__.seen = f"shown above, in the output of rank {rank}; again: flow logs {record.id} --rank {rank}"
             return _masked(error, redact.of_file(outcomes.paths.secrets))
-    return RemoteError(_message(record, body), type_name=str(failure.get("type", "")))
+    return RemoteError(_message(record, body, seen), type_name=str(failure.get("type", "")))
 
 
 def _masked(error: Exception, mask: Mask) -> Exception:
@@ -142,15 +154,15 @@ def _masked(error: Exception, mask: Mask) -> Exception:
     if mask.finds(text_of(error)):
         error.args = tuple(mask.inside(error.args))
     if isinstance(error.__cause__, RemoteTraceback):
-        error.__cause__ = RemoteTraceback(mask(error.__cause__.text))
+        error.__cause__ = RemoteTraceback(mask(error.__cause__.text), seen=error.__cause__.seen)
     if isinstance(error, RemoteError):
         error.remote_traceback = mask(error.remote_traceback)
     return error
 
 
-def _message(record: TaskRecord, body: Mapping[str, Any]) -> str:
+def _message(record: TaskRecord, body: Mapping[str, Any], seen: bool) -> str:
     lines = [f"task {record.name} ({record.id}): {describe_end(body)}"]
-    tail = [str(line) for line in body.get("tail") or ()][-_LAST_LINES:]
+    tail = [] if seen else [str(line) for line in body.get("tail") or ()][-_LAST_LINES:]
     if tail:
         lines += ["last lines of its output:", *(f"  {line}" for line in tail)]
     lines.append(f"all of its output: flow logs {record.id} --rank {body['rank']}")

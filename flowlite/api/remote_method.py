@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from flowlite.api import remote
 from flowlite.api.user_signature import takes_the_users_arguments
+from flowlite.errors import RemoteTraceback
 from flowlite.in_worker.on_node import refuse_on_a_node
 
 if TYPE_CHECKING:
@@ -62,7 +63,14 @@ class RemoteMethod(Generic[P, R]):
             ResultUnavailable: The return value could not be sent back or cannot be loaded here.
         """
         refuse_on_a_node()
-        return remote.call(self._configure(*args, **kwargs))
+        config = self._configure(*args, **kwargs)
+        try:
+            return remote.call(config)
+        except Exception as error:
+            if isinstance(error.__cause__, RemoteTraceback):
+                # It was raised on a node; where flowlite raised it again says nothing.
+                error.__traceback__ = None
+            raise
 
     @overload
     async def aio(

@@ -436,8 +436,12 @@ class Task(Generic[R_co]):
 
     # Internals
 
-    def _wait(self, timeout: float | None, show_logs: bool | None, *, tell_end: bool) -> None:
-        """As `wait`. With `tell_end`, a failure is shown here, since no exception will be raised for it."""
+    def _wait(self, timeout: float | None, show_logs: bool | None, *, tell_end: bool) -> bool:
+        """As `wait`. With `tell_end`, a failure is shown here, since no exception will be raised for it.
+
+        Returns:
+            Whether the task, and with it the output of its workers, was shown.
+        """
         from flowlite.display import waiting
 
         display = waiting.display_in_program(self, show_logs)
@@ -449,8 +453,9 @@ class Task(Generic[R_co]):
                 f"wait longer, or end it with `flow cancel {self.id}`"
             )
         waiting.leave(self, display, tell_end=tell_end)
+        return display is not None
 
-    async def _final_async(self, show_logs: bool | None, *, tell_end: bool) -> None:
+    async def _final_async(self, show_logs: bool | None, *, tell_end: bool) -> bool:
         """As `_wait`, for an event loop."""
         from flowlite.api import async_wait
         from flowlite.display import waiting
@@ -460,13 +465,15 @@ class Task(Generic[R_co]):
             display.announce()
         await async_wait.until_final(self, display)
         waiting.leave(self, display, tell_end=tell_end)
+        return display is not None
 
     async def _result_async(self) -> R_co:
         import asyncio
 
-        await self._final_async(None, tell_end=False)
+        seen = await self._final_async(None, tell_end=False)
         # This reads files, and may fetch files from nodes.
-        return await asyncio.to_thread(self.result, show_logs=False)
+        values = await asyncio.to_thread(self._values_now, True, (0,), seen)
+        return cast("R_co", values[0])
 
     def _closing(self) -> str:
         record = self.record
@@ -485,23 +492,27 @@ class Task(Generic[R_co]):
         show_logs: bool | None,
     ) -> list[Any]:
         """What the ranks returned, once the task has completed; raises the exception that it failed with."""
-        self._wait(timeout, show_logs, tell_end=False)
+        seen = self._wait(timeout, show_logs, tell_end=False)
+        return self._values_now(allow_pickle, ranks, seen)
+
+    def _values_now(self, allow_pickle: bool, ranks: Sequence[int], seen: bool) -> list[Any]:
+        """As `_values`, for a final task. `seen` says whether the output of its workers was shown."""
         outcomes = self._outcomes(allow_pickle)
-        error = self._error(outcomes)
+        error = self._error(outcomes, seen=seen)
         if error is not None:
             raise error
         if outcomes.record.call.get("kind") != "function":
             return [None] * len(ranks)
         return [outcomes.of(rank).unwrap() for rank in ranks]
 
-    def _error(self, outcomes: Outcomes) -> Exception | None:
+    def _error(self, outcomes: Outcomes, *, seen: bool = False) -> Exception | None:
         """The exception of the final task. Missing results and logs are fetched first, from nodes that answer now."""
         from flowlite.api import late_results
         from flowlite.api.failures import exception_of
 
         completed = outcomes.record.state == "completed"
         problems = [] if completed else late_results.bring(self._session, outcomes.record)
-        error = exception_of(self.events(), outcomes)
+        error = exception_of(self.events(), outcomes, seen=seen)
         if error is not None:
             for problem in problems:
                 error.add_note(f"not here yet: {problem}")

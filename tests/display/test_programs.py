@@ -92,6 +92,63 @@ def test_wait_tells_a_failure_and_result_leaves_it_to_the_exception(folder: Path
     assert "\nValueError: no good\nraised on node 0, rank 0 of task fail" in raised.stderr
 
 
+ONCE = """
+import asyncio
+from flowlite import Flow, TaskConfig
+def command():
+    Flow().run(TaskConfig(command=["sh", "-c", "echo no good; exit 3"])).result()
+async def aio():
+    await fail.remote.aio()
+if __name__ == '__main__':
+"""
+
+
+@pytest.mark.parametrize("call", ["fail.remote()", "fail.spawn().result()", "asyncio.run(aio())"])
+def test_a_failure_is_told_once(folder: Path, call: str) -> None:
+    """The worker's traceback is in its output; the exception has it, too, but does not print it again."""
+    told = ran(f"{TALK}{ONCE}    {call}", folder)
+    assert told.returncode == 1
+    assert told.stderr.count('raise ValueError("no good")') == 1, told.stderr
+    # The worker's own last line, and the program's.
+    assert told.stderr.count("ValueError: no good") == 2
+    assert told.stderr.count("first failure") == 0
+    again = re.findall(
+        r"shown above, in the output of rank 0; again: flow (logs \S+ --rank 0)", told.stderr
+    )
+    assert [words.split()[1] for words in again] == [only_task()]
+    if call == "fail.remote()":
+        assert "flowlite/api" not in told.stderr, "frames of flowlite say nothing of the failure"
+
+
+def test_the_exception_tells_what_was_not_shown(folder: Path) -> None:
+    told = ran(f"{TALK}{ONCE}    fail.remote()", folder, FLOW_SHOW_LOGS="never")
+    assert told.returncode == 1
+    assert told.stderr.count('raise ValueError("no good")') == 1, told.stderr
+    assert told.stderr.count("ValueError: no good") == 2
+    assert "shown above" not in told.stderr
+
+
+def test_the_exception_has_the_whole_traceback_in_any_case(folder: Path) -> None:
+    told = ran(
+        f"""{TALK}{ONCE}
+    try:
+        fail.remote()
+    except ValueError as error:
+        print(error.__cause__.text)
+""",
+        folder,
+    )
+    assert told.stdout.count('raise ValueError("no good")') == 1, told.stderr
+
+
+@pytest.mark.parametrize("shown", ["always", "never"])
+def test_the_output_of_a_command_is_told_once(folder: Path, shown: str) -> None:
+    told = ran(f"{TALK}{ONCE}    command()", folder, FLOW_SHOW_LOGS=shown)
+    assert told.returncode == 1
+    assert told.stderr.count("no good\n") == 1, told.stderr
+    assert "exited with 3" in told.stderr
+
+
 def test_waiting_again_goes_on_where_the_last_time_ended(folder: Path) -> None:
     done = ran(
         f"""{TALK}
