@@ -173,8 +173,8 @@ class RemoteTraceback(Exception):
 
     Attributes:
         text: The whole traceback.
-        seen: Where this program has shown it already, as a sentence; "" if it has not. `str()` is that sentence then, so
-            that a program that ends with the exception does not print the same traceback twice.
+        seen: Where this program has shown it already, as a sentence; "" if it has not. `str()` is that sentence then,
+            so that a program that ends with the exception does not print the same traceback twice.
     """
 
     def __init__(self, text: str, *, seen: str = "") -> None:

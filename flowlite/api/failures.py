@@ -143,7 +143,8 @@ def _exception(body: Mapping[str, Any], outcomes: Outcomes, seen: bool) -> Excep
         error = outcomes.of(rank, int(body.get("node", worker_node(record, rank)))).exception
         if isinstance(error, Exception):
             if seen and isinstance(error.__cause__, RemoteTraceback):
-                error.__cause__.seen = f"shown above, in the output of rank {rank}; again: flow logs {record.id} --rank {rank}"
+                again = f"flow logs {record.id} --rank {rank}"
+                error.__cause__.seen = f"shown above, in the output of rank {rank}; again: {again}"
             return _masked(error, redact.of_file(outcomes.paths.secrets))
     return RemoteError(_message(record, body, seen), type_name=str(failure.get("type", "")))
 

@@ -12,6 +12,7 @@ from flowlite.errors import FlowError
 if TYPE_CHECKING:
     from flowlite.api.client import Flow
     from flowlite.api.task import Task
+    from flowlite.display.sweep_display import SweepDisplay
     from flowlite.spec.task import TaskConfig
 
 
@@ -66,12 +67,30 @@ def call_many(
     common: TaskConfig, configs: Iterable[TaskConfig], max_concurrent: int, return_exceptions: bool
 ) -> Iterator[Any]:
     """Runs one task per configuration and yields the results in order. `common` has the options that they share."""
+    from flowlite.display.waiting import sweep_in_program
+
+    total = len(configs) if isinstance(configs, list) else None
+    display = sweep_in_program(common.name or "map", total)
+    try:
+        yield from _call_many(common, configs, max_concurrent, return_exceptions, display)
+    finally:
+        display.close()
+
+
+def _call_many(
+    common: TaskConfig,
+    configs: Iterable[TaskConfig],
+    max_concurrent: int,
+    return_exceptions: bool,
+    display: SweepDisplay,
+) -> Iterator[Any]:
     # Notes are the same for all tasks, and each is shown once.
     once = functools.lru_cache(None)(_say)
     flow = _flow(common, notify=once)
     how: dict[str, Any] = {
         "return_exceptions": return_exceptions,
         "on_interrupt": _cancel_interrupted,
+        "watcher": display,
     }
     if not (isinstance(configs, list) and len(configs) > 1 and flow.launches_together(common)):
         starts = (functools.partial(flow.submit, config) for config in configs)

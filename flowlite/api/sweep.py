@@ -50,17 +50,37 @@ class Running(Protocol[R_co]):
     def done(self) -> bool:
         """Whether it has completed, failed or been cancelled."""
 
-    def result(self) -> R_co:
+    def result(self, *, show_logs: bool) -> R_co:
         """Its result; raises the exception that it failed with."""
 
     def cancel(self) -> object:
         """Requests its cancellation."""
 
-    def wait(self, timeout: float) -> object:
+    def wait(self, timeout: float, *, show_logs: bool) -> object:
         """Waits until it has ended. Raises TaskTimeout."""
 
 
 AnyTask = TypeVar("AnyTask", bound=Running[Any])
+AnyTask_contra = TypeVar("AnyTask_contra", bound=Running[Any], contravariant=True)
+
+
+class Watcher(Protocol[AnyTask_contra]):
+    """Who is told how the tasks of a sweep get on. `display/sweep_display.py` has one."""
+
+    def started(self, task: AnyTask_contra) -> None:
+        """A task was started, in the order of the inputs."""
+
+    def ended(self, task: AnyTask_contra, *, tell: bool) -> None:
+        """A task has ended. `tell` is False if its exception is raised now."""
+
+    def input_of(self, task: AnyTask_contra) -> str:
+        """Which input a task has."""
+
+    def advance(self) -> None:
+        """Called again and again while tasks are waited for."""
+
+    def pause(self) -> None:
+        """Called before the reader gets a result."""
 
 
 def in_order(
@@ -69,19 +89,27 @@ def in_order(
     max_concurrent: int,
     return_exceptions: bool = False,
     on_interrupt: Callable[[list[AnyTask]], None] = lambda tasks: None,
+    watcher: Watcher[AnyTask] | None = None,
 ) -> Iterator[Any]:
     """Starts tasks, at most `max_concurrent` at a time, and yields their results in the order of `starts`.
 
     No task is started before the first result is asked for, and at most twice `max_concurrent` ahead of the reader. If
     a task fails or the iterator is closed, the tasks that still run are cancelled. After Ctrl-C that is left to
-    `on_interrupt`.
+    `on_interrupt`. Output of the tasks is not shown; `watcher` is told of each start and each end.
     """
     waiting: deque[AnyTask] = deque()
+    ended: set[int] = set()
     source = iter(starts)
     more = True
     try:
         while True:
-            running = sum(not task.done for task in waiting)
+            running = 0
+            for task in waiting:
+                if not task.done:
+                    running += 1
+                elif watcher is not None and id(task) not in ended:
+                    ended.add(id(task))
+                    watcher.ended(task, tell=return_exceptions or task is not waiting[0])
             while more and running < max_concurrent and len(waiting) < 2 * max_concurrent:
                 start = next(source, None)
                 if start is None:
@@ -89,13 +117,23 @@ def in_order(
                     break
                 waiting.append(start())
                 running += 1
+                if watcher is not None:
+                    watcher.started(waiting[-1])
             if not waiting:
                 return
-            if not waiting[0].done:
-                with suppress(TaskTimeout):
-                    waiting[0].wait(POLL_SECONDS)
+            if watcher is not None and waiting[0].done and id(waiting[0]) not in ended:
                 continue
-            yield _outcome(waiting.popleft(), return_exceptions)
+            if not waiting[0].done:
+                if watcher is not None:
+                    watcher.advance()
+                with suppress(TaskTimeout):
+                    waiting[0].wait(POLL_SECONDS, show_logs=False)
+                continue
+            first = waiting.popleft()
+            ended.discard(id(first))
+            if watcher is not None:
+                watcher.pause()
+            yield _outcome(first, return_exceptions, watcher)
     except KeyboardInterrupt:
         running_ones = [task for task in waiting if not task.done]
         waiting.clear()
@@ -108,10 +146,12 @@ def in_order(
                     task.cancel()
 
 
-def _outcome(task: Running[Any], return_exceptions: bool) -> Any:
-    if not return_exceptions:
-        return task.result()
+def _outcome(task: AnyTask, return_exceptions: bool, watcher: Watcher[AnyTask] | None) -> Any:
     try:
-        return task.result()
+        return task.result(show_logs=False)
     except Exception as error:
-        return error
+        if watcher is not None:
+            error.add_note(f"this is {watcher.input_of(task)}")
+        if return_exceptions:
+            return error
+        raise

@@ -25,6 +25,10 @@ class ShownTask(Protocol):
         """What it runs."""
 
     @property
+    def call(self) -> str:
+        """What it runs in full, with the arguments."""
+
+    @property
     def record(self) -> TaskRecord:
         """Its current row in the store."""
 

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from flowlite.display.screen import program_screen
+from flowlite.display.sweep_display import SweepDisplay
 from flowlite.display.task_display import TaskDisplay
 
 if TYPE_CHECKING:
@@ -92,6 +93,16 @@ def _display_of(task: ShownTask) -> TaskDisplay:
         if display is None:
             display = _displays[task.id] = TaskDisplay(task, program_screen())
     return display
+
+
+def sweep_in_program(name: str, total: int | None) -> SweepDisplay:
+    """The display of many tasks that a program runs together.
+
+    Args:
+        name: What is run.
+        total: The number of tasks; None if it is not known.
+    """
+    return SweepDisplay(name, total, program_screen() if _wanted() else None)
 
 
 def leave(task: ShownTask, display: TaskDisplay | None, *, tell_end: bool) -> None:

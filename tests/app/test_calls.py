@@ -21,7 +21,7 @@ class FakeTask:
     def __init__(self, flow: FakeFlow, config: TaskConfig) -> None:
         self.flow, self.config = flow, config
         self.name, self.id = str(config.name), f"t{len(flow.tasks)}"
-        self.looks, self.cancelled = 0, False
+        self.looks, self.cancelled, self.call = 0, False, "double(…)"
         call = config.call
         assert call is not None
         self._call: Callable[[], Any] = lambda: call.function(*call.args, **call.kwargs)
@@ -31,13 +31,13 @@ class FakeTask:
         self.looks += 1
         return self.cancelled or self.looks > self.flow.looks_until_done(self)
 
-    def wait(self, timeout: float) -> None:
+    def wait(self, timeout: float, *, show_logs: bool) -> None:
         self.flow.waits += 1
         if self.flow.on_wait:
             self.flow.on_wait()
         raise TaskTimeout("still running")
 
-    def result(self) -> Any:
+    def result(self, *, show_logs: bool | None = None) -> Any:
         if self.flow.on_result:
             self.flow.on_result()
         return self._call()

@@ -279,3 +279,77 @@ if __name__ == '__main__':
         folder,
     )
     assert done.stdout == "A\nB\n", done.stderr
+
+
+# map
+
+SWEEP = f"""{TALK}
+@app.function
+def part(x):
+    print("working on", x)
+    if x == 20:
+        raise ValueError("no 20")
+    return x
+"""
+
+
+def test_a_map_shows_its_progress_and_names_what_failed(folder: Path) -> None:
+    """Away from a terminal: a line for each step, and one for the input that failed; no output of the tasks."""
+    done = ran(
+        f"{SWEEP}\nif __name__ == '__main__':\n"
+        "    print(len(list(part.map([10, 20, 30], return_exceptions=True, max_concurrent=1))))",
+        folder,
+    )
+    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
+    lines = done.stderr.splitlines()
+    assert [line for line in lines if line.startswith("part: ")] == [
+        "part: 1 of 3 done",
+        "part: 2 of 3 done, 1 failed",
+        "part: 3 of 3 done, 1 failed",
+    ]
+    (failure,) = [line for line in lines if "no 20" in line]
+    assert re.fullmatch(
+        r"input 1, part\(20\): task part \(\S+\) failed: first failure: node 0, rank 0: ValueError: no 20",
+        failure,
+    )
+    assert "working on" not in done.stderr
+
+
+def test_the_exception_of_a_map_names_its_input(folder: Path) -> None:
+    done = ran(f"{SWEEP}\nif __name__ == '__main__': list(part.map([20]))", folder)
+    assert done.returncode == 1
+    assert done.stderr.endswith("\nthis is input 0, part(20)\n"), done.stderr
+    assert (
+        done.stderr.count("ValueError: no 20") == 2
+    )  # of the worker's traceback, and of the program's
+    assert "first failure" not in done.stderr
+
+
+def test_a_map_has_one_bar_on_a_terminal(folder: Path, terminals: list[Terminal]) -> None:
+    (folder / "program.py").write_text(
+        f"{SWEEP}\nif __name__ == '__main__':\n"
+        "    for value in until.map(['go', 'go']): print('value', value)\n"
+        "    print('result here')\n"
+    )
+    terminal = Terminal([sys.executable, "program.py"], folder)
+    terminals.append(terminal)
+    terminal.read(until="until [....................] 0 of 2 done, 2 started")
+    (folder / "go").touch()
+    terminal.read()
+    assert terminal.end() == 0
+    rows = [CONTROLS.sub("", row.rpartition("\r")[2]) for row in terminal.seen.split("\r\n")]
+    assert [row for row in rows if row] == [
+        "value None",
+        "value None",
+        "until: 2 of 2 done",
+        "result here",
+    ]
+
+
+def test_a_map_that_is_to_show_nothing(folder: Path) -> None:
+    done = ran(
+        f"{SWEEP}\nif __name__ == '__main__': print(list(part.map([1])))",
+        folder,
+        FLOW_SHOW_LOGS="never",
+    )
+    assert (done.stdout, done.stderr) == ("[1]\n", "")

@@ -1,0 +1,111 @@
+"""`SweepDisplay`: shows the tasks of one `map` together: how many have ended, and each failure with its input."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flowlite import terminal
+from flowlite.output.printing import RED, Painted
+
+if TYPE_CHECKING:
+    from flowlite.display.screen import Screen
+    from flowlite.display.shown_task import ShownTask
+
+_BAR = 20
+# The longest text of a call in a line.
+_LONGEST_CALL = 100
+
+
+class SweepDisplay:
+    """Shows a progress bar in the last row of a terminal; elsewhere a line for each tenth of the tasks.
+
+    Whoever runs the tasks calls `started` and `ended` for each, in any order of ends.
+    """
+
+    def __init__(self, name: str, total: int | None, screen: Screen | None) -> None:
+        """
+        Args:
+            name: What is run, for the lines.
+            total: The number of tasks; None if nobody knows it yet.
+            screen: Where it is shown; None to show nothing, and only name inputs.
+        """
+        self._name = terminal.in_one_line(name)
+        self._total = total
+        self._screen = screen
+        self._inputs: dict[str, int] = {}
+        self._done = self._failed = 0
+        self._told = 0
+        if screen is not None:
+            screen.add(self)
+
+    def started(self, task: ShownTask) -> None:
+        """Takes up a task. The order of these calls is the order of the inputs."""
+        self._inputs[task.id] = len(self._inputs)
+
+    def advance(self) -> None:
+        """Shows the bar; called again and again while the tasks are waited for."""
+        if self._screen is not None and self._screen.has_row:
+            self._screen.show_row(f"{self._name} {self._bar()}{self._count()}")
+
+    def pause(self) -> None:
+        """Removes the bar until the next `advance`, while the program has a result and may print."""
+        if self._screen is not None:
+            self._screen.clear_row()
+
+    def input_of(self, task: ShownTask) -> str:
+        """Which input a task has: its index, from 0, and the call."""
+        call = terminal.in_one_line(task.call)
+        if len(call) > _LONGEST_CALL:
+            call = f"{call[:_LONGEST_CALL]}…"
+        return f"input {self._inputs[task.id]}, {call}"
+
+    def ended(self, task: ShownTask, *, tell: bool) -> None:
+        """Counts a task that has ended.
+
+        Args:
+            task: The task.
+            tell: Show why it did not complete; False if its exception is raised now.
+        """
+        if self._screen is None:
+            return
+        record = task.record
+        self._done += 1
+        if record.state != "completed":
+            self._failed += 1
+            if tell:
+                why = f": {terminal.in_one_line(record.reason)}" if record.reason else ""
+                text = f"{self.input_of(task)}: task {task.name} ({task.id}) {record.state}{why}"
+                self._screen.tell(Painted(text, RED))
+        step = max(1, (self._total or self._done) // 10)
+        if not self._screen.has_row and self._done >= self._told + step:
+            self._tell_count()
+        self._screen.flush()
+
+    def close(self) -> None:
+        """Removes the bar. Shows the final count, unless the last line did."""
+        if self._screen is None:
+            return
+        self._screen.remove(self)
+        if self._done != self._told:
+            self._tell_count()
+
+    def _tell_count(self) -> None:
+        if self._screen is not None:
+            self._screen.tell(f"{self._name}: {self._count()}")
+            self._told = self._done
+
+    def _count(self) -> str:
+        total = "" if self._total is None else f" of {self._total}"
+        parts = [f"{self._done}{total} done"]
+        running = len(self._inputs) - self._done
+        if running:
+            parts.append(f"{running} started")
+        if self._failed:
+            parts.append(f"{self._failed} failed")
+        return ", ".join(parts)
+
+    def _bar(self) -> str:
+        if not self._total:
+            return ""
+        full = _BAR * self._done // self._total
+        return f"[{'#' * full}{'.' * (_BAR - full)}] "
