@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -269,6 +270,21 @@ class VolumeInfo(_Json):
 
 
 @dataclass(frozen=True, slots=True)
+class VolumePlace:
+    """Where the files of a volume can be reached without a task.
+
+    Attributes:
+        connection: A connection to a machine that has the volume. Whoever returns the place closes it.
+        command: The words that run Python there.
+        directory: The volume's directory there.
+    """
+
+    connection: Connection
+    command: tuple[str, ...]
+    directory: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finding(_Json):
     """The result of one check before a launch, such as of credentials.
 
@@ -519,6 +535,16 @@ class Provider(ABC):
     def list_volumes(self) -> list[VolumeInfo]:
         """Returns all volumes created through this provider."""
         return []
+
+    @contextmanager
+    def volume_place(self, name: str) -> Iterator[VolumePlace | None]:
+        """Yields where a volume's files can be reached; None if only a machine of a task can reach them.
+
+        Raises:
+            NotFound: There is no such volume.
+            ProviderError: No machine that has it answers.
+        """
+        yield None
 
     def delete_volume(self, name: str) -> None:
         """Deletes a volume with its contents. Raises NotFound."""

@@ -7,13 +7,13 @@ import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.connect.local import LocalConnection
-from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.errors import NodeUnreachable, NotFound, ProviderError
 from flowlite.node.host_lease import cleanup
 from flowlite.node.mount_namespace import unmount
 from flowlite.node.system import atomic_files, processes
@@ -25,6 +25,7 @@ from flowlite.provider import (
     Plan,
     Provider,
     VolumeInfo,
+    VolumePlace,
 )
 from flowlite.state import clock
 from provider_adapters.local import warming
@@ -238,6 +239,16 @@ class LocalProvider(Provider):
 
     def list_volumes(self) -> list[VolumeInfo]:
         return self._volumes.list()
+
+    @contextmanager
+    def volume_place(self, name: str) -> Iterator[VolumePlace | None]:
+        directory = self._volumes.path(name)
+        if not directory.is_dir():
+            raise NotFound(
+                f"no volume {name!r} at the provider 'local'; `flow volumes create {name}` makes it"
+            )
+        with LocalConnection() as connection:
+            yield VolumePlace(connection, (sys.executable,), str(directory))
 
     def delete_volume(self, name: str) -> None:
         users = [task for task, entry in self._admission.held().items() if name in entry["volumes"]]

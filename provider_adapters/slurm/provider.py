@@ -20,6 +20,7 @@ from flowlite.provider import (
     Plan,
     Provider,
     VolumeInfo,
+    VolumePlace,
 )
 from provider_adapters.slurm.arrays import Arrays
 from provider_adapters.slurm.ending import Ending
@@ -145,6 +146,10 @@ class SlurmProvider(Provider):
 
     def list_volumes(self) -> list[VolumeInfo]:
         return self._volumes().list()
+
+    @contextmanager
+    def volume_place(self, name: str) -> Iterator[VolumePlace | None]:
+        yield self._volumes().place(name)
 
     def delete_volume(self, name: str) -> None:
         self._volumes().delete(name)

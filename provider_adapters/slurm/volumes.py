@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flowlite.errors import ConfigError, NotFound, ProviderError
-from flowlite.provider import VolumeInfo
+from flowlite.provider import VolumeInfo, VolumePlace
 from provider_adapters.slurm.login import last_line
 from provider_adapters.slurm.shared import expanded
 
@@ -20,6 +20,7 @@ _LIST = (
     'for d in */; do if [ -d "$d" ]; then du -sk -- "${d%/}"; fi; done'
 )
 _DELETE = '[ -d "$1" ] || exit 44; rm -rf -- "$1"'
+_IS_THERE = '[ -d "$1" ] || exit 44'
 _NO_SUCH = 44
 
 
@@ -54,6 +55,21 @@ class Volumes:
             if tab:
                 found.append(_info(name, f"{root}/{name}", int(size) * 1024))
         return sorted(found, key=lambda info: info.name)
+
+    def place(self, name: str) -> VolumePlace:
+        """The volume's directory, as the login node sees it. Raises NotFound, ProviderError."""
+        path = self._path(name)
+        if self._run(_IS_THERE, path).code == _NO_SUCH:
+            raise NotFound(
+                f"no volume at {path} on {self._login.name}; `flow volumes create {name}` makes it"
+            )
+        python = self._login.facts.python
+        if not python:
+            raise ProviderError(
+                f"{self._login.name} has no Python 3.11 or newer, which reaches the files of a volume; set python "
+                "under [slurm]"
+            )
+        return VolumePlace(self._login.connection, (python,), path)
 
     def delete(self, name: str) -> None:
         """Deletes a volume and its content. Raises NotFound."""

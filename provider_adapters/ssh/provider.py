@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from flowlite.provider import (
     Plan,
     Provider,
     VolumeInfo,
+    VolumePlace,
 )
 from provider_adapters.ssh import hosts, leases, records
 from provider_adapters.ssh.ending import Ending
@@ -217,6 +218,11 @@ class SshProvider(Provider):
 
     def list_volumes(self) -> list[VolumeInfo]:
         return self._volumes().list()
+
+    @contextmanager
+    def volume_place(self, name: str) -> Iterator[VolumePlace | None]:
+        with self._volumes().place(name, self._memory) as place:
+            yield place
 
     def delete_volume(self, name: str) -> None:
         self._volumes().delete(name)

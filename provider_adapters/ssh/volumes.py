@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
-from flowlite.connect.base import Completed
+from flowlite.connect.base import Completed, Connection
 from flowlite.errors import ConfigError, NodeUnreachable, NotFound, ProviderError
-from flowlite.provider import VolumeInfo
-from provider_adapters.ssh import hosts
+from flowlite.provider import VolumeInfo, VolumePlace
+from provider_adapters.ssh import fitting, hosts
+from provider_adapters.ssh.hosts import Memory
 from provider_adapters.ssh.places import Places
 from provider_adapters.ssh.pools import Host, Pool
 
@@ -64,6 +65,35 @@ class Volumes:
             found.append(self._info(name, place["directory"], used, place["host"]))
         return sorted(found, key=lambda info: info.name)
 
+    @contextmanager
+    def place(self, name: str, memory: Memory) -> Iterator[VolumePlace]:
+        """Yields the volume's directory on the first host that has it and answers. Raises NotFound, ProviderError."""
+        _check(name)
+        known = self._places.of_pool(self._pool.name).get(name)
+        if known is not None:
+            holders, directory = self._hosts_of(known["key"]), known["directory"]
+        elif self._pool.shared_dir:
+            holders, directory = self._pool.hosts, self._path(name)
+        else:
+            raise NotFound(f"no volume {name!r} in the pool {self._pool.name}")
+        silent: list[str] = []
+        for host in holders:
+            with hosts.connect(host) as connection:
+                try:
+                    python = _python_of(host, connection, memory)
+                    there = connection.run(["test", "-d", directory], timeout=_SECONDS).code == 0
+                except (NodeUnreachable, TimeoutError) as error:
+                    silent.append(f"{host.name}: {error}")
+                    continue
+                if not there:
+                    raise NotFound(
+                        f"no volume {name!r} in the pool {self._pool.name}; `flow volumes create {name}` makes it"
+                    )
+                yield VolumePlace(connection, (python,), directory)
+                return
+        why = "; ".join(silent) or "its host is in no pool any more"
+        raise ProviderError(f"volume {name!r}: no host that has it can be reached: {why}")
+
     def delete(self, name: str) -> None:
         """Deletes a volume and its content. Raises NotFound."""
         _check(name)
@@ -112,6 +142,16 @@ class Volumes:
             return done
         why = "; ".join(silent) or "it is in no pool"
         raise ProviderError(f"{what}: no host that has it can be reached: {why}")
+
+
+def _python_of(host: Host, connection: Connection, memory: Memory) -> str:
+    facts = memory.facts(host)
+    if facts is None:
+        facts, _ = hosts.probe(host, connection)
+    found = fitting.choose_python(host, facts, None)
+    if found is None:
+        raise ProviderError(fitting.python_problem(host, facts))
+    return found[0]
 
 
 def _sizes(done: Completed) -> dict[str, int]:

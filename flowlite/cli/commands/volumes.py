@@ -1,15 +1,17 @@
-"""`flow volumes`: manages named volumes of the provider."""
+"""`flow volumes`: manages named volumes of the provider, and the files of volumes and buckets."""
 
 from __future__ import annotations
 
 import sys
+import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from flowlite.cli import output
 from flowlite.cli.completion import complete_provider
-from flowlite.errors import ConfigError
+from flowlite.errors import ConfigError, FlowError
 
 Provider = Annotated[
     str | None,
@@ -31,11 +33,17 @@ Name = Annotated[str, typer.Argument(help="Name of the volume.", metavar="NAME")
 
 def register(application: typer.Typer, command: str) -> None:
     """Adds `flow volumes` with its subcommands."""
-    group = typer.Typer(help="List, create and delete named volumes.", invoke_without_command=True)
+    group = typer.Typer(
+        help="Named volumes, and the files of volumes and buckets.", invoke_without_command=True
+    )
     group.callback()(_list_by_default)
     group.command("list")(list_volumes)
     group.command("create")(create)
     group.command("delete")(delete)
+    group.command("put")(put)
+    group.command("get")(get)
+    group.command("ls")(ls)
+    group.command("rm")(rm)
     application.add_typer(group, name=command)
 
 
@@ -124,6 +132,148 @@ def delete(
         output.print_json("volume", {"name": name, "deleted": True})
     else:
         output.say(f"volume {name} is deleted")
+
+
+Place = Annotated[str, typer.Argument(help="NAME[:PATH], or s3://BUCKET/PATH.", metavar="VOLUME")]
+
+
+def put(
+    source: Annotated[Path, typer.Argument(help="A file or directory here.", metavar="SOURCE")],
+    volume: Place,
+    provider: Provider = None,
+    json: Json = False,
+) -> None:
+    """Copy a file or directory from here to a volume or bucket.
+
+    As with cp, it is copied into a directory that exists. Existing files are replaced. Run again, it goes on where it
+    broke off.
+    """
+    from flowlite.api.volume_files.files import sources_of
+    from flowlite.api.volume_files.reach import open_storage, split
+    from flowlite.cli.transfer_progress import Transfer
+
+    if not source.exists():
+        raise ConfigError(f"{source} does not exist")
+    name, path, is_directory = split(volume)
+    with open_storage(name, provider) as storage:
+        if is_directory or storage.is_directory(path):
+            own = source.resolve().name
+            path = f"{path}/{own}" if path else own
+        sources = sources_of(source, path)
+        total = sum(each.size for each in sources)
+        with Transfer(path, total) as transfer:
+            storage.put(sources, transfer.moved)
+    _tell_copied(len(sources), total, _shown(name, path), json)
+
+
+def get(
+    volume: Place,
+    target: Annotated[Path, typer.Argument(help="A path here.", metavar="TARGET")] = Path(),
+    provider: Provider = None,
+    json: Json = False,
+) -> None:
+    """Copy a file or directory from a volume or bucket to here.
+
+    As with cp, it is copied into a directory that exists. Nothing here is overwritten. Run again, it goes on where it
+    broke off.
+    """
+    from flowlite.api.volume_files.reach import open_storage, split
+    from flowlite.cli.transfer_progress import Transfer
+    from flowlite.supervise.attempt.outputs.landing import Landing
+
+    name, path, _ = split(volume)
+    own = path.rpartition("/")[2] or name.removeprefix("s3://")
+    with open_storage(name, provider) as storage:
+        tree = storage.tree(path)
+        single = ""
+        root = (target / own if target.is_dir() else target).absolute()
+        if tree.single:
+            root, single = root.parent, root.name
+        with Transfer(path or name, tree.size) as transfer:
+            taken = storage.get(path, tree, Landing(root), single, transfer.moved)
+    if tree.others:
+        output.warn(f"not copied: {tree.others} links, special files and names that are no paths")
+    copied = [file for file in tree.files if (single or file.path) not in taken]
+    place = str(root / single if single else root)
+    _tell_copied(len(copied), sum(file.size for file in copied), place, json)
+    if taken:
+        raise FlowError(f"not written over other files in {root}: {', '.join(taken[:3])}")
+
+
+def ls(volume: Place, provider: Provider = None, json: Json = False) -> None:
+    """List the files in a directory of a volume or bucket."""
+    from flowlite.api.volume_files.reach import open_storage, split
+
+    name, path, _ = split(volume)
+    with open_storage(name, provider) as storage:
+        entries = storage.entries(path)
+    if json:
+        shown = [
+            {
+                "name": each.name,
+                "kind": each.kind,
+                "bytes": each.size,
+                "modified": output.json_time(each.modified),
+            }
+            for each in entries
+        ]
+        output.print_json("files", shown)
+        return
+    if not entries:
+        output.tell(f"{_shown(name, path)} is empty")
+        return
+    output.table(
+        ("name", "size", "modified"),
+        [
+            (
+                f"{each.name}/" if each.kind == "directory" else each.name,
+                size(each.size) if each.kind == "file" else "-",
+                _time(each.modified),
+            )
+            for each in entries
+        ],
+    )
+
+
+def rm(
+    volume: Place,
+    recursive: Annotated[
+        bool,
+        typer.Option("--recursive", "-r", help="Remove a directory with everything in it."),
+    ] = False,
+    provider: Provider = None,
+    json: Json = False,
+) -> None:
+    """Remove a file or directory from a volume or bucket."""
+    from flowlite.api.volume_files.reach import open_storage, split
+
+    name, path, _ = split(volume)
+    with open_storage(name, provider) as storage:
+        count = storage.remove(path, recursive=recursive)
+    if json:
+        output.print_json("removed", {"path": _shown(name, path), "files": count})
+    else:
+        output.tell(f"{_files(count)} removed")
+
+
+def _time(at: float | None) -> str:
+    return "-" if at is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def _shown(name: str, path: str) -> str:
+    separator = "/" if name.startswith("s3://") else ":"
+    return f"{name}{separator}{path}"
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count:,} files"
+
+
+def _tell_copied(count: int, total: int, place: str, json: bool) -> None:
+    if json:
+        output.print_json("copied", {"to": place, "files": count, "bytes": total})
+    else:
+        output.tell(f"{_files(count)} ({size(total)}) in {place}")
 
 
 def size(count: int | None) -> str:

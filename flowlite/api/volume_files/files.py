@@ -1,0 +1,123 @@
+"""What both kinds of storage have in common: their files, and how these are named on the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from flowlite.errors import ConfigError
+from flowlite.supervise.attempt.outputs.landing import Landing
+from flowlite.supervise.attempt.outputs.manifest import OutputFile
+
+Moved = Callable[[int], None]
+"""Called with the number of bytes transferred since the last call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a directory.
+
+    Attributes:
+        modified: Unix time; None if it is not known.
+        kind: "file", "directory" or "other".
+    """
+
+    name: str
+    size: int
+    modified: float | None
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """All files at or below a path. `single` is set if the path is a file; `others` counts links and special files."""
+
+    single: bool
+    files: tuple[OutputFile, ...]
+    others: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file of this machine to send, and its path in the storage."""
+
+    local: Path
+    path: str
+    size: int
+    modified_ns: int
+    program: bool
+
+
+class Storage(Protocol):
+    """The files of one volume or bucket. Paths are relative, with slashes; "" is the root.
+
+    All methods raise NotFound if the path does not exist, and FlowError if the storage cannot be used.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+
+    def entries(self, path: str) -> list[Entry]:
+        """The entries of a directory, or the one of a file."""
+
+    def tree(self, path: str) -> Tree:
+        """All files at or below a path."""
+
+    def is_directory(self, path: str) -> bool:
+        """Whether the path is an existing directory."""
+
+    def get(self, path: str, tree: Tree, landing: Landing, name: str, moved: Moved) -> list[str]:
+        """Copies files to this machine. Returns the paths here that another file has.
+
+        Args:
+            path: The path that `tree` was made of.
+            landing: The local directory.
+            name: The local name of a single file.
+        """
+
+    def put(self, sources: list[Source], moved: Moved) -> None:
+        """Copies files of this machine, over existing ones."""
+
+    def remove(self, path: str, *, recursive: bool) -> int:
+        """Removes a file, or a directory with everything in it. Returns the number of files."""
+
+
+def sources_of(local: Path, target: str) -> list[Source]:
+    """The file, or all files of the directory, with their paths in the storage. Links to files are followed."""
+    found = []
+    for path in _files_below(local):
+        relative = path.relative_to(local).as_posix() if path != local else ""
+        status = path.stat()
+        place = "/".join(part for part in (target, relative) if part)
+        found.append(
+            Source(path, place, status.st_size, status.st_mtime_ns, bool(status.st_mode & 0o100))
+        )
+    return found
+
+
+def _files_below(local: Path) -> Iterator[Path]:
+    if local.is_file():
+        yield local
+        return
+    for directory, below, names in os.walk(local):
+        below.sort()
+        for name in sorted(names):
+            if (path := Path(directory, name)).is_file():
+                yield path
+
+
+def plain_path(text: str) -> str:
+    """A path in a volume without needless slashes. Raises ConfigError if it leads out of it."""
+    parts = [part for part in text.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise ConfigError(f"{text!r} leads out of the volume")
+    return "/".join(parts)

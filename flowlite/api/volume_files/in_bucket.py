@@ -1,0 +1,207 @@
+"""The files of an S3 bucket, or of the part of it below a prefix."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from datetime import datetime
+from pathlib import PurePosixPath
+from typing import TypeVar
+
+from flowlite.api.volume_files.files import Entry, Moved, Source, Tree
+from flowlite.connect import fetching
+from flowlite.errors import ConfigError, FlowError, NotFound, ProviderError
+from flowlite.node.checkpoints.targets import PART, BucketTarget, TargetError
+from flowlite.node.s3.client import S3Error, S3Object, Store
+from flowlite.supervise.attempt.outputs.landing import Landing, Taken
+from flowlite.supervise.attempt.outputs.manifest import OutputFile, is_inside
+
+Value = TypeVar("Value")
+
+_SECONDS = 120.0
+# Bytes of one request for a part of an object.
+_RANGE = 16 << 20
+
+
+def open_bucket(url: str) -> BucketFiles:
+    """Opens a bucket with the credentials of this machine. `url` is `s3://BUCKET`, without a path.
+
+    Raises:
+        ConfigError: The URL or the AWS settings are wrong.
+        NotFound: There is no such bucket.
+        ProviderError: It cannot be read.
+    """
+    import os
+
+    from flowlite.bucket_credentials import Aws
+
+    account = Aws(os.environ).account()
+    store = Store.of(
+        {
+            "url": url,
+            "endpoint_url": account.endpoint_url,
+            "region": account.region,
+            "credential": asdict(account.credential) if account.credential else None,
+            "source": account.source,
+        }
+    )
+    files = BucketFiles(store)
+    return BucketFiles(files.asking(store.located))
+
+
+class BucketFiles:
+    """One bucket. Directories are the parts of keys before slashes."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = replace(store, prefix="")
+        self._target = BucketTarget(self._store)
+        self.name = f"s3://{store.bucket}"
+
+    def asking(self, ask: Callable[[], Value]) -> Value:
+        """Calls a function. Raises ProviderError or NotFound for errors of S3."""
+        try:
+            return ask()
+        except TargetError as error:
+            raise ProviderError(str(error)) from error
+        except S3Error as error:
+            text = f"{self.name}: {error}, with {self._store.source} at {self._store.place}"
+            raise NotFound(text) if error.status == 404 else ProviderError(text) from error
+
+    def entries(self, path: str) -> list[Entry]:
+        below = f"{path}/" if path else ""
+        found: dict[str, Entry] = {}
+        for each in self._objects(path):
+            if each.key == path:
+                name = PurePosixPath(path).name
+                return [Entry(name, each.size, _time(each.modified), "file")]
+            first, slash, _ = each.key[len(below) :].partition("/")
+            if slash:
+                found.setdefault(first, Entry(first, 0, None, "directory"))
+            elif first:
+                found[first] = Entry(first, each.size, _time(each.modified), "file")
+        if not found and path:
+            raise NotFound(f"{self.name}: there is no {path}")
+        return sorted(found.values(), key=lambda entry: entry.name)
+
+    def is_directory(self, path: str) -> bool:
+        if not path:
+            return True
+        return next(iter(self._listed(f"{path}/", 1)), None) is not None
+
+    def tree(self, path: str) -> Tree:
+        files = []
+        others = 0
+        for each in self._objects(path):
+            if each.key == path:
+                return Tree(True, (_file(PurePosixPath(path).name, each),))
+            relative = each.key[len(path) + 1 if path else 0 :]
+            # Consoles create empty objects as folders, and keys may be no paths at all.
+            if is_inside(relative):
+                files.append(_file(relative, each))
+            else:
+                others += 1
+        if not files and path:
+            raise NotFound(f"{self.name}: there is no {path}")
+        return Tree(False, tuple(files), others)
+
+    def get(self, path: str, tree: Tree, landing: Landing, name: str, moved: Moved) -> list[str]:
+        taken: list[str] = []
+        for file in tree.files:
+            place = name or file.path
+            if landing.has(place, file):
+                moved(file.size)
+                continue
+            key = path if tree.single else "/".join(part for part in (path, file.path) if part)
+
+            def read(offset: int, key: str = key, size: int = file.size) -> Iterator[bytes]:
+                moved(offset)
+                return self._read(key, offset, size, moved)
+
+            try:
+                landing.take(
+                    place,
+                    file,
+                    lambda staged, read=read, size=file.size: fetching.fetch(  # type: ignore[misc]
+                        read, staged, size
+                    ),
+                )
+            except Taken as error:
+                taken.append(str(error))
+        if not taken:
+            landing.finish()
+        return taken
+
+    def put(self, sources: list[Source], moved: Moved) -> None:
+        for each in sources:
+            if not self._has(each):
+                self.asking(lambda each=each: self._target.upload(each.local, each.path, each.size))  # type: ignore[misc]
+            moved(each.size)
+
+    def remove(self, path: str, *, recursive: bool) -> int:
+        if not path:
+            raise ConfigError(f"{self.name} is the bucket itself, which flowlite does not empty")
+        keys = [each.key for each in self._objects(path)]
+        if not keys:
+            raise NotFound(f"{self.name}: there is no {path}")
+        if keys == [path]:
+            self.asking(lambda: self._target.delete(keys))
+            return 1
+        if not recursive:
+            raise FlowError(f"{self.name}: {path} is a directory; add --recursive")
+        below = [key for key in keys if key != path]
+        self.asking(lambda: self._target.delete(below))
+        return len(below)
+
+    def _has(self, source: Source) -> bool:
+        """Whether the object has the content of the file, as far as its checksum tells."""
+        found = [each for each in self._listed(source.path, 1) if each.key == source.path]
+        if not found or found[0].size != source.size:
+            return False
+        if source.size <= PART:
+            with source.local.open("rb") as file:
+                return hashlib.file_digest(file, "md5").hexdigest() == found[0].etag
+        # The checksum of an object in parts is not that of its content.
+        written = _time(found[0].modified)
+        return written is not None and written * 1e9 > source.modified_ns
+
+    def _objects(self, path: str) -> Iterator[S3Object]:
+        """The object of that key, or all below it as a directory."""
+        if not path:
+            yield from self._listed("", None)
+            return
+        yield from (each for each in self._listed(path, 1) if each.key == path)
+        yield from self._listed(f"{path}/", None)
+
+    def _listed(self, below: str, most: int | None) -> list[S3Object]:
+        return self.asking(lambda: list(self._store.list(below, most=most, timeout=_SECONDS)))
+
+    def _read(self, key: str, offset: int, size: int, moved: Moved) -> Iterator[bytes]:
+        while offset < size:
+            last = min(offset + _RANGE, size) - 1
+            headers = {"range": f"bytes={offset}-{last}"}
+            found = self.asking(
+                lambda headers=headers: self._store.request(  # type: ignore[misc]
+                    "GET", key, headers=headers, timeout=_SECONDS
+                )
+            )
+            # Not every server answers with the status of a part (206).
+            asked = found.headers.get("content-range", "").startswith(f"bytes {offset}-")
+            whole = offset == 0 and len(found.body) == size
+            if not found.body or not (asked or whole):
+                raise ProviderError(f"{self.name}: {key} cannot be read in parts")
+            yield found.body
+            offset += len(found.body)
+            moved(len(found.body))
+
+
+def _file(path: str, found: S3Object) -> OutputFile:
+    written = _time(found.modified)
+    return OutputFile(path, found.size, int((written or 0.0) * 1e9), False)
+
+
+def _time(text: str) -> float | None:
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return None

@@ -1,0 +1,243 @@
+"""The files of a volume, in a directory of this machine or of one that can be reached."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from flowlite.api.volume_files.files import Entry, Moved, Source, Tree
+from flowlite.connect import fetching, programs
+from flowlite.connect.base import Connection
+from flowlite.errors import FlowError, NodeUnreachable, NotFound, ProviderError
+from flowlite.supervise.attempt.outputs.landing import Landing, Taken
+from flowlite.supervise.attempt.outputs.manifest import OutputFile, is_inside
+
+_PROGRAM = programs.NODE / "volume_files" / "program.py"
+_SECONDS = 600.0
+# Bytes of content, and files, in one request.
+_AT_ONCE = 8 << 20
+_MOST_FILES = 1000
+# Large files are read and written in parts of this size.
+_PART = 8 << 20
+
+
+class MachineVolume:
+    """A volume on a machine."""
+
+    def __init__(
+        self, name: str, connection: Connection, command: Sequence[str], directory: str
+    ) -> None:
+        """
+        Args:
+            name: The volume's name.
+            connection: A connection to the machine.
+            command: The words that run Python there.
+            directory: The volume's directory there.
+        """
+        self.name = name
+        self._connection = connection
+        self._command = (*command, "-I", "-S", "-c", _PROGRAM.read_text())
+        self._root = directory
+
+    def entries(self, path: str) -> list[Entry]:
+        answer, _ = self._ask({"do": "list", "path": path})
+        return [
+            Entry(str(name), int(size), int(modified) / 1e9, str(kind))
+            for name, size, modified, kind in answer["entries"]
+        ]
+
+    def is_directory(self, path: str) -> bool:
+        try:
+            found = self.entries(_parent(path)) if path else []
+        except NotFound:
+            if not _parent(path):
+                raise
+            return False
+        name = path.rpartition("/")[2]
+        return not path or any(each.name == name and each.kind == "directory" for each in found)
+
+    def tree(self, path: str) -> Tree:
+        answer, _ = self._ask({"do": "tree", "path": path})
+        files = []
+        for relative, size, modified, program in answer["files"]:
+            if not isinstance(relative, str) or not is_inside(relative):
+                raise ProviderError(f"the volume {self.name}: a path leads out of it")
+            files.append(OutputFile(relative, int(size), int(modified), bool(program)))
+        return Tree(answer["single"] is True, tuple(files), int(answer["others"]))
+
+    def get(self, path: str, tree: Tree, landing: Landing, name: str, moved: Moved) -> list[str]:
+        taken: list[str] = []
+        lacking = []
+        for file in tree.files:
+            if landing.has(name or file.path, file):
+                moved(file.size)
+            else:
+                lacking.append(file)
+        for group in _groups(lacking):
+            if len(group) > 1 or group[0].size < _PART:
+                taken += self._get_small(path, tree, group, landing, name, moved)
+                continue
+            file = group[0]
+            try:
+                landing.take(
+                    name or file.path,
+                    file,
+                    lambda staged, file=file: fetching.fetch(  # type: ignore[misc]
+                        lambda offset: self._parts(path, tree, file, offset, moved),
+                        staged,
+                        file.size,
+                    ),
+                )
+            except Taken as error:
+                taken.append(str(error))
+        if not taken:
+            landing.finish()
+        return taken
+
+    def put(self, sources: list[Source], moved: Moved) -> None:
+        for begin in range(0, len(sources), _MOST_FILES):
+            group = sources[begin : begin + _MOST_FILES]
+            asked = [[each.path, each.size, each.modified_ns] for each in group]
+            have = self._ask({"do": "state", "files": asked})[0]["have"]
+            lacking = []
+            for each, there in zip(group, have, strict=True):
+                if there == -1:
+                    moved(each.size)
+                else:
+                    moved(there)
+                    lacking.append((each, int(there)))
+            self._send(lacking, moved)
+
+    def remove(self, path: str, *, recursive: bool) -> int:
+        answer, _ = self._ask({"do": "remove", "path": path, "recursive": recursive})
+        return int(answer["files"])
+
+    # Transfers
+
+    def _get_small(
+        self,
+        path: str,
+        tree: Tree,
+        group: Sequence[OutputFile],
+        landing: Landing,
+        name: str,
+        moved: Moved,
+    ) -> list[str]:
+        asked = [[_whole(path, tree, file), 0, file.size + 1] for file in group]
+        answer, content = self._ask({"do": "read", "files": asked})
+        come = []
+        position = 0
+        for file, size in zip(group, answer["sizes"], strict=True):
+            if size != file.size:
+                raise FlowError(
+                    f"the volume {self.name}: {file.path} was changed while it was copied; run it again"
+                )
+            come.append((name or file.path, file, content[position : position + size]))
+            position += size
+        taken = landing.take_all(come)
+        moved(position)
+        return taken
+
+    def _parts(
+        self, path: str, tree: Tree, file: OutputFile, offset: int, moved: Moved
+    ) -> Iterator[bytes]:
+        moved(offset)
+        while offset < file.size:
+            asked = [_whole(path, tree, file), offset, min(_PART, file.size - offset)]
+            _, content = self._ask({"do": "read", "files": [asked]})
+            if not content:
+                raise FlowError(
+                    f"the volume {self.name}: {file.path} has become shorter while it was copied"
+                )
+            yield content
+            offset += len(content)
+            moved(len(content))
+
+    def _send(self, lacking: Sequence[tuple[Source, int]], moved: Moved) -> None:
+        asked: list[list[Any]] = []
+        content: list[bytes] = []
+        size = 0
+
+        def flush() -> None:
+            nonlocal size
+            if asked:
+                self._ask({"do": "write", "files": asked}, b"".join(content))
+                moved(size)
+            asked.clear()
+            content.clear()
+            size = 0
+
+        for each, offset in lacking:
+            while True:
+                part = _read(each, offset, min(_PART, each.size - offset))
+                if size + len(part) > _AT_ONCE:
+                    flush()
+                head = [each.path, each.size, each.modified_ns, each.program]
+                asked.append([*head, offset, len(part)])
+                content.append(part)
+                size += len(part)
+                offset += len(part)
+                if offset >= each.size:
+                    break
+        flush()
+
+    def _ask(self, request: dict[str, Any], content: bytes = b"") -> tuple[dict[str, Any], bytes]:
+        head = json.dumps({"root": self._root, **request}).encode() + b"\n"
+        try:
+            done = self._connection.run(self._command, input=head + content, timeout=_SECONDS)
+        except TimeoutError as error:
+            raise NodeUnreachable(str(error)) from error
+        line, _, rest = done.stdout.partition(b"\n")
+        try:
+            answer = json.loads(line)
+            failed = answer.get("failed")
+        except (ValueError, AttributeError):
+            said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+            why = " ".join(said) or f"exit code {done.code}"
+            raise ProviderError(
+                f"the files of the volume {self.name} cannot be reached: {why}"
+            ) from None
+        if failed is not None:
+            text = f"the volume {self.name}: {str(failed)[:1000]}"
+            absent = answer.get("errno") in (errno.ENOENT, errno.ENOTDIR)
+            raise NotFound(text) if absent else FlowError(text)
+        return answer, rest
+
+
+def _groups(files: Sequence[OutputFile]) -> Iterator[list[OutputFile]]:
+    """Yields small files in groups that fit into one answer, and large files alone."""
+    group: list[OutputFile] = []
+    size = 0
+    for file in files:
+        if group and (size + file.size > _AT_ONCE or len(group) == _MOST_FILES):
+            yield group
+            group, size = [], 0
+        group.append(file)
+        size += file.size
+    if group:
+        yield group
+
+
+def _whole(path: str, tree: Tree, file: OutputFile) -> str:
+    """The path of a file of a tree in the volume."""
+    return path if tree.single else "/".join(part for part in (path, file.path) if part)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _read(source: Source, offset: int, size: int) -> bytes:
+    """Reads a part of a file. Raises FlowError if the file has changed since it was listed."""
+    with source.local.open("rb") as file:
+        file.seek(offset)
+        content = file.read(size)
+    status = source.local.stat()
+    if len(content) != size or (status.st_size, status.st_mtime_ns) != (
+        source.size,
+        source.modified_ns,
+    ):
+        raise FlowError(f"{source.local} was changed while it was sent; run it again")
+    return content

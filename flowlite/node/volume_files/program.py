@@ -1,0 +1,244 @@
+"""Carries out one request about the files of a volume.
+
+Standard input has a line of JSON, {"root", "do", ...}, and then the content to write. Standard output gets a line of
+JSON, and then the content that was asked for. All paths are relative to the root, and must not lead out of it.
+
+    {"do": "list", "path"}                    -> {"entries": [[name, size, modified, "file" | "directory" | "other"]]}
+    {"do": "tree", "path"}                    -> {"single", "files": [[path, size, modified, executable]], "others"}
+    {"do": "read", "files": [[path, offset, most]]}  -> {"sizes": [size, or -1 for a file that is gone]}, contents
+    {"do": "state", "files": [[path, size, modified]]}
+                                              -> {"have": [bytes that are there; -1 for a file that is complete]}
+    {"do": "write", "files": [[path, size, modified, executable, offset, length]]}, contents  -> {}
+    {"do": "remove", "path", "recursive"}     -> {"files": their number}
+
+Times are in nanoseconds. A file that is being written has a name of its own, which depends on its size and time, and
+gets its final name when it is complete. A failure is {"failed": text, "errno": number}.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import stat
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO
+
+MOST_FILES = 100_000
+
+
+class Refused(Exception):
+    """The request cannot be carried out; the text says why."""
+
+
+def main(source: BinaryIO, out: BinaryIO) -> int:
+    """Reads one request and writes its answer."""
+    request = json.loads(source.readline())
+    content: list[bytes] = []
+    try:
+        answer = VolumeFiles(request["root"]).do(request, source, content)
+    except Refused as error:
+        answer = {"failed": str(error), "errno": errno.EINVAL}
+    except OSError as error:
+        where = error.filename or request.get("path") or ""
+        answer = {
+            "failed": f"{where}: {error.strerror or error}",
+            "errno": error.errno or errno.EIO,
+        }
+    out.write(json.dumps(answer).encode() + b"\n")
+    out.writelines(content)
+    out.flush()
+    return 0
+
+
+class VolumeFiles:
+    """The directory of one volume."""
+
+    def __init__(self, root: str) -> None:
+        self._root = os.path.realpath(root)
+
+    def do(self, request: dict[str, Any], source: BinaryIO, content: list[bytes]) -> dict[str, Any]:
+        """Carries out a request. Content to return is added to `content`. Raises Refused, OSError."""
+        what = request["do"]
+        if not os.path.isdir(self._root):
+            raise Refused("it does not exist")
+        if what == "list":
+            return {"entries": self._list(request["path"])}
+        if what == "tree":
+            return self._tree(request["path"])
+        if what == "read":
+            content += [self._read(*each) for each in request["files"]]
+            return {"sizes": [len(each) for each in content]}
+        if what == "state":
+            return {"have": [self._have(*each) for each in request["files"]]}
+        if what == "write":
+            for each in request["files"]:
+                self._write(source, *each)
+            return {}
+        if what == "remove":
+            return {"files": self._remove(request["path"], bool(request["recursive"]))}
+        raise Refused(f"{what} is not known here")
+
+    def _place(self, path: str) -> str:
+        """Returns the absolute path. Raises Refused if it, or a link on the way to it, leads out of the volume."""
+        if path.startswith("/") or ".." in path.split("/") or "\0" in path:
+            raise Refused(f"{path} leads out of the volume")
+        place = os.path.normpath(os.path.join(self._root, path))
+        above = os.path.realpath(os.path.dirname(place)) if place != self._root else self._root
+        if above != self._root and not above.startswith(os.path.join(self._root, "")):
+            raise Refused(f"{path} leads out of the volume through a link")
+        return place
+
+    def _list(self, path: str) -> list[list[Any]]:
+        place = self._place(path)
+        if not stat.S_ISDIR(os.lstat(place).st_mode):
+            return [_entry(os.path.basename(place), os.lstat(place))]
+        found = []
+        for entry in sorted(os.scandir(place), key=lambda each: each.name)[:MOST_FILES]:
+            try:
+                found.append(_entry(entry.name, entry.stat(follow_symlinks=False)))
+            except OSError:
+                continue
+        return found
+
+    def _tree(self, path: str) -> dict[str, Any]:
+        place = self._place(path)
+        status = os.lstat(place)
+        if stat.S_ISREG(status.st_mode):
+            return {"single": True, "files": [_file(os.path.basename(place), status)], "others": 0}
+        if not stat.S_ISDIR(status.st_mode):
+            raise Refused(f"{path} is neither a file nor a directory")
+        files: list[list[Any]] = []
+        others = 0
+        for directory, below, names in os.walk(place):
+            below.sort()
+            for name in sorted(names):
+                whole = os.path.join(directory, name)
+                try:
+                    status = os.lstat(whole)
+                except OSError:
+                    continue
+                if not stat.S_ISREG(status.st_mode):
+                    others += 1
+                elif not _is_partial(name):
+                    files.append(_file(os.path.relpath(whole, place), status))
+            if len(files) > MOST_FILES:
+                raise Refused(f"{path} has more than {MOST_FILES:,} files; give a directory below")
+        return {"single": False, "files": files, "others": others}
+
+    def _read(self, path: str, offset: int, most: int) -> bytes:
+        descriptor = os.open(
+            self._place(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        )
+        with open(descriptor, "rb", buffering=0) as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise Refused(f"{path} is no file any more")
+            file.seek(offset)
+            content = bytearray()
+            while len(content) < most and (block := file.read(most - len(content))):
+                content += block
+        return bytes(content)
+
+    def _have(self, path: str, size: int, modified: int) -> int:
+        place = self._place(path)
+        try:
+            status = os.lstat(place)
+            if (
+                stat.S_ISREG(status.st_mode)
+                and status.st_size == size
+                and status.st_mtime_ns == modified
+            ):
+                return -1
+        except OSError:
+            pass
+        try:
+            return os.lstat(_partial(place, size, modified)).st_size
+        except OSError:
+            return 0
+
+    def _write(
+        self,
+        source: BinaryIO,
+        path: str,
+        size: int,
+        modified: int,
+        executable: bool,
+        offset: int,
+        length: int,
+    ) -> None:
+        place = self._place(path)
+        self._make(os.path.dirname(place))
+        partial = _partial(place, size, modified)
+        descriptor = os.open(
+            partial, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
+        )
+        try:
+            if os.fstat(descriptor).st_size < offset:
+                raise Refused(f"{path} was changed by another program while it was sent")
+            left = length
+            while left > 0:
+                block = source.read(min(left, 1 << 20))
+                if not block:
+                    raise Refused(f"{path}: only a part of it arrived")
+                while block:
+                    written = os.pwrite(descriptor, block, offset)
+                    offset, left, block = offset + written, left - written, block[written:]
+            if offset < size:
+                return
+            os.ftruncate(descriptor, size)
+            if executable:
+                os.fchmod(descriptor, os.fstat(descriptor).st_mode | 0o100)
+            os.utime(descriptor, ns=(modified, modified))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(partial, place)
+
+    def _make(self, directory: str) -> None:
+        try:
+            os.makedirs(directory, exist_ok=True)
+        except FileExistsError:
+            raise Refused(f"{os.path.relpath(directory, self._root)} is a file") from None
+
+    def _remove(self, path: str, recursive: bool) -> int:
+        place = self._place(path)
+        if place == self._root:
+            raise Refused("that is the volume itself; `flow volumes delete` deletes it")
+        if not stat.S_ISDIR(os.lstat(place).st_mode):
+            os.unlink(place)
+            return 1
+        if not recursive:
+            raise Refused(f"{path} is a directory; add --recursive")
+        count = sum(len(names) for _, _, names in os.walk(place))
+        shutil.rmtree(place)
+        return count
+
+
+def _entry(name: str, status: os.stat_result) -> list[Any]:
+    kind = "other"
+    if stat.S_ISDIR(status.st_mode):
+        kind = "directory"
+    elif stat.S_ISREG(status.st_mode):
+        kind = "file"
+    return [name, status.st_size, status.st_mtime_ns, kind]
+
+
+def _file(path: str, status: os.stat_result) -> list[Any]:
+    return [path, status.st_size, status.st_mtime_ns, bool(status.st_mode & stat.S_IXUSR)]
+
+
+def _partial(place: str, size: int, modified: int) -> str:
+    directory, name = os.path.split(place)
+    return os.path.join(directory, f".{name[:150]}.{size:x}-{modified:x}.part")
+
+
+def _is_partial(name: str) -> bool:
+    return name.startswith(".") and name.endswith(".part")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.stdin.buffer, sys.stdout.buffer))

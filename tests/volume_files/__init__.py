@@ -1,0 +1,1 @@
+"""`flow volumes put`, `get`, `ls` and `rm`."""

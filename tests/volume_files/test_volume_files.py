@@ -1,0 +1,286 @@
+"""Files of volumes and buckets, from and to this machine: here, on hosts, in a bucket, and while a task runs."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.api.volume_files import on_machine
+from flowlite.api.volume_files.files import Tree, plain_path, sources_of
+from flowlite.api.volume_files.on_machine import MachineVolume
+from flowlite.api.volume_files.reach import split
+from flowlite.cli import main
+from flowlite.connect.base import Completed
+from flowlite.connect.local import LocalConnection
+from flowlite.errors import ConfigError, FlowError, NodeUnreachable, NotFound
+from flowlite.node.volume_files import program
+from flowlite.supervise.attempt.outputs.landing import Landing
+from flowlite.testing.hosts import Cluster
+from tests.providers.lab import Lab
+from tests.s3.servers import S3Server
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def flow(capsys: pytest.CaptureFixture[str]) -> Run:
+    """`flow volumes` in this process."""
+
+    def run(*words: str, code: int = 0) -> str:
+        capsys.readouterr()
+        ended = main(["volumes", *words])
+        said = "".join(capsys.readouterr())
+        assert ended == code, said
+        return said
+
+    return run
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = tmp_path / "data"
+    (root / "sub").mkdir(parents=True)
+    (root / "a.txt").write_text("a")
+    (root / "sub" / "large").write_bytes(os.urandom(20_000_000))
+    (root / "sub" / "empty").write_text("")
+    (root / "sub" / "run").write_text("#!/bin/sh\n")
+    (root / "sub" / "run").chmod(0o755)
+    return root
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def there_and_back(volume: str, source: Path, here: Path, run: Run) -> None:
+    """What every kind of storage has to do."""
+    assert "4 files (20 MB)" in run("put", str(source), f"{volume}new/")
+    assert "data/" in run("ls", f"{volume}new")
+    shown = run("ls", f"{volume}new/data/sub")
+    assert all(name in shown for name in ("empty", "large", "run"))
+    assert "4 files (20 MB)" in run("get", f"{volume}new/data", str(here))
+    assert contents(here) == contents(source)
+    # Again: a directory that exists gets it inside, and what is there is not overwritten.
+    run("get", f"{volume}new/data", str(here))
+    assert contents(here / "data") == contents(source)
+    (here / "a.txt").write_text("mine")
+    refused = run("get", f"{volume}new/data/a.txt", str(here), code=1)
+    assert "not written over other files" in refused
+    assert (here / "a.txt").read_text() == "mine"
+    # One file, under another name, over an existing one.
+    (source / "a.txt").write_text("changed")
+    run("put", str(source / "a.txt"), f"{volume}new/data/b.txt")
+    run("put", str(source / "a.txt"), f"{volume}new/data")
+    run("get", f"{volume}new/data/a.txt", str(here / "named"))
+    assert (here / "named").read_text() == "changed"
+    assert "is a directory; add --recursive" in run("rm", f"{volume}new/data", code=1)
+    assert "1 file removed" in run("rm", f"{volume}new/data/b.txt")
+    assert "4 files removed" in run("rm", "-r", f"{volume}new/data")
+    run("ls", f"{volume}new/data", code=3)
+    run("get", f"{volume}none", str(here), code=3)
+
+
+def test_a_volume_of_this_machine(flow: Run, flow_home: Path, source: Path, tmp_path: Path) -> None:
+    assert "`flow volumes create ckpt` makes it" in flow("ls", "ckpt", code=3)
+    flow("create", "ckpt")
+    there_and_back("ckpt:", source, tmp_path / "here", flow)
+    root = flow_home / "volumes" / "ckpt"
+    # Programs stay programs, and times stay.
+    flow("put", str(source), "ckpt")
+    assert os.access(root / "data" / "sub" / "run", os.X_OK)
+    large = source / "sub" / "large"
+    assert (root / "data/sub/large").stat().st_mtime_ns == large.stat().st_mtime_ns
+    # Nothing outside of it.
+    (root / "out").symlink_to(tmp_path)
+    assert "leads out of the volume" in flow("rm", "ckpt:../x", code=2)
+    assert "leads out of the volume through a link" in flow("rm", "-r", "ckpt:out/data", code=1)
+    assert "leads out" in flow("put", str(source / "a.txt"), "ckpt:out/x/a.txt", code=1)
+    assert "that is the volume itself" in flow("rm", "-r", "ckpt", code=1)
+    assert source.exists()
+    listed = json.loads(flow("ls", "ckpt", "--json"))["data"]
+    assert [(each["name"], each["kind"]) for each in listed] == [
+        ("data", "directory"),
+        ("new", "directory"),
+        ("out", "other"),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("flow_home")
+def test_a_bucket(flow: Run, s3_server: S3Server, source: Path, tmp_path: Path) -> None:
+    s3_server.fill("data", {"there/before": b"x"})
+    large = source / "sub" / "large"
+    large.write_bytes(os.urandom(40_000_000))
+    (source / "sub" / "empty").write_text("")
+    started = {"there", "new"}
+
+    def run(*words: str, code: int = 0) -> str:
+        # A bucket stores no permissions.
+        return flow(*words, code=code).replace("(40 MB)", "(20 MB)")
+
+    there_and_back("s3://data/", source, tmp_path / "here", run)
+    flow("put", str(source), "s3://data")
+    listed = json.loads(flow("ls", "s3://data", "--json"))["data"]
+    assert {each["name"] for each in listed} - {"data"} <= started
+    before = s3_server.client().head_object(Bucket="data", Key="data/sub/large")["LastModified"]
+    time.sleep(1.1)  # S3 counts in seconds; only a later write would show.
+    flow("put", str(source), "s3://data")
+    after = s3_server.client().head_object(Bucket="data", Key="data/sub/large")["LastModified"]
+    assert before == after
+    assert "flowlite does not empty" in flow("rm", "-r", "s3://data", code=2)
+    assert "NoSuchBucket" in flow("ls", "s3://no-such-bucket", code=3)
+
+
+def test_a_pool_with_a_shared_directory_and_one_without(
+    hosts: Cluster, flow_home: Path, source: Path, tmp_path: Path
+) -> None:
+    settings = f'python = "{sys.executable}"\nshared_dir = "/mnt/shared/volumes"'
+    lab = Lab(hosts, flow_home, list(hosts)[:2], settings)
+
+    def run(*words: str, code: int = 0) -> str:
+        done = lab.flow("volumes", *words, code=code)
+        return done.stdout + done.stderr
+
+    assert "`flow volumes create ckpt` makes it" in run("ls", "ckpt", code=3)
+    run("create", "ckpt")
+    # Tasks see what was put, and the other way round.
+    run("put", str(source), "ckpt")
+    run("get", "ckpt:data", str(tmp_path / "here"))
+    assert contents(tmp_path / "here") == contents(source)
+    script = "cat /mnt/ckpt/data/a.txt; echo of a task > /mnt/ckpt/b.txt"
+    done = lab.flow("run", "--volume", "/mnt/ckpt=ckpt", "--", "sh", "-c", script)
+    assert (source / "a.txt").read_text() in done.stdout
+    run("get", "ckpt:b.txt", str(tmp_path))
+    assert (tmp_path / "b.txt").read_text() == "of a task\n"
+    # The first host does not answer: another one has it, too.
+    lab.hosts[0].kill()
+    assert "b.txt" in run("ls", "ckpt")
+
+
+class Breaking(LocalConnection):
+    """A connection that breaks at one of its requests, before or after the node has done it."""
+
+    def __init__(self, at: int, *, after: bool) -> None:
+        super().__init__()
+        self.asked = 0
+        self._at = at
+        self._after = after
+
+    def run(self, *arguments: Any, **options: Any) -> Completed:
+        self.asked += 1
+        if self.asked == self._at and not self._after:
+            raise NodeUnreachable("cut")
+        done = super().run(*arguments, **options)
+        if self.asked == self._at:
+            raise NodeUnreachable("cut")
+        return done
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_transfer_that_breaks_goes_on(source: Path, tmp_path: Path, after: bool) -> None:
+    root, here = tmp_path / "volume", tmp_path / "here"
+    root.mkdir()
+    sources = sources_of(source, "d")
+    total = sum(each.size for each in sources)
+
+    def volume(at: int = 0) -> MachineVolume:
+        return MachineVolume("v", Breaking(at, after=after), (sys.executable,), str(root))
+
+    moved: list[int] = []
+    with pytest.raises(NodeUnreachable):
+        volume(3).put(sources, moved.append)
+    sent = sum(moved)
+    assert 0 < sent < total
+    again: list[int] = []
+    volume().put(sources, again.append)
+    assert sum(again) == total
+    # The part of the large file that was there is not sent again.
+    assert 8 << 20 in again[:8]
+    assert contents(root / "d") == contents(source)
+    tree = volume().tree("d")
+    with pytest.raises(NodeUnreachable):
+        volume(2).get("d", tree, Landing(here), "", lambda _: None)
+    volume().get("d", tree, Landing(here), "", lambda _: None)
+    assert contents(here) == contents(source)
+
+
+def test_a_file_that_changes_meanwhile(source: Path, tmp_path: Path) -> None:
+    root = tmp_path / "volume"
+    root.mkdir()
+    volume = MachineVolume("v", LocalConnection(), (sys.executable,), str(root))
+    sources = sources_of(source, "d")
+    (source / "a.txt").write_text("longer")
+    with pytest.raises(FlowError, match=r"a\.txt was changed while it was sent"):
+        volume.put(sources, lambda _: None)
+    volume.put(sources_of(source, "d"), lambda _: None)
+    tree = volume.tree("d")
+    (root / "d" / "a.txt").write_text("much longer")
+    with pytest.raises(FlowError, match=r"a\.txt was changed while it was copied"):
+        volume.get("d", tree, Landing(tmp_path / "here"), "", lambda _: None)
+
+
+class Lying(LocalConnection):
+    """A machine that answers what it likes."""
+
+    def __init__(self, answer: bytes) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def run(self, *arguments: Any, **options: Any) -> Completed:
+        return Completed(0, self._answer, b"")
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", ""])
+def test_no_path_of_a_machine_leads_elsewhere(path: str) -> None:
+    answer = {"single": False, "files": [[path, 1, 1, False]], "others": 0}
+    volume = MachineVolume("v", Lying(json.dumps(answer).encode() + b"\n"), ("python",), "/v")
+    with pytest.raises(FlowError, match="leads out"):
+        volume.tree("")
+    nonsense = MachineVolume("v", Lying(b"hello\n"), ("python",), "/v")
+    with pytest.raises(FlowError, match="cannot be reached"):
+        nonsense.tree("")
+
+
+def test_a_part_that_is_cut_short_is_no_file(tmp_path: Path) -> None:
+    asked = {"root": str(tmp_path), "do": "write", "files": [["f", 5, 1, False, 0, 5]]}
+    out = io.BytesIO()
+    program.main(io.BytesIO(json.dumps(asked).encode() + b"\nabc"), out)
+    assert "only a part of it arrived" in json.loads(out.getvalue())["failed"]
+    assert not (tmp_path / "f").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("ckpt", ("ckpt", "", True)),
+        ("ckpt:", ("ckpt", "", True)),
+        ("ckpt:a/./b//c", ("ckpt", "a/b/c", False)),
+        ("ckpt:/a/", ("ckpt", "a", True)),
+        ("s3://bucket", ("s3://bucket", "", True)),
+        ("s3://bucket/a/b", ("s3://bucket", "a/b", False)),
+    ],
+)
+def test_places_are_read(text: str, found: tuple[str, str, bool]) -> None:
+    assert split(text) == found
+
+
+@pytest.mark.parametrize("text", ["", ":x", "A", "ckpt:../x", "ckpt:a/../b", "./x", "a b:c"])
+def test_what_is_no_place_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        split(text)
+
+
+def test_a_path_stays_inside() -> None:
+    assert plain_path("a/b/") == "a/b"
+    assert Tree(False, ()).size == 0
+    assert on_machine._AT_ONCE + on_machine._PART <= 16 << 20
+    with pytest.raises(NotFound):
+        MachineVolume("v", LocalConnection(), (sys.executable,), "/").tree("no-such-directory/x")
