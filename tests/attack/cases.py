@@ -126,6 +126,15 @@ class Case:
         return max(fault.seconds for fault in self.faults)
 
     @property
+    def leader_is_out_of_reach(self) -> bool:
+        """Whether the client cannot tell the leader anything for a while."""
+        return any(
+            fault.kind in ("client-all", "leader-all")
+            or (fault.kind in ("client-node", "sshd") and 0 in fault.nodes)
+            for fault in self.faults
+        )
+
+    @property
     def must_survive(self) -> bool:
         """Whether nothing may end the first attempt."""
         return self.kind == "partition" and self.longest <= SURVIVED

@@ -258,7 +258,8 @@ class _Play:
             self._watch_cancellation()
             now = time.monotonic()
             if not self._due and deadline is None:
-                self._healed_at, deadline = now, now + END_SECONDS
+                self._healed_at = self.stage.healed_at = now
+                deadline = now + END_SECONDS
             final = self.stage.record.final
             if final and not self._ended_at:
                 self._ended_at = now
@@ -269,10 +270,17 @@ class _Play:
                     f"no end {END_SECONDS:.0f} s after the last fault: "
                     f"{self.stage.record.state}: {self.stage.record.reason}"
                 )
-            if deadline is not None and self._counts():
+            if deadline is not None and self._counts() and not self._may_hear(now):
                 self.stage.finish()
             self._watch_memory()
             time.sleep(0.1)
+
+    def _may_hear(self, now: float) -> bool:
+        """Whether a cancellation may still be on its way to the workers, which are not to end by themselves then."""
+        return (
+            self._cancelled_at > 0.0
+            and now - self._healed_at < 2 * oracle.HEARD_BEHIND_A_CUT_SECONDS
+        )
 
     def _watch_memory(self) -> None:
         self._running += 1

@@ -95,6 +95,7 @@ class Stage:
         self.task: Task[Any] | None = None
         self._looked = 0.0
         self.cancelled_in: tuple[str, str, float] | None = None
+        self.healed_at = 0.0
 
     def submit(self) -> None:
         """Starts the task. Its nodes prepare until `open_import`, its workers count until `finish`."""

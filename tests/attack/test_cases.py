@@ -11,7 +11,7 @@ import pytest
 
 from tests.attack.cases import CUTS, KINDS, NODES, PHASES, Case, cut, draw
 from tests.attack.deciding import live_through
-from tests.attack.oracle import _ranks_twice, culprits
+from tests.attack.oracle import _ranks_twice, _wrong_end, culprits
 from tests.attack.playing import Finding, of
 from tests.attack.stage import Life
 from tests.attack.worker import case_of
@@ -80,3 +80,24 @@ def test_who_may_be_given_up() -> None:
 def test_a_finding_survives_the_way_between_processes() -> None:
     found = replace(of(draw(1, "disk")), wrong=["something"], state="failed")
     assert Finding(**json.loads(json.dumps(found.to_json()))) == found
+
+
+def _ended(case: Case, last: float) -> list[str]:
+    """What the oracle says of a task that was cancelled at 110 s, and whose cut was over at 120 s."""
+    stage = SimpleNamespace(
+        case=case,
+        cancelled_in=("running", "", 110.0),
+        healed_at=120.0,
+        record=SimpleNamespace(state="completed"),
+        lives=lambda: [life(1, 0, 100.0, last)],
+    )
+    return _wrong_end(stage)  # type: ignore[arg-type]
+
+
+def test_a_word_that_cannot_reach_the_leader_yet_ends_no_worker() -> None:
+    behind = Case(1, "partition", "running", (cut("leader-all", seconds=20.0),), cancel_after=10.0)
+    assert not _ended(behind, 121.0)
+    assert _ended(behind, 141.0)
+    beside = replace(behind, faults=(cut("pair", seconds=20.0),))
+    assert not _ended(beside, 111.0)
+    assert _ended(beside, 121.0)
