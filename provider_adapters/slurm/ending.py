@@ -1,4 +1,9 @@
-"""Ends jobs: a job is asked to end, and cancelled if it does not. All its nodes are released together."""
+"""Ends jobs: a job is asked to end, and cancelled if it does not. All its nodes are released together.
+
+Step daemons that are asked to end remove the task's directories on their nodes. If some of them hold files that were
+not fetched, the job is cancelled instead: step daemons then keep the outputs of the ranks until they are fetched
+(`nodes.connect_afterwards`), or for two weeks (`script.py`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ from flowlite.errors import ProviderError
 from flowlite.provider import Instance
 from flowlite.state import clock
 from provider_adapters.rented.ledger import Launch
-from provider_adapters.slurm.launch_notes import given, run_of
+from provider_adapters.slurm.launch_notes import given, retained, run_of
 from provider_adapters.slurm.login import last_line
 from provider_adapters.slurm.queries import state_words
 
@@ -74,13 +79,33 @@ class Ending:
             known = self._settling.confirm(ledger.read(launch.token) or known)
             if not known.ids or known.ended:
                 return
-            if self._may_end_gently(known) and clock.now() - since < _GENTLE_SECONDS:
+            if (
+                not retained(known)
+                and self._may_end_gently(known)
+                and clock.now() - since < _GENTLE_SECONDS
+            ):
                 if not known.notes.get("told"):
                     ledger.note(launch.token, told=True)
                     self._scancel(known.frozen["login"], ["--signal=HUP", known.ids[-1]])
             else:
                 self._scancel(known.frozen["login"], list(known.ids))
             self._place.queue(known.frozen["login"]).hurry()
+
+    def retain(self, instances: Sequence[Instance]) -> list[Instance]:
+        """Notes that not all files of the ranks on these nodes were fetched. Returns the nodes that keep them."""
+        return [each for each in instances if self._note_retained(each, True)]
+
+    def forget(self, instances: Sequence[Instance]) -> None:
+        """Notes that all files on these nodes were fetched."""
+        for each in instances:
+            self._note_retained(each, False)
+
+    def has_ended(self, instance: Instance) -> bool:
+        """Whether the job of a node that keeps files has ended, or ends now."""
+        launch = self._launch_of(instance)
+        if launch is None or instance.id not in retained(launch):
+            return False
+        return launch.ended or bool(launch.notes.get("ending"))
 
     def conclude(self, launch: Launch, jobs: dict[str, Job | None]) -> list[Instance] | None:
         """Closes a launch whose jobs have all ended, once its nodes were handed out or it was given up.
@@ -103,6 +128,21 @@ class Ending:
         return over
 
     # Helpers
+
+    def _launch_of(self, instance: Instance) -> Launch | None:
+        token = str(instance.data.get("launched_by") or "")
+        return self._place.ledger.read(token) if token else None
+
+    def _note_retained(self, instance: Instance, keeps: bool) -> bool:
+        launch = self._launch_of(instance)
+        if launch is None or "way_back" not in instance.data:
+            return False
+        ledger = self._place.ledger
+        with ledger.hold(launch.token):
+            known = ledger.read(launch.token) or launch
+            names = {name for name in retained(known) if name != instance.id}
+            ledger.note(launch.token, retained=sorted(names | ({instance.id} if keeps else set())))
+        return True
 
     def _ends(self, launch: Launch, instance: Instance) -> bool:
         """Whether ending this node ends that launch. A node of an earlier run of the job has nothing to end."""

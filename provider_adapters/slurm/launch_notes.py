@@ -1,4 +1,4 @@
-"""Reads the ledger's notes on a launch: the nodes that were handed out, and what their job was made from."""
+"""Reads the ledger's notes on a launch: its nodes, those of them that keep files, and what their job was made from."""
 
 from __future__ import annotations
 
@@ -21,3 +21,8 @@ def given(launch: Launch) -> list[Instance]:
 def run_of(launch: Launch) -> int:
     """The run of the job (its number of restarts) to which they belonged; -1 before."""
     return int(launch.notes.get("restart", -1))
+
+
+def retained(launch: Launch) -> list[str]:
+    """The nodes from which not all files of the ranks were fetched."""
+    return list(launch.notes.get("retained", ()))

@@ -234,6 +234,7 @@ class Launching:
             "node_dir": frozen["node_dir"],
             "login_program": f"{frozen['login_dir']}/blobs/{frozen['program']}",
             "launched_by": launch.token,
+            "way_back": nodes.way_back(frozen, login.facts.asked),
         }
         met = nodes.meet(login, places, data)
         silent = [each for each in met if isinstance(each, str)]

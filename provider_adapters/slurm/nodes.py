@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
+import shlex
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.connect.base import File
+from flowlite.connect.programs import SAFE_IN_SHELL, UNSAFE, unsafe
 from flowlite.connect.step.connection import StepConnection
+from flowlite.connect.step.errors import srun_lost
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.slurm_step.daemon import home_of, instance_id
 from provider_adapters.slurm.queries import hostlists, parse
@@ -22,6 +25,18 @@ if TYPE_CHECKING:
     from provider_adapters.slurm.login import SlurmLogin
 
 _MOST_AT_ONCE = 64
+# How long a job that fetches kept files may wait for its node; below the time that a connection may take to open.
+_FREE_WITHIN_SECONDS = 90
+_LONGEST_MINUTES = 60
+_NO_LONGER_THERE = 107
+# Runs a command on a node where outputs are kept, in the directory of a step daemon that has ended.
+_FIND = (
+    f'{SAFE_IN_SHELL}[ -d "$1" ] || exit {_NO_LONGER_THERE}; safe "$1" || exit {UNSAFE}; '
+    'shift; exec "$@"'
+)
+# Options of `sbatch` that say where, and on whose account, a user may run jobs.
+_WHERE = ("account", "partition", "qos", "reservation")
+_WHERE_IN_SHORT = ("-A", "-p", "-q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +182,69 @@ def connect(login: SlurmLogin, data: Mapping[str, Any]) -> StepConnection:
         anchor=home,
         terminal=shell,
     )
+
+
+def way_back(frozen: Mapping[str, Any], facts: Mapping[str, str]) -> list[str]:
+    """Options of `srun` for a small job that fetches kept files, from those of the job that has written them.
+
+    Args:
+        frozen: The frozen values of the launch.
+        facts: Defaults that are set for every login on the login node, such as `SBATCH_ACCOUNT`.
+    """
+    asked = {name.removeprefix("SBATCH_").lower(): value for name, value in facts.items()}
+    asked |= {str(name): str(value) for name, value in frozen["directives"]}
+    minutes = min(frozen["minutes"] or _LONGEST_MINUTES, _LONGEST_MINUTES)
+    found = [f"--{name}={asked[name]}" for name in _WHERE if asked.get(name)]
+    found += [f"--time={minutes}"] if frozen["minutes"] else []
+    for option in map(shlex.split, frozen["extra"]):
+        name = option[0].partition("=")[0].removeprefix("--") if option else ""
+        if name in _WHERE or name.startswith(_WHERE_IN_SHORT):
+            found += option
+    return found
+
+
+def connect_afterwards(
+    login: SlurmLogin, data: Mapping[str, Any], options: Sequence[str]
+) -> StepConnection:
+    """A connection to a node whose job has ended, through a small job there that ends with the connection.
+
+    Args:
+        options: As returned by `way_back`.
+    """
+    host, home = str(data["host"]), str(data["home"])
+    label = f"node {host} (job {data['job']}, which has ended)"
+    job = [
+        *("srun", "--quiet", "--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--mem=256"),
+        *(f"--nodelist={host}", f"--immediate={_FREE_WITHIN_SECONDS}", "--job-name=flow-result"),
+        *("--cpu-bind=none", "--export=ALL", *options),
+    ]
+    return StepConnection(
+        base_of(login, data),
+        [*login.argv(*job), "sh", "-c", _FIND, "sh", home],
+        label=label,
+        python=str(data["python"]),
+        program=str(data["program"]),
+        direct=False,
+        lost=_not_fetched(label, home),
+    )
+
+
+def _not_fetched(label: str, home: str) -> Callable[[int | None, str], NodeUnreachable | None]:
+    """Makes the error for kept files that cannot be fetched now."""
+
+    def explain(code: int | None, said: str) -> NodeUnreachable | None:
+        if code == _NO_LONGER_THERE:
+            return NodeUnreachable(f"{label}: {home} is not there any more")
+        if code == UNSAFE:
+            return NodeUnreachable(f"{label}: {unsafe(said)}")
+        if "allocate resources" in said or "allocation" in said:
+            return NodeUnreachable(
+                f"{label}: what it keeps is fetched by a small job there, and Slurm starts none now: {said}. Try "
+                "again when the node is free"
+            )
+        return srun_lost(label)(code, said)
+
+    return explain
 
 
 def base_of(login: SlurmLogin, data: Mapping[str, Any]) -> Connection:

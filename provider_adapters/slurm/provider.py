@@ -26,6 +26,7 @@ from provider_adapters.slurm.arrays import Arrays
 from provider_adapters.slurm.ending import Ending
 from provider_adapters.slurm.launching import Launching
 from provider_adapters.slurm.listing import Listing
+from provider_adapters.slurm.login import last_line
 from provider_adapters.slurm.settings import from_environment
 from provider_adapters.slurm.settling import Settling
 from provider_adapters.slurm.workplace import Workplace
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from provider_adapters.slurm.volumes import Volumes
 
 _PORTS = 1000
+_REMOVAL_SECONDS = 300.0
 
 
 class SlurmProvider(Provider):
@@ -97,7 +99,26 @@ class SlurmProvider(Provider):
     def connect(self, instance: Instance) -> Connection:
         from provider_adapters.slurm import nodes
 
-        return nodes.connect(self._place.login(str(instance.data["login"])), instance.data)
+        login = self._place.login(str(instance.data["login"]))
+        if self._ending.has_ended(instance):
+            return nodes.connect_afterwards(login, instance.data, instance.data["way_back"])
+        return nodes.connect(login, instance.data)
+
+    def retain(self, instances: Sequence[Instance]) -> list[Instance]:
+        with _refused():
+            return self._ending.retain(instances)
+
+    def forget(self, instances: Sequence[Instance]) -> None:
+        with _refused():
+            for instance in instances:
+                home = str(instance.data["home"])
+                with self.connect(instance) as connection:
+                    done = connection.run(["rm", "-rf", "--", home], timeout=_REMOVAL_SECONDS)
+                if done.code:
+                    raise ProviderError(
+                        f"{instance.id}: {home} cannot be removed: {last_line(done)}"
+                    )
+            self._ending.forget(instances)
 
     def node_settings(self, plan: Plan, instance: Instance) -> NodeSettings:
         data, options = instance.data, plan.options

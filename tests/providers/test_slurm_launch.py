@@ -13,7 +13,7 @@ from flowlite.errors import (
     QuotaExceeded,
 )
 from flowlite.node.config.ranks import assign_ranks
-from provider_adapters.slurm import ending, settling
+from provider_adapters.slurm import ending, nodes, settling
 from provider_adapters.slurm.queries import queue
 from tests.providers.slurm_on_paper import TASK, Killed, Paper
 
@@ -457,3 +457,16 @@ def test_no_secret_of_ours_is_in_what_slurm_sees(slurm_paper: Paper) -> None:
     everything = repr(slurm_paper.slurm.calls) + slurm_paper.slurm.job().script
     assert "hidden" not in everything
     assert re.search(r"--export|TOKEN", everything) is None
+
+
+def test_the_way_back_to_kept_files_is_that_of_the_job() -> None:
+    frozen = {
+        "directives": [["partition", "long"], ["gres", "gpu:2"], ["mem", "0"]],
+        "minutes": 600,
+        "extra": ["-A physics", "--reservation=night", "--exclusive", "-q high"],
+    }
+    assert nodes.way_back(frozen, {"SBATCH_ACCOUNT": "chemistry", "SBATCH_PARTITION": "short"}) == [
+        *("--account=chemistry", "--partition=long", "--time=60"),
+        *("-A", "physics", "--reservation=night", "-q", "high"),
+    ]
+    assert nodes.way_back({"directives": [], "minutes": None, "extra": []}, {}) == []

@@ -328,10 +328,13 @@ class StepDaemon:
         if left:
             _log(f"{len(left)} processes do not end, not even by SIGKILL")
         elif self._ending != TOLD:
-            # The supervisor may still collect the outputs.
+            # The outputs may be fetched later, by another job on this node.
+            from ..host_lease import cleanup
+
             secret_files.forget(self._home)
+            cleanup.shed(self._home)
         else:
-            # Requests to end come after the outputs are collected, and nobody can reach this node without the job.
+            # Requests to end come after the outputs are collected.
             import shutil
 
             shutil.rmtree(self._home, ignore_errors=True)
