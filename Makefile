@@ -6,8 +6,9 @@ PY := $(VENV)/bin/python
 ENV_READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 DOCS_READY := $(VENV)/.docs-ready
-# Most tests wait more than they compute.
+# Most tests wait more than they compute, and those with hosts, clouds and Slurm even more.
 TEST_PROCESSES ?= 8
+ALL_PROCESSES ?= 10
 N ?= 4
 
 # More options for pip, such as: make env PIP_FLAGS="--find-links https://download.pytorch.org/whl/cpu/torch/"
@@ -36,7 +37,7 @@ test: $(ENV_READY) ## the tests that need nothing but Python; what is missing fo
 	$(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal -m "not slow"
 
 test-all: $(ENV_READY) ## all tests, on whatever components this machine has (as root, for test hosts, Slurm, Ceph ...)
-	$(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal
+	$(PY) -m pytest -n $(ALL_PROCESSES) --dist worksteal
 
 test-bare: ## what a newcomer does, `make train` and `make test`, on a bare Debian as an ordinary user (as root)
 	.ci/bare-root make train test

@@ -118,7 +118,7 @@ def test_performance(run: Run) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.alone
+@pytest.mark.heavy
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("name", "expected"),

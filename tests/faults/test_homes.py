@@ -24,7 +24,6 @@ from tests.helpers import (
     assert_no_process_left,
     eventually,
     kill_processes_of_home,
-    processes_of,
 )
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -156,9 +155,9 @@ for number in range(int(sys.argv[2])):
 """
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "many", [16, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.alone])]
+    "many", [16, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.heavy])]
 )
 def test_two_processes_submit_many_tasks_at_once(flow_home: Path, many: int) -> None:
     both = [
@@ -171,16 +170,16 @@ def test_two_processes_submit_many_tasks_at_once(flow_home: Path, many: int) -> 
         )
         for name in ("a", "b")
     ]
-    said = [process.communicate(timeout=200) for process in both]
+    said = [process.communicate(timeout=600) for process in both]
     assert [process.returncode for process in both] == [0, 0], [error[-500:] for _, error in said]
     ids = [task_id for output, _ in said for task_id in output.split()]
     assert len(set(ids)) == many
     store = Store(flow_home / "state.db")
     gangs = [Gang(flow_home, store, store.get_task(task_id)) for task_id in ids]
-    eventually(lambda: not store.unfinished_leases(), timeout=250, every=0.2)
+    eventually(lambda: not store.unfinished_leases(), timeout=300, every=0.2)
     states = {gang.record.state for gang in gangs}
     assert states == {"completed"}, next(g.story() for g in gangs if g.record.state != "completed")
     for gang in gangs:
         assert gang.record.attempt == 1
-    assert not processes_of(ids[0])
-    assert_no_process_left(ids[-1])
+    for task_id in (ids[0], ids[-1]):
+        assert_no_process_left(task_id)

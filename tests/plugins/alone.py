@@ -1,7 +1,8 @@
-"""Tests that measure time or memory run alone, though the others run side by side.
+"""Tests that measure time or memory run alone, and those that compute on all cores one after the other.
 
 Every test holds a shared lock while it runs; one marked `alone` holds it exclusively. The gate keeps the order: who
-waits for the exclusive lock holds the gate, so that no new test slips in before it.
+waits for the exclusive lock holds the gate, so that no new test slips in before it. One marked `heavy` holds another
+lock besides, which is exclusive; the tests that mostly wait run beside it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,11 @@ _run = pytest.StashKey[str]()
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts them first: later, all the others would have to wait for the longest test that runs just then."""
-    items.sort(key=lambda item: item.get_closest_marker("alone") is None)
+    """Puts them first: later, all the others would have to wait for the longest test that runs just then.
+
+    The heavy ones follow, so that one process has them all, and none waits for another's.
+    """
+    items.sort(key=lambda item: (not _is(item, "alone"), not _is(item, "heavy")))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -31,12 +36,24 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     if run is None:
         return (yield)
     path = _path(run)
-    mode = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
-    with open(f"{path}.lock", "w") as lock:
-        with open(f"{path}.gate", "w") as gate:
-            fcntl.flock(gate, fcntl.LOCK_EX)
-            fcntl.flock(lock, mode)
+    with ExitStack() as held:
+        if _is(item, "heavy"):
+            held.enter_context(_locked(f"{path}.heavy", fcntl.LOCK_EX))
+        with _locked(f"{path}.gate", fcntl.LOCK_EX):
+            mode = fcntl.LOCK_EX if _is(item, "alone") else fcntl.LOCK_SH
+            held.enter_context(_locked(f"{path}.lock", mode))
         return (yield)
+
+
+def _is(item: pytest.Item, marker: str) -> bool:
+    return item.get_closest_marker(marker) is not None
+
+
+@contextmanager
+def _locked(path: str, mode: int) -> Iterator[None]:
+    with open(path, "w") as lock:
+        fcntl.flock(lock, mode)
+        yield
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -49,7 +66,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """In the same process: removes the lock when the workers have ended."""
     run = config.stash.get(_run, None)
     if run is not None:
-        for kind in ("lock", "gate"):
+        for kind in ("lock", "gate", "heavy"):
             Path(f"{_path(run)}.{kind}").unlink(missing_ok=True)
 
 

@@ -80,7 +80,7 @@ def left_behind() -> list[Path]:
 
 
 @pytest.mark.hours
-@pytest.mark.alone
+@pytest.mark.heavy
 def test_ray_train_runs_two_workers_on_each_of_two_nodes(flow_home: Path, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(TRAIN)
