@@ -156,7 +156,6 @@ COMPONENTS = {
     "sshfs": Component(
         "sshfs", ("sshfs", "fusermount3"), ("sshfs", "fuse3", "openssh-sftp-server"), check=_fuse_device
     ),
-    "s3fs": Component("s3fs", ("s3fs",), ("s3fs",)),
     "rclone": Component("rclone", ("rclone",), ("rclone",)),
     "ceph": Component(
         "Ceph's S3 server",

@@ -120,7 +120,7 @@ class Guard:
         eventually(lambda: not processes.marked({"FLOW_TASK_ID": TASK}), what="no process left")
         assert unmount.mounted_below(self.paths.home) == []
         left = [path.name for path in self.paths.directory.rglob("*") if path.is_file()]
-        assert not {"credentials", "rclone.conf", "passwd-s3fs"} & set(left), left
+        assert not {"credentials", "rclone.conf"} & set(left), left
 
     def __enter__(self) -> Guard:
         return self

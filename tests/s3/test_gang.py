@@ -202,7 +202,7 @@ def test_the_secret_is_nowhere_but_in_private_files(
     for file in [path for path in flow_home.rglob("*") if path.is_file()]:
         if server.secret.encode() in file.read_bytes():
             assert file.stat().st_mode & 0o077 == 0, file
-            assert file.name in {"storage.json", "credentials", "passwd-s3fs"}, file
+            assert file.name in {"storage.json", "credentials"}, file
     assert server.secret not in json.dumps([str(event) for event in task.events()])
     finish(tmp_path)
     assert task.wait(60).status == "completed"

@@ -54,23 +54,6 @@ def test_rclone() -> None:
     assert "profile" not in role
 
 
-def test_s3fs() -> None:
-    arguments = s3_tools.s3fs(AWS, FILES, "/at")
-    assert arguments[:4] == ["s3fs", "bucket:/pre/fix", "/at", "-f"]
-    options = arguments[5::2]
-    assert options[:3] == [
-        "ro",
-        "url=https://s3.eu-central-1.amazonaws.com",
-        "endpoint=eu-central-1",
-    ]
-    assert "passwd_file=/node/files/passwd-s3fs" in options
-    assert "use_path_request_style" not in options
-    assert "use_path_request_style" in s3_tools.s3fs(OWN, FILES, "/at")
-    assert "public_bucket=1" in s3_tools.s3fs(replace(AWS, credential=None), FILES, "/at")
-    role = replace(AWS, credential=None, own_role=True)
-    assert "iam_role=auto" in s3_tools.s3fs(role, FILES, "/at")
-
-
 @pytest.mark.parametrize("token", [None, "session/token="])
 def test_no_command_line_has_a_secret_and_files_are_private(
     tmp_path: Path, token: str | None
@@ -99,8 +82,7 @@ def test_the_environment_of_a_program_is_made_from_nothing() -> None:
         "FLOW_TASK_ID": "t1",
         "AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://x",
     }
-    tools = {tool.name: tool for tool in s3_tools.TOOLS}
-    made = s3_tools.environment(tools["rclone"], AWS, FILES, inherited, "/usr/bin")
+    made = s3_tools.environment(AWS, FILES, inherited, "/usr/bin")
     assert made == {
         "PATH": "/usr/bin",
         "HOME": "/node/files",
@@ -111,15 +93,11 @@ def test_the_environment_of_a_program_is_made_from_nothing() -> None:
         "AWS_EC2_METADATA_DISABLED": "true",
     }
     role = replace(AWS, credential=None, own_role=True)
-    made = s3_tools.environment(tools["rclone"], role, FILES, inherited, "/usr/bin")
+    made = s3_tools.environment(role, FILES, inherited, "/usr/bin")
     assert made["AWS_CONTAINER_CREDENTIALS_FULL_URI"] == "http://x"
     assert "AWS_EC2_METADATA_DISABLED" not in made
     session = replace(AWS, credential=replace(GIVEN, session_token="t"))
-    made = s3_tools.environment(tools["s3fs"], session, FILES, inherited, "/usr/bin")
-    assert made["AWS_SESSION_TOKEN"] == "t"
-    assert "AWS_SESSION_TOKEN" not in s3_tools.environment(
-        tools["mount-s3"], session, FILES, inherited, "/usr/bin"
-    )
+    assert "AWS_SESSION_TOKEN" not in s3_tools.environment(session, FILES, inherited, "/usr/bin")
 
 
 class TestWhatIsMissing:
@@ -129,7 +107,7 @@ class TestWhatIsMissing:
 
     def test_no_program(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(s3_tools, "FUSE_DEVICE", os.devnull)
-        assert "none of mount-s3, rclone, s3fs is installed here" in s3_tools.problem(str(tmp_path))
+        assert "none of mount-s3, rclone is installed here" in s3_tools.problem(str(tmp_path))
 
     def test_no_fusermount(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(s3_tools, "FUSE_DEVICE", os.devnull)

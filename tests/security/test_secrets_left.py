@@ -157,9 +157,7 @@ def test_the_files_are_known_by_name(tmp_path: Path) -> None:
         "ray-token",
     ]
     gone += ["r0.failure.order", ".secret.0a1b.part", "env.json.77.part"]
-    gone += [
-        f"buckets/0/tool/{name}" for name in ("rclone.conf", "passwd-s3fs", ".aws/credentials")
-    ]
+    gone += [f"buckets/0/tool/{name}" for name in ("rclone.conf", ".aws/credentials")]
     for name in [
         *(f"a1/{each}" for each in (*kept, *gone)),
         "secrets.json",

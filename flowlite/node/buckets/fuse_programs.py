@@ -1,8 +1,7 @@
 """The programs that mount a bucket as a directory, best first, with their arguments, files and environment.
 
-A credential is in a file (0600) in a separate directory, never on a command line. Only s3fs gets a session token in its
-environment, since its file cannot hold one; other users cannot see it there. The command lines are made by pure
-functions.
+A credential is in a file (0600) in a separate directory, never on a command line or in an environment. The command
+lines are made by pure functions.
 """
 
 from __future__ import annotations
@@ -98,42 +97,9 @@ def rclone_config(store: Store, files: Path) -> str:
     return f"[s3]\n{lines}\n[bucket]\ntype = alias\nremote = s3:{store.bucket}\n"
 
 
-def s3fs(store: Store, files: Path, at: str) -> list[str]:
-    """Returns the arguments of s3fs."""
-    region = store.region or DEFAULT_REGION
-    options = [
-        "ro",
-        f"url={store.endpoint_url or f'https://s3.{region}.amazonaws.com'}",
-        f"endpoint={region}",
-        # Objects that s3fs did not write have no owner and no mode.
-        *(f"uid={os.getuid()}", f"gid={os.getgid()}", "umask=0222", "complement_stat"),
-        *("stat_cache_expire=300", "enable_noobj_cache", f"tmpdir={files}"),
-        *("connect_timeout=10", "readwrite_timeout=30", "retries=5", "dbglevel=err"),
-    ]
-    if store.endpoint_url or "." in store.bucket:
-        options.append("use_path_request_style")
-    if store.credential is None:
-        options.append("iam_role=auto" if store.own_role else "public_bucket=1")
-    elif _by_variables(store):
-        options += ["use_session_token"] if store.credential.session_token else []
-    else:
-        options.append(f"passwd_file={files / 'passwd-s3fs'}")
-    bucket = f"{store.bucket}:/{store.prefix}" if store.prefix else store.bucket
-    return ["s3fs", bucket, at, "-f", *(part for each in options for part in ("-o", each))]
-
-
-def _by_variables(store: Store) -> bool:
-    """Whether s3fs cannot read this credential from its file, which supports neither a session token nor colons."""
-    given = store.credential
-    return given is not None and bool(
-        given.session_token or ":" in given.access_key or ":" in given.secret_key
-    )
-
-
 TOOLS = (
     Tool("mount-s3", "https://github.com/awslabs/mountpoint-s3", mountpoint_s3),
     Tool("rclone", "rclone", rclone),
-    Tool("s3fs", "s3fs", s3fs),
 )
 
 
@@ -195,21 +161,19 @@ def write_files(store: Store, files: Path) -> None:
             f"[{PROFILE}]\naws_access_key_id = {given.access_key}\n"
             f"aws_secret_access_key = {given.secret_key}\n{token}",
         )
-        if not _by_variables(store):
-            _private(files / "passwd-s3fs", f"{given.access_key}:{given.secret_key}\n")
     _private(files / "rclone.conf", rclone_config(store, files))
 
 
 def remove_files(files: Path) -> None:
     """Removes the files that `write_files` wrote."""
-    for each in (credentials_file(files), files / "rclone.conf", files / "passwd-s3fs"):
+    for each in (credentials_file(files), files / "rclone.conf"):
         each.unlink(missing_ok=True)
 
 
 def environment(
-    tool: Tool, store: Store, files: Path, inherited: Mapping[str, str], path: str
+    store: Store, files: Path, inherited: Mapping[str, str], path: str
 ) -> dict[str, str]:
-    """Returns the whole environment of a tool, with a credential only if s3fs cannot read it from a file."""
+    """Returns the whole environment of a tool, which finds its credential in a file."""
     passed = _PASSED | _ROLE if store.own_role else _PASSED
     given = {name: value for name, value in inherited.items() if name in passed}
     given |= {"PATH": path, "HOME": str(files)}
@@ -217,11 +181,6 @@ def environment(
         given["AWS_SHARED_CREDENTIALS_FILE"] = str(credentials_file(files))
     if not store.own_role:
         given |= {"AWS_CONFIG_FILE": os.devnull, "AWS_EC2_METADATA_DISABLED": "true"}
-    if tool.command is s3fs and _by_variables(store) and store.credential is not None:
-        given["AWS_ACCESS_KEY_ID"] = store.credential.access_key
-        given["AWS_SECRET_ACCESS_KEY"] = store.credential.secret_key
-        if store.credential.session_token:
-            given["AWS_SESSION_TOKEN"] = store.credential.session_token
     return given
 
 

@@ -163,7 +163,7 @@ class MountSidecar:
                     stdout=said,
                     stderr=said,
                     env=fuse_programs.environment(
-                        tool, bucket.store, bucket.files, os.environ, self._path
+                        bucket.store, bucket.files, os.environ, self._path
                     ),
                     cwd="/",
                     start_new_session=True,
@@ -309,9 +309,7 @@ def _last_words(log: Path, store: Store) -> str:
     given = store.credential
     for secret in (given.secret_key, given.session_token) if given else ():
         text = text.replace(secret, "***") if secret else text
-    # s3fs begins with its version, its arguments and its own log level.
-    chatter = ("[INF]", "change debug level")
-    lines = [line.strip() for line in text.splitlines() if not any(c in line for c in chatter)]
+    lines = [line.strip() for line in text.splitlines()]
     return " / ".join(line[:300] for line in lines[-3:] if line)
 
 

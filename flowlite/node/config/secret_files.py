@@ -21,7 +21,7 @@ _OF_ATTEMPT = frozenset(
         "ray-token",
     }
 )
-_OF_TOOL = frozenset({"rclone.conf", "passwd-s3fs", "credentials"})
+_OF_TOOL = frozenset({"rclone.conf", "credentials"})
 # The environment of a worker that was spawned rather than forked, and of a command in a container.
 _ENDINGS = (".order", ".env")
 _ENVIRONMENT = "env.json"
