@@ -109,7 +109,6 @@ srun -o "$OUT/out-%t.txt" sh -c 'echo file $SLURM_PROCID'
 srun -n2 -o "$OUT/all.txt" echo same
 cat "$OUT"/out-*.txt | tr '\n' ' '; wc -l < "$OUT/all.txt"
 srun -n1 sh -c "yes | head -c 3000000" | wc -c
-srun -m cyclic sh -c 'echo cyclic $SLURM_PROCID@$SLURM_NODEID' | sort | tr '\n' ' '; echo
 srun -t 0:01 -n1 sleep 600
 echo "limit: $?"
 sleep 0.1 & srun -n1 true & srun -n1 true & wait
@@ -139,7 +138,6 @@ def test_what_srun_promises(run: Run, tmp_path: Path, monkeypatch: pytest.Monkey
         "refused: 1",
         "file 0 file 1 file 2 file 3 2",
         "3000000",
-        "cyclic 0@0 cyclic 1@1 cyclic 2@0 cyclic 3@1 ",
         "limit: 1",
         "steps: counted",
     ):

@@ -70,7 +70,7 @@ async def worker(port: int, node: int, local: int) -> Guest:
 async def srun(port: int, **wish: Any) -> Guest:
     guest = await Guest.come(port)
     await asyncio.wait_for(guest.opened.wait(), SECONDS)
-    asked = {"nodes": None, "tasks": None, "per_node": None, "within": None, "cyclic": False}
+    asked = {"nodes": None, "tasks": None, "per_node": None, "within": None}
     guest.say(type="step", argv=["x"], wish={**asked, **wish})
     return guest
 

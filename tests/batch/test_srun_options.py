@@ -34,9 +34,7 @@ def test_the_guides_line() -> None:
         ("--nodes=1-3 x", StepRequest(nodes=1)),
         ("--ntasks-per-node=1 x", StepRequest(per_node=1)),
         ("-w 10.0.0.3,10.0.0.1 x", StepRequest(within=(2, 0))),
-        ("--exclude=10.0.0.[1-2] x", StepRequest(within=(2,))),
-        ("-r1 x", StepRequest(within=(1, 2))),
-        ("-m cyclic x", StepRequest(cyclic=True)),
+        ("-m block:cyclic x", StepRequest()),
     ],
 )
 def test_where_it_runs(line: str, wish: StepRequest) -> None:
@@ -55,7 +53,10 @@ def test_where_it_runs(line: str, wish: StepRequest) -> None:
         ("-n many x", "give a whole number"),
         ("--bogus x", "no option --bogus"),
         ("-N2", "no command to run"),
-        ("-w 10.0.0.1 -x 10.0.0.1 x", "no node is left"),
+        ("--exclude=10.0.0.[1-2] x", "--exclude cannot be honoured on this gang"),
+        ("-r1 x", "use with --nodelist"),
+        ("-m cyclic x", "numbered node after node"),
+        ("--nodelist= x", "names no node"),
         ("--output=3 x", "the output of task 3 alone"),
         ("-i /data/in x", "use < for files"),
         ("-t soon x", "is not a time"),
@@ -113,4 +114,5 @@ def test_refusals_are_seen_before_anything_runs() -> None:
         "--pty cannot be honoured: for a terminal on a node: flow ssh TASK --node N"
     ]
     assert refusals(["--mpi=pmi2", "x"])[0].startswith("--mpi=pmi2")
+    assert refusals(["-m", "cyclic", "x"])[0].startswith("--distribution=cyclic: tasks are")
     assert refusals(["--cpu-bind=none", "-n", "$((N * 2))", "x", "--pty"]) == []

@@ -20,14 +20,12 @@ class StepRequest:
 
     Attributes:
         within: Node ranks it may use, None for all.
-        cyclic: Tasks are distributed round-robin, rather than node after node.
     """
 
     nodes: int | None = None
     tasks: int | None = None
     per_node: int | None = None
     within: tuple[int, ...] | None = None
-    cyclic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +44,10 @@ class Placement:
 
     nodes: tuple[int, ...]
     counts: tuple[int, ...]
-    cyclic: bool = False
 
     def tasks(self) -> list[Task]:
-        """Returns all tasks, sorted by id."""
-        if not self.cyclic:
-            order = [
-                (each, local) for each, count in enumerate(self.counts) for local in range(count)
-            ]
-        else:
-            order = [
-                (each, local)
-                for local in range(max(self.counts))
-                for each, count in enumerate(self.counts)
-                if local < count
-            ]
+        """Returns all tasks, sorted by id: node after node."""
+        order = [(each, local) for each, count in enumerate(self.counts) for local in range(count)]
         return [Task(i, self.nodes[each], each, local) for i, (each, local) in enumerate(order)]
 
 
@@ -111,7 +98,7 @@ def place(wish: StepRequest, job: Sequence[int], busy: Sequence[int]) -> Placeme
         counts = [wish.per_node] * wanted
     else:
         counts = [job[node] for node in chosen]
-    return Placement(tuple(chosen), tuple(counts), wish.cyclic)
+    return Placement(tuple(chosen), tuple(counts))
 
 
 def _evenly(tasks: int, nodes: int) -> list[int]:

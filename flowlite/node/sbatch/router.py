@@ -175,7 +175,6 @@ class Router:
             "step": step.number,
             "nodes": found.nodes,
             "counts": found.counts,
-            "cyclic": found.cyclic,
         }
         guest.tell({**where, "type": "placed"})
         for worker, mine in self._workers_for(step, found).items():

@@ -130,7 +130,6 @@ class _Client:
                 "tasks": wish.tasks,
                 "per_node": wish.per_node,
                 "within": wish.within,
-                "cyclic": wish.cyclic,
             },
             "per_node": wish.per_node,
             "changed": changed,
@@ -168,7 +167,7 @@ class _Client:
     # While the step runs
 
     def _placed(self, message: dict[str, Any]) -> None:
-        found = Placement(tuple(message["nodes"]), tuple(message["counts"]), message["cyclic"])
+        found = Placement(tuple(message["nodes"]), tuple(message["counts"]))
         self._nodes = {task.id: self._ground.names[task.node] for task in found.tasks()}
         self._left = set(self._nodes)
         names = Names(self._ground.job, str(message["step"]), "", "", "", self._ground.environment)

@@ -18,7 +18,6 @@ _STEP = {
     "chdir": Option("D"),
     "distribution": Option("m"),
     "error": Option("e"),
-    "exclude": Option("x"),
     "export": Option(),
     "input": Option("i"),
     "jobid": Option(),
@@ -31,7 +30,6 @@ _STEP = {
     "ntasks-per-node": Option(),
     "open-mode": Option(),
     "output": Option("o"),
-    "relative": Option("r"),
     "tasks-per-node": Option(),
     "time": Option("t"),
     "wait": Option("W"),
@@ -103,6 +101,7 @@ _REFUSED = {
     "container-workdir": ("", "needed", "use --chdir"),
     "dependency": ("d", "needed", "wait for the other step in the script"),
     "epilog": ("", "needed", "run it in the script, behind srun"),
+    "exclude": ("x", "needed", "name the nodes that it may use with --nodelist"),
     "gid": ("", "needed", "tasks run as the user of the gang"),
     "het-group": ("", "needed", "a gang has nodes of one kind"),
     "hold": ("H", "none", "nobody could release it"),
@@ -110,6 +109,7 @@ _REFUSED = {
     "no-allocate": ("Z", "none", "there is no Slurm to pass by"),
     "nodefile": ("F", "needed", "use --nodelist"),
     "prolog": ("", "needed", "run it in the script, before srun"),
+    "relative": ("r", "needed", "name the nodes that it may use with --nodelist"),
     "pty": ("", "none", "for a terminal on a node: flow ssh TASK --node N"),
     "task-epilog": ("", "needed", "run it in the task's own command"),
     "task-prolog": ("", "needed", "run it in the task's own command"),
@@ -124,6 +124,7 @@ _TABLE: dict[str, Option] = {
     **{name: Option(short, value) for name, (short, value, _) in _REFUSED.items()},
 }
 _MPI = "tasks do not find each other through PMI here: each would run alone; use distributed_mode='mpi'"
+_ORDER = "tasks are numbered node after node (block), as the ranks of the gang are"
 _ALL_INPUT, _NO_INPUT = "all", "none"
 
 
@@ -181,6 +182,8 @@ def parse(
         raise OptionError("no command to run")
     if options.get("mpi", "none") not in ("none", "list"):
         raise OptionError(f"--mpi={options['mpi']}: {_MPI}")
+    if not _is_block(options.get("distribution", "block")):
+        raise OptionError(f"--distribution={options['distribution']}: {_ORDER}")
     if options.get("jobid", job) != job:
         raise OptionError(f"--jobid={options['jobid']}: this gang is job {job}, there is no other")
     step = SrunStep(argv=argv, wish=_wish(options, names), directory=options.get("chdir"))
@@ -214,6 +217,8 @@ def refusals(words: Sequence[str]) -> list[str]:
             found.append(f"--{each.name} cannot be honoured: {_REFUSED[each.name][2]}")
         elif each.name == "mpi" and each.value not in ("none", "list"):
             found.append(f"--mpi={each.value}: {_MPI}")
+        elif each.name == "distribution" and not _is_block(each.value or ""):
+            found.append(f"--distribution={each.value}: {_ORDER}")
     return found
 
 
@@ -268,9 +273,13 @@ def _wish(options: Mapping[str, str], names: Sequence[str]) -> StepRequest:
         nodes=_nodes(nodes) if nodes is not None else None,
         tasks=_number("ntasks", options),
         per_node=per_node,
-        within=_within(options, names),
-        cyclic=options.get("distribution", "block").split(":")[0].split(",")[0] == "cyclic",
+        within=tuple(_ranks(options["nodelist"], names)) if "nodelist" in options else None,
     )
+
+
+def _is_block(distribution: str) -> bool:
+    """Whether a distribution fills node after node. How cores are shared within a node has no effect here."""
+    return distribution.split(":")[0].split(",")[0].lower() in ("block", "*")
 
 
 def _nodes(text: str) -> int:
@@ -281,32 +290,17 @@ def _nodes(text: str) -> int:
     return int(least)
 
 
-def _within(options: Mapping[str, str], names: Sequence[str]) -> tuple[int, ...] | None:
-    if not {"nodelist", "exclude", "relative"} & set(options):
-        return None
-    allowed = list(range(len(names)))
-    if "nodelist" in options:
-        allowed = _ranks(options["nodelist"], names, "nodelist")
-    if "exclude" in options:
-        without = set(_ranks(options["exclude"], names, "exclude"))
-        allowed = [node for node in allowed if node not in without]
-    if "relative" in options:
-        first = _number("relative", options) or 0
-        allowed = [node for node in allowed if node >= first]
-    if not allowed:
-        raise OptionError("no node is left after --nodelist, --exclude and --relative")
-    return tuple(allowed)
-
-
-def _ranks(text: str, names: Sequence[str], option: str) -> list[int]:
+def _ranks(text: str, names: Sequence[str]) -> list[int]:
     try:
         hosts = hostlist.expand(text)
     except hostlist.HostlistError as error:
-        raise OptionError(f"--{option}={text}: {error}") from None
+        raise OptionError(f"--nodelist={text}: {error}") from None
+    if not hosts:
+        raise OptionError("--nodelist: it names no node")
     missing = [host for host in hosts if host not in names]
     if missing:
         raise OptionError(
-            f"--{option}={text}: {missing[0]} is no node of this gang; it has {', '.join(names)}"
+            f"--nodelist={text}: {missing[0]} is no node of this gang; it has {', '.join(names)}"
         )
     return [names.index(host) for host in hosts]
 

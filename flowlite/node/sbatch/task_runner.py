@@ -166,9 +166,7 @@ class Runner:
         )
 
     def _environment(self, request: dict[str, Any], number: int) -> dict[str, str]:
-        tasks = Placement(
-            tuple(request["nodes"]), tuple(request["counts"]), request["cyclic"]
-        ).tasks()
+        tasks = Placement(tuple(request["nodes"]), tuple(request["counts"])).tasks()
         place = slurm_environment.of_task(
             tasks[number],
             tasks,
@@ -215,9 +213,7 @@ class Runner:
 
     def names(self, request: dict[str, Any], number: int) -> Names:
         """Returns the values for the patterns in a file name of this task."""
-        tasks = Placement(
-            tuple(request["nodes"]), tuple(request["counts"]), request["cyclic"]
-        ).tasks()
+        tasks = Placement(tuple(request["nodes"]), tuple(request["counts"])).tasks()
         own = self._ground
         return Names(
             job=own.job,
