@@ -8,8 +8,10 @@ Subcommands:
     worker ORDER.json PID    be a worker in a fresh interpreter (started by the reaper)
     buckets ATTEMPT_DIR      hold the buckets of an attempt (started by the agent)
     checkpoints ORDER PID    copy the checkpoints of a node away (started by its agent)
-    share-server, -sftp ...  serve volumes to the other nodes (started by the leader's agent)
-    share-mount, -tunnel ... show volumes that the leader serves (started by the other agents)
+    share-server ...         serve volumes to the other nodes (started by the leader's agent)
+    share-sftp ...           serve one volume to one connection (started by the server)
+    share-mount ...          show volumes that the leader serves (started by the other agents)
+    share-tunnel ...         carry one volume's connection to the leader (started by the mount)
     volumes ATTEMPT_DIR      hold volumes that the machine mounts (started by the agent)
     gang WHAT ATTEMPT_DIR... connect the nodes of a gang that node 0 leads (see leader_run/commands.py)
     exec NODE_HOME -- ARGV   run a command in the node's environment (used by `flow ssh`)
@@ -18,9 +20,9 @@ Subcommands:
     links serve|measure ...  measure the way to another node (used by `flow doctor`)
     lease WHAT [NAME]        take, release, keep or show the host (used by the SSH provider)
     courier                  do many things for one client, over one channel (used by SSH connections)
-    porter [--anchor HOME]   carry commands, files and streams of one client over one pipe (used by step connections)
-    anchor --dir DIR ...     hold one node of a Slurm job, and be the parent of all that runs there
-    srun, scontrol DIR ...   what a batch script finds in the place of Slurm's (batch/)
+    mux-server [--daemon D]  carry commands, files and streams of one client over one pipe (used by step connections)
+    step-daemon --dir D ...  hold one node of a Slurm job, and be the parent of all that runs there
+    srun, scontrol DIR ...   what a batch script finds in the place of Slurm's (sbatch/)
     outputs                  list the files of a working directory that are to be brought back
     project                  make the working directory, or say what is lacking (asked before agents start)
     pythons                  say whether the Python that is asked for is here (asked before agents start)
@@ -32,109 +34,60 @@ What is imported depends on the subcommand: what is not imported takes no time a
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Module, function, and the least number of arguments.
+SUBCOMMANDS: dict[str, tuple[str, str, int]] = {
+    "agent": ("agent.main", "main", 1),
+    "warm": ("forkserver.server", "main", 1),
+    "worker": ("worker.worker", "main_of_spawned", 2),
+    "buckets": ("buckets.mount_sidecar", "main", 1),
+    "checkpoints": ("checkpoints.sidecar", "main", 2),
+    "share-server": ("leader_volumes.server", "main", 2),
+    "share-sftp": ("leader_volumes.server", "serve_one", 3),
+    "share-mount": ("leader_volumes.sshfs_sidecar", "main", 3),
+    "share-tunnel": ("leader_volumes.sshfs_sidecar", "tunnel", 3),
+    "volumes": ("attached_volumes.sidecar", "main", 1),
+    "gang": ("leader_run.commands", "main", 2),
+    "exec": ("inspect.exec", "main", 1),
+    "look": ("inspect.look", "main", 1),
+    "stats": ("inspect.metrics", "main", 1),
+    "links": ("inspect.netbench", "main", 1),
+    "lease": ("host_lease.client", "main", 1),
+    "courier": ("helper.courier", "main", 0),
+    "mux-server": ("helper.mux_server", "main", 0),
+    "step-daemon": ("slurm_step.daemon", "main", 1),
+    "srun": ("sbatch.srun", "main", 1),
+    "scontrol": ("sbatch.scontrol", "main", 1),
+    "outputs": ("outputs.listing", "main", 0),
+    "project": ("project_files.make", "main", 0),
+    "pythons": ("python_env.environments", "main", 0),
+    "version": ("__main__", "version", 0),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one subcommand; gives the exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    what, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
-    if what == "agent" and rest:
+    """Runs one subcommand. Returns the exit code."""
+    name, *rest = (sys.argv[1:] if arguments is None else arguments) or [""]
+    module, function, least = SUBCOMMANDS.get(name, ("", "", 0))
+    if not module or len(rest) < least:
+        sys.stderr.write(f"usage: {(__doc__ or '').strip()}\n")
+        return 2
+    if name == "agent":
         # asyncio imports ssl if it can: a third of the agent's memory, for nothing.
         sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]
-        from .agent import main as agent_main
+    run: Callable[[list[str]], int] = getattr(import_module(f".{module}", __package__), function)
+    return run(rest)
 
-        return agent_main.main(rest)
-    if what == "warm" and rest:
-        from .forkserver import server
 
-        server.main(rest)
-    if what == "worker" and len(rest) == 2:
-        from .worker import worker
-
-        worker.main_of_spawned(rest)
-    if what == "buckets" and rest:
-        from .buckets import mount_sidecar
-
-        return mount_sidecar.main(rest)
-    if what == "checkpoints" and len(rest) == 2:
-        from .checkpoints import sidecar as session
-
-        return session.main(rest)
-    if what in ("share-server", "share-sftp"):
-        from .leader_volumes import server as sharing_server
-
-        return {"share-server": sharing_server.main, "share-sftp": sharing_server.serve_one}[what](
-            rest
-        )
-    if what in ("share-mount", "share-tunnel"):
-        from .leader_volumes import sshfs_sidecar as sharing_mount
-
-        return {"share-mount": sharing_mount.main, "share-tunnel": sharing_mount.tunnel}[what](rest)
-    if what == "volumes" and rest:
-        from .attached_volumes import sidecar as attached
-
-        return attached.main(rest)
-    if what == "gang" and len(rest) >= 2:
-        from .leader_run import commands
-
-        return commands.main(rest)
-    if what == "exec" and rest:
-        from .inspect import exec as enter
-
-        return enter.main(rest)
-    if what == "look" and rest:
-        from .inspect import look
-
-        return look.main(rest)
-    if what == "stats" and rest:
-        from .inspect import metrics
-
-        return metrics.main(rest)
-    if what == "links" and rest:
-        from .inspect import netbench
-
-        return netbench.main(rest)
-    if what == "lease" and rest:
-        from .host_lease import client
-
-        return client.main(rest)
-    if what == "courier":
-        from .helper import courier
-
-        return courier.main(rest)
-    if what == "porter":
-        from .helper import mux_server
-
-        return mux_server.main(rest)
-    if what == "anchor" and rest:
-        from .slurm_step import daemon
-
-        return daemon.main(rest)
-    if what == "srun" and rest:
-        from .sbatch import srun
-
-        return srun.main(rest)
-    if what == "scontrol" and rest:
-        from .sbatch import scontrol
-
-        return scontrol.main(rest)
-    if what == "outputs":
-        from .outputs import listing
-
-        return listing.main()
-    if what == "pythons":
-        from .python_env import environments
-
-        return environments.main(rest)
-    if what == "project":
-        from .project_files import make
-
-        return make.main()
-    if what == "version":
-        sys.stdout.write(f"{sys.version}\n")
-        return 0
-    sys.stderr.write(f"usage: {(__doc__ or '').strip()}\n")
-    return 2
+def version(_: list[str]) -> int:
+    """`version`: prints the version of this Python."""
+    sys.stdout.write(f"{sys.version}\n")
+    return 0
 
 
 if __name__ == "__main__":

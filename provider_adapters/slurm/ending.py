@@ -187,10 +187,10 @@ class Ending:
         """Removes files on the login node that belong to this job only."""
         frozen = launch.frozen
         login = self._place.login(frozen["login"])
-        anchors = [f"{frozen['login_dir']}/anchors/{each.id}.json" for each in given(launch)]
+        daemons = [f"{frozen['login_dir']}/step-daemons/{each.id}.json" for each in given(launch)]
         outputs = [f"{frozen['login_dir']}/output/{job}.txt" for job in launch.ids]
         probe = f"{frozen['login_dir']}/probe-{frozen['nonce']}"
-        login.run(["rm", "-f", "--", probe, *anchors, *outputs])
+        login.run(["rm", "-f", "--", probe, *daemons, *outputs])
         blobs = [f"{frozen['login_dir']}/blobs", "-type", "f", "-mtime", f"+{_UNUSED_DAYS}"]
         login.run(["find", *blobs, "!", "-name", frozen["program"], "-delete"])
 

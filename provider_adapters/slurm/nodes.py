@@ -179,7 +179,7 @@ def connect(login: SlurmLogin, data: Mapping[str, Any]) -> StepConnection:
         # WAIT replaces it with the Python of the step daemon.
         python="python3",
         program=str(data["program"]),
-        anchor=home,
+        daemon=home,
         terminal=shell,
     )
 
@@ -278,17 +278,17 @@ def meet(
         }
         try:
             with connect(login, {**known, "shared": ""}) as connection:
-                anchor = connection.open().get("anchor")
+                daemon = connection.open().get("daemon")
         except (NodeUnreachable, OSError) as error:
             return f"{place.host}: {error}"
-        if not anchor:
+        if not daemon:
             return f"{place.host}: its step daemon does not answer yet"
-        if int(anchor["nodeid"]) != place.nodeid:
+        if int(daemon["nodeid"]) != place.nodeid:
             return (
-                f"{place.host} is node {anchor['nodeid']} of the job, and should be {place.nodeid}"
+                f"{place.host} is node {daemon['nodeid']} of the job, and should be {place.nodeid}"
             )
-        shared = str(data["shared"]) if anchor["shared"] else ""
-        found = {"python": anchor["executable"], "version": anchor["python"], "shared": shared}
+        shared = str(data["shared"]) if daemon["shared"] else ""
+        found = {"python": daemon["executable"], "version": daemon["python"], "shared": shared}
         return {**known, **found}
 
     with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(places))) as pool:

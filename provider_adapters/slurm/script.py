@@ -17,7 +17,7 @@ from flowlite.connect.programs import SAFE_IN_SHELL, UNSAFE
 # before its arguments and is replaced, since that Python is not known beforehand.
 WAIT = (
     f'{SAFE_IN_SHELL}safe "$1" || exit {UNSAFE}; '
-    'h=$1; shift 2; i=0; until [ -s "$h/anchor.json" ] || [ $i -ge 600 ]; do sleep 0.1; i=$((i+1)); done; '
+    'h=$1; shift 2; i=0; until [ -s "$h/step-daemon.json" ] || [ $i -ge 600 ]; do sleep 0.1; i=$((i+1)); done; '
     'read -r p <"$h/python" || exit 105; exec "$p" "$@"'
 )
 _MARK = "FLOWLITE_PROGRAM"
@@ -41,7 +41,7 @@ chmod 700 "$dir" "$dir/blobs" 2>/dev/null || exit 102
 safe "$dir/blobs" || exit @UNSAFE@
 # What jobs have left that were killed.
 find "$dir" -mindepth 1 -maxdepth 1 -name '*.[0-9][0-9].[0-9]*' -mtime +13 2>/dev/null | while read -r old; do
-  kill -0 "$(cat "$old/anchor.pid" 2>/dev/null)" 2>/dev/null || rm -rf "$old"
+  kill -0 "$(cat "$old/step-daemon.pid" "$old/anchor.pid" 2>/dev/null)" 2>/dev/null || rm -rf "$old"
 done
 program=$dir/blobs/$sha
 whole() { [ -s "$1" ] && [ "$(sha256sum <"$1")" = "$sha  -" ]; }
@@ -63,7 +63,7 @@ done
 home=$dir/$(printf '%s.%02d.%05d' "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$SLURM_NODEID")
 mkdir -p "$home" && printf '%s\\n' "$found" >"$home/python" || exit 102
 umask "$mask"
-exec "$found" -I -S "$program" anchor --dir "$dir" "$@" </dev/null
+exec "$found" -I -S "$program" step-daemon --dir "$dir" "$@" </dev/null
 """.replace("@UNSAFE@", str(UNSAFE))
 
 
@@ -178,7 +178,7 @@ def _notice(script: Script) -> list[str]:
     return [
         f"home={shlex.quote(script.node_dir)}/$(printf '%s.%02d.00000' \"$SLURM_JOB_ID\" "
         '"${SLURM_RESTART_COUNT:-0}")',
-        'trap \'kill -USR2 "$(cat "$home/anchor.pid")"\' USR2',
+        'trap \'kill -USR2 "$(cat "$home/step-daemon.pid")"\' USR2',
         "",
     ]
 
@@ -202,13 +202,13 @@ def _step(script: Script) -> str:
 
 def _arguments(script: Script) -> Sequence[str]:
     proved = "yes" if script.shared and not script.embedded else "no"
-    anchor = [
+    daemon = [
         *("--lease", f"{script.lease:.0f}", "--deadline", f"{script.deadline:.0f}"),
         *("--signal-seconds", str(script.signal_seconds)),
         *(("--shared", script.shared, "--nonce", script.nonce) if script.shared else ()),
     ]
     shared = script.shared or "/nonexistent"
-    return [script.node_dir, script.program, shared, proved, script.python, *anchor]
+    return [script.node_dir, script.program, shared, proved, script.python, *daemon]
 
 
 def _value(value: str) -> str:

@@ -39,7 +39,7 @@ def bring(connection: Connection, directory: str, program: Path, sha256: str, no
         File(f"{directory}/blobs/{sha256}", program, 0o700, sha256),
         File(f"{directory}/probe-{nonce}", nonce.encode()),
         File(f"{directory}/output/.made", b""),
-        File(f"{directory}/anchors/.made", b""),
+        File(f"{directory}/step-daemons/.made", b""),
     ]
     connection.put_many(files)
 

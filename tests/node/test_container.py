@@ -230,7 +230,7 @@ class TestRealContainers:
             assert out.read_text() == "up\nasked\n"
             gang.assert_nothing_left(timeout=40)
 
-    @pytest.mark.parametrize("victim", ["agent", "template", "reaper"])
+    @pytest.mark.parametrize("victim", ["agent", "fork_server", "reaper"])
     def test_nothing_is_left_whoever_is_killed(
         self, tmp_path: Path, podman: Podman, victim: str
     ) -> None:
@@ -247,7 +247,7 @@ class TestRealContainers:
             reaper = json.loads(gang.paths[0].environment.read_bytes())["reaper"]["pid"]
             row = processes.row(reaper)
             assert row is not None
-            os.kill({"agent": agent.pid, "template": row.parent, "reaper": reaper}[victim], 9)
+            os.kill({"agent": agent.pid, "fork_server": row.parent, "reaper": reaper}[victim], 9)
             podman.until_empty()
             agent.wait(30)
             assert_no_process_left(gang.task, timeout=20)

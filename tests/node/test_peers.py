@@ -111,18 +111,18 @@ def test_a_process_of_ours_is_ours(name: str) -> None:
         assert peer_credentials.owner_of_name(name) == os.getuid()
 
 
-def test_nothing_is_said_to_an_anchor_of_another_user(listen: Listen, tmp_path: Path) -> None:
+def test_nothing_is_said_to_a_step_daemon_of_another_user(listen: Listen, tmp_path: Path) -> None:
     child = listen(daemon_client.address(str(tmp_path)))
     with pytest.raises(PermissionError, match="another user listens as the step daemon"):
         daemon_client.Line(str(tmp_path)).ask({"do": "start", "argv": ["secret"]})
     assert heard(child) == b"b''\n"
 
 
-def test_an_anchor_whose_name_is_taken_says_by_whom(listen: Listen, tmp_path: Path) -> None:
+def test_a_step_daemon_whose_name_is_taken_says_by_whom(listen: Listen, tmp_path: Path) -> None:
     ours = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1", "SLURM_NODEID": "2"}
     listen(daemon_client.address(str(tmp_path / "7.01.00002")), "bind")
     code = "import sys; from flowlite.node.__main__ import main; sys.exit(main(sys.argv[1:]))"
-    words = ["anchor", "--dir", str(tmp_path), "--lease", "5", "--deadline", "0"]
+    words = ["step-daemon", "--dir", str(tmp_path), "--lease", "5", "--deadline", "0"]
     done = subprocess.run(
         [sys.executable, "-c", code, *words],
         env={**os.environ, **ours},

@@ -90,13 +90,13 @@ def order(directory: Path, *argv: str, rank: int = 0, **environment: str) -> dic
     }
 
 
-def test_clients_share_one_template_and_it_goes_after_the_last(spec: dict[str, Any]) -> None:
+def test_clients_share_one_fork_server_and_it_goes_after_the_last(spec: dict[str, Any]) -> None:
     first, second = Client(spec), Client(spec)
-    template = first.ready["template"]
-    assert second.ready["template"] == template
+    fork_server = first.ready["fork_server"]
+    assert second.ready["fork_server"] == fork_server
     assert first.ready["reaper"] != second.ready["reaper"]
     first.close()
-    assert processes.is_alive(template)
+    assert processes.is_alive(fork_server)
     second.close()
     assert_no_process_left(TASK)
     assert not os.path.exists(spec["socket"])
@@ -110,7 +110,7 @@ def test_many_at_once_start_only_one(spec: dict[str, Any]) -> None:
     for thread in threads:
         thread.join()
     assert len(found) == 20
-    assert len({client.ready["template"] for client in found}) == 1
+    assert len({client.ready["fork_server"] for client in found}) == 1
     for client in found:
         client.close()
     assert_no_process_left(TASK)
@@ -126,12 +126,12 @@ def test_who_only_has_it_started_does_not_count_as_its_first_agent(spec: dict[st
 
 def test_a_socket_left_by_a_killed_one_is_replaced(spec: dict[str, Any]) -> None:
     first = Client(spec)
-    os.kill(first.ready["template"], signal.SIGKILL)
+    os.kill(first.ready["fork_server"], signal.SIGKILL)
     first.close()
-    eventually(lambda: not processes.is_alive(first.ready["template"]))
+    eventually(lambda: not processes.is_alive(first.ready["fork_server"]))
     assert os.path.exists(spec["socket"])
     second = Client(spec)
-    assert second.ready["template"] != first.ready["template"]
+    assert second.ready["fork_server"] != first.ready["fork_server"]
     second.close()
 
 
@@ -170,7 +170,7 @@ def test_it_has_the_users_environment_from_its_start_but_no_ones_ranks(
         monkeypatch.setenv(name, "1")
     spec["environment"] = {"PYTHONHASHSEED": "7"}
     client = Client(spec)
-    environment = processes.environment_of(client.ready["template"])
+    environment = processes.environment_of(client.ready["fork_server"])
     assert environment["PYTHONHASHSEED"] == "7"
     assert environment["FLOW_TASK_ID"] == TASK
     assert not {"RANK", "SLURM_PROCID"} & set(environment)
@@ -232,16 +232,16 @@ class TestWhenSomethingIsKilled:
         os.kill(client.ready["reaper"], signal.SIGKILL)
         assert_no_process_left(TASK)
 
-    def test_the_template(self, client: Client, worker: int) -> None:
-        os.kill(client.ready["template"], signal.SIGKILL)
+    def test_the_fork_server(self, client: Client, worker: int) -> None:
+        os.kill(client.ready["fork_server"], signal.SIGKILL)
         # The node's workers do not need it any more.
         assert client.ask("probed", do="probe", paths=[], token="x", write=False)["missing"] == []
         assert processes.is_alive(worker)
         client.close()
         assert_no_process_left(TASK)
 
-    def test_the_template_is_asked_to_end(self, client: Client, worker: int) -> None:
-        os.kill(client.ready["template"], signal.SIGTERM)
+    def test_the_fork_server_is_asked_to_end(self, client: Client, worker: int) -> None:
+        os.kill(client.ready["fork_server"], signal.SIGTERM)
         assert client.ask("exited", do="nothing")["stopped"]
         client.close()
         assert_no_process_left(TASK)

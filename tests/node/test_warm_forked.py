@@ -39,10 +39,10 @@ async def main():
     workers = Workers(spec, AttemptPaths(directory), node=0, task="tforked", attempt=1,
                       stop_signal=signal.SIGTERM, grace=1.0, report=print)
     state = await workers.connect()
-    template = state["template"]
-    told = {"children": sorted(processes.children_of_mine()), "template": template,
-            "files": sorted(os.readlink(f"/proc/{template}/fd/{each}") for each in os.listdir(f"/proc/{template}/fd")),
-            "session": os.getsid(template), "command": Path(f"/proc/{template}/cmdline").read_text()}
+    server = state["fork_server"]
+    told = {"children": sorted(processes.children_of_mine()), "fork_server": server,
+            "files": sorted(os.readlink(f"/proc/{server}/fd/{each}") for each in os.listdir(f"/proc/{server}/fd")),
+            "session": os.getsid(server), "command": Path(f"/proc/{server}/cmdline").read_text()}
     print(json.dumps(told), flush=True)
     workers.dismiss()
     await workers.close()
@@ -61,16 +61,16 @@ def _run(directory: Path, how: str) -> dict[str, Any]:
 
 def test_it_is_forked_once_and_keeps_nothing_of_its_parent(tmp_path: Path) -> None:
     told = _run(tmp_path, "")
-    assert told["children"] == [told["template"]] == [told["session"]]
+    assert told["children"] == [told["fork_server"]] == [told["session"]]
     assert "\0warm\0" not in told["command"]
     assert not [each for each in told["files"] if each == str(tmp_path / "lock")]
-    eventually(lambda: not processes.is_alive(told["template"]), what="the fork server to end")
+    eventually(lambda: not processes.is_alive(told["fork_server"]), what="the fork server to end")
 
 
 def test_another_one_is_started_where_it_died(tmp_path: Path) -> None:
     told = _run(tmp_path, "killed")
     assert "\0warm\0" in told["command"]
-    eventually(lambda: not processes.is_alive(told["template"]), what="the fork server to end")
+    eventually(lambda: not processes.is_alive(told["fork_server"]), what="the fork server to end")
 
 
 def test_a_gang_of_commands_runs_and_leaves_nothing(tmp_path: Path) -> None:

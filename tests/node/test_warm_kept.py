@@ -1,4 +1,4 @@
-"""A template that stays for the next task: who may use it, what it may know, and when it goes."""
+"""A fork server that stays for the next task: who may use it, what it may know, and when it goes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(not processes.LINUX, reason="nothing is forked e
 
 @pytest.fixture(autouse=True)
 def place(flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory of sockets of its own, so that nobody else's templates are met."""
+    """A directory of sockets of its own, so that nobody else's fork servers are met."""
     monkeypatch.setenv("TMPDIR", str(flow_home))
     yield flow_home
     registry.end(registry.all_of(warm.socket_directory()))
@@ -44,7 +44,7 @@ def spec_of(task: str = "t-one", **changes: Any) -> dict[str, Any]:
 
 
 def joined_again(spec: dict[str, Any]) -> Client:
-    """As an agent does: one that was sent away by a template that retires finds another."""
+    """As an agent does: one that was sent away by a fork server that retires finds another."""
     # Whether it is gone before or after we have said something.
     with pytest.raises((AssertionError, BrokenPipeError), match=r"hung up|Broken pipe"):
         Client(spec)
@@ -60,7 +60,7 @@ def test_the_next_task_finds_what_the_last_one_imported() -> None:
     assert first.ready["prepare_seconds"] > 0
     first.close()
     second = Client(spec_of("t-two", imports=["colorsys"]))
-    assert second.ready["template"] == first.ready["template"]
+    assert second.ready["fork_server"] == first.ready["fork_server"]
     assert second.ready["reaper"] != first.ready["reaper"]
     second.close()
 
@@ -72,7 +72,7 @@ def test_it_imports_what_a_later_task_needs_beyond_that(place: Path) -> None:
     second = Client(
         spec_of("t-two", environment=path, imports=["flowlite_test_more", "flowlite_test_none"])
     )
-    assert second.ready["template"] == first.ready["template"]
+    assert second.ready["fork_server"] == first.ready["fork_server"]
     assert list(second.ready["failed_imports"]) == ["flowlite_test_none"]
     assert first.ready["failed_imports"] == {}
     first.close()
@@ -89,15 +89,15 @@ def test_what_is_imported_early_is_there_when_the_agents_come(place: Path) -> No
     Client(spec_of("t-two", environment=path)).close()
 
 
-def test_each_task_finds_its_own_processes_and_none_finds_the_template(place: Path) -> None:
+def test_each_task_finds_its_own_processes_and_none_finds_the_fork_server(place: Path) -> None:
     one, two = Client(spec_of("t-one")), Client(spec_of("t-two"))
-    assert one.ready["template"] == two.ready["template"]
+    assert one.ready["fork_server"] == two.ready["fork_server"]
     worker = one.start(place, "sleep", "600", FLOW_TASK_ID="t-one")
     assert set(processes_of("t-one")) == {one.ready["reaper"], worker}
     assert set(processes_of("t-two")) == {two.ready["reaper"]}
     environment = processes.environment_of(one.ready["reaper"])
     assert environment == {"FLOW_TASK_ID": "t-one", "FLOW_HOME": str(place)}
-    assert "FLOW_TASK_ID" not in processes.environment_of(one.ready["template"])
+    assert "FLOW_TASK_ID" not in processes.environment_of(one.ready["fork_server"])
     one.close()
     gone(worker)
     assert processes.is_alive(two.ready["reaper"])
@@ -188,7 +188,7 @@ class TestWhoMayShare:
         spec = spec_of(secrets=["API_TOKEN"])
         assert spec["socket"] == without
         client = Client(spec)
-        for process in ("template", "reaper"):
+        for process in ("fork_server", "reaper"):
             raw = Path(f"/proc/{client.ready[process]}/environ").read_bytes()
             assert b"s3cret" not in raw
         for left in Path(spec["socket"]).parent.iterdir():
@@ -209,18 +209,20 @@ class TestWhatHasChangedOnTheDisk:
         path = {"PYTHONPATH": str(package.parent)}
         return spec_of(task, environment=path, imports=["flowlite_test_edited"])
 
-    def test_an_imported_file_that_was_edited_makes_another_template(self, package: Path) -> None:
+    def test_an_imported_file_that_was_edited_makes_another_fork_server(
+        self, package: Path
+    ) -> None:
         first = Client(self.spec(package, "t-one"))
         package.write_text("VALUE = 22")
         second = joined_again(self.spec(package, "t-two"))
-        assert second.ready["template"] != first.ready["template"]
+        assert second.ready["fork_server"] != first.ready["fork_server"]
         # Who uses the old one is not disturbed, and it goes with the last of them.
         assert first.ask("probed", do="probe", paths=[], token="x", write=False)
-        assert processes.is_alive(first.ready["template"])
+        assert processes.is_alive(first.ready["fork_server"])
         first.close()
-        gone(first.ready["template"])
+        gone(first.ready["fork_server"])
         third = Client(self.spec(package, "t-three"))
-        assert third.ready["template"] == second.ready["template"]
+        assert third.ready["fork_server"] == second.ready["fork_server"]
         second.close()
         third.close()
 
@@ -229,9 +231,9 @@ class TestWhatHasChangedOnTheDisk:
         first.close()
         package.unlink()
         warm.begin(spec_of(environment={"PYTHONPATH": str(package.parent)}))
-        gone(first.ready["template"])
+        gone(first.ready["fork_server"])
 
-    def test_something_installed_makes_another_template(self, place: Path) -> None:
+    def test_something_installed_makes_another_fork_server(self, place: Path) -> None:
         installed = place / "site-packages"
         installed.mkdir()
         path = {"PYTHONPATH": str(installed)}
@@ -239,18 +241,18 @@ class TestWhatHasChangedOnTheDisk:
         first.close()
         (installed / "new.dist-info").mkdir()
         second = joined_again(spec_of("t-two", environment=path))
-        assert second.ready["template"] != first.ready["template"]
+        assert second.ready["fork_server"] != first.ready["fork_server"]
         second.close()
 
     def test_what_lies_beside_the_imported_file_does_not_matter(self, package: Path) -> None:
         first = Client(self.spec(package, "t-one"))
         (package.parent / "train.py").write_text("edited = True")
         second = Client(self.spec(package, "t-two"))
-        assert second.ready["template"] == first.ready["template"]
+        assert second.ready["fork_server"] == first.ready["fork_server"]
         first.close()
         second.close()
 
-    def test_a_file_that_is_edited_while_it_is_imported_makes_another_template(
+    def test_a_file_that_is_edited_while_it_is_imported_makes_another_fork_server(
         self, package: Path
     ) -> None:
         seen = package.parent / "seen"
@@ -261,7 +263,7 @@ class TestWhatHasChangedOnTheDisk:
         second = joined_again(self.spec(package, "t-one"))
         assert seen.read_text() == "old"
         third = Client(self.spec(package, "t-two"))
-        assert third.ready["template"] == second.ready["template"]
+        assert third.ready["fork_server"] == second.ready["fork_server"]
         second.close()
         third.close()
 
@@ -335,7 +337,7 @@ class TestWhatHasChangedOnTheDisk:
 class TestWhenItGoes:
     def test_by_itself_after_its_time(self) -> None:
         client = Client(spec_of(seconds=0.3))
-        template = client.ready["template"]
+        template = client.ready["fork_server"]
         time.sleep(0.5)
         assert processes.is_alive(template)
         client.close()
@@ -356,21 +358,21 @@ class TestWhenItGoes:
     def test_with_everything_else_killed(self) -> None:
         client = Client(spec_of(seconds=0.2))
         os.kill(client.ready["reaper"], signal.SIGKILL)
-        gone(client.ready["template"])
+        gone(client.ready["fork_server"])
 
     def test_killed_itself_it_is_replaced(self) -> None:
         first = Client(spec_of("t-one"))
         first.close()
-        os.kill(first.ready["template"], signal.SIGKILL)
-        gone(first.ready["template"])
+        os.kill(first.ready["fork_server"], signal.SIGKILL)
+        gone(first.ready["fork_server"])
         assert registry.all_of(warm.socket_directory()) == []
         second = Client(spec_of("t-two"))
-        assert second.ready["template"] != first.ready["template"]
+        assert second.ready["fork_server"] != first.ready["fork_server"]
         second.close()
 
     def test_the_one_unused_for_longest_makes_room_for_another(self) -> None:
         clients = [Client(spec_of(environment={"N": str(n)}, most=2)) for n in range(2)]
-        templates = [client.ready["template"] for client in clients]
+        templates = [client.ready["fork_server"] for client in clients]
         for client in reversed(clients):
             client.close()
             eventually(lambda client=client: self.state(client).agents == 0)
@@ -381,9 +383,9 @@ class TestWhenItGoes:
 
     def test_what_a_killed_one_left_is_removed_with_the_next_start(self) -> None:
         client = Client(spec_of(environment={"N": "1"}))
-        os.kill(client.ready["template"], signal.SIGKILL)
+        os.kill(client.ready["fork_server"], signal.SIGKILL)
         client.close()
-        gone(client.ready["template"])
+        gone(client.ready["fork_server"])
         left = Path(client.ready["socket"])
         assert left.exists()
         # It was noting what it is.
@@ -393,7 +395,7 @@ class TestWhenItGoes:
 
     def test_those_in_use_stay(self) -> None:
         clients = [Client(spec_of(environment={"N": str(n)}, most=1)) for n in range(3)]
-        assert all(processes.is_alive(client.ready["template"]) for client in clients)
+        assert all(processes.is_alive(client.ready["fork_server"]) for client in clients)
         for client in clients:
             client.close()
 
@@ -402,10 +404,10 @@ class TestWhenItGoes:
         idle.close()
         eventually(lambda: self.state(idle).agents == 0)
         registry.end(registry.all_of(warm.socket_directory()))
-        assert not processes.is_alive(idle.ready["template"])
-        assert processes.is_alive(used.ready["template"])
+        assert not processes.is_alive(idle.ready["fork_server"])
+        assert processes.is_alive(used.ready["fork_server"])
         used.close()
-        gone(used.ready["template"])
+        gone(used.ready["fork_server"])
 
     def test_as_soon_as_nothing_can_be_forked_from_it(self, place: Path) -> None:
         (place / "flowlite_test_thread.py").write_text(
@@ -417,22 +419,22 @@ class TestWhenItGoes:
         )
         assert client.ready["hazard"]
         client.close()
-        gone(client.ready["template"])
+        gone(client.ready["fork_server"])
 
     def test_asked_to_end_it_ends_what_it_started(self, place: Path) -> None:
         client = Client(spec_of())
         worker = client.start(place, "sleep", "600")
-        os.kill(client.ready["template"], signal.SIGTERM)
+        os.kill(client.ready["fork_server"], signal.SIGTERM)
         assert client.ask("exited", do="nothing")["stopped"]
         gone(worker)
         client.close()
-        gone(client.ready["template"])
+        gone(client.ready["fork_server"])
 
     def state(self, client: Client) -> registry.WarmServer:
         found = [
             each
             for each in registry.all_of(warm.socket_directory())
-            if each.pid == client.ready["template"]
+            if each.pid == client.ready["fork_server"]
         ]
         assert found
         return found[0]
@@ -447,7 +449,7 @@ def test_nonsense_on_the_socket_does_no_harm() -> None:
         assert connection is not None
         connection.sendall(nonsense)
         connection.close()
-    assert Client(spec_of()).ready["template"] == client.ready["template"]
+    assert Client(spec_of()).ready["fork_server"] == client.ready["fork_server"]
     client.close()
 
 
@@ -493,6 +495,6 @@ def test_an_agent_that_meets_a_stale_template_goes_on_with_another(place: Path) 
         return found
 
     found = asyncio.run(connect())
-    assert found["template"] != first.ready["template"]
+    assert found["fork_server"] != first.ready["fork_server"]
     assert found["failed_imports"] == {}
     first.close()

@@ -109,10 +109,10 @@ def test_every_option_stands_in_front_of_the_first_command() -> None:
 # What each node does, played by /bin/sh with a stand-in for Slurm
 
 
-def play(tmp_path: Path, script: Script, anchor: str = "print('anchored', *sys.argv[1:])") -> str:
+def play(tmp_path: Path, script: Script, daemon: str = "print('started', *sys.argv[1:])") -> str:
     """What one node's step prints, or the exit status of the script."""
     program = tmp_path / "program.py"
-    program.write_text(f"import sys\n{anchor}\n")
+    program.write_text(f"import sys\n{daemon}\n")
     tools = tmp_path / "tools"
     tools.mkdir(exist_ok=True)
     # The words up to `sh` are for Slurm; then comes what each node does.
@@ -135,7 +135,7 @@ def made(tmp_path: Path, **changes: object) -> Script:
     import hashlib
     from dataclasses import replace
 
-    content = b"import sys\nprint('anchored', *sys.argv[1:])\n"
+    content = b"import sys\nprint('started', *sys.argv[1:])\n"
     base = replace(
         EMBEDDED,
         node_dir=str(tmp_path / "node"),
@@ -149,7 +149,7 @@ def made(tmp_path: Path, **changes: object) -> Script:
 def test_the_program_comes_with_the_script_where_nothing_is_shared(tmp_path: Path) -> None:
     script = made(tmp_path)
     said = play(tmp_path, script)
-    assert said.startswith(f"anchored anchor --dir {tmp_path}/node --lease 300 --deadline 0")
+    assert said.startswith(f"started step-daemon --dir {tmp_path}/node --lease 300 --deadline 0")
     assert (tmp_path / "node" / "blobs" / script.program).is_file()
     home = tmp_path / "node" / "7.00.00000"
     assert (home / "python").read_text().startswith("/")
@@ -157,12 +157,12 @@ def test_the_program_comes_with_the_script_where_nothing_is_shared(tmp_path: Pat
 
 
 def test_the_program_is_taken_from_the_shared_directory_where_it_is_there(tmp_path: Path) -> None:
-    content = b"import sys\nprint('anchored', *sys.argv[1:])\n"
+    content = b"import sys\nprint('started', *sys.argv[1:])\n"
     script = made(tmp_path, embedded="")
     blob = tmp_path / "shared" / "blobs" / script.program
     blob.parent.mkdir(parents=True)
     blob.write_bytes(content)
-    assert play(tmp_path, script).startswith("anchored anchor")
+    assert play(tmp_path, script).startswith("started step-daemon")
 
 
 def test_what_killed_jobs_have_left_is_cleared_away_some_day(tmp_path: Path) -> None:
@@ -171,11 +171,11 @@ def test_what_killed_jobs_have_left_is_cleared_away_some_day(tmp_path: Path) -> 
     for each in (old, young, live, node / "ports"):
         each.mkdir(parents=True)
         (each / "file").write_text("")
-    (old / "anchor.pid").write_text("4194305")
-    (live / "anchor.pid").write_text(str(os.getpid()))
+    (old / "step-daemon.pid").write_text("4194305")
+    (live / "step-daemon.pid").write_text(str(os.getpid()))
     for each in (old, live, node / "ports"):
         os.utime(each, (0, 0))
-    assert play(tmp_path, made(tmp_path)).startswith("anchored")
+    assert play(tmp_path, made(tmp_path)).startswith("started")
     assert not old.exists()
     assert young.exists()
     assert live.exists()
@@ -203,7 +203,7 @@ def test_the_exit_code_of_the_step_is_that_of_the_job(tmp_path: Path) -> None:
     assert play(tmp_path, script) == "7"
 
 
-def test_a_warning_from_slurm_is_passed_on_to_the_anchor_of_this_node(tmp_path: Path) -> None:
+def test_a_warning_from_slurm_is_passed_on_to_the_step_daemon_of_this_node(tmp_path: Path) -> None:
     import hashlib
 
     content = b"""\
@@ -211,7 +211,7 @@ import os, signal, sys, time
 home = sys.argv[sys.argv.index("--dir") + 1] + "/7.00.00000"
 came = []
 signal.signal(signal.SIGUSR2, lambda *_: came.append(1))
-open(home + "/anchor.pid", "w").write(str(os.getpid()))
+open(home + "/step-daemon.pid", "w").write(str(os.getpid()))
 os.kill(int(os.environ["BATCH"]), signal.SIGUSR2)
 while not came:
     signal.pause()
@@ -247,9 +247,9 @@ def test_nothing_runs_from_a_directory_of_a_node_that_others_write(
     node_dir = above / "flowlite"
     home = node_dir / "7.00.00000"
     home.mkdir(parents=True)
-    # What waits for the anchor of a node reads there which Python to run.
+    # What waits for the step daemon of a node reads there which Python to run.
     (home / "python").write_text(f"{tmp_path}/planted\n")
-    (home / "anchor.json").write_text("{}")
+    (home / "step-daemon.json").write_text("{}")
     (tmp_path / "planted").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     (tmp_path / "planted").chmod(0o755)
     if how == "open":

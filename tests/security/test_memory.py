@@ -153,9 +153,9 @@ def test_what_looks_at_a_task_on_its_node_does_not_hang(what: str, tmp_path: Pat
     assert run("on_the_node", *homes)["told"] == "looked at 4"
 
 
-# A porter
+# A mux server
 
-_PORTER = """\
+_MUX_SERVER = """\
 import os, struct, sys, time
 def frame(kind, stream, payload=b""):
     return struct.pack(">BII", kind, stream, len(payload)) + payload + b"\\n"
@@ -164,10 +164,10 @@ def say(data):
         data = data[os.write(1, data):]
 OUT, ERR, DONE = {OUT}, {ERR}, {DONE}
 GREETING = {GREETING!r}
-FACTS = frame(DONE, 0, b'{{"host": "n1", "pid": 1, "python": "3", "anchor": null}}')
+FACTS = frame(DONE, 0, b'{{"host": "n1", "pid": 1, "python": "3", "daemon": null}}')
 """
 _FLOOD = "say(GREETING + FACTS)\nwhile True:\n    say(frame({kind}, 1, bytes(65536)))\n"
-PORTERS: dict[str, tuple[str, str, str]] = {
+MUX_SERVERS: dict[str, tuple[str, str, str]] = {
     "noise before it begins": (
         "step_run",
         "while True:\n    say(bytes(65536))",
@@ -199,10 +199,10 @@ PORTERS: dict[str, tuple[str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("case", "script", "said"), PORTERS.values(), ids=PORTERS)
-def test_what_a_porter_says(case: str, script: str, said: str, tmp_path: Path) -> None:
-    path = tmp_path / "porter.py"
-    head = _PORTER.format(
+@pytest.mark.parametrize(("case", "script", "said"), MUX_SERVERS.values(), ids=MUX_SERVERS)
+def test_what_a_mux_server_says(case: str, script: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "mux_server.py"
+    head = _MUX_SERVER.format(
         OUT=mux_framing.OUT,
         ERR=mux_framing.ERR,
         DONE=mux_framing.DONE,

@@ -1,4 +1,4 @@
-"""The way to the nodes of a job, and their anchors, on a real Slurm: bytes, terminals, signals, and what is killed."""
+"""The way to the nodes of a job, and their step daemons, on a real Slurm: bytes, terminals, signals, kills."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _kill_the_ways(gang: SlurmGang) -> None:
     """The supervisor's own, too, which makes new ones."""
     for node in range(2):
         host = gang.host(node)
-        found = eventually(lambda host=host: flowlite_processes(host, b"porter"))  # type: ignore[misc]
+        found = eventually(lambda host=host: flowlite_processes(host, b"mux-server"))  # type: ignore[misc]
         signal_processes(found, signal.SIGKILL)
     with reach(gang, 0) as connection:
         assert connection.run(["echo", "word"], timeout=60).stdout == b"word\n"
@@ -107,11 +107,11 @@ def test_a_warning_reaches_those_who_listen_and_nobody_else(slurm_site: SlurmSit
     assert sorted(gang.words(1))[-3:] == ["done", "done", "warned"]
 
 
-def test_an_anchor_is_killed(slurm_site: SlurmSite) -> None:
+def test_a_step_daemon_is_killed(slurm_site: SlurmSite) -> None:
     gang = slurm_site.submit(shell(STAY), retries=2)
     before = gang.running()
-    (anchor,) = flowlite_processes(gang.host(1), b"anchor")
-    signal_processes([anchor], signal.SIGKILL)
+    (daemon,) = flowlite_processes(gang.host(1), b"step-daemon")
+    signal_processes([daemon], signal.SIGKILL)
 
     # The step ends with it on all nodes, and the job with the step; the task goes on in another. An attempt may begin
     # on the nodes of the first before Slurm says that it ends.

@@ -48,10 +48,10 @@ def _node_number(host: Host, job: int) -> int:
         with suppress(OSError):
             command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             said = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if b"anchor" in command and f"SLURM_JOB_ID={job}".encode() in said:
+            if b"step-daemon" in command and f"SLURM_JOB_ID={job}".encode() in said:
                 (found,) = (each for each in said if each.startswith(b"SLURM_NODEID="))
                 return int(found.partition(b"=")[2])
-    raise AssertionError(f"no anchor on {host.name}")
+    raise AssertionError(f"no step daemon on {host.name}")
 
 
 def test_everything_that_runs_belongs_to_the_one_step(slurm_site: SlurmSite) -> None:

@@ -1,4 +1,4 @@
-"""Commands on other nodes of a gang that node 0 leads: hub, posts and callers, without agents around them."""
+"""Commands on other nodes of a gang that node 0 leads: relay, exec servers and callers, without agents around them."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class Meeting:
             (directory / "agent.json").write_text(config.to_json())
             told = {"addresses": ["127.0.0.1"] * NODES, "cores": 1}
             (directory / places.FILE).write_text(json.dumps(told))
-        hub = self.start("hub", 0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert hub.stdout is not None
-        self.port = int(json.loads(hub.stdout.readline())["port"])
+        relay = self.start("relay", 0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert relay.stdout is not None
+        self.port = int(json.loads(relay.stdout.readline())["port"])
         for node in range(NODES):
             leader = {"address": "127.0.0.1", "port": 1, "gang": self.port}
             (self.directory(node) / "leader.json").write_text(json.dumps(leader))

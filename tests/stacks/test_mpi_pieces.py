@@ -238,7 +238,7 @@ def test_ray_joins_the_head() -> None:
 def test_ray_has_a_cpu_for_each_process(asked: float | None, cores: int, told: int) -> None:
     node = place("ray", gang={"cpus": asked})
     assert (
-        ray_cluster.cores_of(GangContext(node.config, node.paths, NODES, node.hub, cores)) == told
+        ray_cluster.cores_of(GangContext(node.config, node.paths, NODES, node.relay, cores)) == told
     )
 
 

@@ -6,7 +6,7 @@
         login,
         ["srun", "--overlap", "--quiet", "--jobid=7", "--nodes=1", "--ntasks=1", "--nodelist=n3"],
         label="node n3 of job 7", python="/usr/bin/python3", program="/shared/blobs/<sha256>",
-        anchor="/node_dir/7.00.00002",
+        daemon="/node_dir/7.00.00002",
     )
 
 There is one such command per node and process. Its standard input and output carry commands, files and TCP streams side
@@ -55,7 +55,7 @@ class StepConnection(Connection):
         label: str,
         python: str,
         program: str,
-        anchor: str | None = None,
+        daemon: str | None = None,
         terminal: Sequence[str] | None = None,
         direct: bool = True,
         lost: Lost | None = None,
@@ -67,7 +67,7 @@ class StepConnection(Connection):
             label: The node's name in messages.
             python: Interpreter on the node.
             program: Path of the node's program there; its file name is its hash.
-            anchor: Home of the step daemon (`node/slurm_step/daemon.py`), which starts processes that outlive this
+            daemon: Home of the step daemon (`node/slurm_step/daemon.py`), which starts processes that outlive this
                 connection.
             terminal: The prefix for a command on a terminal, if it differs.
             direct: Whether TCP streams go from the base to the node's address where that answers.
@@ -79,9 +79,9 @@ class StepConnection(Connection):
         self._terminal = tuple(terminal) if terminal is not None else self._prefix
         self._label = label
         self._direct = direct
-        argv = [*self._prefix, *programs.started(python, program, "porter")]
-        if anchor is not None:
-            argv += ["--anchor", anchor]
+        argv = [*self._prefix, *programs.started(python, program, "mux-server")]
+        if daemon is not None:
+            argv += ["--daemon", daemon]
         self.key = (pool.key_of(base), tuple(argv))
         self._channel = pool.acquire(self.key, label, lost or srun_lost(label))
         self._closed = False
@@ -92,7 +92,7 @@ class StepConnection(Connection):
         """Starts the command now, rather than on the first use.
 
         Returns:
-            What the mux server reports about itself: {"host", "pid", "python", "anchor"}. "anchor" comes from the step
+            What the mux server reports about itself: {"host", "pid", "python", "daemon"}. "daemon" comes from the step
                 daemon, and is None if there is none.
 
         Raises:

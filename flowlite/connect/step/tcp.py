@@ -23,10 +23,10 @@ async def open_stream(
         NodeUnreachable: The node does not answer.
         ConnectionRefusedError: Nothing listens there.
     """
-    return await _OverPorter(ask, label, address, port).open()
+    return await _OverMux(ask, label, address, port).open()
 
 
-class _OverPorter(Bridge[Stream]):
+class _OverMux(Bridge[Stream]):
     name = "flowlite-step-tcp"
 
     def __init__(

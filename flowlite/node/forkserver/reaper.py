@@ -156,7 +156,7 @@ class Reaper:
             self._stop_reply = True
             self._stop(int(request["signal"]), float(request["grace"]))
         elif what == "dismiss":
-            processes.send(int(self._state["template"]), signal.SIGTERM)
+            processes.send(int(self._state["fork_server"]), signal.SIGTERM)
 
     def _send(self, event: str, **body: Any) -> None:
         try:

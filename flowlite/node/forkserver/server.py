@@ -231,7 +231,7 @@ class ForkServer:
     def _state(self) -> dict[str, Any]:
         """Returns the facts that every reaper reports in its "ready" event."""
         return {
-            "template": self._pid,
+            "fork_server": self._pid,
             "python": self._spec["python"],
             "socket": self._spec["socket"],
             "hazard": self._imports.hazard,

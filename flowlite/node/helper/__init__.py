@@ -5,6 +5,6 @@ open. It forks agents, which look from outside as if they had been started direc
 after 45 s without a heartbeat from its client. Nothing depends on it: if it is busy or gone, the client runs a command
 of its own.
 
-The mux server (`mux_server.py`, subcommand `porter`) is used for nodes that are reached through one command, such as
+The mux server (`mux_server.py`) is used for nodes that are reached through one command, such as
 `srun --overlap`. It carries many streams over one pipe, since each further `srun` would be a step of the job.
 """

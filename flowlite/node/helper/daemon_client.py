@@ -41,7 +41,7 @@ def address(home: str) -> str:
         import hashlib
 
         name = hashlib.sha256(os.fsencode(name)).hexdigest()
-    return f"\0flowlite-anchor-{os.getuid()}-{name}"
+    return f"\0flowlite-step-daemon-{os.getuid()}-{name}"
 
 
 class Line:

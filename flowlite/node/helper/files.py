@@ -24,7 +24,7 @@ FAILED = 74
 _BLOCK = 256 * 1024
 
 
-def obey(request: Mapping[str, Any], anchor: str | None) -> int:
+def obey(request: Mapping[str, Any], daemon: str | None) -> int:
     """Carries out one request. Returns the exit status."""
     try:
         what = request["do"]
@@ -33,7 +33,7 @@ def obey(request: Mapping[str, Any], anchor: str | None) -> int:
         elif what == "read":
             _read(request["path"], int(request["offset"]))
         elif what == "start":
-            _say(_start(request, anchor))
+            _say(_start(request, daemon))
         else:
             raise OSError(errno.EINVAL, f"{what!r} is not known")
     except OSError as error:
@@ -112,15 +112,15 @@ def _read(path: str, offset: int) -> None:
 # Processes
 
 
-def _start(request: Mapping[str, Any], anchor: str | None) -> dict[str, Any]:
+def _start(request: Mapping[str, Any], daemon: str | None) -> dict[str, Any]:
     log = request["log"]
     directory = os.path.dirname(log) or "/"
     if not os.path.isdir(directory):
         raise FileNotFoundError(errno.ENOENT, f"{directory} is not there")
-    if anchor is not None:
+    if daemon is not None:
         from . import daemon_client
 
-        answer = daemon_client.Line(anchor).ask({**request, "do": "start"})
+        answer = daemon_client.Line(daemon).ask({**request, "do": "start"})
         if "errno" in answer:
             raise OSError(int(answer["errno"]), answer["text"])
         return answer

@@ -60,14 +60,14 @@ class Job:
 
     # Starting
 
-    def fork(self, request: dict[str, Any], anchor: str | None) -> None:
+    def fork(self, request: dict[str, Any], daemon: str | None) -> None:
         """Forks a child that runs a command or works with files."""
         (theirs, self._sink), (out, out_end), (err, err_end) = os.pipe(), os.pipe(), os.pipe()
-        porter = os.getpid()
+        server = os.getpid()
         self._gently = bool(request.get("gently"))
         self.pid = os.fork()
         if self.pid == 0:
-            _be_child(request, anchor, porter, theirs, out_end, err_end)
+            _be_child(request, daemon, server, theirs, out_end, err_end)
         for each in (theirs, out_end, err_end):
             os.close(each)
         self._sources = {out: mux_framing.OUT, err: mux_framing.ERR}
@@ -258,7 +258,7 @@ class Job:
 
 
 def _be_child(
-    request: dict[str, Any], anchor: str | None, porter: int, stdin: int, stdout: int, stderr: int
+    request: dict[str, Any], daemon: str | None, server: int, stdin: int, stdout: int, stderr: int
 ) -> None:
     """Becomes the child of a request. Does not return."""
     code = 1
@@ -275,7 +275,7 @@ def _be_child(
             signal.signal(number, signal.SIG_DFL)
         # A group of its own, so that it can be killed as a whole.
         os.setsid()
-        processes.die_with_parent(porter, signal.SIGTERM if "gently" in request else signal.SIGKILL)
+        processes.die_with_parent(server, signal.SIGTERM if "gently" in request else signal.SIGKILL)
         for target, source in enumerate((stdin, stdout, stderr)):
             os.dup2(source, target)
         # Pipes of other children must be closed here, or their input would never end.
@@ -285,7 +285,7 @@ def _be_child(
         else:
             from . import files
 
-            code = files.obey(request, anchor)
+            code = files.obey(request, daemon)
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}\n".encode(errors="replace"))
     finally:

@@ -1,6 +1,6 @@
 """The mux server: a process at the far end of a pipe that runs commands, moves files and opens TCP streams.
 
-`agent.pyz porter [--anchor HOME]` serves nodes that are reached through a command (`srun`), where every further
+`agent.pyz mux-server [--daemon HOME]` serves nodes that are reached through a command (`srun`), where every further
 command would be one more step of the job. Both directions carry frames (`protocol/mux_framing.py`). Each request
 becomes a child process or a socket:
 
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
     """Serves until the client is gone."""
     # This process makes hardly any garbage, and imports are faster without the collector.
     gc.disable()
-    anchor = arguments[1] if arguments[:1] == ["--anchor"] else None
+    daemon = arguments[1] if arguments[:1] == ["--daemon"] else None
     incoming, outgoing = os.dup(0), os.dup(1)
     # Stray output must not get between the frames.
     os.dup2(2, 1)
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         # Slurm sends these signals to every process of a step if the user asks for them.
         signal.signal(number, signal.SIG_IGN)
-    MuxServer(incoming, outgoing, anchor).serve()
+    MuxServer(incoming, outgoing, daemon).serve()
     return 0
 
 
@@ -64,11 +64,11 @@ def _home() -> str:
 class MuxServer:
     """Serves one client. Single-threaded: child processes do what may take long."""
 
-    def __init__(self, incoming: int, outgoing: int, anchor: str | None) -> None:
+    def __init__(self, incoming: int, outgoing: int, daemon: str | None) -> None:
         self._incoming = incoming
         self._outgoing = outgoing
-        self._anchor = anchor
-        self._line = daemon_client.Line(anchor) if anchor else None
+        self._daemon = daemon
+        self._line = daemon_client.Line(daemon) if daemon else None
         self._parser = mux_framing.Parser()
         self._jobs: dict[int, Job] = {}
         self._out = bytearray()
@@ -149,7 +149,7 @@ class MuxServer:
             "host": os.uname().nodename,
             "pid": os.getpid(),
             "python": sys.version.split()[0],
-            "anchor": self._line.hello() if self._line is not None else None,
+            "daemon": self._line.hello() if self._line is not None else None,
         }
 
     def _flush(self) -> None:
@@ -208,7 +208,7 @@ class MuxServer:
             if request["do"] == "tcp":
                 job.connect(request["address"], int(request["port"]))
             else:
-                job.fork(request, self._anchor)
+                job.fork(request, self._daemon)
         except OSError as error:
             job.fail(error.errno or errno.EIO, error.strerror or str(error))
 

@@ -22,7 +22,7 @@ class LeaderRun:
     def __init__(self, config: AgentConfig, paths: AttemptPaths) -> None:
         self._config = config
         self._paths = paths
-        self._hub: asyncio.subprocess.Process | None = None
+        self._relay: asyncio.subprocess.Process | None = None
         self.is_led = config.mode in distributed_modes.LED
 
     async def serve(self) -> dict[str, int]:
@@ -30,14 +30,16 @@ class LeaderRun:
         if not self.is_led:
             return {}
         directory = self._paths.directory
-        self._hub = await sidecar.start("gang", "hub", str(directory), log=directory / "hub.log")
-        assert self._hub.stdout is not None
+        self._relay = await sidecar.start(
+            "gang", "relay", str(directory), log=directory / "relay.log"
+        )
+        assert self._relay.stdout is not None
         told: Mapping[str, Any] = {}
         with contextlib.suppress(ValueError, TimeoutError):
             async with asyncio.timeout(_START_SECONDS):
-                told = json.loads(await self._hub.stdout.readline())
+                told = json.loads(await self._relay.stdout.readline())
         if "port" not in told:
-            why = told.get("error") or f"see {directory}/hub.log on node 0"
+            why = told.get("error") or f"see {directory}/relay.log on node 0"
             raise OSError(f"what connects the nodes did not start: {why}")
         return {"gang": int(told["port"])}
 
@@ -66,10 +68,10 @@ class LeaderRun:
 
     async def end(self) -> None:
         """Ends the relay, after all workers have ended."""
-        hub, self._hub = self._hub, None
-        if hub is not None:
-            assert hub.stdin is not None
-            hub.stdin.close()
+        relay, self._relay = self._relay, None
+        if relay is not None:
+            assert relay.stdin is not None
+            relay.stdin.close()
             with contextlib.suppress(ProcessLookupError):
-                hub.kill()
-            await hub.wait()
+                relay.kill()
+            await relay.wait()

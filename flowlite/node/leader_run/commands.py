@@ -1,6 +1,6 @@
 """`gang WHAT …`: the programs of a gang that node 0 leads.
 
-gang hub ATTEMPT_DIR                 connect the nodes (started by the agent of node 0)
+gang relay ATTEMPT_DIR               connect the nodes (started by the agent of node 0)
 gang lead ATTEMPT_DIR                be beside the worker of node 0
 gang follow ATTEMPT_DIR              be the worker of another node
 gang ssh ATTEMPT_DIR ARGUMENTS...    be ssh, between the nodes of the gang
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 def main(arguments: Sequence[str]) -> int:
     """Runs one of the programs and returns the exit code."""
     what, directory, rest = arguments[0], arguments[1], arguments[2:]
-    if what == "hub":
+    if what == "relay":
         from . import relay
 
         return relay.main(directory)

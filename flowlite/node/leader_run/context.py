@@ -36,14 +36,14 @@ class GangContext:
 
     Attributes:
         addresses: Of all nodes, by rank.
-        hub: Address and port of the relay (`relay.py`).
+        relay: Address and port of the relay (`relay.py`).
         cores: This node's number of cores.
     """
 
     config: AgentConfig
     paths: AttemptPaths
     addresses: tuple[str, ...]
-    hub: tuple[str, int]
+    relay: tuple[str, int]
     cores: int
 
     @classmethod
@@ -85,10 +85,10 @@ class GangContext:
     def dial(self, role: str, **hello: Any) -> Stream:
         """Opens an authenticated connection to the relay for a role. Raises Unreachable."""
         try:
-            network = socket.create_connection(self.hub, timeout=OPENING_SECONDS)
+            network = socket.create_connection(self.relay, timeout=OPENING_SECONDS)
         except OSError as error:
             raise Unreachable(
-                f"node 0 does not answer at {self.hub[0]}:{self.hub[1]}: {error}"
+                f"node 0 does not answer at {self.relay[0]}:{self.relay[1]}: {error}"
             ) from error
         try:
             network.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

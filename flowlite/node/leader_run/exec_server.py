@@ -77,7 +77,7 @@ class ExecServer:
 
     def _attend(self) -> None:
         """Serves one connection to the relay, until it ends."""
-        stream = self._place.dial("post", node=self._place.rank)
+        stream = self._place.dial("exec", node=self._place.rank)
         with stream.network:
             self._failures = 0
             stream.be_patient()

@@ -32,8 +32,8 @@ _LOOK_AGAIN = 0.02
 class _Ending:
     """Waits for the end of an exec server, or for a signal to this process."""
 
-    def __init__(self, post: ExecServer) -> None:
-        self._post = post
+    def __init__(self, server: ExecServer) -> None:
+        self._server = server
         self._heard = threading.Event()
         self.number = 0
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -43,7 +43,7 @@ class _Ending:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
-        self._post.serve()
+        self._server.serve()
         self._heard.set()
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
@@ -58,12 +58,12 @@ class _Ending:
         """
         self._heard.wait()
         if self.number:
-            self._post.stop(self.number)
-            if not self._post.leads:
-                self._post.over.wait()
-        self._post.stop(signal.SIGTERM)
+            self._server.stop(self.number)
+            if not self._server.leads:
+                self._server.over.wait()
+        self._server.stop(signal.SIGTERM)
         until = time.monotonic() + STOP_SECONDS
-        while self._post.busy and time.monotonic() < until:
+        while self._server.busy and time.monotonic() < until:
             time.sleep(_LOOK_AGAIN)
 
 
@@ -71,11 +71,11 @@ def follow(directory: str) -> int:
     """Runs `gang follow ATTEMPT_DIR`."""
     place = GangContext.read(directory)
     os.environ.update(programs_of(place))
-    post = ExecServer(place)
-    ending = _Ending(post)
+    server = ExecServer(place)
+    ending = _Ending(server)
     ending.wait()
-    if post.lost:
-        sys.stderr.write(f"flowlite: this node has lost node 0: {post.lost}\n")
+    if server.lost:
+        sys.stderr.write(f"flowlite: this node has lost node 0: {server.lost}\n")
         return 1
     if ending.number:
         return 128 + ending.number
@@ -91,9 +91,9 @@ def lead(directory: str) -> int:
     """Runs `gang lead ATTEMPT_DIR`."""
     place = GangContext.read(directory)
     os.environ.update(programs_of(place))
-    post = ExecServer(place)
-    ending = _Ending(post)
-    threading.Thread(target=_have_ready, args=(place, post), daemon=True).start()
+    server = ExecServer(place)
+    ending = _Ending(server)
+    threading.Thread(target=_have_ready, args=(place, server), daemon=True).start()
     ending.wait()
     return 0
 
@@ -114,7 +114,7 @@ def programs_of(place: GangContext) -> dict[str, str]:
     return {"PATH": f"{directory / 'bin'}:{path}", "FLOW_GANG": str(directory)}
 
 
-def _have_ready(place: GangContext, post: ExecServer) -> None:
+def _have_ready(place: GangContext, server: ExecServer) -> None:
     try:
         _await_all(place)
         told = _ready(place)
@@ -122,7 +122,7 @@ def _have_ready(place: GangContext, post: ExecServer) -> None:
         told = {"error": str(error)}
     _say(told)
     if "error" in told:
-        post.over.set()
+        server.over.set()
 
 
 def _await_all(place: GangContext) -> None:

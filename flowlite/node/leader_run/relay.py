@@ -1,11 +1,11 @@
 """Connects the nodes of a gang that node 0 leads, so that a program on one node can start a command on another.
 
-`gang hub ATTEMPT_DIR` is started by the leader's agent (`agent_side.py`) and ends with it. It listens on the leader's
+`gang relay ATTEMPT_DIR` is started by the leader's agent (`agent_side.py`) and ends with it. It listens on the leader's
 private address and accepts peers that prove the task's secret (`node/protocol/stream.py`), inside TLS where the
 rendezvous is encrypted. It only forwards bytes; the exec servers (`exec_server.py`), one on each node, start the
 commands. The roles of a connection, and the first line each of them sends:
 
-    post    {"node"}     an exec server; is sent {"take": id} for each call, and {"over": true} at the end
+    exec    {"node"}     an exec server; is sent {"take": id} for each call, and {"over": true} at the end
     call    {"node"}     asks for a command there: gets {"ok": true} or {"error"}, then a stream to the exec server
     take    {"id"}       the exec server's end of that stream
     wait    {}           waits until all exec servers are connected: gets {"ok": true} or {"error"}
@@ -31,7 +31,7 @@ from ..protocol.stream import Stream
 from .context import ROOM
 from .exec_server import carry
 
-_ROLES = ("post", "call", "take", "wait")
+_ROLES = ("exec", "call", "take", "wait")
 _TAKE_SECONDS = 60.0
 
 
@@ -50,7 +50,7 @@ class Relay:
         self._config = config
         self._door = Listener(config, paths, {ROOM + role for role in _ROLES}.__contains__)
         self._changed = threading.Condition()
-        self._posts: dict[int, Stream] = {}
+        self._exec_servers: dict[int, Stream] = {}
         self._waiting: dict[int, _Call] = {}
         self._calls = 0
         self._over = False
@@ -72,10 +72,10 @@ class Relay:
 
     # Roles
 
-    def _on_post(self, stream: Stream, hello: dict[str, Any]) -> None:
+    def _on_exec(self, stream: Stream, hello: dict[str, Any]) -> None:
         node = int(hello["node"])
         with self._changed:
-            self._posts[node] = stream
+            self._exec_servers[node] = stream
             if self._over:
                 _tell(stream, over=True)
             self._changed.notify_all()
@@ -84,8 +84,8 @@ class Relay:
         while stream.network.recv(4096):
             continue
         with self._changed:
-            if self._posts.get(node) is stream:
-                del self._posts[node]
+            if self._exec_servers.get(node) is stream:
+                del self._exec_servers[node]
             if node == 0:
                 self._end()
             self._changed.notify_all()
@@ -96,16 +96,18 @@ class Relay:
             _tell(stream, error=f"there is no node {node}; the gang has {self._config.num_nodes}")
             return
         with self._changed:
-            there = self._changed.wait_for(lambda: node in self._posts or self._over, _TAKE_SECONDS)
+            there = self._changed.wait_for(
+                lambda: node in self._exec_servers or self._over, _TAKE_SECONDS
+            )
             if not there or self._over:
                 _tell(stream, error=f"node {node} does not take commands ({self._why_not()})")
                 return
             self._calls += 1
             number, call = self._calls, _Call()
             self._waiting[number] = call
-            _tell(self._posts[node], take=number)
+            _tell(self._exec_servers[node], take=number)
             self._changed.wait_for(
-                lambda: call.taken is not None or node not in self._posts, _TAKE_SECONDS
+                lambda: call.taken is not None or node not in self._exec_servers, _TAKE_SECONDS
             )
             del self._waiting[number]
         if call.taken is None:
@@ -130,8 +132,10 @@ class Relay:
         seconds = float(hello["seconds"])
         everyone = set(range(self._config.num_nodes))
         with self._changed:
-            self._changed.wait_for(lambda: everyone <= set(self._posts) or self._over, seconds)
-            missing = sorted(everyone - set(self._posts))
+            self._changed.wait_for(
+                lambda: everyone <= set(self._exec_servers) or self._over, seconds
+            )
+            missing = sorted(everyone - set(self._exec_servers))
         if missing:
             nodes = ", ".join(map(str, missing))
             _tell(stream, error=f"node {nodes} did not come within {seconds:g} s")
@@ -143,9 +147,9 @@ class Relay:
 
     def _end(self) -> None:
         self._over = True
-        for post in self._posts.values():
+        for server in self._exec_servers.values():
             try:
-                _tell(post, over=True)
+                _tell(server, over=True)
             except OSError:
                 continue
 
@@ -176,7 +180,7 @@ def _say(**body: object) -> None:
 
 
 def main(directory: str) -> int:
-    """Runs `gang hub ATTEMPT_DIR`."""
+    """Runs `gang relay ATTEMPT_DIR`."""
     paths = AttemptPaths(Path(directory))
     try:
         config = AgentConfig.from_json(paths.config.read_bytes())

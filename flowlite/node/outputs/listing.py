@@ -250,7 +250,7 @@ def _network_source(path: str) -> str:
     return found if ":" in found or found.startswith("//") else ""
 
 
-def main() -> int:
+def main(_: list[str]) -> int:
     """The subcommand `outputs`: reads {"home", "patterns" or "path"}; prints the result of `outputs` or `everything`.
 
     A relative path starts in the working directory of the workers. With "look" it only prints the resolved path and

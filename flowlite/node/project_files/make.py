@@ -36,7 +36,7 @@ MANIFEST = "project.json"
 _BLOCK = 1 << 20
 
 
-def main() -> int:
+def main(_: list[str]) -> int:
     """The subcommand `project`: reads a request from standard input and prints the answer."""
     request = json.loads(sys.stdin.buffer.read())
     try:

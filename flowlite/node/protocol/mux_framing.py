@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-GREETING = b"flowlite-porter-1\n"
+GREETING = b"flowlite-mux-2\n"
 """The first line of a mux server. Output of a login shell or a prologue comes before it."""
 OPEN, IN, OUT, ERR, END, ACK, CLOSE, READY, DONE, PING, PONG = range(1, 12)
 WINDOW = 1 << 20

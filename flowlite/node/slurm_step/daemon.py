@@ -1,12 +1,12 @@
 """The step daemon: one process per node in the one step of a Slurm job, and the parent of a task's processes there.
 
-    PYTHON -I -S PROGRAM anchor --dir NODE_DIR --lease SECONDS --deadline SECONDS
+    PYTHON -I -S PROGRAM step-daemon --dir NODE_DIR --lease SECONDS --deadline SECONDS
         [--signal-seconds SECONDS] [--grace SECONDS] [--shared DIR --nonce TEXT] [ROOM]
 
 Processes that are started through another step of the job (`helper/mux_server.py`) become children of the step daemon.
 Agents and workers therefore belong to its step: they have its cgroup, GPUs and accounting, and end with it. The node
-home is NODE_DIR/<instance>. The step daemon writes `anchor.json` and `anchor.pid` there, and answers lines of JSON on
-its socket (`helper/daemon_client.py`):
+home is NODE_DIR/<instance>. The step daemon writes `step-daemon.json` and `step-daemon.pid` there, and answers lines of
+JSON on its socket (`helper/daemon_client.py`):
 
     {"do": "hello"}                                  -> the facts of the node
     {"do": "renew"}                                  -> no answer; renews the lease
@@ -77,9 +77,9 @@ def main(arguments: list[str]) -> int:
     _forget_others(os.path.dirname(home))
     clock = Clock(float(options["--lease"]), float(options["--deadline"]))
     notices = Notices(home, job, float(options.get("--signal-seconds") or 0))
-    anchor = StepDaemon(home, facts, clock, notices, float(options.get("--grace") or GRACE))
+    daemon = StepDaemon(home, facts, clock, notices, float(options.get("--grace") or GRACE))
     _announce(home, facts, options.get("--shared"))
-    return anchor.serve()
+    return daemon.serve()
 
 
 def _is_shared(directory: str | None, nonce: str | None) -> bool:
@@ -98,11 +98,11 @@ def _is_shared(directory: str | None, nonce: str | None) -> bool:
 def _announce(home: str, facts: dict[str, Any], shared: str | None) -> None:
     """Writes the files that announce this step daemon. Its socket already listens."""
     text = json.dumps(facts).encode()
-    atomic_files.place(str(facts["pid"]).encode(), f"{home}/anchor.pid", 0o600)
-    atomic_files.place(text, f"{home}/anchor.json", 0o600)
+    atomic_files.place(str(facts["pid"]).encode(), f"{home}/step-daemon.pid", 0o600)
+    atomic_files.place(text, f"{home}/step-daemon.json", 0o600)
     if facts["shared"] and shared:
         try:
-            atomic_files.place(text, f"{shared}/anchors/{facts['instance']}.json", 0o600)
+            atomic_files.place(text, f"{shared}/step-daemons/{facts['instance']}.json", 0o600)
         except OSError as error:
             _log(f"{shared} is shared, and cannot be written: {error.strerror}")
     _log(f"node {facts['nodeid']} of job {facts['job']} is held on {facts['host']}")
@@ -118,7 +118,7 @@ def _forget_others(directory: str) -> None:
     for name in os.listdir(directory):
         home = os.path.join(directory, name)
         try:
-            with open(f"{home}/anchor.json", encoding="utf-8") as file:
+            with open(f"{home}/step-daemon.json", encoding="utf-8") as file:
                 noted = json.load(file)
             ended = not processes.is_alive(int(noted["pid"]), str(noted["start"]))
             here = noted["host"] == os.uname().nodename

@@ -64,7 +64,7 @@ class TestOneCommandForAll:
         facts = step().open()
         assert facts["host"] == os.uname().nodename
         assert facts["python"] == sys.version.split()[0]
-        assert facts["anchor"] is None
+        assert facts["daemon"] is None
         assert processes.is_alive(facts["pid"])
 
     def test_noise_before_it_begins(self, step: Step) -> None:

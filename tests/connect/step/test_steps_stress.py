@@ -28,16 +28,16 @@ CONTENT = os.urandom(1 << 20) * 3
 def test_anything_at_a_time(step: Step, tmp_path: Path, seed: int) -> None:
     connection = step(step(prefix=())) if seed == 2 else step()
     (tmp_path / "file").write_bytes(CONTENT)
-    porter = connection.open()["pid"]
-    before = _open_files(porter)
+    server = connection.open()["pid"]
+    before = _open_files(server)
     dice = random.Random(seed)
     orders = [(dice.choice(_WHATS), random.Random(dice.random()), i) for i in range(80)]
     with ThreadPoolExecutor(12) as threads:
         for done in [threads.submit(what, connection, tmp_path, *more) for what, *more in orders]:
             done.result()
-    assert connection.open()["pid"] == porter
-    eventually(lambda: not processes.descendants([porter]), timeout=60, what="its children ended")
-    eventually(lambda: _open_files(porter) <= before, timeout=60, what="it has closed all")
+    assert connection.open()["pid"] == server
+    eventually(lambda: not processes.descendants([server]), timeout=60, what="its children ended")
+    eventually(lambda: _open_files(server) <= before, timeout=60, what="it has closed all")
     assert not list(tmp_path.glob("**/*.part"))
 
 

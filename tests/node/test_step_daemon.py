@@ -1,4 +1,4 @@
-"""The anchor of a node: what it starts is its child and ends with it; when it goes, and what it says before that."""
+"""The step daemon of a node: what it starts is its child and ends with it; when it goes, and its last words."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WORDS = (sys.executable, "-I", "-S")
 FOREVER = ("--lease", "1000", "--deadline", "0")
 
 
-class Anchor:
+class StepDaemon:
     """One, started as by Slurm."""
 
     def __init__(
@@ -48,12 +48,14 @@ class Anchor:
         (tools / "scontrol").chmod(0o755)
         ours = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1", "SLURM_NODEID": "2"}
         self.process = subprocess.Popen(
-            [*_WORDS, str(program), "anchor", "--dir", str(directory / "nodes"), *arguments],
+            [*_WORDS, str(program), "step-daemon", "--dir", str(directory / "nodes"), *arguments],
             env={**os.environ, **ours, "PATH": f"{tools}:{os.environ['PATH']}"},
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
-        eventually(lambda: self.file("anchor.json").exists(), timeout=60, what="the anchor")
+        eventually(
+            lambda: self.file("step-daemon.json").exists(), timeout=60, what="the step daemon"
+        )
 
     def file(self, name: str) -> Path:
         return Path(self.home, name)
@@ -90,11 +92,11 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def anchor(program: Path, tmp_path: Path) -> Iterator[Callable[..., Anchor]]:
-    made: list[Anchor] = []
+def daemon(program: Path, tmp_path: Path) -> Iterator[Callable[..., StepDaemon]]:
+    made: list[StepDaemon] = []
 
-    def make(*arguments: str, **options: Any) -> Anchor:
-        made.append(Anchor(program, tmp_path, *(arguments or FOREVER), **options))
+    def make(*arguments: str, **options: Any) -> StepDaemon:
+        made.append(StepDaemon(program, tmp_path, *(arguments or FOREVER), **options))
         return made[-1]
 
     yield make
@@ -106,32 +108,34 @@ def anchor(program: Path, tmp_path: Path) -> Iterator[Callable[..., Anchor]]:
 
 
 class TestFacts:
-    def test_what_it_says_of_itself(self, anchor: Callable[..., Anchor]) -> None:
-        held = anchor()
-        facts = json.loads(held.file("anchor.json").read_bytes())
+    def test_what_it_says_of_itself(self, daemon: Callable[..., StepDaemon]) -> None:
+        held = daemon()
+        facts = json.loads(held.file("step-daemon.json").read_bytes())
         assert facts == held.ask("hello")
         assert facts["instance"] == "7.01.00002"
         assert (facts["job"], facts["restart"], facts["nodeid"]) == (7, 1, 2)
-        assert facts["pid"] == held.process.pid == int(held.file("anchor.pid").read_text())
+        assert facts["pid"] == held.process.pid == int(held.file("step-daemon.pid").read_text())
         assert facts["start"] == processes.start_of(held.process.pid)
         assert facts["shared"] is False
         assert Path(held.home).stat().st_mode & 0o777 == 0o700
 
     @pytest.mark.parametrize(("text", "expected"), [("n1", True), ("n2", False), (None, False)])
     def test_a_directory_is_shared_if_it_shows_what_was_written_elsewhere(
-        self, anchor: Callable[..., Anchor], tmp_path: Path, text: str | None, expected: bool
+        self, daemon: Callable[..., StepDaemon], tmp_path: Path, text: str | None, expected: bool
     ) -> None:
         shared = tmp_path / "shared"
         shared.mkdir()
         if text is not None:
             (shared / "probe-n1").write_text(text)
-        held = anchor(*FOREVER, "--shared", str(shared), "--nonce", "n1")
+        held = daemon(*FOREVER, "--shared", str(shared), "--nonce", "n1")
         assert held.ask("hello")["shared"] is expected
-        said = shared / "anchors" / "7.01.00002.json"
+        said = shared / "step-daemons" / "7.01.00002.json"
         eventually(lambda: said.exists() is expected, timeout=60)
 
-    def test_what_it_does_not_understand_does_no_harm(self, anchor: Callable[..., Anchor]) -> None:
-        held = anchor()
+    def test_what_it_does_not_understand_does_no_harm(
+        self, daemon: Callable[..., StepDaemon]
+    ) -> None:
+        held = daemon()
         assert held.ask("dance")["errno"]
         assert held.ask("start", argv=[])["errno"]
         absent = held.ask("start", argv=["no-such"], log=f"{held.home}/log", environment={})
@@ -148,18 +152,18 @@ class TestFacts:
 
 class TestChildren:
     def test_what_is_started_through_a_step_is_its_child(
-        self, anchor: Callable[..., Anchor], tmp_path: Path
+        self, daemon: Callable[..., StepDaemon], tmp_path: Path
     ) -> None:
-        held = anchor()
+        held = daemon()
         with StepConnection(
             LocalConnection(),
             ("env",),
             label="node n1",
             python=sys.executable,
             program=str(held.program),
-            anchor=held.home,
+            daemon=held.home,
         ) as connection:
-            assert connection.open()["anchor"]["pid"] == held.process.pid
+            assert connection.open()["daemon"]["pid"] == held.process.pid
             log = tmp_path / "log"
             pid = connection.start(
                 ["sh", "-c", 'echo "$WORD $$"; exec sleep 1000'],
@@ -173,16 +177,16 @@ class TestChildren:
             with pytest.raises(FileNotFoundError):
                 connection.start(["no-such"], log=str(log), environment={})
             held.process.kill()
-            # Whatever is asked of an anchor that is gone: the node is.
+            # Whatever is asked of a step daemon that is gone: the node is.
             held.process.wait()
             with pytest.raises(NodeUnreachable, match="step daemon"):
                 connection.start(["true"], log=str(log), environment={})
-            # It is asked to end when the anchor is gone.
+            # It is asked to end when the step daemon is gone.
             eventually(lambda: not process_alive(pid), timeout=30)
         pool.close_idle()
 
-    def test_an_agent_is_forked(self, anchor: Callable[..., Anchor], tmp_path: Path) -> None:
-        held = anchor()
+    def test_an_agent_is_forked(self, daemon: Callable[..., StepDaemon], tmp_path: Path) -> None:
+        held = daemon()
         directory = tmp_path / "a1"
         directory.mkdir()
         os.mkfifo(directory / "agent.json")
@@ -197,9 +201,9 @@ class TestChildren:
         eventually(lambda: not process_alive(pid), timeout=30)
 
     def test_what_its_children_leave_ends_with_it(
-        self, anchor: Callable[..., Anchor], tmp_path: Path
+        self, daemon: Callable[..., StepDaemon], tmp_path: Path
     ) -> None:
-        held = anchor(*FOREVER, "--grace", "1")
+        held = daemon(*FOREVER, "--grace", "1")
         note = tmp_path / "pid"
         script = f"trap '' TERM; setsid sh -c 'echo $$ > {note}; exec sleep 1000' & exit"
         held.start(script, tmp_path / "log")
@@ -212,24 +216,24 @@ class TestChildren:
 
 
 class TestTheEnd:
-    def test_nobody_is_there(self, anchor: Callable[..., Anchor], tmp_path: Path) -> None:
+    def test_nobody_is_there(self, daemon: Callable[..., StepDaemon], tmp_path: Path) -> None:
         for lease in (1, 8, 60):
-            held = anchor("--lease", str(lease), "--deadline", "0")
+            held = daemon("--lease", str(lease), "--deadline", "0")
             # A busy machine may be late with this.
             with suppress(OSError):
                 # As long as something runs, somebody is there.
                 held.start(f"sleep {lease + 2}; echo done > {tmp_path}/done", tmp_path / "log")
                 break
             held.end()
-            held.file("anchor.json").unlink(missing_ok=True)
+            held.file("step-daemon.json").unlink(missing_ok=True)
         code, said = held.end()
         assert (code, f"nobody was there for {lease} s" in said) == (0, True)
         assert (tmp_path / "done").exists()
 
-    def test_the_deadline(self, anchor: Callable[..., Anchor], tmp_path: Path) -> None:
+    def test_the_deadline(self, daemon: Callable[..., StepDaemon], tmp_path: Path) -> None:
         script = f"trap 'echo asked > {tmp_path}/asked; exit' TERM; touch {tmp_path}/up; while :; do sleep 0.1; done"
         for deadline in (2, 16, 80):
-            held = anchor("--lease", "1000", "--deadline", str(deadline))
+            held = daemon("--lease", "1000", "--deadline", str(deadline))
             with suppress(OSError):
                 held.start(script, tmp_path / "log")
             code, said = held.end()
@@ -237,14 +241,14 @@ class TestTheEnd:
             if (tmp_path / "up").exists():
                 break
             # A busy machine was late with this.
-            held.file("anchor.json").unlink()
+            held.file("step-daemon.json").unlink()
         assert (tmp_path / "asked").exists()
 
     @pytest.mark.parametrize("state", ["RUNNING", "COMPLETING"])
     def test_sigterm_is_a_notice_and_the_end(
-        self, anchor: Callable[..., Anchor], tmp_path: Path, state: str
+        self, daemon: Callable[..., StepDaemon], tmp_path: Path, state: str
     ) -> None:
-        held = anchor(scontrol=f"echo JobId=7 JobState={state} PreemptTime=2030-01-01T00:00:00")
+        held = daemon(scontrol=f"echo JobId=7 JobState={state} PreemptTime=2030-01-01T00:00:00")
         waits = (
             f"trap 'until [ -s {held.home}/notice.json ]; do sleep 0.1; done; "
             f"cp {held.home}/notice.json {tmp_path}/seen; exit' TERM; echo up; while :; do sleep 0.1; done"
@@ -271,13 +275,13 @@ class TestTheEnd:
     )
     def test_sigusr2_is_a_notice(
         self,
-        anchor: Callable[..., Anchor],
+        daemon: Callable[..., StepDaemon],
         scontrol: str,
         kind: str,
         least: float,
         most: float,
     ) -> None:
-        held = anchor(*FOREVER, "--signal-seconds", "90", scontrol=scontrol)
+        held = daemon(*FOREVER, "--signal-seconds", "90", scontrol=scontrol)
         held.process.send_signal(signal.SIGUSR2)
         notice = held.notice()
         assert notice["kind"] == kind
