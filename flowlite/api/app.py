@@ -377,6 +377,16 @@ class Function(Generic[P, R]):
             return f"<Function {self.__name__}{inspect.signature(self.__wrapped__)}{options}>"
         return f"<Function {self.__name__}{options}>"
 
+    def _repr_html_(self) -> str | None:
+        if on_a_node():
+            return None
+        from flowlite.display import summaries
+
+        shown = self.__name__
+        with suppress(ValueError, TypeError):
+            shown += str(inspect.signature(self.__wrapped__))
+        return summaries.of_function(shown, self._options, self.__wrapped__)
+
 
 def _check(what: str, options: Mapping[str, Any]) -> None:
     if not on_a_node():

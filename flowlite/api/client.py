@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 from flowlite.api.session import Session, open_session
 from flowlite.api.task import Task
+from flowlite.api.task_list import TaskList
 from flowlite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ class Flow:
         records = session.store.list_tasks(limit=limit, unfinished=unfinished, name=name)
         for damage in session.store.take_damage():
             self._note(damage)
-        return [Task(session, record) for record in records]
+        return TaskList(Task(session, record) for record in records)
 
     def warm_nodes(self) -> list[InstanceRecord]:
         """Nodes of ended tasks that are kept for the next one (`keep_warm`), until their `ended_at` (Unix time)."""

@@ -72,6 +72,11 @@ class Task(Generic[R_co]):
     def __repr__(self) -> str:
         return f"<Task {self.name} ({self.id}): {self.status}>"
 
+    def _repr_html_(self) -> str:
+        from flowlite.display import summaries
+
+        return summaries.of_task(self)
+
     def __await__(self) -> Generator[Any, None, R_co]:
         """`await task` returns what `result()` returns, without blocking the event loop or using a thread of its own.
 

@@ -1,7 +1,9 @@
 """Shows a task while a user waits for it: its id, its phases, the output of its workers, its end.
 
 `TaskDisplay` is the only renderer, used by `flow run`, `.remote()`, `task.wait()` and awaited tasks. `Screen` keeps the
-lines of several displays apart.
+lines of several displays apart. In a notebook, `NotebookOutput` takes its place: one output of a cell, updated in place
+(`surface.py` is what the two have in common). `SweepDisplay` shows the tasks of a `map`, and `summaries.py` what is the
+value of a cell.
 
 A `TaskDisplay` (`display/`) shows a task to every caller that waits for it: `flow run`, `.remote()`, `task.wait()`,
 an awaited task. The display never waits itself. Those who wait call `advance`, which writes what is new to a

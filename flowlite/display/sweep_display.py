@@ -8,8 +8,8 @@ from flowlite import terminal
 from flowlite.output.printing import RED, Painted
 
 if TYPE_CHECKING:
-    from flowlite.display.screen import Screen
     from flowlite.display.shown_task import ShownTask
+    from flowlite.display.surface import Surface
 
 _BAR = 20
 # The longest text of a call in a line.
@@ -22,7 +22,7 @@ class SweepDisplay:
     Whoever runs the tasks calls `started` and `ended` for each, in any order of ends.
     """
 
-    def __init__(self, name: str, total: int | None, screen: Screen | None) -> None:
+    def __init__(self, name: str, total: int | None, screen: Surface | None) -> None:
         """
         Args:
             name: What is run, for the lines.

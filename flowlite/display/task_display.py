@@ -11,8 +11,8 @@ from flowlite.output.printing import DIM, Painted
 from flowlite.supervise.record.lifecycle import STOPPING_REASONS
 
 if TYPE_CHECKING:
-    from flowlite.display.screen import Screen
     from flowlite.display.shown_task import ShownTask
+    from flowlite.display.surface import Surface
     from flowlite.state.records import TaskRecord
 
 
@@ -23,7 +23,7 @@ class TaskDisplay:
     threads.
     """
 
-    def __init__(self, task: ShownTask, screen: Screen, *, show_output: bool = True) -> None:
+    def __init__(self, task: ShownTask, screen: Surface, *, show_output: bool = True) -> None:
         self._task = task
         self._screen = screen
         self._state = ""

@@ -6,12 +6,14 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from flowlite.display.notebook import NotebookOutput, running_cell
 from flowlite.display.screen import program_screen
 from flowlite.display.sweep_display import SweepDisplay
 from flowlite.display.task_display import TaskDisplay
 
 if TYPE_CHECKING:
     from flowlite.display.shown_task import ShownTask
+    from flowlite.display.surface import Surface
 
 # The shortest and the longest pause between two checks of a task, in seconds.
 SHORTEST_PAUSE = 0.01
@@ -91,7 +93,7 @@ def _display_of(task: ShownTask) -> TaskDisplay:
     with _lock:
         display = _displays.get(task.id)
         if display is None:
-            display = _displays[task.id] = TaskDisplay(task, program_screen())
+            display = _displays[task.id] = TaskDisplay(task, _surface())
     return display
 
 
@@ -102,7 +104,7 @@ def sweep_in_program(name: str, total: int | None) -> SweepDisplay:
         name: What is run.
         total: The number of tasks; None if it is not known.
     """
-    return SweepDisplay(name, total, program_screen() if _wanted() else None)
+    return SweepDisplay(name, total, _surface() if _wanted() else None)
 
 
 def leave(task: ShownTask, display: TaskDisplay | None, *, tell_end: bool) -> None:
@@ -118,6 +120,12 @@ def leave(task: ShownTask, display: TaskDisplay | None, *, tell_end: bool) -> No
             display.tell_end()
         with _lock:
             _displays.pop(task.id, None)
+
+
+def _surface() -> Surface:
+    """Where a program shows a task: the output of a notebook's cell, or standard error."""
+    cell = running_cell()
+    return program_screen() if cell is None else NotebookOutput(cell)
 
 
 def _wanted() -> bool:

@@ -13,7 +13,7 @@ import re
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import chain, repeat
@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from flowlite import terminal
 from flowlite.errors import ConfigError
+from flowlite.output import html
 from flowlite.output.log_files import Stream
 from flowlite.output.redact import Mask
 from flowlite.output.stream_file import LONG_PENDING, Piece, StreamReader, list_streams
@@ -38,6 +39,8 @@ LARGEST_BLOCK = 1 << 20
 GOES_ON = " … (the line goes on)"
 """Appended to a piece of a line that is too long to be returned at once; the rest comes as a line of its own."""
 SMALLEST_BLOCK = 16 << 10
+# The lines that a notebook shows of `task.logs()` as the value of a cell.
+_LINES_IN_NOTEBOOK = 500
 
 
 class LogLine(NamedTuple):
@@ -211,6 +214,12 @@ class Logs:
 
     def __str__(self) -> str:
         return "".join(self.blocks()).removesuffix("\n")
+
+    def _repr_html_(self) -> str:
+        settings = replace(self._settings, follow=False)
+        if settings.tail is None:
+            settings = replace(settings, tail=_LINES_IN_NOTEBOOK)
+        return html.lines("".join(_Reading(settings).blocks()).removesuffix("\n"))
 
     def blocks(self) -> Iterator[str]:
         """The same lines as labelled text, many at a time, each with a newline; at the end the closing sentence.
