@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 from flowlite.api.session import Session, open_session
 from flowlite.api.task import Task
-from flowlite.api.task_list import TaskList
 from flowlite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,6 +29,15 @@ class Decorated(Protocol):
 
     def build_task_config(self) -> TaskConfig:
         """The task of a call without arguments."""
+
+
+class TaskList(list[Task[Any]]):
+    """A list of tasks, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        from flowlite.display import summaries
+
+        return summaries.of_tasks(self)
 
 
 class Flow:
