@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.attack.stage import NODE_HOME, Stage
 from tests.helpers import processes_of
 
 _OUTPUT = re.compile(r"r\d+\.(out|err|result)|agent\.log|report\.json")
+_GREETING_SECONDS = 5.0
 _KINDS = ("process", "socket", "secret", "directory", "file")
 _SECRETS = {"secrets.json", "env.json", "storage.json", "packages.json", "secret"}
 
@@ -20,6 +22,23 @@ def left_over(stage: Stage) -> list[str]:
     found = [f"{host.name}: {what}" for host in stage.cluster for what in _on_host(stage, host)]
     found += [f"client: {what}" for what in _processes_here(stage)]
     return sorted(found, key=lambda what: _KINDS.index(what.split()[1]))
+
+
+def condition(stage: Stage) -> list[str]:
+    """What runs on each host, and what its sshd says to the client, by means that are none of ours."""
+    return [
+        f"{host.name}: sshd says {_greeting(stage, host)}; runs: {', '.join(filter(None, map(_words, host.pids())))}"
+        for host in stage.cluster
+    ]
+
+
+def _greeting(stage: Stage, host: Host) -> str:
+    with stage.cluster.enter_laptop():
+        try:
+            with socket.create_connection((host.address, 22), _GREETING_SECONDS) as connection:
+                return repr(connection.recv(100))
+        except OSError as error:
+            return f"nothing ({error})"
 
 
 def _processes_here(stage: Stage) -> list[str]:

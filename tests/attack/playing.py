@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,9 +15,9 @@ from typing import Any
 
 from tests.attack import commands, misdeeds, oracle, striking
 from tests.attack.cases import BEFORE, NODES, Case
-from tests.attack.leftovers import left_over
+from tests.attack.leftovers import condition, left_over
 from tests.attack.stage import Ground, Stage
-from tests.helpers import SUPERVISOR
+from tests.helpers import SUPERVISOR, eventually
 
 PHASE_SECONDS = 120.0
 END_SECONDS = 360.0
@@ -154,9 +155,17 @@ class _Play:
         """The task's journal and log, and the workers' signs."""
         lines = [f"{kind}: {text}" for kind, text in self.stage.events]
         lines += [str(life) for life in self.stage.lives()]
+        shown = 15 if self.stage.record.final else self._have_supervisor_tell()
         if self.stage.paths.supervisor_log.exists():
-            lines += self.stage.paths.supervisor_log.read_text().splitlines()[-15:]
-        return lines
+            lines += self.stage.paths.supervisor_log.read_text().splitlines()[-shown:]
+        return [*lines, *condition(self.stage)]
+
+    def _have_supervisor_tell(self) -> int:
+        """Ends a supervisor that does not come to an end, with the stacks of its threads in its log."""
+        if (pid := self._supervisor()) is not None:
+            os.kill(pid, signal.SIGABRT)
+            eventually(lambda: self._supervisor() != pid, timeout=10)
+        return 400
 
     # The phases
 
@@ -287,10 +296,17 @@ class _Play:
         if self._running % 10:
             return
         with suppress(OSError, ValueError):
-            pid = int(json.loads(self.stage.paths.supervisor.read_bytes())["pid"])
-            if SUPERVISOR.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if (pid := self._supervisor()) is not None:
                 peak = commands.peak_mb(pid)
                 self.found.supervisor_mb = max(self.found.supervisor_mb, peak)
+
+    def _supervisor(self) -> int | None:
+        """The process id of the task's supervisor, if it lives."""
+        with suppress(OSError, ValueError):
+            pid = int(json.loads(self.stage.paths.supervisor.read_bytes())["pid"])
+            if SUPERVISOR.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+        return None
 
     def _wait_until_clean(self) -> None:
         since = max(self._healed_at, self._ended_at)

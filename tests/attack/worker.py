@@ -19,6 +19,8 @@ def main() -> None:
     # What anything prints by accident is no answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    # A supervisor that gets SIGABRT writes the stacks of its threads (`playing.py`).
+    os.environ["PYTHONFAULTHANDLER"] = "1"
     with Ground.lay_out() as ground:
         for line in sys.stdin:
             found = play(ground, case_of(json.loads(line)))
