@@ -103,6 +103,7 @@ class Flow:
         show_plan: Callable[[Plan], None] | None = None,
         element: Element | None = None,
         inputs_of: Task[Any] | None = None,
+        files_now: bool = False,
     ) -> Task[Any]:
         """Submits the call or the command of a configuration. Raises the same errors as `run`.
 
@@ -113,12 +114,14 @@ class Flow:
         Args:
             announce: Called with the task as soon as it is recorded.
             show_plan: Called with the plan before a launch that costs money; by default, `notify` gets the price.
-            inputs_of: The task whose call is repeated, if the configuration has none.
+            inputs_of: The task whose call is repeated, if the configuration has none. Its project's files are sent as
+                that task had them.
+            files_now: Send them as they are now.
             element: The place of this task among tasks that are launched together, if `launches_together`.
         """
         from flowlite import bucket_credentials
         from flowlite.api import import_guard
-        from flowlite.api.submission import submit
+        from flowlite.api.submission import kept_project, submit
         from flowlite.in_worker.on_node import refuse_on_a_node
         from flowlite.supervise.cleanup import background_gc
         from flowlite.supervise.money import price_text
@@ -129,7 +132,15 @@ class Flow:
         if element is not None:
             plan = dataclasses.replace(plan, options={**plan.options, "array": dict(element)})
         storage = bucket_credentials.storage_for(config)
-        travelling = self.travelling(config, plan)
+        kept = None
+        if inputs_of is not None and not files_now:
+            kept = kept_project(self._session, inputs_of.record, config, plan)
+        travelling = self.travelling(config, plan) if kept is None else None
+        if inputs_of is not None and kept is not None:
+            self._note(
+                f"the project's files are those of task {inputs_of.id}, as it was submitted; --now sends them as they "
+                "are now"
+            )
         if plan.price_per_hour and show_plan is not None:
             show_plan(plan)
         elif plan.price_per_hour:
@@ -156,6 +167,7 @@ class Flow:
                 storage=storage,
                 inputs_of=inputs,
                 travelling=travelling,
+                kept=kept,
             )
         except KeyboardInterrupt:
             if made and announce is None:

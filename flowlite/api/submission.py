@@ -41,6 +41,7 @@ def submit(
     storage: Mapping[str, Any] | None = None,
     inputs_of: TaskPaths | None = None,
     travelling: Travelling | None = None,
+    kept: Mapping[str, Any] | None = None,
 ) -> None:
     """Records the task and starts its supervisor.
 
@@ -51,6 +52,7 @@ def submit(
         storage: The credentials of its buckets, from `bucket_credentials.storage_for`.
         inputs_of: The files of a task whose call is repeated. Its secrets are used where none are set here.
         travelling: The files of this machine that are sent to its nodes.
+        kept: Instead of these, the project of the task whose call is repeated, from `kept_project`.
 
     Raises:
         ConfigError: There is nothing to run, or a secret has no value.
@@ -71,7 +73,9 @@ def submit(
             function, call = _call_again(config, draft, inputs_of)
         else:
             function, call = _call(config, draft)
-        if travelling is not None:
+        if kept is not None:
+            call["project"] = _project_again(kept, draft)
+        elif travelling is not None:
             call["project"] = _project(travelling, session.home, draft)
         with _interrupts_held_back():
             record = launch.submit(
@@ -296,6 +300,47 @@ def _project(travelling: Travelling, home: Path, draft: Draft) -> dict[str, Any]
     target = draft.paths.bundle / MANIFEST
     taken = take_snapshot(home, travelling.listing, travelling.others, target)
     return {"manifest": str(taken.path), "sha256": taken.sha256, "start": travelling.start}
+
+
+def kept_project(
+    session: Session, record: TaskRecord, config: TaskConfig, plan: Plan
+) -> Mapping[str, Any] | None:
+    """The project that an earlier task was submitted with, for a task that repeats its call.
+
+    None if no files are sent to the nodes of the new task, the earlier one had none, or options about files differ.
+
+    Raises:
+        ConfigError: Some of its files are not stored any more.
+    """
+    from flowlite.bundle.project_snapshot import use_again
+    from flowlite.node.project_files.manifest import ManifestError
+
+    project: Mapping[str, Any] | None = record.call.get("project")
+    if project is None or plan.options.get("workdir") is not None:
+        return None
+    given = config.to_dict()
+    if any(given.get(name) != record.config.get(name) for name in ("files", "sync", "workdir")):
+        return None
+    try:
+        lost = use_again(session.home, Path(project["manifest"]))
+    except (OSError, ManifestError):
+        lost = ["its manifest"]
+    if lost:
+        more = f" and {len(lost) - 1} more files" if len(lost) > 1 else ""
+        raise ConfigError(
+            f"the project's files as task {record.id} had them are not here any more ({lost[0]}{more}): they were "
+            "removed some time after its end; add --now to send them as they are now"
+        )
+    return project
+
+
+def _project_again(kept: Mapping[str, Any], draft: Draft) -> dict[str, Any]:
+    from flowlite.bundle.project_snapshot import MANIFEST
+
+    target = draft.paths.bundle / MANIFEST
+    if not target.exists():
+        _share(Path(kept["manifest"]), target)
+    return {**kept, "manifest": str(target)}
 
 
 def _name_of(function: str) -> str:

@@ -89,6 +89,23 @@ def take_snapshot(
     return Snapshot(target, hashlib.sha256(content).hexdigest(), len(entries), size)
 
 
+def use_again(home: Path, manifest: Path) -> list[str]:
+    """Marks the contents of an earlier task as used now. Returns the paths whose contents are not stored any more.
+
+    Raises:
+        OSError: The manifest cannot be read.
+        ManifestError: It is invalid.
+    """
+    lost = []
+    for entry in ProjectManifest.from_json(manifest.read_bytes()).files:
+        place = home / "files" / entry.sha256
+        try:
+            os.utime(place)
+        except OSError:
+            lost.append(entry.path)
+    return lost
+
+
 def remove_unused(home: Path, manifests: Iterable[Path], *, dry_run: bool = False) -> int:
     """Removes contents that no task has used for `KEPT_SECONDS` and that no given manifest names.
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "ssh": "ssh",
     "ssh-config": "ssh",
     "forward": "forward",
+    "dev": "dev.command",
     "top": "top",
     "doctor": "doctor",
     "cost": "money",

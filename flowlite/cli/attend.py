@@ -122,6 +122,7 @@ def attend(
     show_logs: bool,
     yes: bool = False,
     inputs_of: Task[Any] | None = None,
+    files_now: bool = False,
 ) -> int:
     """Submits a task and, unless detached, follows it until it ends. Returns the exit code of the command.
 
@@ -132,6 +133,7 @@ def attend(
         show_logs: Show the output of its workers.
         yes: Do not ask before a launch that costs money.
         inputs_of: The task whose call is repeated, if the configuration has none.
+        files_now: Send the project's files as they are now, not as that task had them.
     """
     from flowlite.api.client import Flow
 
@@ -148,6 +150,7 @@ def attend(
                 announce=submitted.append,
                 show_plan=before_launch,
                 inputs_of=inputs_of,
+                files_now=files_now,
             )
         if detach:
             return _leave(task, json)

@@ -1,4 +1,5 @@
-"""Removes inputs and logs of tasks that ended long ago, or that together take more room than allowed.
+"""Removes inputs and logs of tasks that ended long ago, or that together take more room than allowed; also contents of
+projects (`FLOW_HOME/files`) that no task needs any more.
 
 Results, history and rows of a task stay. Nothing is removed of a task that has not ended, whose nodes are kept warm,
 or that still has files on its nodes. `prune_in_background` prunes once a day in a detached process.
@@ -82,6 +83,21 @@ def prune(session: Session, limits: Limits, now: float) -> list[tuple[Part, str]
         text = f"its {part.what} ({part.size / 1e6:.1f} MB) were removed: {why}"
         session.store.add_event(part.record.id, "pruned", text, {"what": part.what})
     return chosen
+
+
+def remove_contents(session: Session, *, dry_run: bool = False) -> int:
+    """Removes contents of projects that no kept inputs of a task name, and that were not used lately.
+
+    Args:
+        dry_run: Only count them.
+
+    Returns:
+        Their bytes.
+    """
+    from flowlite.bundle.project_snapshot import MANIFEST, remove_unused
+
+    manifests = [session.paths(task.id).bundle / MANIFEST for task in session.store.list_tasks()]
+    return remove_unused(session.home, manifests, dry_run=dry_run)
 
 
 def to_prune(parts: list[Part], limits: Limits, now: float) -> list[tuple[Part, str]]:
@@ -179,3 +195,4 @@ def main() -> None:
     with suppress(FlowError, OSError):
         session = open_session()
         prune(session, Limits.of(load_settings(directory=session.home)), clock.now(session.home))
+        remove_contents(session)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from flowlite.api.session import open_session
+from flowlite.retention.pruning import remove_contents
 from tests.cli.conftest import Flow
 
 SCRIPT = """\
@@ -57,6 +59,46 @@ def test_a_command_runs_again(flow: Flow) -> None:
     again = flow("rerun", "hello", "--set", "environment={WHO: me}")
     assert (again.code, again.out.strip().endswith("hello me")) == (0, True), again.err
     assert first.out.strip() not in again.err
+
+
+def test_the_project_is_as_the_first_run_had_it(
+    flow: Flow, tmp_path: Path, flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    project.mkdir()
+    elsewhere.mkdir()
+    (project / "data.csv").write_text("first")
+    monkeypatch.chdir(project)
+    assert flow("run", "--name", "reads", "--sync", "--", "cat", "data.csv").code == 0
+    (project / "data.csv").write_text("second")
+    monkeypatch.chdir(elsewhere)
+    again = flow("rerun", "reads")
+    assert again.out.strip().endswith("first"), again.err
+    assert "--now sends them as they are now" in again.err
+    # A rerun of the rerun, whose inputs are its own.
+    monkeypatch.chdir(project)
+    assert flow("rm", "-y", "reads").code == 0
+    assert flow("rerun", "reads").out.strip().endswith("first")
+    now = flow("rerun", "reads", "--now")
+    assert (now.out.strip().endswith("second"), "--now" in now.err) == (True, False)
+    # Unused contents go only when no inputs name them.
+    session = open_session()
+    stored = flow_home / "files"
+    for each in stored.iterdir():
+        os.utime(each, (1, 1))
+    remove_contents(session)
+    assert {each.read_text() for each in stored.iterdir()} == {"first", "second"}
+    for task in session.store.list_tasks():
+        if "second" not in flow("logs", task.id).out:
+            shutil.rmtree(session.paths(task.id).bundle)
+    remove_contents(session)
+    assert {each.read_text() for each in stored.iterdir()} == {"second"}
+    for each in stored.iterdir():
+        each.unlink()
+    refused = flow("rerun", "reads")
+    assert refused.code == 2
+    assert "are not here any more (data.csv)" in " ".join(refused.err.split())
+    assert "add --now" in refused.err
 
 
 @pytest.fixture

@@ -28,6 +28,12 @@ def rerun(
             help="An option of the task that is changed, as in a task file: num_instances=4. May be repeated.",
         ),
     ] = None,
+    now: Annotated[
+        bool,
+        typer.Option(
+            "--now", help="Send the project's files as they are now, not as the task had them."
+        ),
+    ] = False,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return as soon as the task is submitted.")
     ] = False,
@@ -58,6 +64,7 @@ def rerun(
             show_logs=not no_logs,
             yes=yes,
             inputs_of=original,
+            files_now=now,
         )
     )
 

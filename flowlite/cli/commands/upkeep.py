@@ -87,7 +87,9 @@ def gc(
     if not dry_run:
         for task in old:
             forget(session, task)
-    freed = _remove_contents(session, dry_run)
+    from flowlite.retention.pruning import remove_contents
+
+    freed = remove_contents(session, dry_run=dry_run)
     if json:
         data = {
             "dry_run": dry_run,
@@ -173,15 +175,6 @@ def old_tasks(records: list[TaskRecord], age: str, now: float) -> list[TaskRecor
 
 def _ago(record: TaskRecord, now: float) -> str:
     return output.duration(now - (record.finished_at or now))
-
-
-def _remove_contents(session: Session, dry_run: bool) -> int:
-    """Removes contents of projects that no task needs or has used lately. Returns their bytes."""
-    from flowlite.bundle.project_snapshot import MANIFEST, remove_unused
-
-    unfinished = session.store.list_tasks(unfinished=True)
-    manifests = [session.paths(task.id).bundle / MANIFEST for task in unfinished]
-    return remove_unused(session.home, manifests, dry_run=dry_run)
 
 
 def _ask_about_others(session: Session, json: bool) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MOST_FILES = 100_000
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The request cannot be carried out; the text says why."""
 
 
@@ -41,7 +41,7 @@ def main(source: BinaryIO, out: BinaryIO) -> int:
     content: list[bytes] = []
     try:
         answer = VolumeFiles(request["root"]).do(request, source, content)
-    except Refused as error:
+    except RequestRefused as error:
         answer = {"failed": str(error), "errno": errno.EINVAL}
     except OSError as error:
         where = error.filename or request.get("path") or ""
@@ -62,10 +62,10 @@ class VolumeFiles:
         self._root = os.path.realpath(root)
 
     def do(self, request: dict[str, Any], source: BinaryIO, content: list[bytes]) -> dict[str, Any]:
-        """Carries out a request. Content to return is added to `content`. Raises Refused, OSError."""
+        """Carries out a request. Content to return is added to `content`. Raises RequestRefused, OSError."""
         what = request["do"]
         if not os.path.isdir(self._root):
-            raise Refused("it does not exist")
+            raise RequestRefused("it does not exist")
         if what == "list":
             return {"entries": self._list(request["path"])}
         if what == "tree":
@@ -81,16 +81,16 @@ class VolumeFiles:
             return {}
         if what == "remove":
             return {"files": self._remove(request["path"], bool(request["recursive"]))}
-        raise Refused(f"{what} is not known here")
+        raise RequestRefused(f"{what} is not known here")
 
     def _place(self, path: str) -> str:
-        """Returns the absolute path. Raises Refused if it, or a link on the way to it, leads out of the volume."""
+        """Returns the absolute path. Raises RequestRefused if it leads out of the volume, also through a link."""
         if path.startswith("/") or ".." in path.split("/") or "\0" in path:
-            raise Refused(f"{path} leads out of the volume")
+            raise RequestRefused(f"{path} leads out of the volume")
         place = os.path.normpath(os.path.join(self._root, path))
         above = os.path.realpath(os.path.dirname(place)) if place != self._root else self._root
         if above != self._root and not above.startswith(os.path.join(self._root, "")):
-            raise Refused(f"{path} leads out of the volume through a link")
+            raise RequestRefused(f"{path} leads out of the volume through a link")
         return place
 
     def _list(self, path: str) -> list[list[Any]]:
@@ -111,7 +111,7 @@ class VolumeFiles:
         if stat.S_ISREG(status.st_mode):
             return {"single": True, "files": [_file(os.path.basename(place), status)], "others": 0}
         if not stat.S_ISDIR(status.st_mode):
-            raise Refused(f"{path} is neither a file nor a directory")
+            raise RequestRefused(f"{path} is neither a file nor a directory")
         files: list[list[Any]] = []
         others = 0
         for directory, below, names in os.walk(place):
@@ -127,7 +127,9 @@ class VolumeFiles:
                 elif not _is_partial(name):
                     files.append(_file(os.path.relpath(whole, place), status))
             if len(files) > MOST_FILES:
-                raise Refused(f"{path} has more than {MOST_FILES:,} files; give a directory below")
+                raise RequestRefused(
+                    f"{path} has more than {MOST_FILES:,} files; give a directory below"
+                )
         return {"single": False, "files": files, "others": others}
 
     def _read(self, path: str, offset: int, most: int) -> bytes:
@@ -136,7 +138,7 @@ class VolumeFiles:
         )
         with open(descriptor, "rb", buffering=0) as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise Refused(f"{path} is no file any more")
+                raise RequestRefused(f"{path} is no file any more")
             file.seek(offset)
             content = bytearray()
             while len(content) < most and (block := file.read(most - len(content))):
@@ -178,12 +180,12 @@ class VolumeFiles:
         )
         try:
             if os.fstat(descriptor).st_size < offset:
-                raise Refused(f"{path} was changed by another program while it was sent")
+                raise RequestRefused(f"{path} was changed by another program while it was sent")
             left = length
             while left > 0:
                 block = source.read(min(left, 1 << 20))
                 if not block:
-                    raise Refused(f"{path}: only a part of it arrived")
+                    raise RequestRefused(f"{path}: only a part of it arrived")
                 while block:
                     written = os.pwrite(descriptor, block, offset)
                     offset, left, block = offset + written, left - written, block[written:]
@@ -202,17 +204,17 @@ class VolumeFiles:
         try:
             os.makedirs(directory, exist_ok=True)
         except FileExistsError:
-            raise Refused(f"{os.path.relpath(directory, self._root)} is a file") from None
+            raise RequestRefused(f"{os.path.relpath(directory, self._root)} is a file") from None
 
     def _remove(self, path: str, recursive: bool) -> int:
         place = self._place(path)
         if place == self._root:
-            raise Refused("that is the volume itself; `flow volumes delete` deletes it")
+            raise RequestRefused("that is the volume itself; `flow volumes delete` deletes it")
         if not stat.S_ISDIR(os.lstat(place).st_mode):
             os.unlink(place)
             return 1
         if not recursive:
-            raise Refused(f"{path} is a directory; add --recursive")
+            raise RequestRefused(f"{path} is a directory; add --recursive")
         count = sum(len(names) for _, _, names in os.walk(place))
         shutil.rmtree(place)
         return count

@@ -1,0 +1,1 @@
+"""`flow dev`: a node to work on, with VS Code, Jupyter or a shell."""

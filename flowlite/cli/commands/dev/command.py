@@ -1,0 +1,293 @@
+"""The command `flow dev`."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json as json_module
+import os
+import secrets
+import shlex
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flowlite.cli import output
+from flowlite.cli.commands import run
+from flowlite.cli.commands.dev import ssh_entry
+from flowlite.cli.confirmation import can_ask, confirm_launch
+from flowlite.errors import CapExceeded, ConfigError, FlowError, NotFound
+
+if TYPE_CHECKING:
+    from flowlite.api.client import Flow
+    from flowlite.api.task import Task
+    from flowlite.provider import Plan
+    from flowlite.spec import TaskConfig
+
+HELP = """Start a node to work on, with VS Code, Jupyter or a shell.
+
+\b
+flow dev --provider aws --gpu a10g:1 --max-run-time-hours 8
+flow dev --jupyter --setup "pip install jupyterlab"
+
+Shows how to connect. Run again, it shows that for the node that runs. The node is kept until `flow cancel NAME` or its
+cap. Most options of `flow run` apply here, too.
+"""
+
+# Options of `flow run` that make no sense for a node that waits.
+_LEFT_OUT = (
+    "context", "target", "rest", "processes_per_node", "manual", "mode", "keep_warm", "retries", "dry_run", "detach",
+    "no_logs", "name", "json",
+)  # fmt: skip
+_TOKEN = "JUPYTER_TOKEN"
+_JUPYTER_PORT = 8888
+_LOOK_SECONDS = 0.5
+_JUPYTER_SECONDS = 300.0
+# Ends at once when the task is stopped.
+_WAIT = "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait; done"
+_START_JUPYTER = """\
+for each in jupyterlab notebook jupyter_server; do
+  python -c "import $each" 2>/dev/null && exec python -m $each --no-browser --allow-root \
+--ServerApp.ip=127.0.0.1 --ServerApp.port="$1" --ServerApp.port_retries=0 --ServerApp.allow_remote_access=True
+done
+echo 'this node has no Jupyter: add --setup "pip install jupyterlab", or an --image that has it' >&2
+exit 1
+"""
+
+
+def register(application: typer.Typer, command: str) -> None:
+    """Adds `flow dev`, with options of `flow run` beside its own."""
+    own = inspect.signature(dev, eval_str=True).parameters
+    theirs = inspect.signature(run.run, eval_str=True).parameters
+    taken = [each for name, each in theirs.items() if name not in (*own, *_LEFT_OUT)]
+    mine = [each for each in own.values() if each.kind is not each.VAR_KEYWORD]
+
+    def command_function(**given: Any) -> None:
+        dev(**given)
+
+    command_function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [each.replace(kind=each.KEYWORD_ONLY) for each in (*mine, *taken)]
+    )
+    command_function.__annotations__ = {}
+    application.command(command, help=HELP)(command_function)
+
+
+def dev(
+    name: Annotated[
+        str, typer.Option("--name", help="Name of the task; `ssh` knows its node as flow-NAME.")
+    ] = "dev",
+    jupyter: Annotated[
+        bool, typer.Option("--jupyter", help="Start Jupyter, and forward it to here until Ctrl-C.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask before a launch that costs money.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON: how to connect.")] = False,
+    **options: Any,
+) -> None:
+    """Starts the node, or finds the one that runs, and shows how to connect."""
+    from flowlite.api.client import Flow
+
+    flow = Flow(notify=lambda text: output.tell(f"note: {text}"))
+    task = _running(flow, name)
+    if task is None:
+        task = _start(flow, _config(name, jupyter, options), yes or json)
+        output.tell(f"task {task.name} ({task.id}); to end it: flow cancel {task.name}")
+    else:
+        output.tell(f"task {task.name} ({task.id}) is {task.status} already")
+    _wait_until_running(task)
+    _show(task, json)
+
+
+def _config(name: str, jupyter: bool, options: dict[str, Any]) -> TaskConfig:
+    from flowlite.spec import TaskConfig
+
+    given = run.task_options({**options, "manual": True})
+    command = ["sh", "-c", _WAIT]
+    if jupyter:
+        os.environ[_TOKEN] = secrets.token_hex(24)
+        given["secrets"] = [*(given.get("secrets") or ()), _TOKEN]
+        command = ["sh", "-c", _START_JUPYTER, "jupyter", str(_port(given.get("provider")))]
+    return TaskConfig(name=name, command=tuple(command), **given)
+
+
+def _port(provider: str | None) -> int:
+    """Jupyter's port on the node. On this machine, any that is free."""
+    from flowlite.settings.settings import load_settings
+
+    if load_settings({"provider": provider}).provider != "local":
+        return _JUPYTER_PORT
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _running(flow: Flow, name: str) -> Task[Any] | None:
+    """The node of that name that runs or is being started. Raises ConfigError if it is another task."""
+    for task in flow.list_tasks(unfinished=True):
+        if task.name == name:
+            if not _is_dev(task):
+                raise ConfigError(
+                    f"task {name} ({task.id}) runs already, and is none of `flow dev`; choose another --name"
+                )
+            return task
+    return None
+
+
+def _is_dev(task: Task[Any]) -> bool:
+    command = task.record.config.get("command") or []
+    return len(command) > 2 and command[2] in (_WAIT, _START_JUPYTER)
+
+
+def _start(flow: Flow, config: TaskConfig, yes: bool) -> Task[Any]:
+    def before_launch(plan: Plan) -> None:
+        confirm_launch(plan, yes)
+
+    _, plan = flow.plan(config)
+    if plan.price_per_hour > 0 and plan.worst_case_cost is None:
+        raise CapExceeded(
+            f"a node of {plan.provider} costs ${plan.price_per_hour:.2f} per hour while it waits for you, and has no "
+            "cap; add --max-run-time-hours 8 or --max-cost 20"
+        )
+    return flow.submit(config, show_plan=before_launch)
+
+
+def _wait_until_running(task: Task[Any]) -> None:
+    """Waits, and shows what for. Raises the task's error if it ends before."""
+    shown = ""
+    while True:
+        record = task.record
+        if record.final:
+            error = task.exception(show_logs=False)
+            raise error or FlowError(f"task {task.name} ({task.id}) has ended")
+        if record.state == "running":
+            return
+        text = f"{record.state}: {record.reason}" if record.reason else record.state
+        if text != shown:
+            output.tell(text)
+            shown = text
+        time.sleep(_LOOK_SECONDS)
+
+
+def _show(task: Task[Any], json: bool) -> None:
+    from flowlite.settings.settings import home
+
+    here = home()
+    ssh_entry.remove_old(here, _is_over)
+    config, why = None, ""
+    try:
+        config = ssh_entry.write(task, here)
+    except ConfigError as error:
+        why = str(error)
+    with task.reach(0) as there:
+        done = there.connection.run(there.argv(["pwd"]), timeout=60)
+    directory = done.stdout.decode("utf-8", "replace").strip() or "/"
+    command = task.record.config["command"]
+    port = int(command[-1]) if len(command) > 3 else None
+    name, line = ssh_entry.alias(task.name), ssh_entry.include_line(here)
+    shown: dict[str, Any] = {
+        "task": task.id,
+        "directory": directory,
+        "ssh_config": str(config) if config else None,
+        "host": name if config else None,
+        "include": line if config else None,
+        "jupyter_port": port,
+    }
+    if json:
+        output.print_json("dev", shown)
+        return
+    facts: dict[str, str | None] = {"shell": f"flow ssh {task.name}"}
+    if config is not None:
+        _offer_include(line)
+        facts["ssh"] = f"ssh {name}"
+        facts["VS Code"] = f"code --remote ssh-remote+{name} {shlex.quote(directory)}"
+    elif why:
+        facts["ssh"] = why
+    else:
+        facts["VS Code"] = f"code {shlex.quote(directory)} (the node is this machine)"
+    facts["ends"] = f"flow cancel {task.name}{_or_cap(task)}"
+    output.facts(facts)
+    if port is not None:
+        asyncio.run(_jupyter(task, port))
+
+
+def _or_cap(task: Task[Any]) -> str:
+    seconds = task.record.plan.get("max_run_seconds")
+    return f", or by itself {output.duration(seconds)} after its start" if seconds else ""
+
+
+def _is_over(task_id: str) -> bool:
+    from flowlite.api.session import open_session
+
+    try:
+        return open_session().store.get_task(task_id).final
+    except NotFound:
+        return True
+
+
+def _offer_include(line: str) -> None:
+    """Sees to it that `ssh` finds the entries: asks on a terminal, else shows what to do."""
+    config = Path("~/.ssh/config").expanduser()
+    if ssh_entry.is_included(config, line):
+        return
+    if can_ask() and typer.confirm(f"Add `{line}` at the top of {config}?", err=True):
+        with suppress(OSError):
+            ssh_entry.include(config, line)
+            output.tell(f"{config}: added {line}")
+            return
+    output.tell(f"for ssh and VS Code, put this line at the top of {config}:\n  {line}")
+
+
+async def _jupyter(task: Task[Any], port: int) -> None:
+    """Waits for Jupyter, shows its address, and forwards its port until the task ends or Ctrl-C."""
+    from flowlite.api.session import open_session
+    from flowlite.connect.forwarding import Forwarding, Port
+    from flowlite.connect.local import LocalConnection
+
+    values = json_module.loads(open_session().paths(task.id).secrets.read_bytes())
+    with task.reach(0) as there:
+        deadline = time.monotonic() + _JUPYTER_SECONDS
+        while not await _listens(there.connection, port):
+            if task.record.final:
+                raise task.exception(show_logs=False) or FlowError("Jupyter has ended")
+            if time.monotonic() > deadline:
+                raise FlowError(f"Jupyter does not listen yet; see `flow logs {task.name}`")
+            await asyncio.sleep(_LOOK_SECONDS)
+        forwarding = None
+        here = port
+        if not isinstance(there.connection, LocalConnection):
+            forwarding = Forwarding(
+                there.connection, [Port(_free_or_any(port), port)], "127.0.0.1", output.tell
+            )
+            here = (await forwarding.open())[0].local
+        output.say(f"Jupyter  http://127.0.0.1:{here}/lab?token={values[_TOKEN]}")
+        if forwarding is None:
+            return
+        output.tell(
+            f"Ctrl-C ends the forwarding; the node stays, and `flow dev --name {task.name}` connects again"
+        )
+        try:
+            while not task.record.final:
+                await asyncio.sleep(_LOOK_SECONDS * 2)
+        finally:
+            await forwarding.close()
+    output.tell(f"task {task.name} ({task.id}) has ended ({task.status})")
+
+
+async def _listens(connection: Any, port: int) -> bool:
+    with suppress(OSError):
+        _, writer = await connection.open_tcp("127.0.0.1", port)
+        writer.close()
+        return True
+    return False
+
+
+def _free_or_any(port: int) -> int:
+    with socket.socket() as probe, suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return port
+    return 0
