@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -11,30 +13,33 @@ from typing import Any
 import pytest
 
 from flowlite import ConfigError, TaskConfig
-from flowlite.bucket_credentials import Aws, notes, storage_for
+from flowlite.bucket_credentials import account_of, notes, storage_for
 
 Find = Callable[..., dict[str, Any]]
 KEYS = "aws_access_key_id = {0}\naws_secret_access_key = {0}-secret\n"
 
 
 @pytest.fixture
-def aws(tmp_path: Path) -> Path:
-    """A directory with the files of AWS's tools."""
+def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the files of AWS's tools, and no variables of theirs but those that name it."""
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
     (tmp_path / "credentials").write_text("")
     (tmp_path / "config").write_text("")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     return tmp_path
 
 
 @pytest.fixture
-def find(aws: Path) -> Find:
+def find(aws: Path, monkeypatch: pytest.MonkeyPatch) -> Find:
     def find(mount: str | Mapping[str, Any] = "s3://bucket/x", **variables: str) -> dict[str, Any]:
-        environment = {
-            "AWS_SHARED_CREDENTIALS_FILE": str(aws / "credentials"),
-            "AWS_CONFIG_FILE": str(aws / "config"),
-            **variables,
-        }
-        config = TaskConfig(command="true", mounts={"/data": mount})
-        return storage_for(config, environment)["/data"]
+        with monkeypatch.context() as shell:
+            for name, value in variables.items():
+                shell.setenv(name, value)
+            config = TaskConfig(command="true", mounts={"/data": mount})
+            return storage_for(config)["/data"]
 
     return find
 
@@ -59,7 +64,7 @@ def test_variables(find: Find, aws: Path) -> None:
 
 
 def test_half_of_the_variables_is_a_mistake(find: Find) -> None:
-    with pytest.raises(ConfigError, match="AWS_SECRET_ACCESS_KEY is not set, and its twin is"):
+    with pytest.raises(ConfigError, match="missing: AWS_SECRET_ACCESS_KEY; set both, or neither"):
         find(AWS_ACCESS_KEY_ID="env")
 
 
@@ -90,6 +95,20 @@ def test_the_profile_of_a_mount_wins_over_variables(find: Find, aws: Path) -> No
     assert keys(find(**VARIABLES, AWS_PROFILE="lab"))[0] == "env"
 
 
+def test_the_role_of_this_machine_is_not_lent_to_nodes(find: Find) -> None:
+    """Where nothing else is found, botocore would ask the metadata service, here one that answers nobody."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        found = find(
+            AWS_EC2_METADATA_SERVICE_ENDPOINT=address,
+            AWS_CONTAINER_CREDENTIALS_FULL_URI=address,
+        )
+        assert found["credential"] is None
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
 def test_a_profile_that_is_not_there_names_the_nearest(find: Find, aws: Path) -> None:
     (aws / "credentials").write_text(f"[labor]\n{KEYS.format('two')}")
     with pytest.raises(ConfigError, match=r"profile 'labour' is neither in .*did you mean 'labor'"):
@@ -116,7 +135,7 @@ def test_a_program_that_fails_or_babbles_is_not_quoted_where_it_may_hold_the_sec
     find: Find, aws: Path
 ) -> None:
     (aws / "config").write_text("[default]\ncredential_process = sh -c 'echo locked >&2; exit 4'\n")
-    with pytest.raises(ConfigError, match="ended with 4: locked"):
+    with pytest.raises(ConfigError, match="locked"):
         find()
     (aws / "config").write_text("[default]\ncredential_process = echo secret-babble\n")
     with pytest.raises(ConfigError) as caught:
@@ -128,7 +147,7 @@ def test_a_program_that_fails_or_babbles_is_not_quoted_where_it_may_hold_the_sec
 
 def test_a_broken_file_is_named_by_line_and_not_quoted(find: Find, aws: Path) -> None:
     (aws / "credentials").write_text("aws_secret_access_key = oops\n")
-    with pytest.raises(ConfigError, match="credentials, line 1") as caught:
+    with pytest.raises(ConfigError, match=r"Unable to parse config file: .*credentials") as caught:
         find()
     assert "oops" not in str(caught.value)
 
@@ -160,11 +179,8 @@ def test_nothing_found_is_said(find: Find) -> None:
     assert "no AWS credential was found here" in notes({"/data": entry})[0]
 
 
-def test_what_logs_in_goes_through_botocore(
-    find: Find, aws: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_logs_in_goes_through_botocore(find: Find, aws: Path) -> None:
     """A role taken by a profile: botocore asks AWS for it, here a stand-in for its security token service."""
-    pytest.importorskip("botocore")
     import threading
     from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -191,49 +207,31 @@ def test_what_logs_in_goes_through_botocore(
         (aws / "config").write_text(
             "[profile role]\nrole_arn = arn:aws:iam::1:role/reader\nsource_profile = base\nregion = eu-1\n"
         )
-        for name, value in {
-            "AWS_SHARED_CREDENTIALS_FILE": str(aws / "credentials"),
-            "AWS_CONFIG_FILE": str(aws / "config"),
-            "AWS_ENDPOINT_URL_STS": f"http://127.0.0.1:{server.server_address[1]}",
-        }.items():
-            monkeypatch.setenv(name, value)
-        entry = find(AWS_PROFILE="role")
+        endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+        entry = find(AWS_PROFILE="role", AWS_ENDPOINT_URL_STS=endpoint)
         server.shutdown()
     assert keys(entry) == ("r", "rs", "rt")
     assert entry["credential"]["expires"] == datetime(2099, 1, 1, tzinfo=UTC).timestamp()
     assert entry["source"].endswith("logged in")
 
 
-def test_without_botocore_and_aws_such_a_profile_is_refused_with_the_choices(
-    find: Find, aws: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_secret_is_not_in_the_words_of_an_account(
+    aws: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "botocore", None)
-    monkeypatch.setenv("PATH", str(aws))
-    (aws / "config").write_text("[profile sso]\nsso_session = x\n")
-    with pytest.raises(ConfigError, match=r"logs in .*run `pip install botocore`"):
-        find(AWS_PROFILE="sso")
-    exporter = aws / "aws"
-    exporter.write_text(
-        "#!/bin/sh\n[ \"$*\" = 'configure export-credentials --format process --profile sso' ] && "
-        'echo \'{"AccessKeyId": "e", "SecretAccessKey": "es", "SessionToken": "et"}\'\n'
-    )
-    exporter.chmod(0o755)
-    assert keys(find(AWS_PROFILE="sso")) == ("e", "es", "et")
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    assert "env-secret" not in repr(account_of())
 
 
-def test_a_secret_is_not_in_the_words_of_an_account(aws: Path) -> None:
-    account = Aws(
-        {**VARIABLES, "AWS_SHARED_CREDENTIALS_FILE": "/x", "AWS_CONFIG_FILE": "/x"}
-    ).account()
-    assert "env-secret" not in repr(account)
+def test_a_task_without_buckets_looks_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "half")
+    assert storage_for(TaskConfig(command="true")) == {}
 
 
-def test_a_task_without_buckets_looks_nowhere(aws: Path) -> None:
-    assert storage_for(TaskConfig(command="true"), {"AWS_ACCESS_KEY_ID": "half"}) == {}
-
-
-def test_checkpoints_in_a_bucket_are_opened_too(aws: Path) -> None:
+def test_checkpoints_in_a_bucket_are_opened_too(aws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**VARIABLES, "AWS_ENDPOINT_URL": "http://a:1"}.items():
+        monkeypatch.setenv(name, value)
     config = TaskConfig(command="true", checkpoint={"path": "/ckpt", "sync": "s3://b12/run"})
-    found = storage_for(config, {**VARIABLES, "AWS_ENDPOINT_URL": "http://a:1"})
+    found = storage_for(config)
     assert found["checkpoint"]["url"] == "s3://b12/run"
     assert found["checkpoint"]["endpoint_url"] == "http://a:1"

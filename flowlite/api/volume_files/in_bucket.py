@@ -32,11 +32,9 @@ def open_bucket(url: str) -> BucketFiles:
         NotFound: There is no such bucket.
         ProviderError: It cannot be read.
     """
-    import os
+    from flowlite.bucket_credentials import account_of
 
-    from flowlite.bucket_credentials import Aws
-
-    account = Aws(os.environ).account()
+    account = account_of()
     store = Store.of(
         {
             "url": url,
