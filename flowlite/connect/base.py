@@ -71,12 +71,13 @@ class Connection(ABC):
         *,
         input: bytes | None = None,
         timeout: float | None = None,
+        most: int = MOST_OUTPUT,
     ) -> Completed:
         """Runs a command to its end and returns its output.
 
         Raises:
             TimeoutError: The command did not end within `timeout` seconds and was killed.
-            AnswerTooLong: The output is too long to keep; the command was killed. `follow` takes any amount.
+            AnswerTooLong: The output is longer than `most` bytes; the command was killed. `follow` takes any amount.
         """
 
     def run_afresh(self, argv: Sequence[str], *, timeout: float) -> Completed:

@@ -11,8 +11,8 @@ from typing import Any
 
 from flowlite.errors import AnswerTooLong
 
-MOST_OUTPUT = 16 << 20
-"""Maximum bytes of one command's output, both streams together."""
+MOST_OUTPUT = 4 << 20
+"""Maximum bytes of one command's output, both streams together. Several commands run at a time, on many nodes."""
 
 MOST_JSON = 2 << 20
 """Maximum bytes of a JSON document; the parsed objects take up to 30 times as much memory."""

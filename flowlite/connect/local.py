@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from flowlite.connect.base import Completed, Connection
-from flowlite.connect.bounded import Output
+from flowlite.connect.bounded import MOST_OUTPUT, Output
 from flowlite.connect.fetching import make_private
 from flowlite.connect.pipe import Pipe
 from flowlite.output import printing
@@ -39,13 +39,14 @@ class LocalConnection(Connection):
         *,
         input: bytes | None = None,
         timeout: float | None = None,
+        most: int = MOST_OUTPUT,
     ) -> Completed:
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
             child = _with_pipes(argv, subprocess.PIPE if input else subprocess.DEVNULL)
         except OSError as error:
             return _refused(argv, error)
-        output = Output(f"the output of {argv[0]}")
+        output = Output(f"the output of {argv[0]}", most)
         with child:
             try:
                 _feed(child, input)

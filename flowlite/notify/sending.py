@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.notify.targets import Kind, kind_of
+from flowlite.terminal import plain
 
 SECONDS = 20.0
 _LONGEST_SAID = 300
@@ -30,8 +31,8 @@ class Message:
 
     Attributes:
         event: "completed", "failed", "cancelled", "cap" or "retrying".
-        title: One line.
-        text: What happened, in a sentence.
+        title: One line, `readable`.
+        text: What happened, in a sentence, `readable`.
         task: The task as JSON.
     """
 
@@ -49,6 +50,11 @@ class Message:
             "content": self.text,
             "task": dict(self.task),
         }
+
+
+def readable(text: str) -> str:
+    """Makes a text that a node may have written safe to send: every program can take it, and no terminal obeys it."""
+    return plain(text).encode("utf-8", "replace").decode()
 
 
 def send(target: str, message: Message, directory: Path, *, seconds: float = SECONDS) -> None:
@@ -91,9 +97,12 @@ def send(target: str, message: Message, directory: Path, *, seconds: float = SEC
 def _post(target: str, message: Message, seconds: float) -> None:
     import httpx
 
-    answer = httpx.post(target, json=message.body(), timeout=seconds, follow_redirects=False)
-    if not answer.is_success:
-        raise NotSent(f"it answered {answer.status_code} {answer.reason_phrase}".rstrip())
+    headers = {"Content-Type": "application/json"}
+    content = json.dumps(message.body())
+    # The body of the answer is not read: it may have no end.
+    with httpx.stream("POST", target, content=content, headers=headers, timeout=seconds) as answer:
+        if not answer.is_success:
+            raise NotSent(f"it answered {answer.status_code} {answer.reason_phrase}".rstrip())
 
 
 def _by_apprise(target: str, message: Message, seconds: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
@@ -172,18 +173,57 @@ def _gpus_differ(able: Sequence[Host], found: Mapping[str, Facts]) -> list[Probl
 
 def _between(able: Sequence[Host], found: Mapping[str, Facts]) -> list[Problem]:
     """Whether each host can connect to every other on any TCP port, and the client through its SSH server."""
-    ports = hosts.everywhere(
-        able, lambda host: int(_run(host, found, "serve", str(_SERVE_SECONDS))), *_TROUBLE
+    answers = hosts.everywhere(
+        able, lambda host: _serving(_run(host, found, "serve", str(_SERVE_SECONDS))), *_TROUBLE
     )
-    listening = [
-        [host.name, host.private_ip or found[host.name].address, port]
-        for host, port in zip(able, ports, strict=True)
-        if not isinstance(port, Exception)
+    serving = [
+        (host, *answer)
+        for host, answer in zip(able, answers, strict=True)
+        if not isinstance(answer, Exception)
     ]
+    try:
+        listening = [
+            [host.name, host.private_ip or found[host.name].address, port]
+            for host, port, _ in serving
+        ]
+        silent = [
+            Problem(host.name, str(answer), "see the message")
+            for host, answer in zip(able, answers, strict=True)
+            if isinstance(answer, Exception)
+        ]
+        return silent + _unreached(able, found, listening)
+    finally:
+        # A host that can no longer be told so ends it by itself, after `_SERVE_SECONDS`.
+        pids = {host.name: str(pid) for host, _, pid in serving}
+        listeners = [host for host, _, _ in serving]
+        hosts.everywhere(
+            listeners, lambda host: _run(host, found, "end", pids[host.name]), *_TROUBLE
+        )
+
+
+def _serving(answer: str) -> tuple[int, int]:
+    """The port and the process id of a host's listener. Raises ProviderError."""
+    words = answer.split()
+    if len(words) == 2 and all(re.fullmatch("[0-9]{1,10}", each) for each in words):
+        port, pid = map(int, words)
+        if 0 < port < 65536:
+            return port, pid
+    raise ProviderError(f"it does not say where it listens: {answer[:80]}")
+
+
+def _unreached(
+    able: Sequence[Host], found: Mapping[str, Facts], listening: Sequence[Sequence[object]]
+) -> list[Problem]:
+    """The hosts that do not reach others, and those whose SSH server does not pass connections on."""
 
     def reach(host: Host) -> dict[str, str]:
         others = [each for each in listening if each[0] != host.name]
-        return parse_object(_run(host, found, "reach", json.dumps(others)))
+        try:
+            said = parse_object(_run(host, found, "reach", json.dumps(others)))
+        except ValueError as error:
+            raise ProviderError(f"it does not say which hosts it reaches: {error}") from None
+        names = {str(each[0]) for each in others}
+        return {name: str(why)[:_MOST_SAID] for name, why in said.items() if name in names}
 
     served = {str(name): int(str(port)) for name, _, port in listening}
     problems = _forwarding([host for host in able if host.name in served], served)

@@ -1,6 +1,7 @@
 """Runs on hosts for `flow hosts check`: whether each can reach every other, and whether they share a directory.
 
-serve SECONDS             listens on a free port, in the background; prints the port
+serve SECONDS             listens on a free port, in the background; prints the port and the process id
+end PID                   ends that process
 reach JSON                [[name, address, port], ...]: connects to each; prints the failures by name
 write PATH TEXT           writes a file
 read PATH                 prints it
@@ -11,6 +12,7 @@ remove PATH
 
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -21,9 +23,9 @@ def serve(seconds):
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.bind(("0.0.0.0", 0))
     listener.listen(256)
-    sys.stdout.write(str(listener.getsockname()[1]) + "\n")
-    sys.stdout.flush()
-    if os.fork():
+    child = os.fork()
+    if child:
+        sys.stdout.write(f"{listener.getsockname()[1]} {child}\n")
         return
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
@@ -39,6 +41,16 @@ def serve(seconds):
         except OSError:
             # Without a free descriptor the connection stays in the queue, and the loop would spin.
             time.sleep(0.1)
+
+
+def end(pid):
+    """Ends a process of `serve`, unless its id belongs to another program by now."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            if b"\0serve\0" in file.read():
+                os.kill(pid, signal.SIGKILL)
+    except OSError:
+        pass
 
 
 def reach(others):
@@ -61,6 +73,8 @@ def main():
     what, rest = sys.argv[1], sys.argv[2:]
     if what == "serve":
         serve(float(rest[0]))
+    elif what == "end":
+        end(int(rest[0]))
     elif what == "reach":
         sys.stdout.write(json.dumps(reach(json.loads(rest[0]))) + "\n")
     elif what == "write":

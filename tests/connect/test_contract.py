@@ -19,6 +19,7 @@ from flowlite.connect.local import LocalConnection
 from tests.helpers import eventually
 
 BIG = os.urandom(1 << 16) * 40
+MUCH = 20_000_000
 PROBE = "import os, sys; sys.stdout.buffer.write(b'\\n'.join(os.fsencode(a).hex().encode() for a in sys.argv[1:]))"
 
 
@@ -85,13 +86,13 @@ def test_much_in_both_directions_at_once(connection: Connection) -> None:
     # More than all buffers on the way hold: whoever sends all before reading would wait for ever.
     text = "import sys, shutil; shutil.copyfileobj(sys.stdin.buffer, sys.stdout.buffer, 65536)"
     content = os.urandom(1 << 20) * 12
-    done = connection.run([sys.executable, "-c", text], input=content, timeout=60)
+    done = connection.run([sys.executable, "-c", text], input=content, timeout=60, most=MUCH)
     assert sha256(done.stdout) == sha256(content)
 
 
 def test_much_on_both_outputs(connection: Connection) -> None:
     text = "import sys\nfor _ in range(80):\n sys.stdout.write('o' * 100000); sys.stderr.write('e' * 100000)"
-    done = connection.run([sys.executable, "-c", text], timeout=60)
+    done = connection.run([sys.executable, "-c", text], timeout=60, most=MUCH)
     assert (done.stdout, done.stderr) == (b"o" * 8_000_000, b"e" * 8_000_000)
 
 

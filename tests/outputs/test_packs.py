@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from flowlite.api import node_files
 from flowlite.api.node_access import NodeAccess
 from flowlite.connect.base import Completed
+from flowlite.connect.bounded import MOST_OUTPUT
 from flowlite.connect.local import LocalConnection
 from flowlite.supervise.attempt.outputs import packs
 from flowlite.supervise.attempt.outputs.landing import Landing
@@ -32,10 +33,15 @@ class Counting(LocalConnection):
         self.reads: list[str] = []
 
     def run(
-        self, argv: Sequence[str], *, input: bytes | None = None, timeout: float | None = None
+        self,
+        argv: Sequence[str],
+        *,
+        input: bytes | None = None,
+        timeout: float | None = None,
+        most: int = MOST_OUTPUT,
     ) -> Completed:
         self.commands += 1
-        return super().run(argv, input=input, timeout=timeout)
+        return super().run(argv, input=input, timeout=timeout, most=most)
 
     def read(self, path: str, offset: int = 0) -> Iterator[bytes]:
         self.reads.append(path)

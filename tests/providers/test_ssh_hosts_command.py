@@ -52,6 +52,8 @@ def test_a_sound_pool_has_no_problems(hosts: Cluster, flow_home: Path) -> None:
     assert problems(lab, code=0) == []
     assert "nothing is wrong" in lab.flow("hosts", "check").stdout
     assert list(hosts.shared.iterdir()) == []
+    left = [Path(f"/proc/{pid}/cmdline").read_bytes() for host in hosts for pid in host.pids()]
+    assert not any(b"\0serve\0" in words for words in left)
 
 
 def test_what_is_wrong_is_told_with_its_fix(hosts: Cluster, flow_home: Path) -> None:

@@ -7,16 +7,16 @@ ZEROS = "exec cat /dev/zero"
 HOSTS: dict[str, tuple[str, str, str]] = {
     "noise before the command": ("ssh_run", ZEROS, "is longer than 1 MiB"),
     "noise on the other output": ("ssh_run", f"{ZEROS} >&2", "is longer than 1 MiB"),
-    "output without end": ("ssh_run", BEGIN + ZEROS, "is longer than 16 MiB"),
-    "complaints without end": ("ssh_run", BEGIN + f"{ZEROS} >&2", "is longer than 16 MiB"),
-    "lines without end": ("ssh_run", BEGIN + "exec yes", "is longer than 16 MiB"),
+    "output without end": ("ssh_run", BEGIN + ZEROS, "is longer than 4 MiB"),
+    "complaints without end": ("ssh_run", BEGIN + f"{ZEROS} >&2", "is longer than 4 MiB"),
+    "lines without end": ("ssh_run", BEGIN + "exec yes", "is longer than 4 MiB"),
     "a byte now and then": (
         "ssh_slow_run",
         BEGIN + "while :; do echo x; sleep 0.01; done",
         "did not end within 2",
     ),
-    "a file without end": ("ssh_read", BEGIN + ZEROS, "is longer than 16 MiB"),
-    "complaints about a file": ("ssh_read", BEGIN + f"{ZEROS} >&2", "is longer than 16 MiB"),
+    "a file without end": ("ssh_read", BEGIN + ZEROS, "is longer than 4 MiB"),
+    "complaints about a file": ("ssh_read", BEGIN + f"{ZEROS} >&2", "is longer than 4 MiB"),
     "an answer to a file": ("ssh_put", BEGIN + f"cat >/dev/null & {ZEROS}", "is longer than"),
     "a courier's head without end": ("ssh_courier", BEGIN + ZEROS, "answers nonsense"),
     "a courier's content without end": (
@@ -39,12 +39,12 @@ HOSTS: dict[str, tuple[str, str, str]] = {
         BEGIN + "head -c 300000 /dev/zero | tr '\\0' '['; echo",
         "answers nonsense",
     ),
-    "a courier's complaints": ("ssh_courier", BEGIN + f"{ZEROS} >&2", "is longer than 16 MiB"),
+    "a courier's complaints": ("ssh_courier", BEGIN + f"{ZEROS} >&2", "is longer than 4 MiB"),
     "hosts check, without end": ("hosts_check", BEGIN + ZEROS, "is longer than"),
     "hosts check, noise": ("hosts_check", ZEROS, "is longer than"),
-    "hosts check, a document of 15 MB": (
+    "hosts check, a document of 3 MB": (
         "hosts_check",
-        BEGIN + "head -c 15000000 /dev/zero | tr '\\0' '['; echo",
+        BEGIN + "head -c 3000000 /dev/zero | tr '\\0' '['; echo",
         "does not say what it is",
     ),
 }

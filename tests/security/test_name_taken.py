@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from flowlite.api.adapters import adapter
 from flowlite.testing.hosts.root import USER, USER_ID
+from tests.helpers import eventually
 from tests.providers.lab import Lab
 from tests.security.name_takers import THEIRS, name_taken
 
@@ -47,6 +50,29 @@ def test_no_answer_of_another_user_is_believed(hosts: Cluster, flow_home: Path, 
         assert loot(hosts[0]) == []
     # What is free again is used again.
     assert lab.flow("run", "-N", "2", "--", "hostname").stdout.count("node0") >= 2
+
+
+def test_who_keeps_a_host_is_named_where_somebody_waits_for_it(
+    hosts: Cluster, flow_home: Path
+) -> None:
+    """In `flow run` while it waits, in `flow status`, and in the task's history."""
+    lab = Lab(hosts, flow_home, hosts[:2])
+    shown = flow_home.parent / "shown"
+    with name_taken(hosts[0], "silent"), shown.open("wb") as file:
+        with hosts.enter_laptop():
+            waiting = subprocess.Popen(
+                [sys.executable, "-m", "flowlite.cli", "run", "-N", "2", "--", "hostname"],
+                env=lab.environment,
+                cwd=lab.home,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+            )
+        eventually(lambda: NAMED in shown.read_text(), timeout=60, every=0.2)
+        assert NAMED in " ".join(lab.flow("status").stdout.split())
+    # It goes on by itself when the name is free.
+    eventually(lambda: waiting.poll() is not None, timeout=90, every=0.2)
+    assert waiting.returncode == 0, shown.read_text()
 
 
 def test_the_check_of_hosts_names_who_has_the_name(hosts: Cluster, flow_home: Path) -> None:

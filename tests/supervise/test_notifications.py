@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,12 @@ from hypothesis import strategies as st
 from flowlite import Flow, TaskConfig
 from flowlite.api.session import open_session
 from flowlite.errors import ConfigError, SpecError
-from flowlite.notify.sending import Message, NotSent, send
+from flowlite.notify.sending import Message, NotSent, readable, send
 from flowlite.notify.targets import Kind, keys_in, kind_of, shown
+from flowlite.supervise.process.notifications import message_of
+from flowlite.terminal import UNSAFE
 from tests.helpers import eventually
+from tests.tasks_made_by_hand import HandMade
 
 KEY = "B0K3YOFTHEHOOK99"
 
@@ -174,6 +178,56 @@ def test_apprise_sends_where_it_is_installed(hook: Hook, tmp_path: Path) -> None
     assert hook.got[0]["message"] == "a text"
     with pytest.raises(NotSent, match="does not know"):
         send("nonsense://x", MESSAGE, tmp_path)
+
+
+HOSTILE = "it broke\0 \x1b]0;TITLE\x07\x1b[2J \u202e " + "x" * 1000
+"""What a node may say of its end."""
+
+
+@pytest.mark.usefixtures("flow_home")
+def test_what_a_node_says_keeps_nobody_from_being_told(hook: Hook, tmp_path: Path) -> None:
+    made = HandMade()
+    made.end("failed", HOSTILE)
+    message = message_of(made.store.get_task(made.id), "failed")
+    told = tmp_path / "told"
+    send(f'printf %s "$FLOW_NOTIFY_TEXT" > {told}', message, tmp_path)
+    send(hook.url, message, tmp_path)
+    for text in (told.read_text(), hook.got[0]["text"], hook.got[0]["task"]["reason"]):
+        assert "it broke" in text
+        assert UNSAFE.search(text) is None
+
+
+def test_half_a_character_is_sent_as_a_question_mark(hook: Hook, tmp_path: Path) -> None:
+    message = Message("failed", readable("a\ud800"), readable("b\udcff"), {})
+    told = tmp_path / "told"
+    send(f'printf %s "$FLOW_NOTIFY_TITLE$FLOW_NOTIFY_TEXT" > {told}', message, tmp_path)
+    send(hook.url, message, tmp_path)
+    assert (told.read_text(), hook.got[0]["text"]) == ("a?b?", "b?")
+
+
+def test_an_answer_without_end_is_not_read(tmp_path: Path) -> None:
+    sent = 0
+
+    class Endless(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            nonlocal sent
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                while True:
+                    sent += self.wfile.write(bytes(1 << 20))
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Endless)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        send(f"http://127.0.0.1:{server.server_port}/", MESSAGE, tmp_path)
+        assert sent < 64 << 20
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.mark.parametrize("what", ["server", "command"])

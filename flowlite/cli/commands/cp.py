@@ -74,18 +74,32 @@ def _bring(task: Task[Any], node: int, path: str, target: Path) -> tuple[Copied,
 
     with task.reach(node) as there:
         found = node_files.files_at(there, path)
-        name = ""
-        if found.single and not target.is_dir():
-            root, name = target.absolute().parent, target.name
-        elif not found.single and target.is_dir():
-            # As with cp, the directory is copied into a target directory that exists.
-            own = posixpath.basename(found.root)
-            root = (target if posixpath.normpath(path) == "." else target / own).absolute()
-        else:
-            root = target.absolute()
+        root, name = _place_here(path, target, single=found.single)
         with Transfer(path, found.size) as transfer:
             copied = node_files.bring(there, found, Landing(root), transfer.moved, name=name)
     return copied, str(root / name if name else root)
+
+
+def _place_here(path: str, target: Path, *, single: bool) -> tuple[Path, str]:
+    """Returns the local directory of the copies, and the local name of a single file.
+
+    As with cp, what is copied into an existing directory keeps its name: the one that was asked for. A name that the
+    node gives could lead elsewhere, or be that of another file, such as `.bashrc`.
+
+    Args:
+        path: What was asked for on the node.
+        target: Where it was asked to go.
+        single: Whether it is a file, as the node says.
+    """
+    name = posixpath.basename(posixpath.normpath(path))
+    name = "" if name in (".", "..", "~") else name
+    if not single:
+        return (target / name if target.is_dir() else target).absolute(), ""
+    if not target.is_dir():
+        return target.absolute().parent, target.name
+    if not name:
+        raise FlowError(f"the node says that {path} is a file, and it can only be a directory")
+    return target.absolute(), name
 
 
 def _send(task: Task[Any], node: int, source: Path, path: str, shown: str) -> Copied:

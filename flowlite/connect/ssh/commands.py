@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from flowlite.connect.base import Completed
-from flowlite.connect.bounded import MOST_SAID, Output, too_long
+from flowlite.connect.bounded import MOST_OUTPUT, MOST_SAID, Output, too_long
 from flowlite.connect.ssh.library import paramiko
 from flowlite.connect.ssh.link import Link
 from flowlite.connect.ssh.quoting import encode, readable
@@ -241,6 +241,7 @@ def execute(
     timeout: float | None = None,
     private: bool = False,
     kill: bool = True,
+    most: int = MOST_OUTPUT,
 ) -> Completed:
     """Runs a script to its end.
 
@@ -250,7 +251,7 @@ def execute(
         NodeUnreachable: The host does not answer.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    output = Output(f"host {link.target.label}: the output of a command")
+    output = Output(f"host {link.target.label}: the output of a command", most)
     run = None
     try:
         with link.session(deadline) as channel:

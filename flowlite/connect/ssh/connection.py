@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.connect.base import Completed, Connection, File
+from flowlite.connect.bounded import MOST_OUTPUT
 from flowlite.connect.ssh.quoting import command, quote, readable
 from flowlite.connect.ssh.targets import SshTarget, resolve_target
 from flowlite.errors import NodeUnreachable
@@ -82,8 +83,9 @@ class SshConnection(Connection):
         *,
         input: bytes | None = None,
         timeout: float | None = None,
+        most: int = MOST_OUTPUT,
     ) -> Completed:
-        return self._execute(self._link, argv, input, timeout)
+        return self._execute(self._link, argv, input, timeout, most)
 
     def run_afresh(self, argv: Sequence[str], *, timeout: float) -> Completed:
         from flowlite.connect.ssh import link
@@ -95,12 +97,18 @@ class SshConnection(Connection):
             own.shut()
 
     def _execute(
-        self, link: Link, argv: Sequence[str], input: bytes | None, timeout: float | None
+        self,
+        link: Link,
+        argv: Sequence[str],
+        input: bytes | None,
+        timeout: float | None,
+        most: int = MOST_OUTPUT,
     ) -> Completed:
         from flowlite.connect.ssh import commands
 
         try:
-            return commands.execute(link, b"exec " + command(argv), feed=input, timeout=timeout)
+            text = b"exec " + command(argv)
+            return commands.execute(link, text, feed=input, timeout=timeout, most=most)
         except TimeoutError:
             raise TimeoutError(
                 f"host {self.target.label}: {argv[0]} did not end within {timeout} s"

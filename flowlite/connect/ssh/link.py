@@ -166,6 +166,7 @@ class Link:
         finally:
             if channel is not None:
                 channel.close()
+                _drop_unread(channel)
             with self._turn:
                 self._open -= 1
                 self._turn.notify()
@@ -295,6 +296,12 @@ class Link:
 _links: dict[SshTarget, Link] = {}
 _inherited: list[Link] = []
 _lock = threading.Lock()
+
+
+def _drop_unread(channel: paramiko.Channel) -> None:
+    """Frees the output of a channel that nobody will read; a host may have filled its window."""
+    for buffer in (channel.in_buffer, channel.in_stderr_buffer):
+        buffer.empty()
 
 
 def acquire(target: SshTarget) -> Link:

@@ -91,6 +91,8 @@ class Transport(paramiko.Transport):
         self._channel_handler_table = {
             **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]
             paramiko.common.MSG_CHANNEL_REQUEST: _note_request,
+            paramiko.common.MSG_CHANNEL_DATA: _take_data,
+            paramiko.common.MSG_CHANNEL_EXTENDED_DATA: _take_extended_data,
         }
         self.set_log_channel(LOG)
         self.ends = half_open.note(sock)
@@ -191,6 +193,18 @@ def _note_request(channel: Any, message: paramiko.Message) -> None:
         channel.exit_signal = message.get_text()
     message.packet.seek(position)
     paramiko.Channel._handle_request(channel, message)  # type: ignore[attr-defined]
+
+
+def _take_data(channel: Any, message: paramiko.Message) -> None:
+    """Stores output, unless nobody reads it any more: a host may fill the window of a channel that was given up."""
+    if not channel.closed:
+        paramiko.Channel._feed(channel, message)  # type: ignore[attr-defined]
+
+
+def _take_extended_data(channel: Any, message: paramiko.Message) -> None:
+    """Like `_take_data`, for standard error."""
+    if not channel.closed:
+        paramiko.Channel._feed_extended(channel, message)  # type: ignore[attr-defined]
 
 
 def open_socket(target: SshTarget) -> socket.socket:

@@ -30,7 +30,7 @@ from typing import Any
 
 from flowlite.connect import programs
 from flowlite.connect.base import Completed, Connection, File
-from flowlite.connect.bounded import Output
+from flowlite.connect.bounded import MOST_OUTPUT, Output
 from flowlite.connect.pipe import Pipe
 from flowlite.connect.step import pool
 from flowlite.connect.step.channel import Lost
@@ -128,9 +128,10 @@ class StepConnection(Connection):
         *,
         input: bytes | None = None,
         timeout: float | None = None,
+        most: int = MOST_OUTPUT,
     ) -> Completed:
         deadline = None if timeout is None else time.monotonic() + timeout
-        output = Output(f"{self._label}: the output of {argv[0]}")
+        output = Output(f"{self._label}: the output of {argv[0]}", most)
         try:
             # Leaving the context kills the command if it is still running.
             with self._ask({"do": "run", "argv": _words(argv)}, timeout) as stream:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,6 +21,9 @@ from . import client
 
 KEEPER_SECONDS = 30.0
 """How long the reaper may take to end the workers after their grace period; a worker that cannot be killed takes 20."""
+
+# A disk with fewer bytes free is full: no more output fits.
+_LEAST_FREE = 64 << 10
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -309,11 +313,25 @@ def _failure(
     killed = found["kind"] == "signal" and found["type"] == "SIGKILL"
     why = memory.why() if memory is not None and (killed or memory.starved()) else ""
     why = why or ("out of memory?" if killed else "")
+    disk = _full_disk(Path(order["out"]).parent)
+    why = "; ".join(filter(None, (why, disk)))
     if why:
         found["why"] = why
-    if killed:
+    if killed or (disk and found["kind"] == "result"):
         found["message"] += f" ({why})"
     return found
+
+
+def _full_disk(directory: Path) -> str:
+    """Returns that the disk of a worker's output is full; "" if it is not. What was printed since is nowhere."""
+    try:
+        facts = os.statvfs(directory)
+    except OSError:
+        return ""
+    free = facts.f_frsize * (facts.f_bfree if os.geteuid() == 0 else facts.f_bavail)
+    if free >= _LEAST_FREE:
+        return ""
+    return f"the disk of {directory} is full, and what it printed since then is lost"
 
 
 def _end(order: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, str] | None:

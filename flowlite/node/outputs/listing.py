@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..project_files.links import leads_out
 from ..system import atomic_files
 from ..system.byte_sizes import human_size
 from . import contents, patterns
@@ -61,7 +62,7 @@ def outputs(workdir: str, home: str, wanted: Sequence[str]) -> dict[str, Any]:
                 continue
             if stat.S_ISLNK(status.st_mode):
                 target = os.readlink(os.path.join(workdir, relative))
-                if _leads_out(relative, target):
+                if leads_out(relative, target):
                     why = "links that lead out of the working directory"
                     left_out[why] = left_out.get(why, 0) + 1
                 else:
@@ -216,13 +217,6 @@ def _since(path: str) -> tuple[int, int]:
 def _is_new(status: os.stat_result, since: int, device: int) -> bool:
     slack = 0 if status.st_dev == device else _SKEW_NS
     return status.st_ctime_ns >= since - slack
-
-
-def _leads_out(relative: str, target: str) -> bool:
-    if os.path.isabs(target):
-        return True
-    found = os.path.normpath(os.path.join(os.path.dirname(relative), target))
-    return found == ".." or found.startswith("../")
 
 
 def _place(workdir: str) -> str:

@@ -11,8 +11,9 @@ when it reads the manifest, because it writes to these paths.
 from __future__ import annotations
 
 import json
-import posixpath
 from typing import Any, NamedTuple
+
+from .links import conflict, leads_out
 
 
 class ManifestError(ValueError):
@@ -92,19 +93,11 @@ def _inside(path: Any) -> str:
 
 def _check_ways(manifest: ProjectManifest) -> None:
     """Raises ManifestError if a path occurs twice, a parent of a path is a file or link, or a link leads out."""
-    names = [*(entry.path for entry in manifest.files), *manifest.links]
-    ends = set(names)
-    if len(ends) != len(names):
-        raise ManifestError("it names a path twice")
-    for path in (*names, *manifest.directories):
-        steps = path.split("/")
-        for count in range(1, len(steps)):
-            above = "/".join(steps[:count])
-            if above in ends:
-                raise ManifestError(f"{path!r} leads through {above!r}, which is no directory")
+    ends = [*(entry.path for entry in manifest.files), *manifest.links]
+    if wrong := conflict(ends, manifest.directories):
+        raise ManifestError(wrong)
     for path, target in manifest.links.items():
-        end = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-        if target.startswith("/") or end == ".." or end.startswith("../"):
+        if leads_out(path, _text(target)):
             raise ManifestError(f"the link {path!r} leads out of the project")
 
 

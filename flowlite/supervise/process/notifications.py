@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from flowlite.errors import FlowError, StoreError
-from flowlite.notify.sending import Message, NotSent, send
+from flowlite.notify.sending import Message, NotSent, readable, send
 from flowlite.notify.targets import keys_in, shown
 from flowlite.output import redact
 from flowlite.state.store import Store, TaskRecord
@@ -63,7 +63,7 @@ def message_of(record: TaskRecord, event: str) -> Message:
         "id": record.id,
         "name": record.name,
         "status": record.state,
-        "reason": record.reason,
+        "reason": readable(record.reason),
         "function": record.function,
         "provider": record.provider,
         "num_instances": record.plan.get("num_instances"),
@@ -73,7 +73,7 @@ def message_of(record: TaskRecord, event: str) -> Message:
         "finished_at": record.finished_at,
         "cost": record.cost,
     }
-    return Message(event, title, text, task)
+    return Message(event, readable(title), readable(text), task)
 
 
 def notify(store: Store, paths: TaskPaths, event: str) -> None:

@@ -96,7 +96,7 @@ class Landing:
         target = self.root / path
         if os.path.lexists(target):
             raise Taken(path)
-        self._make_parents(target)
+        self._make_parents(path)
         return self._incoming / path
 
     def _dress(self, staged: Path, file: OutputFile) -> None:
@@ -120,7 +120,7 @@ class Landing:
     def link(self, path: str, target: str) -> None:
         """Creates a symbolic link. Raises Taken, OSError."""
         place = self.root / path
-        self._make_parents(place)
+        self._make_parents(path)
         try:
             os.symlink(target, place)
         except FileExistsError:
@@ -135,13 +135,17 @@ class Landing:
             for directory, _, _ in os.walk(self.root):
                 _sync(Path(directory))
 
-    def _make_parents(self, target: Path) -> None:
-        """Creates the directories above a file. Raises Taken if one of them is a symbolic link."""
+    def _make_parents(self, path: str) -> None:
+        """Creates the directories above a file. Raises Taken if one of them is a symbolic link or another file."""
+        first, *others = path.split("/")
+        if first == _INCOMING:
+            # A link in there would be written through.
+            raise Taken(path)
         self.root.mkdir(parents=True, exist_ok=True)
         above = self.root
-        for part in target.parent.relative_to(self.root).parts:
+        for part in [first, *others][:-1]:
             above = above / part
-            if above.is_symlink():
+            if above.is_symlink() or (above.exists() and not above.is_dir()):
                 raise Taken(str(above.relative_to(self.root)))
             above.mkdir(exist_ok=True)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from flowlite.connect.base import Connection
 from flowlite.errors import ProviderError
+from flowlite.node.project_files.links import conflict, leads_out
 from flowlite.node.protocol.json_shapes import count
 
 _LIST_SECONDS = 120.0
+# Bytes of a list of as many files as are fetched from a node.
+_LONGEST_LIST = 16 << 20
 _LONGEST_PATH = 4000
 # A part of a path has 255 bytes at most, and a file has a longer name while it is fetched.
 _LONGEST_PART = 240
@@ -83,7 +85,9 @@ def ask(
     """
     which = {"patterns": list(patterns)} if path is None else {"path": path}
     asked = json.dumps({"home": home, **which}).encode()
-    done = connection.run([*program, "outputs"], input=asked, timeout=_LIST_SECONDS)
+    done = connection.run(
+        [*program, "outputs"], input=asked, timeout=_LIST_SECONDS, most=_LONGEST_LIST
+    )
     if done.code != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise ProviderError(f"its files cannot be listed: {' '.join(said) or done.code}")
@@ -140,13 +144,16 @@ def read(answer: bytes) -> OutputManifest:
             files.append(_file(path, *found[1:]))
         else:
             target = found[1]
-            if not isinstance(target, str) or not is_inside(_joined(path, target)):
+            if not isinstance(target, str) or leads_out(path, target):
                 raise ValueError("a link leads out of the working directory")
             links.append((path, target))
+    if wrong := conflict([*(file.path for file in files), *(path for path, _ in links)]):
+        raise ValueError(wrong)
+    single = head.get("single") is True
+    if single and (links or len(files) > 1 or any("/" in file.path for file in files)):
+        raise ValueError("more than one file stands for a file")
     place = str(head["place"])[:_LONGEST_PATH]
-    return OutputManifest(
-        root, tuple(files), tuple(links), place, left_out, head.get("single") is True
-    )
+    return OutputManifest(root, tuple(files), tuple(links), place, left_out, single)
 
 
 def is_inside(path: str) -> bool:
@@ -162,21 +169,6 @@ def _can_be_named(path: str) -> bool:
     except UnicodeEncodeError:
         return False
     return path.isprintable() and all(len(part) <= _LONGEST_PART for part in encoded.split(b"/"))
-
-
-def _joined(path: str, target: str) -> str:
-    """Returns the target of a link relative to the working directory; "" if it is that directory or outside it."""
-    if target.startswith("/"):
-        return ""
-    parts: list[str] = []
-    for part in (*PurePosixPath(path).parts[:-1], *target.split("/")):
-        if part == "..":
-            if not parts:
-                return ""
-            parts.pop()
-        elif part not in ("", "."):
-            parts.append(part)
-    return "/".join(parts)
 
 
 def _file(path: str, size: object, modified_ns: object, program: object) -> OutputFile:

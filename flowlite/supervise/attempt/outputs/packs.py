@@ -18,6 +18,8 @@ PACKED_BELOW = 1 << 20
 """Files of this size and more are fetched one by one, so that an interrupted fetch resumes within them."""
 _MOST_BYTES = 4 << 20
 _MOST_FILES = 1000
+# The contents, and a line for each.
+_LONGEST_ANSWER = _MOST_BYTES + _MOST_FILES * 100
 _SECONDS = 600.0
 
 
@@ -59,7 +61,10 @@ def fetch(
     asked = {"root": root, "read": [file.path for file in files]}
     try:
         done = connection.run(
-            [*program, "outputs"], input=json.dumps(asked).encode(), timeout=_SECONDS
+            [*program, "outputs"],
+            input=json.dumps(asked).encode(),
+            timeout=_SECONDS,
+            most=_LONGEST_ANSWER,
         )
     except TimeoutError as error:
         raise NodeUnreachable(str(error)) from error

@@ -1,0 +1,48 @@
+"""Files and symbolic links of a working directory, checked before they are copied: none may lead out of it."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def leads_out(path: str, target: str) -> bool:
+    """Whether a link could lead out of the directory that its path is relative to.
+
+    `..` counts only before the first name: behind one it starts wherever that name leads, and that can be another link.
+
+    Args:
+        path: The link's path. All of its parents are directories.
+        target: What the link contains.
+    """
+    if not target or target.startswith("/") or "\0" in target:
+        return True
+    depth, named = path.count("/"), False
+    for part in target.split("/"):
+        if part == "..":
+            depth -= 1
+            if named or depth < 0:
+                return True
+        elif part not in ("", "."):
+            named = True
+    return False
+
+
+def conflict(ends: Sequence[str], directories: Iterable[str] = ()) -> str:
+    """Returns what is wrong with a list of paths; "" if each can exist beside all others.
+
+    Args:
+        ends: The paths of files and links.
+        directories: The paths of empty directories.
+    """
+    known = set(ends)
+    if len(known) != len(ends):
+        return "it names a path twice"
+    for path in (*ends, *directories):
+        steps = path.split("/")
+        for count in range(1, len(steps)):
+            above = "/".join(steps[:count])
+            if above in known:
+                return f"{path!r} leads through {above!r}, which is no directory"
+    return ""

@@ -1,0 +1,144 @@
+"""A hostile node lists and sends what is copied here: nothing appears outside of the directory that was named."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowlite.cli.commands.cp import _place_here
+from flowlite.errors import FlowError
+from flowlite.node.outputs import listing
+from flowlite.node.project_files.links import leads_out
+from flowlite.node.project_files.manifest import ManifestError, ProjectManifest
+from flowlite.supervise.attempt.outputs import manifest
+from flowlite.supervise.attempt.outputs.landing import Landing, Taken
+from flowlite.supervise.attempt.outputs.manifest import OutputManifest
+
+# The second leads out when it is followed through the first, and not by its letters.
+THROUGH_ANOTHER = [["a/b/c/short", "../../../s"], ["way", "a/b/c/short/../../victim"]]
+
+
+def listed(*lines: Sequence[object], **more: object) -> OutputManifest:
+    """What a node says, read as the client reads it."""
+    head = {"left_out": {}, "place": "p", "root": "/w", "too_many": False, **more}
+    return manifest.read("\n".join(map(json.dumps, (head, *lines))).encode())
+
+
+def lay(root: Path, found: OutputManifest) -> None:
+    """Copies all of it, as the client does."""
+    landing = Landing(root)
+    for file in found.files:
+        with contextlib.suppress(Taken):
+            landing.take(file.path, file, lambda staged: _write(staged, b"x"))
+    landing.take_all([(file.path, file, b"x") for file in found.files])
+    for path, target in found.links:
+        with contextlib.suppress(Taken):
+            landing.link(path, target)
+
+
+def _write(staged: Path, content: bytes) -> None:
+    staged.parent.mkdir(parents=True, exist_ok=True)
+    staged.write_bytes(content)
+
+
+def test_a_link_that_leads_out_through_another_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a link leads out"):
+        listed(["s/f", 1, 1, False], *THROUGH_ANOTHER)
+    content = json.dumps({"files": [], "links": dict(THROUGH_ANOTHER), "directories": []})
+    with pytest.raises(ManifestError, match="leads out"):
+        ProjectManifest.from_json(content.encode())
+    for path, target in THROUGH_ANOTHER:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        os.symlink(target, tmp_path / path)
+    os.utime(tmp_path)
+    found = listing.outputs(str(tmp_path), str(tmp_path / "home"), ["**"])
+    assert [path for path, _ in found["links"]] == ["a/b/c/short"]
+
+
+_PARTS = st.sampled_from(["a", "b", "..", ".", "", ".incoming", "c"])
+_PATHS = st.lists(_PARTS, min_size=1, max_size=6).map("/".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(_PATHS, max_size=4),
+    st.lists(st.tuples(_PATHS, _PATHS), max_size=4),
+)
+def test_whatever_a_node_lists_twice_nothing_appears_outside(
+    tmp_path_factory: pytest.TempPathFactory, files: list[str], links: list[tuple[str, str]]
+) -> None:
+    above = tmp_path_factory.mktemp("above")
+    root = above / "x" / "here"
+    lines = [*([path, 1, 1, False] for path in files), *(list(each) for each in links)]
+    try:
+        found = listed(*lines)
+    except ValueError:
+        return
+    # A second round finds what the first one has left, links among it.
+    lay(root, found)
+    lay(root, found)
+    assert [path.name for path in above.iterdir()] in ([], ["x"])
+    assert all(path == root for path in (above / "x").glob("*"))
+    for path in root.rglob("*"):
+        assert os.path.realpath(path).startswith(f"{os.path.realpath(root)}"), path
+
+
+@given(_PATHS, _PATHS)
+def test_a_link_that_stays_inside_does_so_by_its_letters_too(path: str, target: str) -> None:
+    if manifest.is_inside(path) and not leads_out(path, target):
+        whole = os.path.normpath(os.path.join("/root/of", os.path.dirname(path), target))
+        assert f"{whole}/".startswith("/root/of/")
+
+
+def test_names_of_files_that_are_still_coming_are_not_taken_from_a_node(tmp_path: Path) -> None:
+    landing = Landing(tmp_path / "here")
+    with pytest.raises(Taken):
+        landing.link(".incoming/f", "../g")
+    with pytest.raises(Taken):
+        landing.link(".incoming", "g")
+    found = listed([".incoming/f", 1, 1, False])
+    with pytest.raises(Taken):
+        landing.take(".incoming/f", found.files[0], lambda staged: _write(staged, b"x"))
+    assert landing.take_all([(".incoming/f", found.files[0], b"x")]) == [".incoming/f"]
+
+
+def test_a_file_where_a_directory_should_be_is_named(tmp_path: Path) -> None:
+    for others in (["a/b", 1, 1, False], ["a", 2, 1, False], ["a", "c"]):
+        with pytest.raises(ValueError, match=r"leads through|twice"):
+            listed(["a", 1, 1, False], others)
+    (tmp_path / "a").touch()
+    found = listed(["a/b", 1, 1, False])
+    with pytest.raises(Taken):
+        Landing(tmp_path).take("a/b", found.files[0], lambda staged: _write(staged, b"x"))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [["a", 1, 1, False], [".bashrc", 1, 1, False]],
+        [[".ssh/authorized_keys", 1, 1, False]],
+        [["a", 1, 1, False], ["b", "a"]],
+    ],
+)
+def test_one_file_was_asked_for_and_others_come(lines: list[list[object]]) -> None:
+    with pytest.raises(ValueError, match="more than one file"):
+        listed(*lines, single=True)
+
+
+def test_copies_have_the_names_that_were_asked_for(tmp_path: Path) -> None:
+    """`flow cp TASK:model.pt ~` writes ~/model.pt and nothing else, whatever the node calls it."""
+    assert _place_here("runs/m.pt", tmp_path, single=True) == (tmp_path, "m.pt")
+    assert _place_here("runs/m.pt", tmp_path / "n", single=True) == (tmp_path, "n")
+    assert _place_here("runs", tmp_path, single=False) == (tmp_path / "runs", "")
+    assert _place_here("/x/runs/", tmp_path, single=False) == (tmp_path / "runs", "")
+    for path in (".", "..", "~", "a/..", "/", "../.."):
+        assert _place_here(path, tmp_path, single=False) == (tmp_path, ""), path
+        with pytest.raises(FlowError, match="only be a directory"):
+            _place_here(path, tmp_path, single=True)
