@@ -37,6 +37,8 @@ _TRAVELS = re.compile(
     r"|INDEX_\w+_(?:USERNAME|PASSWORD)|PRERELEASE|RESOLUTION|EXCLUDE_NEWER|TORCH_BACKEND|HTTP_TIMEOUT|HTTP_RETRIES"
     r"|PYTHON_INSTALL_MIRROR|PYTHON_DOWNLOADS_JSON_URL)"
 )
+# The oldest minor version of Python that flowlite runs on.
+_OLDEST = (3, 11)
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 
 
@@ -58,9 +60,12 @@ def order(config: TaskConfig) -> dict[str, Any] | None:
     requirements = requirements_text(config.dependencies)
     wanted = config.python or here
     if config.command is None and minor_of(wanted) != here:
+        # flowlite itself cannot be installed in an older Python.
+        too_old = tuple(map(int, minor_of(wanted).split("."))) < _OLDEST
+        ways = "Leave" if too_old else f"Submit from a Python {minor_of(wanted)}, leave"
         raise ConfigError(
             f"python: {wanted} was asked for, and functions travel only to the Python they come from, {here} "
-            f"({sys.executable}). Submit from a Python {minor_of(wanted)}, leave the option out, or run a command"
+            f"({sys.executable}). {ways} the option out, or run a command"
         )
     if config.command is not None and config.python is None and requirements is None:
         return None

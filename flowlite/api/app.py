@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ca
 
 from flowlite.api import remote
 from flowlite.api.remote_method import RemoteMethod
+from flowlite.api.sweep import Results
 from flowlite.api.user_signature import takes_the_users_arguments
 from flowlite.api.world_of_one import world_of_one
 from flowlite.errors import SpecError
@@ -258,7 +259,7 @@ class Function(Generic[P, R]):
         """
         values = iterable if isinstance(iterable, list | tuple) else None
         calls = ((value,) for value in iterable) if values is None else [(v,) for v in values]
-        return self._sweep(calls, max_concurrent, return_exceptions)
+        return self._sweep("map", calls, max_concurrent, return_exceptions)
 
     @overload
     def starmap(
@@ -295,7 +296,9 @@ class Function(Generic[P, R]):
         """
         calls = (_arguments_of(call) for call in iterable)
         whole = isinstance(iterable, list | tuple)
-        return self._sweep(list(calls) if whole else calls, max_concurrent, return_exceptions)
+        return self._sweep(
+            "starmap", list(calls) if whole else calls, max_concurrent, return_exceptions
+        )
 
     # Options and configuration
 
@@ -340,7 +343,11 @@ class Function(Generic[P, R]):
         return f"{prefix}{own}"[:63]
 
     def _sweep(
-        self, calls: Iterable[Sequence[Any]], max_concurrent: int, return_exceptions: bool
+        self,
+        method: str,
+        calls: Iterable[Sequence[Any]],
+        max_concurrent: int,
+        return_exceptions: bool,
     ) -> Iterator[Any]:
         refuse_on_a_node()
         if type(max_concurrent) is not int or max_concurrent < 1:
@@ -351,7 +358,8 @@ class Function(Generic[P, R]):
         configs: Iterable[TaskConfig] = (build(*call) for call in calls)
         if isinstance(calls, list | tuple):
             configs = list(configs)
-        return remote.call_many(self._config(), configs, max_concurrent, return_exceptions)
+        results = remote.call_many(self._config(), configs, max_concurrent, return_exceptions)
+        return Results(results, f"{self.__name__}.{method}(…)")
 
     # Pickling and repr
 

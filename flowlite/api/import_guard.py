@@ -41,15 +41,16 @@ def refuse(what: str) -> None:
     """
     if not _importing:
         return
+    file, line = users_place()
     raise StartedByImport(
-        f"{_users_line()} {what} at the top level of the file, and so whenever the file is imported; put it "
+        f"{file}:{line} {what} at the top level of the file, and so whenever the file is imported; put it "
         "under: if __name__ == '__main__':"
     )
 
 
-def _users_line() -> str:
+def users_place() -> tuple[str, int]:
     """File and line of the innermost caller outside of flowlite."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return frame.f_code.co_filename, frame.f_lineno

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowlite.api.sweep import in_order, together
@@ -65,7 +65,7 @@ async def call_async(config: TaskConfig) -> Any:
 
 def call_many(
     common: TaskConfig, configs: Iterable[TaskConfig], max_concurrent: int, return_exceptions: bool
-) -> Iterator[Any]:
+) -> Generator[Any, None, None]:
     """Runs one task per configuration and yields the results in order. `common` has the options that they share."""
     from flowlite.display.waiting import sweep_in_program
 

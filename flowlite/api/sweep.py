@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import secrets
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypedDict, TypeVar
 
+from flowlite.api import import_guard
 from flowlite.errors import FlowError, TaskTimeout
 
 R_co = TypeVar("R_co", covariant=True)
@@ -15,6 +17,38 @@ R_co = TypeVar("R_co", covariant=True)
 POLL_SECONDS = 0.02
 MOST_TOGETHER = 100
 """The most tasks of a sweep that are launched together. Each has its own supervisor process, even while it waits."""
+
+
+class Results(Iterator[Any]):
+    """The results of a sweep. Warns if nobody ever asks for one, since no task is started then."""
+
+    def __init__(self, results: Generator[Any, None, None], what: str) -> None:
+        """
+        Args:
+            results: What starts the tasks and yields their results.
+            what: The call, such as "train.map(…)", for the warning.
+        """
+        self._results = results
+        self._what = what
+        self._begun = False
+        self._made_at = import_guard.users_place()
+
+    def __next__(self) -> Any:
+        self._begun = True
+        return next(self._results)
+
+    def close(self) -> None:
+        """Cancels the tasks that still run."""
+        self._begun = True
+        self._results.close()
+
+    def __del__(self) -> None:
+        if not self._begun:
+            text = (
+                f"{self._what} was never iterated, so no task was started; "
+                f"write list({self._what}), or loop over it"
+            )
+            warnings.warn_explicit(text, RuntimeWarning, *self._made_at)
 
 
 class Element(TypedDict):

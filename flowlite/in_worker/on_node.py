@@ -15,6 +15,7 @@ CARRIED = (
     "__init__",
     "api.__init__",
     "api.app",
+    "api.import_guard",
     "api.remote",
     "api.remote_method",
     "api.sweep",

@@ -7,13 +7,14 @@ import inspect
 import subprocess
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from flowlite import Flow, FlowApp, TaskConfig, TaskTimeout, as_completed
+from flowlite.api import async_wait
 from flowlite.api.task import Task
 from tests.display.programs import environment, ran, unlabelled
 from tests.helpers import eventually
@@ -213,6 +214,52 @@ def test_cancelling_a_remote_call_while_it_is_submitted_cancels_its_task(tmp_pat
     # The program has ended its loop, and with it waited for the thread that submits.
     for task in Flow().list_tasks():
         assert task.wait(60, show_logs=False).status == "cancelled"
+
+
+async def _as_completed(task: Task[Any]) -> None:
+    async for _ in as_completed([task]):
+        pass
+
+
+async def _logs(task: Task[Any]) -> None:
+    async for _ in task.logs(follow=True):
+        pass
+
+
+async def _await(task: Task[Any]) -> None:
+    await task
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        _await,
+        lambda task: task.wait_async(),
+        lambda task: asyncio.gather(task, task),
+        _as_completed,
+        _logs,
+    ],
+    ids=["await", "wait_async", "gather", "as_completed", "logs"],
+)
+def test_cancelling_any_await_ends_the_waiting_alone(
+    tmp_path: Path, wait: Callable[[Task[Any]], Any]
+) -> None:
+    go = tmp_path / "go"
+    task = until(go)
+
+    async def give_up() -> None:
+        waiting = asyncio.ensure_future(wait(task))
+        await asyncio.sleep(0.1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    # The loop joins the threads it has lent, so a thread that waited for the task would hold it here.
+    run(give_up())
+    assert not async_wait._watcher._watched
+    assert not task.record.final
+    go.touch()
+    assert task.wait(60, show_logs=False).status == "completed"
 
 
 def test_a_wrong_call_is_told_with_the_signature() -> None:

@@ -284,3 +284,12 @@ def test_a_coroutine_function_is_sent_as_it_is(flow: FakeFlow) -> None:
     config = later.build_task_config(3)
     assert config.call is not None
     assert config.call.args == (3,)
+
+
+@pytest.mark.parametrize("call", ["double.map([1, 2])", "double.starmap([(1, 2)])"])
+def test_results_that_nobody_asks_for_are_warned_of(flow: FakeFlow, call: str) -> None:
+    method = call.split(".")[1].partition("(")[0]
+    with pytest.warns(RuntimeWarning, match=rf"write list\(double\.{method}\(…\)\)") as told:
+        eval(call)
+    assert told[0].filename == "<string>"
+    assert flow.tasks == []

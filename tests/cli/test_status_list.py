@@ -117,6 +117,20 @@ def test_watching_one_task_ends_with_it(flow_home: Path) -> None:
     assert "another" not in said
 
 
+def test_watching_one_task_shows_its_events_and_its_output(flow_home: Path) -> None:
+    made = HandMade("digits")
+    made.write(0, b"".join(b"step %d\n" % n for n in range(100)))
+    made.store.add_event(made.id, "worker", "rank 1 is slow", {})
+    watching = OnTerminal("status", "digits", "-w")
+    watching.read_until(lambda said: "step 99" in said and "rank 1 is slow" in said)
+    made.end("failed", REASON)
+    code, said = watching.end()
+    assert code == 0
+    assert "step 10\r" not in said
+    # The last picture has the whole reason.
+    assert REASON.split()[-1] in said.rpartition("failed")[2]
+
+
 def test_watching_needs_a_terminal(flow: Flow) -> None:
     ran = flow("status", "--watch")
     assert (ran.code, ran.out) == (2, "")

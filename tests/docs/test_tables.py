@@ -74,6 +74,23 @@ def test_every_threat_has_a_test_that_exists() -> None:
     assert not missing, "\n".join(missing)
 
 
+# Variables between processes of flowlite, which no user sets or reads.
+INTERNAL = {"FLOW_CONTAINER", "FLOW_GANG", "FLOW_LEASE", "FLOW_WARM_PADDING"}
+
+
+def test_every_variable_has_its_place() -> None:
+    """What the code names is in the settings reference, in the table of a worker's variables, or internal."""
+    root = DOCS.parent
+    files = [*root.glob("flowlite/**/*.py"), *root.glob("provider_adapters/**/*.py")]
+    used: set[str] = set()
+    for file in files:
+        if "testing" not in file.parts:
+            used |= set(re.findall(r"\bFLOW_[A-Z][A-Z_]+[A-Z]\b", file.read_text()))
+    known = set(re.findall(r"\bFLOW_[A-Z_]+\b", (DOCS / "reference" / "settings.md").read_text()))
+    known |= {row.name for row in environment.TABLE}
+    assert used - known - INTERNAL == set()
+
+
 def setting_rows() -> list[str]:
     """The table of all settings."""
     return [

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -168,16 +168,34 @@ def test_without_the_library_it_is_refused_before_anything_is_submitted(
 MESSAGE = Message("completed", "a title", "a text", {"id": "t1"})
 
 
-def test_apprise_sends_where_it_is_installed(hook: Hook, tmp_path: Path) -> None:
-    target = hook.url.replace("http://", "json://")
-    if importlib.util.find_spec("apprise") is None:
-        with pytest.raises(NotSent, match="the library apprise is not installed here"):
-            send(target, MESSAGE, tmp_path)
-        return
-    send(target, MESSAGE, tmp_path)
-    assert hook.got[0]["message"] == "a text"
+def test_apprise_sends(hook: Hook, tmp_path: Path) -> None:
+    """The real library, to a webhook of this machine."""
+    pytest.importorskip("apprise")
+    send(hook.url.replace("http://", "json://"), MESSAGE, tmp_path)
+    assert (hook.got[0]["title"], hook.got[0]["message"]) == ("a title", "a text")
     with pytest.raises(NotSent, match="does not know"):
         send("nonsense://x", MESSAGE, tmp_path)
+    hook.status = 500
+    with pytest.raises(NotSent, match="could not send"):
+        send(hook.url.replace("http://", "json://"), MESSAGE, tmp_path)
+
+
+def test_apprise_that_is_not_installed_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    with pytest.raises(NotSent, match="the library apprise is not installed here"):
+        send("json://127.0.0.1:1", MESSAGE, tmp_path)
+
+
+def test_the_end_of_a_task_is_told_by_apprise(flow_home: Path, hook: Hook) -> None:
+    pytest.importorskip("apprise")
+    target = hook.url.replace("http://", "json://")
+    task = Flow().run(TaskConfig(name="digits", command=["sh", "-c", "exit 3"], notify=target))
+    task.wait(60, show_logs=False)
+    eventually(lambda: hook.got, timeout=60)
+    assert "digits" in hook.got[0]["title"]
+    assert "failed" in hook.got[0]["title"] + hook.got[0]["message"]
 
 
 HOSTILE = "it broke\0 \x1b]0;TITLE\x07\x1b[2J \u202e " + "x" * 1000

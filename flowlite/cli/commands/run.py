@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -343,6 +344,7 @@ def config_of(
     if target == "--":
         if not rest:
             raise ConfigError("nothing to run: `--` is followed by no command")
+        _refuse_a_whole_line(context, rest)
         return TaskConfig(command=tuple(rest), **options)
     if "--" in rest:
         raise ConfigError(f"give either {target} or a command after `--`, not both")
@@ -360,6 +362,17 @@ def config_of(
             f"{_as_command(context, ['python', target, *rest])}"
         )
     return _function_config(context, target, rest, options)
+
+
+def _refuse_a_whole_line(context: typer.Context, command: Sequence[str]) -> None:
+    """Raises ConfigError if the only word of a command is a line for a shell."""
+    word = command[0]
+    if len(command) > 1 or len(word.split()) < 2 or shutil.which(word) is not None:
+        return
+    raise ConfigError(
+        f"{word!r} is one word, and no program has that name; for a shell: "
+        f"{_as_command(context, ['sh', '-c', word])}"
+    )
 
 
 def _as_command(context: typer.Context, command: Sequence[str]) -> str:

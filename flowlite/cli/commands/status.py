@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flowlite import terminal
 from flowlite.cli import output
 from flowlite.cli.completion import complete_state, complete_task
 from flowlite.errors import ConfigError
@@ -32,6 +33,8 @@ EVENTS_SHOWN = 20
 UNFINISHED, FINISHED = "unfinished", "finished"
 _NAMES = ("name", "id", "status", "nodes", "gpu", "created", "run time", "cost", "reason")
 _WATCH_EVERY = 1.0
+# The last events of a task that `--watch` shows above the last lines of its output.
+_EVENTS_WATCHED = 5
 
 
 def register(application: typer.Typer, command: str) -> None:
@@ -64,7 +67,11 @@ def status(
     ] = None,
     watch: Annotated[
         bool,
-        typer.Option("--watch", "-w", help="Update the list until Ctrl-C."),
+        typer.Option(
+            "--watch",
+            "-w",
+            help="Update the list, or TASK with its last output, until Ctrl-C.",
+        ),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -284,7 +291,8 @@ def _watch(flow: Flow, wanted: Wanted) -> None:
             listing = Listing.of(flow.list_tasks(), wanted)
             # A task reads its record anew each time: what has ended before the picture is drawn has ended in it, too.
             over = wanted.only and all(one.record.final for one in listing.tasks)
-            live.update(_picture(listing, console.width, console.height), refresh=True)
+            draw = _picture_of_one if wanted.only and listing.tasks else _picture
+            live.update(draw(listing, console.width, console.height), refresh=True)
             if over:
                 return
             time.sleep(_WATCH_EVERY)
@@ -307,6 +315,27 @@ def _picture(listing: Listing, width: int, height: int) -> Any:
         return Group(output.cell("no task fits" if listing.others else "no tasks yet"), *below)
     drawn, _ = _fitted(tasks, width)
     return Group(drawn, *below)
+
+
+def _picture_of_one(listing: Listing, width: int, height: int) -> Any:
+    """The screen of `--watch TASK`: its line, its whole reason, its last events and the last lines of its output."""
+    from rich.console import Group
+
+    (task,) = listing.tasks
+    drawn, _ = _fitted([task], width)
+    reason = terminal.in_one_line(task.record.reason)
+    told = [output.cell(reason)] if reason else []
+    events = [
+        output.cell(f"{time.strftime('%H:%M:%S', time.localtime(event.at))}  {event.text}")
+        for event in _told_once(task.events())[-_EVENTS_WATCHED:]
+    ]
+    # Two rows for the task, an empty one, and those that a long reason takes.
+    room = height - 4 - len(events) - (len(reason) // max(1, width) + 1 if reason else 0)
+    lines = [output.cell(str(line)) for line in task.logs(tail=max(0, room))] if room > 0 else []
+    for row in (*events, *lines):
+        row.truncate(width, overflow="ellipsis")
+    parts = [output.cell(""), *lines] if lines else []
+    return Group(drawn, *told, *events, *parts)
 
 
 # One task
@@ -454,18 +483,23 @@ def _show_settings(record: TaskRecord) -> None:
 
 
 def _show_events(events: list[Event]) -> None:
-    # The failure that stops the gang is recorded twice: when it happens, and as the reason of the next state.
-    shown = [
-        e for before, e in pairwise([None, *events]) if e and (not before or e.text != before.text)
-    ]
     rows = [
         (
             time.strftime("%H:%M:%S", time.localtime(event.at)),
             event.text or event.kind,
         )
-        for event in shown[-EVENTS_SHOWN:]
+        for event in _told_once(events)[-EVENTS_SHOWN:]
     ]
     output.table(("time", "what"), rows)
+
+
+def _told_once(events: Sequence[Event]) -> list[Event]:
+    """The events without repeated texts.
+
+    The failure that stops the gang is recorded twice: when it happens, and as the reason of the next state.
+    """
+    pairs = pairwise([None, *events])
+    return [e for before, e in pairs if e and (not before or e.text != before.text)]
 
 
 def _run_time(record: TaskRecord) -> float | None:

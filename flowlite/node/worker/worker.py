@@ -65,7 +65,7 @@ def main(order: Mapping[str, Any], parent: int, *, forked: bool) -> NoReturn:
                 os.chdir(order["workdir"])
         except OSError as error:
             _cannot_start(
-                order, error, f"the working directory {order['workdir']}: {error.strerror}"
+                order, error, f"in the working directory {order['workdir']}: {error.strerror}"
             )
         if "gang" in order:
             order = _begin(order)
