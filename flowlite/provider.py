@@ -120,6 +120,11 @@ class Plan(_Json):
         return self.highest_price + self.extras_per_hour
 
     @property
+    def is_paid(self) -> bool:
+        """Whether the instances cost anything. Those of a capacity block do for their disks, at a price of zero."""
+        return self.highest_rate > 0
+
+    @property
     def paid_seconds(self) -> float | None:
         """Seconds for which `max_cost` pays the whole gang; None if it sets no limit."""
         rate = self.highest_rate * self.num_instances
@@ -136,7 +141,7 @@ class Plan(_Json):
     @property
     def worst_case_cost(self) -> float | None:
         """US dollars if the gang runs until its cap; None without a cap on a priced plan."""
-        if self.price_per_hour == 0:
+        if not self.is_paid:
             return 0.0
         bounds = [self.max_cost] if self.max_cost is not None else []
         if (seconds := self.longest_charge_seconds) is not None:

@@ -28,6 +28,7 @@ class HandMade:
         config: Mapping[str, Any] | None = None,
         call: Mapping[str, Any] | None = None,
         created_at: float | None = None,
+        planned: Mapping[str, Any] | None = None,
     ) -> None:
         self.session: Session = open_session()
         # A connection of its own, as a supervisor has: readers notice the writes of other connections only.
@@ -42,6 +43,7 @@ class HandMade:
             "num_instances": nodes,
             "processes_per_node": per_node,
             "price_per_hour": price,
+            **(planned or {}),
         }
         self.store.create_task(
             TaskRecord(

@@ -141,14 +141,14 @@ class Flow:
                 f"the project's files are those of task {inputs_of.id}, as it was submitted; --now sends them as they "
                 "are now"
             )
-        if plan.price_per_hour and show_plan is not None:
+        if plan.is_paid and show_plan is not None:
             show_plan(plan)
-        elif plan.price_per_hour:
+        elif plan.is_paid:
             self._note(price_text.sentence(plan))
         for note in (*plan.notes, *bucket_credentials.notes(storage)):
             self._note(note)
         session = self._session
-        if plan.price_per_hour:
+        if plan.is_paid:
             background_gc.remember_paid(session.home, plan.provider)
         inputs = None if inputs_of is None else session.paths(inputs_of.id)
         made: list[Task[Any]] = []

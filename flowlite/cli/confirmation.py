@@ -57,5 +57,5 @@ def asks_before(plan: Plan, yes: bool) -> bool:
     from flowlite.settings.settings import load_settings
     from flowlite.supervise.cleanup import background_gc
 
-    paid = plan.price_per_hour > 0 and plan.provider not in background_gc.FREE
+    paid = plan.is_paid and plan.provider not in background_gc.FREE
     return paid and not yes and can_ask() and bool(load_settings()["confirm"])

@@ -194,7 +194,7 @@ class Provisioner:
         Raises:
             ProviderError: The call should be repeated.
         """
-        if not self._asked.plan.price_per_hour:
+        if not self._asked.plan.is_paid:
             return False
         listed = {each.id: each for each in await self._threads.run(self.listed)}
         doomed = {n for n, each in listed.items() if n in roster and each.state == _ENDING}
@@ -207,7 +207,7 @@ class Provisioner:
 
     async def end_unusable(self, roster: Collection[str]) -> None:
         """Ends charged instances that the next attempt cannot use, before the delay until it begins."""
-        if self._asked.plan.price_per_hour:
+        if self._asked.plan.is_paid:
             await self._end_unusable(roster)
 
     async def look(self) -> None:
@@ -395,7 +395,7 @@ class Provisioner:
                     raise LaunchRefused(f"{self._provider.name}: launch failed: {error}") from error
                 pause = 2.0**tries
             if not given_up():
-                if self._asked.plan.price_per_hour and clock.monotonic() >= look_at:
+                if self._asked.plan.is_paid and clock.monotonic() >= look_at:
                     look_at = clock.monotonic() + _LOOK_EVERY
                     with suppress(ProviderError, OSError):
                         await self.look()

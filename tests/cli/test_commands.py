@@ -261,6 +261,19 @@ def test_cost_adds_up(flow: Flow) -> None:
     assert "free" in flow("cost", "free").out
 
 
+def test_a_worst_case_that_is_no_bound_is_marked(flow: Flow) -> None:
+    when = "if this machine is lost for good"
+    HandMade("bound", price=3.0, planned={"max_cost": 9.0})
+    made = HandMade("bid", price=3.0, planned={"max_cost": 5.0, "may_exceed": when})
+    ran = flow("cost", "bid")
+    assert re.search(r"bid .* \$5\.00 or more$", ran.out, re.MULTILINE)
+    assert f"or more: {when}\n" in ran.out
+    assert flow("cost", "bid", "--json").json["tasks"][0]["may_exceed"] == when
+    assert "or more" not in flow("cost", "bound").out
+    made.end()
+    assert "or more" not in flow("cost", "bid").out
+
+
 # flow volumes, config, providers, offers, gc
 
 

@@ -121,10 +121,12 @@ def test_a_machine_that_was_replaced_is_on_the_bill(aws: Client) -> None:
 def test_a_block_costs_its_disks_only(aws: Client) -> None:
     name = aws.box.aws.reserve(TYPE, "us-east-1d", 2, block=True)
     aws.settings(f'capacity_block = "{name}"')
-    payer = Payer(aws)
+    payer = Payer(aws, max_run_time_hours=0.01)
     payer.end(payer.launch())
     assert payer.plan.price_per_hour == 0.0
     assert payer.cost() == pytest.approx(payer.bill(), abs=1e-4)
+    assert payer.plan.is_paid
+    assert 0.0 < payer.bill() <= (payer.plan.worst_case_cost or 0.0)
 
 
 def test_what_ended_unseen_and_is_forgotten_is_a_bound_that_holds(aws: Client) -> None:

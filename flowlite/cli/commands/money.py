@@ -228,11 +228,23 @@ def _show_tasks(rows: Sequence[dict[str, Any]]) -> None:
                 row["status"],
                 _at_most(row["estimated_cost"], row["upper_bound"]),
                 output.money(row["cost_per_hour_now"]),
-                output.money(row["worst_case_cost"]),
+                _worst_case(row),
             )
             for row in rows
         ],
     )
+    for when in sorted({row["may_exceed"] for row in rows if _is_exceedable(row)}):
+        output.say(f"or more: {when}")
+
+
+def _worst_case(row: dict[str, Any]) -> str:
+    amount = output.money(row["worst_case_cost"])
+    return f"{amount} or more" if _is_exceedable(row) else amount
+
+
+def _is_exceedable(row: dict[str, Any]) -> bool:
+    """Whether the task has a cap, and may cost more all the same."""
+    return bool(row["may_exceed"]) and row["worst_case_cost"] is not None
 
 
 def _at_most(amount: float, is_bound: bool) -> str:
@@ -279,6 +291,7 @@ def _cost_of(task: Any) -> dict[str, Any]:
     from flowlite.provider import Plan
 
     record = task.record
+    plan = Plan.from_json(record.plan)
     return {
         "id": record.id,
         "name": record.name,
@@ -286,5 +299,7 @@ def _cost_of(task: Any) -> dict[str, Any]:
         "estimated_cost": round(task.estimated_cost, 6),
         "upper_bound": task.cost_is_upper_bound,
         "cost_per_hour_now": round(task.cost_per_hour, 6),
-        "worst_case_cost": Plan.from_json(record.plan).worst_case_cost,
+        "worst_case_cost": plan.worst_case_cost,
+        # A task is final when the provider lists none of its machines any more.
+        "may_exceed": "" if record.final else plan.may_exceed,
     }

@@ -60,9 +60,13 @@ class Ladder:
         """The most that all runs can cost, in US dollars; None without a limit."""
         costs = [plan.worst_case_cost for plan in self.plans]
         whole = None if None in costs else sum(c or 0.0 for c in costs) * self.repeat
-        if self.max_cost is not None and any(plan.price_per_hour for plan in self.plans):
+        if self.max_cost is not None and any(plan.is_paid for plan in self.plans):
             return self.max_cost if whole is None else min(whole, self.max_cost)
         return whole
+
+    def may_exceed(self) -> str:
+        """When the runs can cost more than `worst_case`, in words; "" if it is a strict bound."""
+        return next((plan.may_exceed for plan in self.plans if plan.may_exceed), "")
 
     def left(self) -> float | None:
         """The part of `--max-cost` that is not spent yet; None without the option."""
@@ -225,12 +229,13 @@ def _show_plan(ladder: Ladder) -> None:
     times = f", {ladder.repeat} times each" if ladder.repeat > 1 else ""
     one_by_one = ", one after the other" if tasks > 1 else ""
     output.tell(f"{ladder.label} on {sizes} nodes{times}: {tasks} tasks{one_by_one}")
-    if any(plan.price_per_hour for plan in ladder.plans):
+    if any(plan.is_paid for plan in ladder.plans):
         for plan in ladder.plans:
             output.tell(f"  {price_text.sentence(plan)}")
         worst = ladder.worst_case()
         total = price_text.NO_LIMIT if worst is None else price_text.dollars(worst)
-        output.tell(f"cost at most {total}, for all runs together")
+        more = f"; more {ladder.may_exceed()}" if ladder.may_exceed() and worst is not None else ""
+        output.tell(f"cost at most {total}, for all runs together{more}")
     try:
         picture.check()
     except picture.NoMatplotlib as error:
@@ -242,7 +247,12 @@ def _plan_json(ladder: Ladder) -> dict[str, Any]:
         {"nodes": p.num_instances, "plan": p.to_json(), "worst_case_cost": p.worst_case_cost}
         for p in ladder.plans
     ]
-    return {**ladder.about(), "worst_case_cost": ladder.worst_case(), "rungs": rungs}
+    return {
+        **ladder.about(),
+        "worst_case_cost": ladder.worst_case(),
+        "may_exceed": ladder.may_exceed(),
+        "rungs": rungs,
+    }
 
 
 def _label(config: TaskConfig) -> str:
@@ -292,7 +302,7 @@ def _run(flow: Flow, ladder: Ladder, config: TaskConfig, plan: Plan) -> Run:
 
     nodes, workers = plan.num_instances, plan.num_instances * plan.processes_per_node
     left = ladder.left()
-    if left is not None and plan.price_per_hour:
+    if left is not None and plan.is_paid:
         if left <= 0:
             return Run(nodes, workers, reason=f"not run: max_cost of ${ladder.max_cost:g} is spent")
         config = config.replace(

@@ -456,10 +456,10 @@ def _show_facts(task: Task[Any]) -> None:
             "started": output.clock(record.started_at) if record.started_at else None,
             "finished": output.clock(record.finished_at) if record.finished_at else None,
             "run time": output.duration(_run_time(record)) if record.started_at else None,
-            "price": price_text.price(asked) if asked.price_per_hour else None,
+            "price": price_text.price(asked) if asked.is_paid else None,
             "cost": cost,
             "at most": price_text.worst_case(asked)
-            if asked.price_per_hour and not record.final
+            if asked.is_paid and not record.final
             else None,
             "caps": ", ".join(filter(None, caps)) or None,
             "notes": "; ".join(plan.get("notes") or ()) or None,

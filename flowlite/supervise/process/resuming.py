@@ -60,7 +60,7 @@ def sentence(record: TaskRecord) -> str:
     from flowlite.supervise.money import price_text
 
     plan = Plan.from_json(record.plan)
-    price = f" ({price_text.sentence(plan)})" if plan.price_per_hour else ""
+    price = f" ({price_text.sentence(plan)})" if plan.is_paid else ""
     return (
         f"{record.name} ({record.id}) {_text(record)}: `flow resume {record.id}` goes on with it and launches "
         f"machines{price}, `flow cancel {record.id}` ends it"

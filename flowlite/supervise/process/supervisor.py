@@ -269,7 +269,7 @@ class Supervisor:
         )
         for told in dict.fromkeys(each.note for each in gathered.launched if each.note):
             self._journal.note("warning", told)
-        if self._asked.plan.price_per_hour:
+        if self._asked.plan.is_paid:
             self._journal.note("price", price_text.sentence(self._asked.plan))
 
     async def _launch_again(self, refused: LaunchRefused) -> None:
@@ -454,7 +454,7 @@ class Supervisor:
 
         They must be healthy, and a task that is charged must not have been cancelled.
         """
-        paid = self._asked.plan.price_per_hour > 0
+        paid = self._asked.plan.is_paid
         sound = end.outcome in _SOUND and not end.replace and not end.lacking
         return sound and not (self._cancelled.is_set() and paid)
 
@@ -524,7 +524,7 @@ class Supervisor:
         slack = self._asked.time_to_stop + _DEADLINE_SLACK
         if self._record.started_at is not None and left is not None and left < -slack:
             attempt.stop("deadline", self._limits.time_is_over(self._record))
-        if self._asked.plan.price_per_hour:
+        if self._asked.plan.is_paid:
             self._spent = self._limits.spent(instances)
             if self._spent:
                 attempt.stop("deadline", self._spent)
