@@ -81,6 +81,8 @@ class Plan(_Json):
         reserved_seconds: Time before `max_cost` is used up that is reserved for stopping and giving nodes back.
         warm_seconds: How long the nodes are kept, and charged, after the run for the next task.
         may_exceed: When the cost may exceed the caps, in words; "" if they are strict bounds.
+        not_included: What the provider charges besides, in words, which is in no figure of the task and under no cap:
+            volumes, which are charged by the month until they are deleted, and traffic.
         notes: Sentences the user should read before launch (an option without effect here, a rehearsal on CPU).
         options: The adapter's own values, JSON only.
         settings: The provider's settings that the plan was made with (`ProviderSettings` as JSON). Every process that
@@ -105,6 +107,7 @@ class Plan(_Json):
     reserved_seconds: float = 0.0
     warm_seconds: float = 0.0
     may_exceed: str = ""
+    not_included: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
@@ -261,6 +264,8 @@ class VolumeInfo(_Json):
     Attributes:
         used_by: Tasks or instances that have it mounted.
         price_per_month: US dollars for its present size; None if nothing is charged or known.
+        created_at: Unix time from which it is charged; 0 if unknown.
+        by_use: Whether it is charged by what is stored on it at the time, so that its past cost is not known.
     """
 
     name: str
@@ -272,6 +277,8 @@ class VolumeInfo(_Json):
     region: str = ""
     used_by: tuple[str, ...] = ()
     price_per_month: float | None = None
+    created_at: float = 0.0
+    by_use: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -511,7 +518,7 @@ class Provider(ABC):
         return []
 
     def not_looked_at(self) -> list[str]:
-        """Returns what `list_instances`, `others` and `sweep` left out, such as an inaccessible region; a line each."""
+        """Returns what listings and `sweep` left out, such as an inaccessible region; a line each."""
         return []
 
     def configured(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
@@ -354,7 +354,13 @@ class Volumes:
 
     def list(self) -> list[VolumeInfo]:
         """All volumes, by name."""
-        return sorted(self._flow._chosen().list_volumes(), key=lambda volume: volume.name)
+        return [*self.look()[0]]
+
+    def look(self) -> tuple[Sequence[VolumeInfo], Sequence[str]]:
+        """All volumes, by name, and what could not be looked at, such as a region that is denied; a line each."""
+        provider = self._flow._chosen()
+        found = sorted(provider.list_volumes(), key=lambda volume: volume.name)
+        return found, provider.not_looked_at()
 
     def delete(self, name: str) -> None:
         """Deletes a volume and everything on it. Raises NotFound if there is no such volume."""

@@ -103,6 +103,7 @@ def plan_facts(plan: Plan) -> dict[str, str | None]:
         if plan.max_run_seconds
         else "no limit",
         "cost at most": price_text.worst_case(plan),
+        "not in it": "; ".join(plan.not_included) or None,
     }
 
 
@@ -111,6 +112,8 @@ def _show_plan(plan: Plan) -> None:
     shown = plan_facts(plan)
     width = max(map(len, shown))
     for name, value in shown.items():
+        if value is None:
+            continue
         output.tell(Painted(name.ljust(width), DIM), f"  {value}")
 
 

@@ -228,6 +228,11 @@ def clock(at: float | None) -> str:
     return UNKNOWN if at is None else f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M:%S}"
 
 
+def day(at: float) -> str:
+    """A Unix time as local date; unknown for 0."""
+    return f"{datetime.fromtimestamp(at):%Y-%m-%d}" if at else UNKNOWN
+
+
 # Errors
 
 

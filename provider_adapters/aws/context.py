@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowlite.errors import FlowError
 from provider_adapters import identity
 from provider_adapters.aws.catalog.regions import Catalog
 from provider_adapters.aws.session import Clients
@@ -78,15 +80,28 @@ class Context:
             self._catalogs[region] = Catalog(self.home, self.clients, self.settings, region)
         return self._catalogs[region]
 
+    @property
+    def volumes_directory(self) -> Path:
+        """Where creations of volumes are recorded."""
+        return self.home / "aws" / "volumes"
+
     def volumes(self, region: str) -> Volumes:
         """The volumes of a region."""
         from provider_adapters.aws.storage.volumes import Volumes
 
-        def client(service: str) -> Any:
-            # The price list is served in few regions.
-            return self.clients(service, "us-east-1" if service == "pricing" else region)
+        def price(kind: str) -> float | None:
+            # A listing does not fail for lack of a price.
+            with suppress(FlowError):
+                return self.catalog(region).storage_price(kind)
+            return None
 
-        return Volumes(region, client, self.home / "aws" / "volumes", self.whose())
+        return Volumes(
+            region,
+            lambda service: self.clients(service, region),
+            self.volumes_directory,
+            self.whose(),
+            price,
+        )
 
     def whose(self) -> dict[str, str]:
         """The tags that identify the owner."""

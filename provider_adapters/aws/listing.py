@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -14,10 +13,10 @@ from flowlite.state import clock
 from provider_adapters.aws import instances, requests
 from provider_adapters.aws.context import HOME, MACHINES_GONE, Context, region_of, zone_of
 from provider_adapters.aws.errors import explained
+from provider_adapters.aws.every_region import all_regions, ask_regions, known_regions
 from provider_adapters.rented.ledger import Call, Launch
 
 _PAGE = 1000
-_THREADS = 16
 # Another process that is working on a launch now settles it itself.
 _PATIENCE = 1.0
 PENDING = "pending-"
@@ -32,7 +31,7 @@ class Listing:
     def mine(self, task: str | None = None) -> list[Instance]:
         """The instances of this FLOW_HOME: of one task, or of all. Raises ProviderError."""
         launches = [each for each in self._context.ledger.launches(task) if not each.ended]
-        regions = self.regions(launches)
+        regions = known_regions(self._context, launches)
         waiting = self._settle(launches)
         filters = {"tag__flowlite__home": self._context.home_id}
         if task is not None:
@@ -53,29 +52,9 @@ class Listing:
             "tag_key": HOME,
             "instance_state_name": instances.ALIVE,
         }
-        found = self._describe_all(self._all_regions(), filters)
+        found = self._describe_all(all_regions(self._context), filters)
         theirs = [each for each in found if each.data["home"] != self._context.home_id]
         return sorted(theirs, key=lambda each: each.id)
-
-    def _all_regions(self) -> list[str]:
-        """All regions of the account; if they may not be listed, those that are known here."""
-        known = self.regions(self._context.ledger.launches())
-        if not known:
-            return []
-        with suppress(PermissionRefused), explained("ec2:DescribeRegions", known[0]):
-            told = self._context.clients("ec2", known[0]).describe_regions()["Regions"]
-            return [str(each["RegionName"]) for each in told]
-        return known
-
-    def regions(self, launches: Iterable[Launch]) -> list[str]:
-        """The regions to list: those of launches, and those that would be used now."""
-        used = [region_of(call) for launch in launches for call in launch.calls]
-        asked = list(self._context.settings.region)
-        try:
-            own = asked or [self._context.clients.region]
-        except FlowError:
-            own = []
-        return [region for region in dict.fromkeys([*used, *own]) if region]
 
     def of_token(self, region: str, client_token: str) -> list[Instance]:
         """The instances of one call, as far as they are listed. Raises ProviderError."""
@@ -115,20 +94,10 @@ class Listing:
             PermissionRefused: One of these is denied, or all are.
         """
 
-        def ask(region: str) -> list[Instance] | PermissionRefused:
-            try:
-                return self._describe(region, filters)
-            except PermissionRefused as error:
-                return error
-
-        with ThreadPoolExecutor(_THREADS) as pool:
-            answers = dict(zip(regions, pool.map(ask, regions), strict=True))
-        refused = {r: each for r, each in answers.items() if isinstance(each, PermissionRefused)}
-        for region, error in refused.items():
-            if region in needed or len(refused) == len(answers):
-                raise error
-            self._context.denied[region] = str(error)
-        return [each for told in answers.values() if isinstance(told, list) for each in told]
+        told = ask_regions(
+            self._context, regions, lambda region: self._describe(region, filters), needed
+        )
+        return [each for here in told.values() for each in here]
 
     def _describe(self, region: str, filters: Mapping[str, str | Sequence[str]]) -> list[Instance]:
         ec2 = self._context.clients("ec2", region)

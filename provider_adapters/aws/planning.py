@@ -94,6 +94,7 @@ class Planner:
             price_cap=cap,
             max_run_seconds=config.max_run_seconds,
             max_cost=config.max_cost,
+            not_included=("traffic out of AWS", *(volumes.costs if volumes else ())),
             notes=(
                 *(volumes.notes if volumes else ()),
                 *(reserved.notes() if reserved else ()),

@@ -177,10 +177,14 @@ class AwsProvider(Provider):
         return self._volumes().create(name, size_gb, interface, zones)
 
     def list_volumes(self) -> list[VolumeInfo]:
-        return self._volumes().list() if self._is_used() else []
+        from provider_adapters.aws.storage.account import list_volumes
+
+        return list_volumes(self._context) if self._is_used() else []
 
     def delete_volume(self, name: str) -> None:
-        self._volumes().delete(name)
+        from provider_adapters.aws.storage.account import delete_volume
+
+        delete_volume(self._context, name)
 
     # Helpers
 

@@ -107,6 +107,10 @@ def make_plan(
         price_cap=limit,
         start_seconds=settings.boot_timeout + AROUND_SECONDS,
         may_exceed=_may_exceed(settings),
+        not_included=tuple(
+            f"the volume {each['name']} ({dollars(each['size_gb'] * VOLUME_PRICE)} per month)"
+            for each in mounts
+        ),
         max_run_seconds=config.max_run_seconds,
         max_cost=config.max_cost,
         notes=tuple(_notes(config, market, price, limit, mounts)),

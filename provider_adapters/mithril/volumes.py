@@ -170,7 +170,8 @@ def info_of(volume: Mapping[str, Any], users: tuple[str, ...]) -> VolumeInfo:
         location=str(volume["fid"]),
         region=str(volume["region"]),
         used_by=users,
-        price_per_month=round(size * VOLUME_PRICE, 2),
+        price_per_month=round(size * VOLUME_PRICE, 6),
+        created_at=requests.unix(volume["created_at"]) or 0.0,
     )
 
 

@@ -274,6 +274,15 @@ def test_a_worst_case_that_is_no_bound_is_marked(flow: Flow) -> None:
     assert "or more" not in flow("cost", "bid").out
 
 
+def test_what_no_figure_includes_is_named(flow: Flow) -> None:
+    left_out = ["traffic out of AWS", "the volume data ($8.00 per month)"]
+    HandMade("paid", price=3.0, planned={"not_included": left_out}).instance(0, price=3.0, hours=1)
+    for words in (("cost",), ("cost", "paid")):
+        assert f"not in it: {'; '.join(sorted(left_out))}" in flow(*words).out
+    assert flow("cost", "--json").json["tasks"][0]["not_included"] == left_out
+    assert "; ".join(left_out) in flow("status", "paid").out
+
+
 # flow volumes, config, providers, offers, gc
 
 

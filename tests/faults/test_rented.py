@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -470,7 +471,10 @@ def test_volumes_of_all_providers_are_listed(
     cloud: RentedProvider, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FLOW_PROVIDER", "local")
-    there = VolumeInfo("data", "rented", "file", 10.0, "here-1", price_per_month=12.0)
+    since = time.time() - 45 * 86400
+    there = VolumeInfo(
+        "data", "rented", "file", 10.0, "here-1", price_per_month=12.0, created_at=since
+    )
     monkeypatch.setattr(type(cloud), "configured", lambda self: True)
     monkeypatch.setattr(type(cloud), "list_volumes", lambda self: [there])
     Flow("local").volumes.create("ckpt")
@@ -480,8 +484,46 @@ def test_volumes_of_all_providers_are_listed(
         ("ckpt", "local"),
         ("data", "rented"),
     ]
+    assert [each["cost_so_far"] for each in found] == [None, pytest.approx(18.0, abs=0.01)]
     assert main(["volumes", "list", "--provider", "local"]) == 0
-    assert "data" not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "data" not in said
+    assert "PER MONTH" not in said, "nothing of it costs anything"
+    assert main(["volumes", "list"]) == 0
+    said = capsys.readouterr().out
+    assert f"$12.00     {datetime.fromtimestamp(since):%Y-%m-%d}  $18.00" in said
+    assert "in all: $12.00 per month, $18.00 so far, until they are deleted" in said
+
+
+def test_a_volume_that_is_charged_by_its_use_has_no_cost_so_far(
+    cloud: RentedProvider, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = VolumeInfo(
+        "data",
+        "rented",
+        "file",
+        None,
+        "here-1",
+        10,
+        price_per_month=3.0,
+        created_at=1.0,
+        by_use=True,
+    )
+    monkeypatch.setattr(type(cloud), "list_volumes", lambda self: [there])
+    monkeypatch.setattr(type(cloud), "not_looked_at", lambda self: ["eu-1: denied"])
+    assert main(["volumes", "list", "--provider", "rented"]) == 0
+    said = capsys.readouterr()
+    assert "in all: $3.00 per month, until they are deleted" in said.out
+    assert "by use: charged by what is stored" in said.out
+    assert "rented: not looked at: eu-1: denied" in said.err
+
+
+def test_a_provider_that_fails_does_not_hide_the_volumes_of_others(
+    cloud: RentedProvider, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FLOW_PROVIDER", "local")
+    monkeypatch.setattr(type(cloud), "configured", lambda self: True)
+    Flow("local").volumes.create("ckpt")
 
     def refuse(self: RentedProvider) -> list[VolumeInfo]:
         raise ProviderError("503 Service Unavailable")

@@ -13,7 +13,7 @@ from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.state import clock
 from flowlite.state.store import InstanceRecord
 from flowlite.supervise.money.billing import Billing
-from flowlite.supervise.money.cost import cost_of, is_upper_bound
+from flowlite.supervise.money.cost import MONTH_SECONDS, cost_of, is_upper_bound, volume_cost
 from tests.helpers import eventually
 from tests.providers.aws_client import SECONDS, TYPE, Client
 
@@ -166,3 +166,29 @@ def test_what_is_listed_as_ended_is_exact_however_late_one_looks(aws: Client) ->
     later.close(names)
     assert not is_upper_bound(later.rows.values())
     assert later.cost() == pytest.approx(later.bill(), abs=1e-4)
+
+
+def test_a_disk_costs_by_the_month_from_its_creation_to_its_deletion(aws: Client) -> None:
+    provider = adapter("aws")
+    made = provider.create_volume("data", 8000, "block")
+    assert made.price_per_month == pytest.approx(8000 * 0.08)
+    begun = time.monotonic()
+    eventually(lambda: time.monotonic() - begun > 3.0, timeout=10)
+    before = volume_bill(aws)
+    cost = volume_cost(provider.list_volumes()[0], clock.now())
+    second = 8000 * 0.08 / MONTH_SECONDS
+    assert cost is not None
+    # EC2 may tell the time of the creation by whole seconds.
+    assert before - second <= cost <= volume_bill(aws) + second
+    assert cost > 2 * second
+    provider.delete_volume("data")
+    assert provider.list_volumes() == []
+    ended = volume_bill(aws)
+    assert ended >= cost - second
+    begun = time.monotonic()
+    eventually(lambda: time.monotonic() - begun > 1.0, timeout=10)
+    assert volume_bill(aws) == ended
+
+
+def volume_bill(aws: Client) -> float:
+    return sum(float(each["dollars"]) for each in aws.box.aws.volume_bill())

@@ -10,7 +10,7 @@ from flowlite.provider import Instance, Plan
 from flowlite.state import clock
 from flowlite.state.store import InstanceRecord
 from flowlite.supervise.money.billing import Billing
-from flowlite.supervise.money.cost import cost_of, is_upper_bound
+from flowlite.supervise.money.cost import cost_of, is_upper_bound, volume_cost
 from tests.providers.mithril_on_paper import H100, TASK, Paper, eventually
 
 pytestmark = pytest.mark.timeout(120)
@@ -127,3 +127,27 @@ def test_what_a_running_bid_has_cost_so_far_is_on_the_bill(paper: Paper) -> None
     assert cost_of(rows, clock.now()) == pytest.approx(bill, abs=CENT)
     payer.end()
     payer.check()
+
+
+@pytest.mark.parametrize("interface", ["file", "block"])
+def test_a_volume_costs_by_the_month_from_its_creation_to_its_deletion(
+    paper: Paper, interface: str
+) -> None:
+    provider = paper.make()
+    made = provider.create_volume("data", 20_000, interface)
+    assert made.price_per_month == pytest.approx(20_000 * 0.08)
+    passes(2.0)
+    before = volume_bill(paper)
+    cost = volume_cost(provider.list_volumes()[0], clock.now())
+    assert cost is not None
+    # Mithril tells the time of the creation by whole milliseconds.
+    assert before - 1e-5 <= cost <= volume_bill(paper) + 1e-5
+    assert before > 1e-3
+    provider.delete_volume("data")
+    ended = volume_bill(paper)
+    passes(0.5)
+    assert volume_bill(paper) == ended >= cost
+
+
+def volume_bill(paper: Paper) -> float:
+    return sum(float(each["dollars"]) for each in paper.cloud.volume_bill())

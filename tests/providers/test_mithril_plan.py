@@ -302,6 +302,7 @@ def test_one_that_is_missing_is_made_and_that_is_said() -> None:
     made = _with_volumes({"/ckpt": {"name": "ckpt", "size_gb": 499.5}}, [])
     assert made.options["volumes"][0]["id"] == ""
     assert any("made with 500 GB" in n and "$40.00 per month" in n for n in made.notes)
+    assert made.not_included == ("the volume ckpt ($40.00 per month)",)
 
 
 @pytest.mark.parametrize(

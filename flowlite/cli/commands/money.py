@@ -64,6 +64,8 @@ def cost(
     else:
         paid = [row for row in rows if row["estimated_cost"] or row["cost_per_hour_now"]]
         _show_tasks(rows if task is not None else paid)
+    if left_out := sorted({each for row in rows for each in row["not_included"]}):
+        output.say(f"not in it: {'; '.join(left_out)}")
     if task is None:
         in_all = _at_most(total, any(row["upper_bound"] for row in rows))
         tasks_counted = "1 task" if len(rows) == 1 else f"{len(rows)} tasks"
@@ -302,4 +304,5 @@ def _cost_of(task: Any) -> dict[str, Any]:
         "worst_case_cost": plan.worst_case_cost,
         # A task is final when the provider lists none of its machines any more.
         "may_exceed": "" if record.final else plan.may_exceed,
+        "not_included": list(plan.not_included),
     }

@@ -458,9 +458,8 @@ def _show_facts(task: Task[Any]) -> None:
             "run time": output.duration(_run_time(record)) if record.started_at else None,
             "price": price_text.price(asked) if asked.is_paid else None,
             "cost": cost,
-            "at most": price_text.worst_case(asked)
-            if asked.is_paid and not record.final
-            else None,
+            "at most": price_text.worst_case(asked) if asked.is_paid and not record.final else None,
+            "not in it": "; ".join(asked.not_included) or None,
             "caps": ", ".join(filter(None, caps)) or None,
             "notes": "; ".join(plan.get("notes") or ()) or None,
         }

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flowlite.cli import output
 from flowlite.cli.completion import complete_provider
 from flowlite.errors import ConfigError, FlowError
+
+if TYPE_CHECKING:
+    from flowlite.provider import VolumeInfo
 
 Provider = Annotated[
     str | None,
@@ -56,45 +60,64 @@ def list_volumes(provider: Where = None, json: Json = False) -> None:
     """List the volumes of all providers that are configured."""
     from flowlite.api.client import Flow
     from flowlite.cli.commands.money import ask_providers
+    from flowlite.state import clock
+    from flowlite.supervise.money.cost import volume_cost
 
-    found, problems = ask_providers(lambda name: Flow(name).volumes.list(), provider)
+    left_out: list[str] = []
+
+    def look(name: str) -> list[VolumeInfo]:
+        volumes, unseen = Flow(name).volumes.look()
+        left_out.extend(f"{name}: not looked at: {each}" for each in unseen)
+        return [*volumes]
+
+    found, problems = ask_providers(look, provider)
     found.sort(key=lambda volume: (volume.name, volume.provider))
+    costs = [volume_cost(volume, clock.now()) for volume in found]
     if json:
-        output.print_json("volumes", [volume.to_json() for volume in found])
-    for name, problem in problems:
-        output.warn(f"{name}: {problem}")
+        data = [{**v.to_json(), "cost_so_far": c} for v, c in zip(found, costs, strict=True)]
+        output.print_json("volumes", data)
+    for text in (*left_out, *(f"{name}: {problem}" for name, problem in problems)):
+        output.warn(text)
     if json:
         return
     if not found:
         output.say("no volumes yet; a task that names one makes it")
         return
-    output.table(
-        (
-            "name",
-            "provider",
-            "region",
-            "interface",
-            "size",
-            "used",
-            "per month",
-            "used by",
-            "location",
-        ),
-        [
-            (
-                volume.name,
-                volume.provider,
-                volume.region or "-",
-                volume.interface,
-                f"{volume.size_gb:g} GB" if volume.size_gb else "-",
-                size(volume.used_bytes),
-                output.money(volume.price_per_month),
-                ", ".join(volume.used_by) or "-",
-                volume.location,
-            )
-            for volume in found
-        ],
-    )
+    _show(found, costs)
+
+
+def _show(found: Sequence[VolumeInfo], costs: Sequence[float | None]) -> None:
+    """Shows volumes as a table, with what they cost if any of them costs something."""
+    months = [volume.price_per_month for volume in found if volume.price_per_month is not None]
+    rows: list[dict[str, str]] = []
+    for volume, cost in zip(found, costs, strict=True):
+        paid = {
+            "per month": output.money(volume.price_per_month),
+            "since": output.day(volume.created_at),
+            "so far": "by use" if volume.by_use else output.money(cost),
+        }
+        rows.append(
+            {
+                "name": volume.name,
+                "provider": volume.provider,
+                "region": volume.region or "-",
+                "interface": volume.interface,
+                "size": f"{volume.size_gb:g} GB" if volume.size_gb else "-",
+                "used": size(volume.used_bytes),
+                **(paid if months else {}),
+                "used by": ", ".join(volume.used_by) or "-",
+                "location": volume.location,
+            }
+        )
+    output.table(tuple(rows[0]), [tuple(row.values()) for row in rows])
+    if months:
+        known = [cost for cost in costs if cost is not None]
+        so_far = f", {output.money(sum(known))} so far" if known else ""
+        output.say(f"in all: {output.money(sum(months))} per month{so_far}, until they are deleted")
+    if any(volume.by_use for volume in found):
+        output.say(
+            "by use: charged by what is stored; per month is for what is stored now, and reads and writes are extra"
+        )
 
 
 def create(

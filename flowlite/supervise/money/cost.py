@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Iterator
 
-from flowlite.provider import PRICES
+from flowlite.provider import PRICES, VolumeInfo
 from flowlite.state import clock
 from flowlite.state.store import InstanceRecord, Store
 
+MONTH_SECONDS = 30 * 86400.0
+"""The month that providers charge storage by."""
 END_IS_A_BOUND = "end_is_a_bound"
 """Key in an instance's `data`: its end was not seen, so `ended_at` is the latest possible time."""
 
@@ -38,6 +40,13 @@ def cost_by_day(instances: Iterable[InstanceRecord], now: float) -> dict[str, fl
             for day, begin, end in _days(since, until):
                 found[day] = found.get(day, 0.0) + price * (end - begin) / 3600
     return dict(sorted(found.items()))
+
+
+def volume_cost(volume: VolumeInfo, now: float) -> float | None:
+    """US dollars for a volume since it was created; None if that is not known."""
+    if volume.price_per_month is None or not volume.created_at or volume.by_use:
+        return None
+    return volume.price_per_month * max(0.0, now - volume.created_at) / MONTH_SECONDS
 
 
 def rate_of(instances: Iterable[InstanceRecord], now: float | None = None) -> float:

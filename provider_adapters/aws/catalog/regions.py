@@ -28,6 +28,13 @@ ADDRESS_PRICE = 0.005
 """US dollars per hour for a public IPv4 address, in all regions (VPC pricing page)."""
 _DISK_PRICE = 0.08
 """US dollars per GB and month for gp3 in us-east-1 (EBS pricing page), if the price list does not have it."""
+DISK, FILES = "disk", "files"
+"""The kinds of storage with a price: gp3 disks of EBS, and file systems of EFS."""
+# By kind: the service in the price list, and the attributes of its product there.
+_STORAGE = {
+    DISK: ("AmazonEC2", {"volumeApiName": "gp3"}),
+    FILES: ("AmazonEFS", {"storageClass": "General Purpose"}),
+}
 _GPU_FAMILIES = ("p*", "g*")
 _CPU_FAMILIES = ("c*", "m*", "r*")
 # The price list of a partition covers all its regions, but is served in few of them. GovCloud has none.
@@ -74,8 +81,14 @@ class Catalog:
 
     def disk_price(self) -> float:
         """US dollars per GB and month for a gp3 disk."""
-        told = self.remembered("disk price", _PRICE_SECONDS, self._ask_disk_price)
-        return float(told or _DISK_PRICE)
+        return self.storage_price(DISK) or _DISK_PRICE
+
+    def storage_price(self, kind: str) -> float | None:
+        """US dollars per GB and month for `DISK` or `FILES`; None if the price list does not have it."""
+        told = self.remembered(
+            f"{kind} storage", _PRICE_SECONDS, lambda: self._ask_storage_price(kind)
+        )
+        return float(told) or None
 
     def spot_history(self, kind: str, zone: str, since: float) -> list[tuple[float, float]]:
         """The spot prices of a type in a zone since `since`, as (Unix time, US dollars per hour), in order of time.
@@ -172,19 +185,18 @@ class Catalog:
         listed = _prices_of(self._products(fields, any_of), currency(self.region))
         return {name: price / rate for name, price in listed.items()}
 
-    def _ask_disk_price(self) -> float:
-        fields = {
-            "regionCode": self.region,
-            "productFamily": "Storage",
-            "volumeApiName": "gp3",
-        }
+    def _ask_storage_price(self, kind: str) -> float:
+        service, about = _STORAGE[kind]
+        fields = {"regionCode": self.region, "productFamily": "Storage", **about}
         rate, name = self._settings.per_dollar(self.region), currency(self.region)
-        told = self._products(fields)
+        told = self._products(fields, service=service)
         return max(
             (price / rate for each in told for price in _listed(each, name, "GB-Mo")), default=0.0
         )
 
-    def _products(self, fields: Mapping[str, str], *filters: Mapping[str, str]) -> list[Any]:
+    def _products(
+        self, fields: Mapping[str, str], *filters: Mapping[str, str], service: str = "AmazonEC2"
+    ) -> list[Any]:
         """Entries of the price list; none in a partition that has no price list."""
         pricing = _PRICING.get(self._clients.partition(self.region))
         if pricing is None:
@@ -195,7 +207,7 @@ class Catalog:
             "get_products",
             "PriceList",
             region=pricing,
-            ServiceCode="AmazonEC2",
+            ServiceCode=service,
             Filters=[*exact, *filters],
         )
 

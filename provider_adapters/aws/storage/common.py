@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,15 +18,14 @@ GROUP_NAME = "flowlite-volumes"
 """The security group of mount targets, and of the instances that use them; one in each VPC, never removed."""
 
 Clients = Callable[[str], Any]
-"""Returns the boto3 client of a service ("ec2", "efs", "fsx", "pricing") in the region."""
+"""Returns the boto3 client of a service ("ec2", "efs", "fsx") in the region."""
+
+Prices = Callable[[str], float | None]
+"""Returns US dollars per GB and month of a kind of storage (`catalog.regions.DISK`, `FILES`); None if unknown."""
 
 _ALIVE = ("pending", "running", "shutting-down", "stopping", "stopped")
 # The prefix of a service in policies, if it differs from boto3's name.
 _PREFIXES = {"efs": "elasticfilesystem"}
-_PRICE_FILTERS = {
-    "AmazonEC2": {"productFamily": "Storage", "volumeApiName": "gp3"},
-    "AmazonEFS": {"productFamily": "Storage", "storageClass": "General Purpose"},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,31 +149,3 @@ def users_of(ec2: Service) -> dict[str, list[str]]:
         for name in tags.get(VOLUMES_TAG, "").split():
             found.setdefault(name, []).append(who)
     return found
-
-
-def price_per_gb_month(pricing: Service, service: str, region: str) -> float | None:
-    """US dollars for one GB in one month from the price list; None if it does not have it."""
-    fields = {**_PRICE_FILTERS[service], "regionCode": region}
-    with suppress(Exception):  # A listing does not fail for lack of a price.
-        answer = pricing.call(
-            "GetProducts",
-            ServiceCode=service,
-            Filters=[
-                {"Type": "TERM_MATCH", "Field": key, "Value": value}
-                for key, value in fields.items()
-            ],
-        )
-        prices = [price for text in answer["PriceList"] for price in _monthly(json.loads(text))]
-        return max(prices) if prices else None
-    return None
-
-
-def _monthly(product: Mapping[str, Any]) -> list[float]:
-    """The prices of a product of the price list, per GB and month."""
-    dimensions = [
-        dimension
-        for term in product.get("terms", {}).get("OnDemand", {}).values()
-        for dimension in term.get("priceDimensions", {}).values()
-        if dimension.get("unit") == "GB-Mo"
-    ]
-    return [price for each in dimensions if (price := float(each["pricePerUnit"].get("USD", 0)))]

@@ -12,15 +12,16 @@ from typing import Any
 
 from flowlite.errors import CapacityUnavailable, ConfigError, ProviderError
 from flowlite.provider import VolumeInfo
+from provider_adapters.aws.catalog.regions import DISK
 from provider_adapters.aws.storage.common import (
     VOLUME_TAG,
     Answered,
     Clients,
     Found,
+    Prices,
     Service,
     as_tags,
     named,
-    price_per_gb_month,
     tags_of,
 )
 from provider_adapters.rented.durable import make_directory, write_durably
@@ -43,11 +44,16 @@ class Disks:
     """
 
     def __init__(
-        self, region: str, clients: Clients, directory: Path, tags: Mapping[str, str]
+        self,
+        region: str,
+        clients: Clients,
+        prices: Prices,
+        directory: Path,
+        tags: Mapping[str, str],
     ) -> None:
         self._region = region
         self._ec2 = Service(clients, "ec2")
-        self._pricing = Service(clients, "pricing")
+        self._prices = prices
         self._directory = directory
         self._tags = tags
 
@@ -68,7 +74,7 @@ class Disks:
                 f"volumes: there is no disk {name!r} in {self._region}; give size_gb to have it made"
             )
         size = math.ceil(size_gb)
-        price = price_per_gb_month(self._pricing, "AmazonEC2", self._region)
+        price = self._prices(DISK)
         cost = f", ${price * size:.2f} per month" if price else ""
         note = (
             f"volume {name} is not there yet and will be made: a disk of {size} GB ({KIND}, encrypted{cost}), which "
@@ -147,7 +153,7 @@ class Disks:
     def all(self) -> list[VolumeInfo]:
         """The disks that flowlite created as volumes."""
         disks = self._listed([{"Name": "tag-key", "Values": [VOLUME_TAG]}])
-        price = price_per_gb_month(self._pricing, "AmazonEC2", self._region) if disks else None
+        price = self._prices(DISK) if disks else None
         return [
             VolumeInfo(
                 name=tags_of(disk)[VOLUME_TAG],
@@ -157,7 +163,8 @@ class Disks:
                 location=disk["VolumeId"],
                 region=str(disk["AvailabilityZone"]),
                 used_by=tuple(a["InstanceId"] for a in disk.get("Attachments") or ()),
-                price_per_month=round(price * disk["Size"], 2) if price is not None else None,
+                price_per_month=round(price * disk["Size"], 6) if price is not None else None,
+                created_at=disk["CreateTime"].timestamp(),
             )
             for disk in disks
         ]

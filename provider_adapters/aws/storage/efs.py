@@ -9,6 +9,7 @@ from typing import Any
 
 from flowlite.errors import CapacityUnavailable, ConfigError, ProviderError
 from flowlite.provider import VolumeInfo
+from provider_adapters.aws.catalog.regions import FILES
 from provider_adapters.aws.storage.common import (
     GROUP_NAME,
     VOLUME_TAG,
@@ -16,10 +17,10 @@ from provider_adapters.aws.storage.common import (
     Clients,
     Found,
     Place,
+    Prices,
     Service,
     as_tags,
     named,
-    price_per_gb_month,
     tags_of,
 )
 
@@ -43,12 +44,17 @@ class FileSystems:
     """
 
     def __init__(
-        self, region: str, clients: Clients, tags: Mapping[str, str], pause: Callable[[float], None]
+        self,
+        region: str,
+        clients: Clients,
+        prices: Prices,
+        tags: Mapping[str, str],
+        pause: Callable[[float], None],
     ) -> None:
         self._region = region
         self._efs = Service(clients, "efs")
         self._ec2 = Service(clients, "ec2")
-        self._pricing = Service(clients, "pricing")
+        self._prices = prices
         self._tags = tags
         self._pause = pause
 
@@ -70,7 +76,7 @@ class FileSystems:
                 f"volumes: there is no {name!r} in {self._region}; give size_gb to have it made, or make it with "
                 f"`flow volumes create {name} --provider aws`"
             )
-        price = price_per_gb_month(self._pricing, "AmazonEFS", self._region)
+        price = self._prices(FILES)
         cost = f", ${price:g} per GB and month" if price else ""
         note = (
             f"volume {name} is not there yet and will be made: EFS, encrypted; it grows with what is written and is "
@@ -136,19 +142,15 @@ class FileSystems:
 
     def all(self) -> list[VolumeInfo]:
         """The file systems that flowlite created."""
-        price: float | None = None
+        ours = [each for each in self._systems() if VOLUME_TAG in tags_of(each)]
+        price = self._prices(FILES) if ours else None
         found = []
-        for system in self._systems():
-            name = tags_of(system).get(VOLUME_TAG)
-            if name is None:
-                continue
+        for system in ours:
             used = int(system.get("SizeInBytes", {}).get("Value", 0))
-            if price is None:
-                price = price_per_gb_month(self._pricing, "AmazonEFS", self._region)
-            month = round(price * used / 2**30, 2) if price is not None else None
+            month = round(price * used / 2**30, 6) if price is not None else None
             found.append(
                 VolumeInfo(
-                    name=name,
+                    name=tags_of(system)[VOLUME_TAG],
                     provider="aws",
                     interface="file",
                     size_gb=None,
@@ -156,6 +158,8 @@ class FileSystems:
                     used_bytes=used,
                     region=self._region,
                     price_per_month=month,
+                    created_at=system["CreationTime"].timestamp(),
+                    by_use=True,
                 )
             )
         return found

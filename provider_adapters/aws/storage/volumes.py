@@ -16,23 +16,27 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import ConfigError, NotFound, ProviderError
 from flowlite.provider import VolumeInfo
+from provider_adapters.aws.catalog.regions import DISK
 from provider_adapters.aws.storage.common import (
     VOLUMES_TAG,
     Clients,
     Found,
     Place,
+    Prices,
     Service,
     users_of,
 )
 from provider_adapters.aws.storage.ebs import Disks
 from provider_adapters.aws.storage.efs import FileSystems, group_of
 from provider_adapters.aws.storage.fsx import LustreSystems
+from provider_adapters.rented.durable import make_directory
 
 if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
@@ -42,6 +46,7 @@ __all__ = ["VOLUMES_TAG", "Place", "Planned", "Volumes", "tags_for"]
 SOURCES = "/mnt/flowlite"
 """Where volumes are mounted on a node; workers see them at the paths that were asked for."""
 _LONGEST_TAG = 256
+_REGIONS = "regions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +57,13 @@ class Planned:
         volumes: For `Plan.options`, and for `ready` and `attach`.
         notes: Sentences for `Plan.notes`.
         zones: The launch must be in this zone; () for any.
+        costs: For `Plan.not_included`.
     """
 
     volumes: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
     zones: tuple[str, ...] = ()
+    costs: tuple[str, ...] = ()
 
 
 def tags_for(volumes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -65,14 +72,23 @@ def tags_for(volumes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {VOLUMES_TAG: names[:_LONGEST_TAG]} if names else {}
 
 
+def regions_with_volumes(directory: Path) -> list[str]:
+    """The regions in which volumes were ever created or used, according to the directory of `Volumes`."""
+    with suppress(FileNotFoundError):
+        return sorted(each.name for each in (directory / _REGIONS).iterdir())
+    return []
+
+
 class Volumes:
     """The volumes of one account in one region.
 
     Args:
         region: Its name.
         clients: Returns boto3 clients.
-        directory: Directory in which creations in progress are recorded (FLOW_HOME/aws/volumes).
+        directory: Directory in which creations in progress and regions with volumes are recorded
+            (FLOW_HOME/aws/volumes).
         tags: Tags of new volumes, such as the owner; never a task, since volumes outlive tasks.
+        prices: Returns what storage costs, for listings and notes.
         pause: Sleeps for a number of seconds.
     """
 
@@ -82,12 +98,15 @@ class Volumes:
         clients: Clients,
         directory: Path,
         tags: Mapping[str, str] | None = None,
+        prices: Prices = lambda _: None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._region = region
+        self._directory = directory
         self._ec2 = Service(clients, "ec2")
-        self._files = FileSystems(region, clients, dict(tags or {}), pause)
-        self._disks = Disks(region, clients, directory, dict(tags or {}))
+        self._prices = prices
+        self._files = FileSystems(region, clients, prices, dict(tags or {}), pause)
+        self._disks = Disks(region, clients, prices, directory, dict(tags or {}))
         self._lustre = LustreSystems(clients)
 
     # The steps of a launch
@@ -113,7 +132,10 @@ class Volumes:
             raise ConfigError(
                 f"volumes: {where}; nodes of one launch are in one zone, so use volumes of one zone"
             )
-        return Planned(tuple(volumes), tuple(dict.fromkeys(notes)), tuple(set(tied.values())))
+        costs = [self._cost(each) for each in volumes]
+        return Planned(
+            tuple(volumes), tuple(dict.fromkeys(notes)), tuple(set(tied.values())), tuple(costs)
+        )
 
     def ready(
         self, volumes: Sequence[Mapping[str, Any]], vpc: str, task: str
@@ -126,6 +148,8 @@ class Volumes:
         Returns:
             The volumes for `attach`, and ids of security groups that all instances must have, in addition to their own.
         """
+        if volumes:
+            self._record_region()
         for each in volumes:
             if each["kind"] == "ebs":
                 self._disks.check_free(each, task)
@@ -179,6 +203,19 @@ class Volumes:
             return {**entry, **self._lustre.reach(volume)}
         return {**entry, **self._disks.attach(number, volume, place.zone, instances, task)}
 
+    def _record_region(self) -> None:
+        directory = self._directory / _REGIONS
+        make_directory(directory)
+        (directory / self._region).touch()
+
+    def _cost(self, volume: Mapping[str, Any]) -> str:
+        """The volume and what it costs, in words."""
+        text = f"the volume {volume['name']}"
+        if volume["kind"] == "efs":
+            return f"{text} (by what is stored, read and written)"
+        price = self._prices(DISK) if volume["kind"] == "ebs" else None
+        return f"{text} (${price * volume['size_gb']:.2f} per month)" if price else text
+
     def _check_kind(self, path: str, name: str, interface: str) -> None:
         """Raises ConfigError for a name that only exists with the other interface, which was omitted or mistaken."""
         is_block = interface == "block"
@@ -210,6 +247,7 @@ class Volumes:
             zones: The zones that the settings allow; a disk is created in the first.
         """
         block = interface == "block"
+        self._record_region()
         made = self._disks.create(name, size_gb, zones) if block else self._files.ensure(name)
         listed = next((each for each in self.list() if each.location == made), None)
         return listed or VolumeInfo(name, "aws", interface, size_gb, made, region=self._region)

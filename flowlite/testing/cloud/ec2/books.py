@@ -1,14 +1,15 @@
-"""EC2's bill for the instances of the account, computed independently of the client's own figures."""
+"""EC2's bill for the instances and volumes of the account, computed independently of the client's own figures."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from flowlite.state import clock
 from flowlite.testing.cloud.ec2.life_record import Life
 from flowlite.testing.cloud.ec2.market import ADDRESS_PRICE, DISK_PRICE, Market
+from flowlite.testing.cloud.ec2.storage.disks import Owned
 
 LEAST_SECONDS = 60.0
 MONTH_HOURS = 30 * 24
@@ -21,6 +22,21 @@ def bill(lives: Iterable[Life], market: Market) -> list[dict[str, Any]]:
     price, or at the spot prices of that time; its disks by the GB; its public address.
     """
     return [_entry(life, market) for life in lives]
+
+
+def volume_bill(owned: Mapping[str, Owned], now: float) -> list[dict[str, Any]]:
+    """One entry for each EBS volume since the reset: {"id", "seconds", "dollars"}.
+
+    Its size is charged from its creation to its deletion.
+    """
+    found = []
+    for name, each in owned.items():
+        seconds = (now if each.until is None else each.until) - each.since
+        month = each.gigabytes * DISK_PRICE
+        found.append(
+            {"id": name, "seconds": seconds, "dollars": month * seconds / 3600 / MONTH_HOURS}
+        )
+    return found
 
 
 def _entry(life: Life, market: Market) -> dict[str, Any]:

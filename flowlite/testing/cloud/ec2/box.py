@@ -132,6 +132,10 @@ class AwsBox(Served):
         """The cost of each instance since the reset: {"id", "seconds", "instance", "extras"}, in US dollars."""
         return list(self.ask("bill"))
 
+    def volume_bill(self) -> list[dict[str, Any]]:
+        """The cost of each EBS volume since the reset: {"id", "seconds", "dollars"}."""
+        return list(self.ask("volume_bill"))
+
     def console(self, id: str) -> str:
         """The console output of an instance."""
         return str(self.ask("console", id=id))

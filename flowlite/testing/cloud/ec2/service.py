@@ -17,6 +17,7 @@ from moto.ec2.responses._base_response import EC2BaseResponse
 from moto.ec2.utils import filter_dict_attribute_mapping
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
+from flowlite.state import clock
 from flowlite.testing.cloud.ec2 import books, catalogue, images, instance, network
 from flowlite.testing.cloud.ec2.calls import Ending, Groups, Reservations
 from flowlite.testing.cloud.ec2.cloud import Cloud, Reserved
@@ -291,6 +292,11 @@ class Ec2Service:
     def do_bill(self) -> list[dict[str, Any]]:
         """The account's bill."""
         return books.bill(self._cloud.lives.ever(), self._cloud.market)
+
+    def do_volume_bill(self) -> list[dict[str, Any]]:
+        """The account's bill for volumes."""
+        with self._cloud.lives.lock:
+            return books.volume_bill(self._cloud.disks.owned, clock.wall())
 
     def do_forget_ended(self) -> None:
         """Removes terminated instances from listings, as EC2 does after an hour."""

@@ -1,4 +1,4 @@
-"""Mithril's bill for the instances of the account, computed independently of the client's own figures.
+"""Mithril's bill for the instances and volumes of the account, computed independently of the client's own figures.
 
 It uses only the states of each instance and the auction prices at the time, not the API's price history and not what a
 client has asked for.
@@ -10,11 +10,16 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from flowlite.testing.cloud.mithril.records import Instance
+from flowlite.testing.cloud.mithril.records import Instance, Volume
 from flowlite.testing.cloud.mithril.world import Auction
 
 CHARGED = frozenset({"STATUS_RUNNING", "STATUS_PREEMPTING", "STATUS_RELOCATING"})
 """The states in which an instance that has been running is charged. Starting and stopping are free."""
+
+
+VOLUME_CENTS = 8
+"""The price of volumes per GB and month."""
+MONTH = 30 * 86400.0
 
 
 def bill(
@@ -25,6 +30,19 @@ def bill(
     `since` and `until` bound the charged time. `until` is None while it continues.
     """
     return [_entry(each, auctions[each.instance_type], now) for each in instances]
+
+
+def volume_bill(volumes: Iterable[Volume], now: float) -> list[dict[str, Any]]:
+    """One entry for each volume since the reset: {"id", "seconds", "dollars"}.
+
+    Its size is charged from its creation to its deletion.
+    """
+    found = []
+    for each in volumes:
+        seconds = (now if each.deleted_at is None else each.deleted_at) - each.created_at
+        month = each.capacity_gb * VOLUME_CENTS / 100
+        found.append({"id": each.fid, "seconds": seconds, "dollars": month * seconds / MONTH})
+    return found
 
 
 def _entry(instance: Instance, auction: Auction, now: float) -> dict[str, Any]:

@@ -57,6 +57,10 @@ class MithrilBox(Served):
         """The independently computed cost of each instance: {"id", "bid", "seconds", "since", "until", "dollars"}."""
         return list(self.ask("bill"))
 
+    def volume_bill(self) -> list[dict[str, Any]]:
+        """The independently computed cost of each volume: {"id", "seconds", "dollars"}."""
+        return list(self.ask("volume_bill"))
+
     def volumes(self) -> list[dict[str, Any]]:
         """All volumes."""
         return list(self.ask("volumes"))

@@ -105,6 +105,11 @@ class Obeying(ABC):
         with self.world.lock:
             return books.bill(self.world.instances.values(), self.world.auctions, clock.wall())
 
+    def do_volume_bill(self) -> list[dict[str, Any]]:
+        """The independently computed cost of each volume; see `books.volume_bill`."""
+        with self.world.lock:
+            return books.volume_bill(self.world.volumes.values(), clock.wall())
+
     def do_volumes(self) -> list[dict[str, Any]]:
         """All volumes."""
         with self.world.lock:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from moto.ec2.models import ec2_backends, elastic_block_store
 from moto.ec2.models.elastic_block_store import Volume, VolumeAttachment
 
+from flowlite.state import clock
 from flowlite.testing.cloud.ec2.life import Lives
 from flowlite.testing.cloud.ec2.life_record import Life
 from flowlite.testing.cloud.ec2.names import ACCOUNT, Refusal
@@ -33,11 +35,26 @@ def install() -> None:
     elastic_block_store.Volume = BoxVolume  # type: ignore[misc]
 
 
+@dataclass(slots=True)
+class Owned:
+    """A volume on the account's bill.
+
+    Attributes:
+        since: When it was made, as Unix time.
+        until: When it was deleted; None while it exists.
+    """
+
+    gigabytes: int
+    since: float
+    until: float | None = None
+
+
 class Disks:
     """The disks behind volumes. The methods run under the API's lock.
 
     Attributes:
         seconds: How long it takes to create, attach or detach a disk.
+        owned: All volumes since the reset, by id, without the disks of images and instances.
     """
 
     def __init__(self, lives: Lives) -> None:
@@ -46,12 +63,14 @@ class Disks:
         self._made: dict[tuple[str, str], tuple[str, BoxVolume]] = {}
         self._day = 0
         self.seconds = SECONDS
+        self.owned: dict[str, Owned] = {}
 
     def forget(self) -> None:
         """Forgets all volumes."""
         self._day += 1
         self._looks.clear()
         self._made.clear()
+        self.owned.clear()
         self.seconds = SECONDS
 
     def made_before(self, region: str, token: str, request: str) -> BoxVolume | None:
@@ -69,6 +88,7 @@ class Disks:
         """Makes a blank disk for a volume."""
         self._lives.machines.make_disk(volume.id, volume.size * GIB)
         volume.is_new = True
+        self.owned[volume.id] = Owned(volume.size, clock.wall())
         if token:
             self._made[region, token] = request, volume
         self._later(lambda: setattr(volume, "is_new", False))
@@ -76,6 +96,8 @@ class Disks:
     def remove(self, volume: str) -> None:
         """Deletes a volume's disk."""
         self._lives.machines.remove_disk(volume)
+        if volume in self.owned:
+            self.owned[volume].until = clock.wall()
 
     def attach(self, volume: Volume, life: Life) -> None:
         """Attaches a disk to the machine of an instance after a moment."""

@@ -1,0 +1,70 @@
+"""One question to several regions of the account at once, some of which may be denied to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+from flowlite.errors import FlowError, PermissionRefused
+from provider_adapters.aws.context import Context, region_of
+from provider_adapters.aws.errors import explained
+from provider_adapters.rented.ledger import Launch
+
+_THREADS = 16
+_Answer = TypeVar("_Answer")
+
+
+def known_regions(context: Context, launches: Iterable[Launch]) -> list[str]:
+    """The regions of these launches, and those that would be used now."""
+    used = [region_of(call) for launch in launches for call in launch.calls]
+    asked = list(context.settings.region)
+    try:
+        own = asked or [context.clients.region]
+    except FlowError:
+        own = []
+    return [region for region in dict.fromkeys([*used, *own]) if region]
+
+
+def all_regions(context: Context) -> list[str]:
+    """All regions of the account; if they may not be listed, those that are known here. Raises ProviderError."""
+    known = known_regions(context, context.ledger.launches())
+    if not known:
+        return []
+    with suppress(PermissionRefused), explained("ec2:DescribeRegions", known[0]):
+        told = context.clients("ec2", known[0]).describe_regions()["Regions"]
+        return [str(each["RegionName"]) for each in told]
+    return known
+
+
+def ask_regions(
+    context: Context,
+    regions: Sequence[str],
+    ask: Callable[[str], _Answer],
+    needed: Collection[str] = (),
+) -> dict[str, _Answer]:
+    """The answers of regions, asked in parallel. A denied region is noted in the context and left out.
+
+    Args:
+        needed: Regions without which the answer proves nothing.
+
+    Raises:
+        PermissionRefused: One of these is denied, or all are.
+        ProviderError: A region does not answer.
+    """
+
+    def guarded(region: str) -> _Answer | PermissionRefused:
+        try:
+            return ask(region)
+        except PermissionRefused as error:
+            return error
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        answers = dict(zip(regions, pool.map(guarded, regions), strict=True))
+    refused = {r: each for r, each in answers.items() if isinstance(each, PermissionRefused)}
+    for region, error in refused.items():
+        if region in needed or len(refused) == len(answers):
+            raise error
+        context.denied[region] = str(error)
+    return {r: each for r, each in answers.items() if not isinstance(each, PermissionRefused)}
