@@ -43,7 +43,7 @@ class Gang:
     def events(self) -> list[tuple[str, str]]:
         return [(event.kind, event.text) for event in self.store.events(self.id)]
 
-    def wait(self, *states: str, timeout: float = 30.0) -> TaskRecord:
+    def wait(self, *states: str, timeout: float = 90.0) -> TaskRecord:
         """Waits for one of these states, or for the end, as a client does: an abandoned task is taken up again."""
         looked = 0.0
 
@@ -68,11 +68,11 @@ class Gang:
         said = log.read_text()[-2000:] if log.exists() else ""
         return f"{self.record.state}: {self.record.reason}\n{self.events}\n{said}"
 
-    def end(self, state: str = "completed", timeout: float = 30.0) -> TaskRecord:
+    def end(self, state: str = "completed", timeout: float = 90.0) -> TaskRecord:
         """Waits for the end; nothing may be left of the task then."""
         record = self.wait(timeout=timeout)
         assert record.state == state, self.story()
-        assert_no_process_left(self.id, timeout=5)
+        assert_no_process_left(self.id)
         assert all(instance.ended_at for instance in self.store.instances(self.id))
         return record
 

@@ -25,7 +25,7 @@ KILLED = (
 
 
 def eventually(
-    probe: Callable[[], Value], *, timeout: float = 60.0, every: float = 0.01, what: str = ""
+    probe: Callable[[], Value], *, timeout: float = 90.0, every: float = 0.01, what: str = ""
 ) -> Value:
     """Calls `probe` until it gives something true, and returns that.
 
@@ -60,7 +60,7 @@ def describe(pids: list[int]) -> list[str]:
     return [f"{pid}: {_command_line(pid)}" for pid in pids]
 
 
-def assert_no_process_left(task_id: str, *, timeout: float = 10.0) -> None:
+def assert_no_process_left(task_id: str, *, timeout: float = 60.0) -> None:
     """Waits until no process of the task lives."""
     deadline = time.monotonic() + timeout
     while left := processes_of(task_id):

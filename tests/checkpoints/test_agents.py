@@ -18,6 +18,8 @@ from tests.components import need
 from tests.helpers import eventually
 from tests.node.agents import RealGang
 
+# Processes are found by it, also those of a test that runs beside this one in another process.
+TASK = f"tcheckpoint{os.getpid()}"
 WHOLE = 64 * 1024
 """Every file of these trainers is this long, and all of one byte."""
 
@@ -39,7 +41,12 @@ def at_rest(name):
     )["finished"]:
         time.sleep(0.01)
 def copied(name):
-    while not any(name in each.read_text() for each in Path(os.environ["REMOTE"]).rglob("*.json")):
+    while True:
+        try:
+            if any(name in each.read_text() for each in Path(os.environ["REMOTE"]).rglob("*.json")):
+                return
+        except FileNotFoundError:
+            pass  # it was pruned while it was read
         time.sleep(0.01)
 def until(path):
     while not Path(path).exists():
@@ -59,7 +66,7 @@ def gang(tmp_path: Path, body: str, *, epoch: int = 1, **options: Any) -> RealGa
     }  # fmt: skip
     options = {"nodes": 1, "processes_per_node": 1, **options}
     return RealGang(
-        tmp_path / "nodes", trainer(body), epoch=epoch, task="tcheckpoint",
+        tmp_path / "nodes", trainer(body), epoch=epoch, task=TASK,
         checkpoint=asked, environment={"REMOTE": asked["sync"]}, **options,
     )  # fmt: skip
 
@@ -106,7 +113,7 @@ os.mkfifo(here / "pipe")
 for number in range(6):
     write(here / "last.pt", b"%d" % number, pause=0.04)
     write(here / f"epoch_{number}.pt", b"%d" % number, pause=0.02)
-    time.sleep(0.45)
+    copied(f"epoch_{number}.pt")
 """
         found: list[dict[str, bytes]] = []
         stop = threading.Event()
@@ -239,16 +246,17 @@ def save(*_):
     sys.exit(143)
 signal.signal(signal.SIGTERM, save)
 write(here / "one.pt", b"1")
-print("ready")
-time.sleep(60)
+(here / "written.tmp").touch()
+time.sleep(600)
 """
-        with gang(tmp_path, body, grace=10.0, checkpoint={"every": 60}) as run:
+        with gang(tmp_path, body, grace=30.0, checkpoint={"every": 60}) as run:
             run.start()
             here = tmp_path / "nodes" / "i-000" / "checkpoint"
 
             async def follow() -> dict[str, Any]:
                 await run.until("started")
-                await asyncio.to_thread(eventually, lambda: (here / "one.pt").exists())
+                # A signal that comes before would interrupt the first file, which then is none.
+                await asyncio.to_thread(eventually, lambda: (here / "written.tmp").exists())
                 run.agents[0].send_signal(signal.SIGTERM)
                 return await run.finish()
 
@@ -442,4 +450,4 @@ def test_manifests_say_who_made_them(tmp_path: Path, remote: Path) -> None:
         assert run.run()["outcome"] == "done", run.logs()
     (name,) = names_at(remote)
     told = json.loads((remote / name.path).read_bytes())["facts"]
-    assert (told["task"], told["attempt"], told["name"]) == ("tcheckpoint", 1, "test")
+    assert (told["task"], told["attempt"], told["name"]) == (TASK, 1, "test")

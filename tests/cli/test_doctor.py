@@ -50,7 +50,7 @@ def hanging(
     )
     yield task
     task.cancel()
-    task.wait(30)
+    task.wait(60)
     assert_no_process_left(task.id)
 
 

@@ -61,4 +61,4 @@ def test_what_is_waited_for_is_told_though_it_came_soon_after_something_else(
         written.tell_progress()
         return store.get_task("t1").reason == "waits for sshd"
 
-    eventually(told, timeout=10)
+    eventually(told)

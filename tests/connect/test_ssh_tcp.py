@@ -48,7 +48,7 @@ async def listening(handler: Handler) -> AsyncIterator[int]:
 
 async def soon(probe: Callable[[], bool]) -> None:
     """Waits for something without blocking the loop."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not probe():
             await asyncio.sleep(0.01)
 

@@ -39,16 +39,16 @@ class HostGang(Gang):
         super().__init__(site.home, Store(site.home / "state.db"), record)
         self.site = site
 
-    def wait(self, *states: str, timeout: float = 60.0) -> TaskRecord:
+    def wait(self, *states: str, timeout: float = 90.0) -> TaskRecord:
         # Whoever starts a supervisor again does so on the laptop.
         with self.site.cluster.enter_laptop():
             return super().wait(*states, timeout=timeout)
 
-    def end(self, state: str = "completed", timeout: float = 60.0) -> TaskRecord:
+    def end(self, state: str = "completed", timeout: float = 90.0) -> TaskRecord:
         """Waits for the end; nothing may be left of the task on hosts that run."""
         record = self.wait(timeout=timeout)
         assert record.state in state.split("|"), self.story()
-        assert_no_process_left(self.id, timeout=10)
+        assert_no_process_left(self.id)
         return record
 
     @contextmanager
@@ -146,7 +146,7 @@ class Site:
                 (host.root / "tmp" / "go").touch()
 
 
-def soon(condition: Callable[[], object], timeout: float = 40.0) -> None:
+def soon(condition: Callable[[], object], timeout: float = 90.0) -> None:
     """Waits for a moment that does not last."""
     eventually(condition, timeout=timeout, every=0.002)
 

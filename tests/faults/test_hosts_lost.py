@@ -153,7 +153,7 @@ def test_a_lost_host_is_cleaned_as_soon_as_it_can_be_reached(site: Site, node: i
     pause(10.0)
     host.heal()
     eventually(lambda: not host_is_leased(host), timeout=60, every=0.2)
-    assert_no_process_left(gang.id, timeout=10)
+    assert_no_process_left(gang.id)
     # Neither are the sessions of sshd that the outage has cut off, which would learn of it much later.
     eventually(lambda: not sessions_on(host), timeout=60, every=0.5)
     # Whoever came back has gone, too.

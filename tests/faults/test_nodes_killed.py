@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from flowlite.node.config.fencing import FENCE_AFTER
 from flowlite.state.store import Store
 from tests.gangs import PYTHON, Gang, let_go, shell, submit, waiting
 from tests.helpers import KILLED, eventually, process_alive
@@ -51,7 +52,8 @@ def test_an_agent_is_killed(flow_home: Path, node: int) -> None:
     began = time.monotonic()
     os.kill(gang.agent(node), signal.SIGKILL)
     record = gang.end("failed")
-    assert time.monotonic() - began < 10
+    # Its end is seen, not its silence.
+    assert time.monotonic() - began < FENCE_AFTER
     assert record.reason.startswith(f"node {node} ({record.roster[node]})"), record.reason
     assert "lost" in record.reason
     assert "agent process is gone" in record.reason
@@ -157,7 +159,7 @@ def test_a_worker_that_ignores_sigterm_and_leaves_grandchildren(flow_home: Path)
     began = time.monotonic()
     gang.store.request_cancel(gang.id)
     gang.end("cancelled")
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 60
     assert not [pid for pid in hidden if process_alive(pid)]
 
 

@@ -73,7 +73,7 @@ def test_nodes_that_cannot_be_ended_are_ended_later_and_the_task_is_not_final_be
 ) -> None:
     (flow_home / "terminate-fails").write_text("2")
     gang = submit(flow_home, shell("true"))
-    record = gang.wait(timeout=30)
+    record = gang.wait(timeout=90)
     assert (record.state, record.reason) == ("completed", "")
     assert_no_process_left(gang.id)
     told = [text for kind, text in gang.events if "not gone yet" in text]

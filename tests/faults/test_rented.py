@@ -174,8 +174,8 @@ def test_who_cancels_during_the_boot_is_heard_and_nothing_is_left(cloud: RentedP
     began = time.monotonic()
     cancel(gang.store, gang.home, gang.id)
     eventually(lambda: gang.record.state in ("stopping", "cancelled"))
-    # As long as a poll or two take.
-    assert time.monotonic() - began < 2
+    # As long as a poll or two take, on a busy machine; the boot takes an hour.
+    assert time.monotonic() - began < 60
     record = gang.end("cancelled")
     assert record.cost == pytest.approx(bill(cloud, gang), abs=0.001)
     assert record.cost > 0

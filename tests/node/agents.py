@@ -76,7 +76,7 @@ class RealGang:
                     "lost_after": 10.0,
                     "fence_after": 20.0,
                     "join_timeout": 60.0,
-                    "linger": 15.0,
+                    "linger": 60.0,
                     "warm_socket": client.socket_path(self.task) if shared else None,
                     "ports_dir": str(home / "ports"),
                     **options,
@@ -104,10 +104,10 @@ class RealGang:
                 agent.terminate()
         for agent in self.agents:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                agent.wait(10)
+                agent.wait(30)
         kill_processes_of(self.task)
         for agent in self.agents:
-            agent.wait(5)
+            agent.wait(30)
 
     def start_agent(self, node: int, **environment: str) -> subprocess.Popen[bytes]:
         """Start one agent."""
@@ -148,6 +148,8 @@ class RealGang:
             on_chunk=keep,
             offsets=lambda: {name: len(kept) for name, kept in self.streams.items()},
             beat=0.2,
+            # A busy machine is none that is gone.
+            silence=60.0,
             shields=tls.client(self.paths[0].certificate) if self.configs[0].tls else None,
         )
         return self.link
@@ -212,7 +214,7 @@ class RealGang:
             for path in paths.directory.glob("*.log")
         )
 
-    def assert_nothing_left(self, timeout: float = 10.0) -> None:
+    def assert_nothing_left(self, timeout: float = 60.0) -> None:
         """All agents have ended by themselves, and nothing of the task lives but, for a while, the fork server."""
         for agent in self.agents:
             agent.wait(timeout)

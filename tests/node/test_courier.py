@@ -63,7 +63,7 @@ class Courier:
     def leave(self) -> int:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(10)
+        return self.process.wait(60)
 
 
 @pytest.fixture(scope="module")

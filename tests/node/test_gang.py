@@ -284,7 +284,8 @@ class TestFailures:
             began = time.monotonic()
             marks = {"FLOW_TASK_ID": gang.task, "FLOW_NODE_RANK": "1"}
             eventually(lambda: not processes.marked(marks), what="workers of the other node")
-            assert time.monotonic() - began < 8
+            # The end of its connection is seen, not its silence.
+            assert time.monotonic() - began < 19
 
         with RealGang(home, IDLE, fence_after=1.5) as gang:
             follow(gang, kill)

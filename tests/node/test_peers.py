@@ -45,7 +45,7 @@ if sys.argv[2] == "bind":
     sys.stdin.read()
 while True:
     line, _ = listener.accept()
-    line.settimeout(10)
+    line.settimeout(60)
     try:
         heard = line.recv(65536)
         line.sendall(b'{{"pid": 1, "start": "1"}}\\n')

@@ -105,7 +105,7 @@ def watched(how: dict[str, Any], after: Any = None) -> tuple[list[Notice], list[
         if after is not None:
             await asyncio.sleep(0.1)
             after()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await watching
 
     asyncio.run(follow())

@@ -83,7 +83,11 @@ def test_end_all_ends_those_that_ignore_sigterm_and_those_that_leave_their_group
 def test_end_all_asks_before_it_kills(
     tmp_path: Path, started: list[subprocess.Popen[bytes]]
 ) -> None:
-    child = sh(f"trap 'echo asked > {tmp_path}/said; exit 0' TERM; sleep 600 & echo up; wait")
+    # One that waited for a child in the background would end by itself if that was asked first.
+    script = (
+        f"trap 'echo asked > {tmp_path}/said; exit 0' TERM; echo up; while :; do sleep 0.1; done"
+    )
+    child = sh(script)
     started.append(child)
     assert child.stdout is not None
     child.stdout.readline()
@@ -96,8 +100,8 @@ def test_a_stopped_process_is_ended_too(started: list[subprocess.Popen[bytes]]) 
     started.append(child)
     os.kill(child.pid, signal.SIGSTOP)
     began = time.monotonic()
-    assert not processes.end_all(lambda: processes.marked(MARK), grace=5)
-    assert time.monotonic() - began < 4
+    assert not processes.end_all(lambda: processes.marked(MARK), grace=100)
+    assert time.monotonic() - began < 60
 
 
 @pytest.mark.skipif(not processes.LINUX, reason="told by /proc")

@@ -446,7 +446,7 @@ class TestTheWholeAgent:
             assert asked.wait(30)
             child = eventually(lambda: _uv_below(agent.pid))
             agent.send_signal(signal.SIGTERM)
-            agent.wait(10)
+            agent.wait(60)
             eventually(lambda: not processes.is_alive(child), what="uv ends with its agent")
             gang.assert_nothing_left()
             go_on.set()

@@ -48,7 +48,7 @@ class Client:
         self._file.flush()
 
     def hear(self) -> dict[str, Any]:
-        self.connection.settimeout(10)
+        self.connection.settimeout(60)
         try:
             line = self._file.readline()
         except ConnectionResetError:

@@ -24,9 +24,9 @@ from flowlite.node.system import processes; from flowlite.node.forkserver import
 from flowlite.node.config.agent_config import AttemptPaths
 from flowlite.node.forkserver.worker_group import Workers
 
-directory = Path(sys.argv[1])
+directory, task = Path(sys.argv[1]), f"tforked{os.getpid()}"
 lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT)
-spec = warm.make_spec(task="tforked", socket=str(directory / "warm"), python=sys.executable,
+spec = warm.make_spec(task=task, socket=str(directory / "warm"), python=sys.executable,
                       log=str(directory / "warm.log"), environment={"GIVEN": "yes"}, function=False, idle=0.0)
 for _ in range(2):
     warm.fork(spec)
@@ -36,7 +36,7 @@ if sys.argv[2] == "killed":
     os.waitpid(child, 0)
 
 async def main():
-    workers = Workers(spec, AttemptPaths(directory), node=0, task="tforked", attempt=1,
+    workers = Workers(spec, AttemptPaths(directory), node=0, task=task, attempt=1,
                       stop_signal=signal.SIGTERM, grace=1.0, report=print)
     state = await workers.connect()
     server = state["fork_server"]

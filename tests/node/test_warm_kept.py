@@ -489,7 +489,7 @@ def test_an_agent_that_meets_a_stale_template_goes_on_with_another(place: Path) 
             grace=0.5,
             report=lambda body: None,
         )
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             found = await workers.connect()
         await workers.close()
         return found

@@ -88,7 +88,7 @@ class Lab:
         found: dict[str, Any] = self.json("status", name)
         return found
 
-    def wait(self, task: str, *states: str, timeout: float = 60.0) -> dict[str, Any]:
+    def wait(self, task: str, *states: str, timeout: float = 90.0) -> dict[str, Any]:
         """Waits until a task is in one of these states."""
 
         def look() -> dict[str, Any] | None:

@@ -86,7 +86,7 @@ class Guard:
         ready, _, _ = select.select([self.process.stdout], [], [], timeout)
         assert ready, "the guard says nothing"
         line = self.process.stdout.readline()
-        assert line, f"the guard ended with {self.process.wait(10)}"
+        assert line, f"the guard ended with {self.process.wait(60)}"
         return json.loads(line)  # type: ignore[no-any-return]
 
     def mounted(self) -> list[dict[str, Any]]:
@@ -113,7 +113,7 @@ class Guard:
         """Let it go, as an agent does that ends."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(30)
+        return self.process.wait(60)
 
     def assert_nothing_left(self) -> None:
         """No process, no mount, no credential but the node's own file."""
@@ -127,7 +127,7 @@ class Guard:
 
     def __exit__(self, *_: object) -> None:
         kill_processes_of(TASK)
-        self.process.wait(10)
+        self.process.wait(60)
         for stream in (self.process.stdin, self.process.stdout):
             assert stream is not None
             stream.close()

@@ -65,7 +65,7 @@ class SlurmGang(Gang):
         record = self.wait(timeout=timeout)
         assert record.state == state, self.story()
         eventually(lambda: not self.left(), timeout=40, every=0.2, what=f"gone: {self.left()}")
-        assert_no_process_left(self.id, timeout=10)
+        assert_no_process_left(self.id)
         assert all(instance.ended_at for instance in self.store.instances(self.id))
         return record
 

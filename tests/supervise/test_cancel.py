@@ -195,7 +195,7 @@ def test_a_cancellation_is_heard_while_results_are_collected(
 
 def heard(gang: Gang) -> float:
     """Waits until the task says that it was cancelled; gives after how many seconds it did."""
-    eventually(lambda: any("cancel" in text for _, text in gang.events), timeout=10)
+    eventually(lambda: any("cancel" in text for _, text in gang.events))
     said = next(e for e in gang.store.events(gang.id) if "cancel" in e.text)
     asked = gang.record.cancel_requested_at
     assert asked is not None

@@ -196,7 +196,7 @@ def test_a_cancellation_is_heard_while_something_is_waited_for(scene: Scene, lif
 
     seen = scene.play(cancel, after=1.0)
     # Far less, but for a busy machine; what is waited for without a cancellation is minutes.
-    assert time.monotonic() - cancelled < 5.0
+    assert time.monotonic() - cancelled < 60.0
     assert [each.node for each in seen.kept] == [1]
     if life is Life.ALIVE:
         assert seen.kept[0].ours

@@ -45,7 +45,7 @@ class Scene:
     def play(self, act: Callable[[Reachability], Awaitable[Any]]) -> Any:
         async def run() -> Any:
             asked = Reachability(self.nodes, Threads(), lambda: self.elsewhere, self.told.append)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 return await act(asked)
 
         return asyncio.run(run())

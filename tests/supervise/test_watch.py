@@ -51,7 +51,7 @@ def play(member: FakeNode, act: Callable[[LivenessWatch, Reachability], Awaitabl
     async def run() -> None:
         nodes = [FakeNode(0, Life.ALIVE), member]
         reach = Reachability(nodes, Threads(), str, lambda since: None)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await act(LivenessWatch(nodes, reach), reach)
 
     asyncio.run(run())
