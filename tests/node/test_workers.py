@@ -208,7 +208,8 @@ class TestStop:
         async def stop(node: Node) -> None:
             nonlocal began
             node.start(
-                "echo up; exec sleep 60", "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.1; done"
+                "echo up; exec sleep 60",
+                "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.1; done",
             )
             await node.up(0, 1)
             began = time.monotonic()
