@@ -69,7 +69,7 @@ def test_an_exception_keeps_its_type_and_brings_its_traceback() -> None:
     with pytest.raises(Unlucky, match="13 brings bad luck") as caught:
         square.remote(13)
     assert isinstance(caught.value.__cause__, RemoteTraceback)
-    assert "in square" in str(caught.value.__cause__)
+    assert "in square" in caught.value.__cause__.text
 
 
 @pytest.mark.usefixtures("flow_home")

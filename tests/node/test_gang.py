@@ -299,7 +299,7 @@ class TestFailures:
     def test_the_longest_run_is_kept_with_nobody_watching(
         self, home: Path, limits: dict[str, float]
     ) -> None:
-        with RealGang(home, IDLE, linger=0.3, **limits) as gang:
+        with RealGang(home, IDLE, linger=0.3, grace=20.0, **limits) as gang:
             gang.start()
             gang.tell_leader()
             gang.assert_nothing_left()

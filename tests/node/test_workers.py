@@ -326,7 +326,7 @@ def test_template_and_reaper_killed_together(tmp_path: Path) -> None:
     async def kill(node: Node) -> None:
         node.start("setsid sleep 60 & echo up; wait")
         await node.up(0)
-        for each in ("template", "reaper"):
+        for each in ("fork_server", "reaper"):
             os.kill(node.workers.warm[each], signal.SIGKILL)
         await node.workers.wait()
 
