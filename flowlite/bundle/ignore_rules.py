@@ -8,34 +8,64 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Sequence
+import stat
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from flowlite.errors import BundleError
 
 IGNORE_FILE = ".flowignore"
 # The last one has the outputs of earlier tasks.
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "flow-outputs"})
+_MOST_BYTES = 1 << 20
 _SKIPPED_SUFFIXES = (".pyc", ".pyo", ".egg-info")
 
 
 def read_patterns(root: str, name: str = IGNORE_FILE) -> list[str]:
-    """The patterns of an ignore file; empty if the file does not exist."""
+    """The patterns of an ignore file; empty if the file does not exist.
+
+    Raises:
+        BundleError: It cannot be read. Files that it names would be sent.
+    """
+    path = Path(root, name)
     try:
-        lines = Path(root, name).read_text("utf-8", "surrogateescape").splitlines()
-    except OSError:
+        # A pipe in its place must not block, and a device must not be read for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise BundleError(
+                    f"{path} is not a regular file, so what it leaves out is not known"
+                )
+            text = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
         return []
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {error.strerror}") from error
+    if len(text) > _MOST_BYTES:
+        raise BundleError(f"{path} is longer than {_MOST_BYTES:,} bytes")
+    # Some editors begin a file with a byte order mark.
+    lines = text.decode("utf-8-sig", "surrogateescape").splitlines()
     return [line.strip().strip("/") for line in lines if line.strip() and line[0] not in "#!"]
 
 
 def matches(below: str, patterns: Sequence[str]) -> bool:
     """Whether a pattern matches a path or one of its parent directories."""
     steps = below.split(os.sep)
-    for pattern in patterns:
+    for pattern in _with_short_forms(patterns):
         for count in range(1, len(steps) + 1):
             if fnmatch.fnmatch(os.sep.join(steps[:count]), pattern) or fnmatch.fnmatch(
                 steps[count - 1], pattern
             ):
                 return True
     return False
+
+
+def _with_short_forms(patterns: Sequence[str]) -> Iterator[str]:
+    """Yields all patterns, and those with `**/` also without it: as in git, it matches no directory, too."""
+    for pattern in patterns:
+        yield pattern
+        if "**/" in pattern:
+            yield pattern.replace("**/", "")
 
 
 def is_generated(name: str) -> bool:

@@ -30,6 +30,14 @@ from flowlite.settings.private_files import directories_above
 _MARKERS = ("pyproject.toml", ".git")
 MOST_FILES = 50_000
 _GIT_SECONDS = 60.0
+# Listing files runs no program that the repository names. A partial clone would fetch the objects that it lacks, by a
+# command in its own configuration.
+_GIT_HARMLESS = {
+    "LC_ALL": "C",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ALLOW_PROTOCOL": "none",
+}
 # These would make git use another repository than that of the directory.
 _GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
 
@@ -228,7 +236,7 @@ def _ask_git(directory: str, *how: str) -> list[str]:
     try:
         done = subprocess.run(
             argv,
-            env={**environment, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"},
+            env={**environment, **_GIT_HARMLESS},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_GIT_SECONDS,
