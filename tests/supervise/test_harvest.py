@@ -162,6 +162,12 @@ def test_a_node_that_is_lost_is_waited_for_and_comes_back(scene: Scene) -> None:
     ), scene.told
 
 
+def test_a_node_that_the_gang_has_lost_is_asked_if_every_rank_ended_well(scene: Scene) -> None:
+    """It did not answer for a while; meanwhile the reports of its ranks showed that they were done."""
+    assert scene.play(lost=("n0", "n1")).lacking == ()
+    assert scene.here() == ["a1.r0.result", "a1.r1.result"]
+
+
 def test_what_never_comes_is_kept_there(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unfetched, "PATIENCE", 0.5)
     scene.nodes[1].life = Life.UNREACHABLE

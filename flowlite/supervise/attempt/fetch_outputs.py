@@ -102,7 +102,8 @@ class FetchOutputs:
         Args:
             nodes: The nodes by rank.
             ended_well: Whether every rank ended well.
-            lost: Instances that the gang has lost. They are not asked again.
+            lost: Instances that the gang has lost. They are asked again only if every rank ended well: the task then
+                lacks nothing but what they hold, and they may have been silent for a while only.
             tell: Called with what is being waited for, whenever that changes.
             before_writing: Raises if another supervisor has taken over.
             given_up: Set when waiting ends. Missing files then stay where they are.
@@ -112,16 +113,17 @@ class FetchOutputs:
             What was not fetched.
         """
         clean = ended_well and not self.behind
+        left_alone = () if ended_well else lost
         self._states = {node.rank: _State() for node in nodes}
         for node in nodes:
-            if node.instance.id in lost:
+            if node.instance.id in left_alone:
                 self._silent(node, Finding(Life.UNREACHABLE, "it is lost"))
         before_writing()
         over = asyncio.Event()
         tasks = {
             asyncio.create_task(self._bring(node, clean, over)): node
             for node in nodes
-            if node.instance.id not in lost and (not clean or self._files(node.rank))
+            if node.instance.id not in left_alone and (not clean or self._files(node.rank))
         }
         patience, told = _Patience(), ""
         try:

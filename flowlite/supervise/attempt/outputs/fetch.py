@@ -117,16 +117,17 @@ class Fetch:
 
         Args:
             ended_well: Whether every rank ended well.
-            lost: Instances that are not asked again.
+            lost: Instances that the gang has lost. They are asked again only if every rank ended well.
             given_up: Set when waiting ends.
 
         Raises:
             LeaseLost: Another supervisor has taken over.
         """
         patience = PATIENCE if ended_well else PATIENCE_BADLY
-        asked = [node for node in self._nodes if node.instance.id not in lost]
+        left_alone = () if ended_well else lost
+        asked = [node for node in self._nodes if node.instance.id not in left_alone]
         for node in self._nodes:
-            if node.instance.id in lost:
+            if node.instance.id in left_alone:
                 self._brought.missing[node.rank] = "it is lost"
         try:
             await self._all(asked, self._list, patience, given_up)
