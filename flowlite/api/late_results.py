@@ -130,12 +130,11 @@ class _Fetch(threading.Thread):
             self.problem = str(error) or type(error).__name__
 
     def _bring(self) -> None:
-        from flowlite.api.gang_shape import workers_per_node
         from flowlite.provider import Plan
 
         record, paths, node = self._record, self._paths, int(self.told["node"])
         home = self._provider.node_settings(Plan.from_json(record.plan), self._instance).home
-        collector = Collector(paths, record.attempt, workers_per_node(record))
+        collector = Collector(paths, record.attempt)
         with closing(collector), self._provider.connect(self._instance) as connection:
             for name, size in self.told["files"].items():
                 source = f"{home}/a{record.attempt}/{name}"

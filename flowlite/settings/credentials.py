@@ -68,33 +68,6 @@ def find_key(
     return _key(found, "the keyring") if found else None
 
 
-def read_key(
-    provider: str,
-    *,
-    variable: str,
-    file: str | os.PathLike[str] | None = None,
-    usual: str | os.PathLike[str] | None = None,
-    setting: str = "",
-    environment: Mapping[str, str] | None = None,
-) -> Key:
-    """As `find_key`, but raises if there is no key.
-
-    Args:
-        setting: The setting that names the file, for the message.
-
-    Raises:
-        PermissionRefused: There is no key (the message says where it was searched for); or as for `find_key`.
-    """
-    found = find_key(provider, variable=variable, file=file, usual=usual, environment=environment)
-    if found is not None:
-        return found
-    by_file = f", name a file that only you can read ({setting})" if setting else ""
-    raise PermissionRefused(
-        f"no API key for {provider}: set {variable}{by_file}, or put it into the keyring "
-        f"(`keyring set {SERVICE} {provider}`)"
-    )
-
-
 def _key(text: str, origin: str) -> Key:
     value = text.strip()
     if not value or not value.isascii() or not value.isprintable() or " " in value:

@@ -169,10 +169,6 @@ class Ledger:
             return sorted(mine, key=lambda launch: launch.at)
         return []
 
-    def unsettled(self, task: str | None = None) -> list[Launch]:
-        """Launches with a call whose outcome is not known."""
-        return [launch for launch in self.launches(task) if launch.open_call is not None]
-
     # Writing
 
     def begin(

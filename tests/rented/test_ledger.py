@@ -66,7 +66,7 @@ def test_a_call_is_known_before_it_is_made_and_repeated_as_it_was(ledger: Ledger
     assert found.open_call == call
     assert call.parameters == {"zone": "a", "tags": [["x", 1]]}
     assert call.hash == hash_of({"tags": [["x", 1]], "zone": "a"})
-    assert [each.token for each in ledger.unsettled()] == [token]
+    assert [each.token for each in ledger.launches() if each.open_call] == [token]
 
 
 def test_nothing_else_is_called_before_the_outcome_is_known(ledger: Ledger) -> None:

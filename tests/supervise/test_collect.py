@@ -20,7 +20,7 @@ def new(home: Path, attempt: int = 1) -> tuple[Collector, TaskPaths]:
     paths = TaskPaths(home, "t1")
     (home / "tasks").mkdir(exist_ok=True)
     paths.make()
-    return Collector(paths, attempt, 2), paths
+    return Collector(paths, attempt), paths
 
 
 def index_of(path: Path) -> list[tuple[int, float]]:

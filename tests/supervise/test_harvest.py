@@ -100,7 +100,7 @@ class Scene:
         async def run() -> Outlook:
             self.given_up = asyncio.Event()
             asked = Reachability(self.nodes, Threads(), lambda: "another host", lambda since: None)
-            collector = Collector(self.paths, 1, 1)
+            collector = Collector(self.paths, 1)
             made = FetchOutputs(
                 self.paths, 1, 1, collector, self.workers, Threads(), asked, began=began
             )
@@ -223,7 +223,7 @@ def test_after_a_bad_end_a_lost_node_is_not_waited_for(scene: Scene) -> None:
 def test_a_result_that_the_leader_passes_on(scene: Scene) -> None:
     """In pieces, some of them twice, of which a part came directly before."""
     made = FetchOutputs(
-        scene.paths, 1, 1, Collector(scene.paths, 1, 1), scene.workers, Threads(), None
+        scene.paths, 1, 1, Collector(scene.paths, 1), scene.workers, Threads(), None
     )  # type: ignore[arg-type]
     scene.paths.results.joinpath(".a1.r1.result.part").write_bytes(bytes(60))
     assert made.result_offsets(frozenset({1})) == {"0.result": 101, "1.result": 60}

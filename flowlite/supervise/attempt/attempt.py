@@ -133,7 +133,7 @@ class Attempt:
         self._heard = Heard(
             [node.instance.id for node in nodes], len(nodes) * asked.workers_per_node
         )
-        self._collector = Collector(paths, attempt, asked.workers_per_node)
+        self._collector = Collector(paths, attempt)
         self._harvest = FetchOutputs(
             paths,
             attempt,

@@ -182,11 +182,6 @@ class FetchOutputs:
             found.append(Holding(node.rank, tuple(files), HoldingPlace.ANSWERS, trouble, ours=True))
         return tuple(each for each in found if not each.complete)
 
-    def forget_partials(self) -> None:
-        """Deletes partly fetched results that will not be completed."""
-        for path in self.paths.results.glob(f".a{self.attempt}.r*.part"):
-            path.unlink(missing_ok=True)
-
     def _worth_waiting(self, nodes: Collection[Node], clean: bool, given_up: asyncio.Event) -> bool:
         """Whether nodes that are not waited for still deliver data, such as the agents' logs after a failure."""
         if clean and not given_up.is_set():

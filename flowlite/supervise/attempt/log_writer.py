@@ -27,10 +27,9 @@ def logs_of(rank: int, workers_per_node: int) -> tuple[str, ...]:
 class Collector:
     """The streams of one attempt. Safe to use from several threads for different ranks at the same time."""
 
-    def __init__(self, paths: TaskPaths, attempt: int, workers_per_node: int) -> None:
+    def __init__(self, paths: TaskPaths, attempt: int) -> None:
         self._paths = paths
         self._attempt = attempt
-        self._workers_per_node = workers_per_node
         self._open: OrderedDict[tuple[int, str], _Stream] = OrderedDict()
         self._lock = threading.RLock()
         self._sizes: dict[tuple[int, str], int] = self._found()
