@@ -72,10 +72,16 @@ class PaidProvider(Provider):
 
 
 @pytest.fixture(autouse=True)
-def paid(flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setitem(
-        __import__("flowlite.provider").provider.SHIPPED, "paid", f"{__name__}:PaidProvider"
+def paid(flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    announced = tmp_path / "paid_provider-1.0.dist-info"
+    announced.mkdir()
+    (announced / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: paid-provider\nVersion: 1.0\n"
     )
+    (announced / "entry_points.txt").write_text(
+        f"[flowlite.providers]\npaid = {__name__}:PaidProvider\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
     # No supervisor: these tests end where its work begins.
     monkeypatch.setattr(
         "flowlite.supervise.process.launch.start_supervisor", lambda home, task_id, spare=False: 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowlite.connect import fetching
-from flowlite.connect.base import File
+from flowlite.connect.values import File
 from flowlite.errors import NotFound
 from flowlite.supervise.attempt.outputs import manifest, packs
 from flowlite.supervise.attempt.outputs.landing import Landing, Taken

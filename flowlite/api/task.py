@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flowlite.api.node_access import NodeAccess
     from flowlite.api.outcomes import Outcomes
     from flowlite.api.session import Session
-    from flowlite.connect.base import Completed
+    from flowlite.connect.values import Completed
     from flowlite.state.store import Event, TaskRecord
 
 R_co = TypeVar("R_co", covariant=True)

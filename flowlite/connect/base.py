@@ -7,58 +7,19 @@ except `run` and `start`, which run the command again.
 from __future__ import annotations
 
 import functools
-import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from flowlite.connect import fetching
 from flowlite.connect.bounded import MOST_OUTPUT, Output
+from flowlite.connect.values import Completed, File
 
 if TYPE_CHECKING:
     import asyncio
 
     from flowlite.connect.pipe import Pipe
-
-
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """The result of a command on a node. `code` is negative for a signal, as in `subprocess`."""
-
-    code: int
-    stdout: bytes
-    stderr: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A file to write to a node.
-
-    Attributes:
-        target: Its absolute path on the node.
-        content: Its bytes, or the path of a local file.
-        mode: Its permissions.
-        sha256: Hash of the content, in hex. Content that is on the node already is not sent again.
-        cache: Directory on the node that stores the content under its hash; `target` then links to it.
-    """
-
-    target: str
-    content: bytes | Path
-    mode: int = 0o600
-    sha256: str | None = None
-    cache: str | None = None
-
-    def check(self) -> int:
-        """The size of the content in bytes. Raises ValueError if the file cannot be written."""
-        target = self.target
-        if not posixpath.isabs(target) or ".." in target.split("/") or target.endswith("/"):
-            raise ValueError(f"{target!r} is not the absolute path of a file")
-        if self.cache and not self.sha256:
-            raise ValueError(f"{target!r}: a cache needs the content's hash")
-        content = self.content
-        return len(content) if isinstance(content, bytes) else content.stat().st_size
 
 
 class Connection(ABC):

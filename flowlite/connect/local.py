@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from flowlite.connect.base import Completed, Connection
+from flowlite.connect.base import Connection
 from flowlite.connect.bounded import MOST_OUTPUT, Output
 from flowlite.connect.fetching import make_private
 from flowlite.connect.pipe import Pipe
+from flowlite.connect.values import Completed
 from flowlite.output import printing
 
 _BLOCK = 1024 * 1024

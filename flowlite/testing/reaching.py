@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.connect.base import Connection, File
+from flowlite.connect.base import Connection
+from flowlite.connect.values import File
 from flowlite.errors import ProviderError
 from flowlite.provider import Instance
 from flowlite.testing.base import Suite

@@ -21,7 +21,8 @@ from flowlite.errors import CapacityUnavailable, NodeUnreachable, ProviderError
 from provider_adapters.ssh.patience import Patience
 
 if TYPE_CHECKING:
-    from flowlite.connect.base import Completed, Connection
+    from flowlite.connect.base import Connection
+    from flowlite.connect.values import Completed
 
 SECONDS = 60.0
 _NOT_FOUND = 127

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite.connect.base import File
 from flowlite.connect.programs import SAFE_IN_SHELL, UNSAFE, unsafe
 from flowlite.connect.step.connection import StepConnection
 from flowlite.connect.step.errors import srun_lost
+from flowlite.connect.values import File
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.slurm_step.daemon import home_of, instance_id
 from provider_adapters.slurm.queries import hostlists, parse

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite.connect.base import File
+from flowlite.connect.values import File
 from flowlite.errors import ProviderError
 from flowlite.state import clock
 from provider_adapters.slurm.login import last_line

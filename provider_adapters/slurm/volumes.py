@@ -10,7 +10,7 @@ from provider_adapters.slurm.login import last_line
 from provider_adapters.slurm.shared import expanded
 
 if TYPE_CHECKING:
-    from flowlite.connect.base import Completed
+    from flowlite.connect.values import Completed
     from provider_adapters.slurm.login import SlurmLogin
 
 _SECONDS = 120.0

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.connect import programs
-from flowlite.connect.base import Completed, Connection
+from flowlite.connect.base import Connection
 from flowlite.connect.bounded import last_line, parse_object
 from flowlite.connect.ssh.connection import SshConnection
+from flowlite.connect.values import Completed
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.provider import Instance
 from provider_adapters.ssh.hosts import Facts

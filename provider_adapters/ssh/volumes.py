@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from flowlite.connect.base import Completed, Connection
+from flowlite.connect.base import Connection
+from flowlite.connect.values import Completed
 from flowlite.errors import ConfigError, NodeUnreachable, NotFound, ProviderError
 from flowlite.provider import VolumeInfo, VolumePlace
 from provider_adapters.ssh import fitting, hosts

@@ -70,19 +70,21 @@ def files_of_the_page() -> dict[str, str]:
     return found
 
 
-def run(directory: Path, test: str, files: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def run(
+    directory: Path, test: str, files: dict[str, str], seconds: float = 110
+) -> subprocess.CompletedProcess[str]:
     for name, text in files.items():
         (directory / name).write_text(text)
     (directory / "pytest.ini").write_text("[pytest]\n")
     # What our own run was told, such as to run again what fails, is none of its business.
-    environment = {k: v for k, v in os.environ.items() if k != "PYTEST_ADDOPTS"}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "test_folders.py", "-k", test],
         cwd=directory,
         env={**environment, "PYTHONPATH": f"{ROOT}{os.pathsep}{directory}"},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=seconds,
         check=False,
     )
 
@@ -96,6 +98,26 @@ def test_a_flaw_is_found(right: str, wrong: str, test: str, tmp_path: Path) -> N
     done = run(tmp_path, test, files)
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(rf"^FAILED .*{test}", done.stdout, re.MULTILINE), done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_adapter_of_the_page_passes_the_whole_suite(tmp_path: Path) -> None:
+    """Whole tasks, node failures and all. The page's own run has what needs no registration."""
+    assert sum(len(text.splitlines()) for text in files_of_the_page().values()) < 300
+    files = files_of_the_page()
+    text = files["test_folders.py"]
+    text = text.replace("ConnectionSuite, LaunchTests,", "ProviderSuite,")
+    files["test_folders.py"] = text.replace("(LaunchTests, ConnectionSuite)", "(ProviderSuite)")
+    assert files["test_folders.py"].count("ProviderSuite") == 2
+    announced = tmp_path / "folders-1.0.dist-info"
+    announced.mkdir()
+    (announced / "METADATA").write_text("Metadata-Version: 2.1\nName: folders\nVersion: 1.0\n")
+    (announced / "entry_points.txt").write_text(
+        "[flowlite.providers]\nfolders = folders:FoldersProvider\n"
+    )
+    done = run(tmp_path, "", files, 580)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_who_forgets_to_say_what_is_tested_is_told(tmp_path: Path) -> None:

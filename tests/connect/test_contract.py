@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flowlite.connect.base import Connection, File
+from flowlite.connect.base import Connection
 from flowlite.connect.local import LocalConnection
+from flowlite.connect.values import File
 from tests.helpers import eventually
 
 BIG = os.urandom(1 << 16) * 40

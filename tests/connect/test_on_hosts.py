@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flowlite.connect.base import File
 from flowlite.connect.ssh import files as ssh_files
 from flowlite.connect.ssh import half_open, link, transport
 from flowlite.connect.ssh.connection import SshConnection, connect_all, resolve_target
+from flowlite.connect.values import File
 from flowlite.errors import NodeUnreachable
 from tests.helpers import eventually
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from flowlite.bundle.agent_zip import build_agent_zip
-from flowlite.connect.base import File
 from flowlite.connect.ssh import commands, courier
 from flowlite.connect.ssh import files as ssh_files
 from flowlite.connect.ssh.connection import SshConnection
+from flowlite.connect.values import File
 from flowlite.errors import NodeUnreachable
 from flowlite.node.system import processes
 from tests.connect.sshd import Sshd

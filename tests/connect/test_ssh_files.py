@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from flowlite.connect.base import File
 from flowlite.connect.ssh import files as ssh_files
 from flowlite.connect.ssh import link
 from flowlite.connect.ssh.connection import SshConnection, resolve_target
+from flowlite.connect.values import File
 from flowlite.errors import NodeUnreachable
 from tests.connect.sshd import Sshd
 from tests.helpers import eventually

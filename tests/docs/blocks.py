@@ -243,7 +243,11 @@ def environment_of(home: Path, tools: Path, python: str = sys.executable) -> dic
     program = Path(sys.executable).parent / "rclone"
     if program.exists():
         (tools / "rclone").symlink_to(program)
-    ours = {name: text for name, text in os.environ.items() if name not in _OF_TESTS}
+    ours = {
+        name: text
+        for name, text in os.environ.items()
+        if name not in _OF_TESTS and not name.startswith("PYTEST_")
+    }
     return {
         **ours,
         "FLOW_HOME": str(home),

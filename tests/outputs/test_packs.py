@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from flowlite.api import node_files
 from flowlite.api.node_access import NodeAccess
-from flowlite.connect.base import Completed
 from flowlite.connect.bounded import MOST_OUTPUT
 from flowlite.connect.local import LocalConnection
+from flowlite.connect.values import Completed
 from flowlite.supervise.attempt.outputs import packs
 from flowlite.supervise.attempt.outputs.landing import Landing
 from flowlite.supervise.attempt.outputs.manifest import OutputFile

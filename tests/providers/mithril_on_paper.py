@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flowlite.api.adapters import settings_here
-from flowlite.connect.base import Completed
+from flowlite.connect.values import Completed
 from flowlite.errors import CapacityUnavailable
 from flowlite.provider import Instance, LaunchIntent
 from flowlite.spec import TaskConfig

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.api.adapters import settings_here
-from flowlite.connect.base import Completed, Connection, File
+from flowlite.connect.base import Connection
+from flowlite.connect.values import Completed, File
 from flowlite.errors import CapacityUnavailable
 from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.spec import TaskConfig

@@ -12,7 +12,6 @@ import pytest
 from flowlite.api.adapters import adapter, settings_here
 from flowlite.errors import PermissionRefused
 from flowlite.provider import (
-    SHIPPED,
     Plan,
     get_provider,
     provider_of_task,
@@ -165,7 +164,7 @@ def submit(home: Path, provider: str) -> TaskRecord:
     return record
 
 
-@pytest.mark.parametrize("provider", SHIPPED)
+@pytest.mark.parametrize("provider", CASES)
 def test_every_setting_has_a_case(provider: str) -> None:
     cases = CASES[provider]
     if provider == "slurm":
@@ -173,7 +172,7 @@ def test_every_setting_has_a_case(provider: str) -> None:
     assert set(cases) == names_of(provider)
 
 
-@pytest.mark.parametrize("provider", SHIPPED)
+@pytest.mark.parametrize("provider", CASES)
 def test_each_setting_of_the_project_holds_in_a_supervisor(
     provider: str, project: Path, flow_home: Path
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flowlite.api.sweep import together
-from flowlite.connect.base import Completed
+from flowlite.connect.values import Completed
 from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.provider import Instance, LaunchIntent, Plan
 from provider_adapters.slurm import arrays

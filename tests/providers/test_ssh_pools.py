@@ -12,7 +12,7 @@ import pytest
 
 from flowlite.api.adapters import adapter, settings_here
 from flowlite.errors import CapacityUnavailable, ConfigError, ProviderError
-from flowlite.provider import SHIPPED, Plan
+from flowlite.provider import Plan, provider_names
 from flowlite.settings.settings import load_settings
 from flowlite.spec import TaskConfig
 from provider_adapters.ssh import editing
@@ -121,7 +121,7 @@ class TestReading:
             load_settings()
 
     def test_every_adapter_has_its_table(self, flow_home: Path) -> None:
-        for name in SHIPPED:
+        for name in provider_names():
             (flow_home / "config.toml").write_text(f"[{name}]\nx = 1\n")
             assert load_settings().provider_options(name) == {"x": 1}
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from flowlite import cli, provider, terminal
 from flowlite.api import adapters
-from flowlite.connect.base import Completed
+from flowlite.connect.values import Completed
 from flowlite.errors import (
     ArgumentError,
     FlowError,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flowlite.connect.base import Completed
+from flowlite.connect.values import Completed
 from flowlite.node.system import processes
 from flowlite.provider import Instance, NodeSettings
 from flowlite.supervise.attempt.node_handle import Node

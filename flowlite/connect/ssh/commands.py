@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from flowlite.connect.base import Completed
 from flowlite.connect.bounded import MOST_OUTPUT, MOST_SAID, Output, too_long
 from flowlite.connect.ssh.library import paramiko
 from flowlite.connect.ssh.link import Link
 from flowlite.connect.ssh.quoting import encode, readable
+from flowlite.connect.values import Completed
 from flowlite.errors import AnswerTooLong, NodeUnreachable
 
 _MARK = "flowlite-begins"

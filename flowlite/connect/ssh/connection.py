@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite.connect.base import Completed, Connection, File
+from flowlite.connect.base import Connection
 from flowlite.connect.bounded import MOST_OUTPUT
 from flowlite.connect.ssh.quoting import command, quote, readable
 from flowlite.connect.ssh.targets import SshTarget, resolve_target
+from flowlite.connect.values import Completed, File
 from flowlite.errors import NodeUnreachable
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flowlite.connect.base import File
 from flowlite.connect.bounded import MOST_JSON, Tail, too_long
 from flowlite.connect.ssh import courier
 from flowlite.connect.ssh.commands import Run
 from flowlite.connect.ssh.link import Link
 from flowlite.connect.ssh.quoting import quote, readable
+from flowlite.connect.values import File
 from flowlite.errors import NodeUnreachable
 
 _BLOCK = 256 * 1024

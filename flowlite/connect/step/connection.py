@@ -29,13 +29,14 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.connect import programs
-from flowlite.connect.base import Completed, Connection, File
+from flowlite.connect.base import Connection
 from flowlite.connect.bounded import MOST_OUTPUT, Output
 from flowlite.connect.pipe import Pipe
 from flowlite.connect.step import pool
 from flowlite.connect.step.channel import Lost
 from flowlite.connect.step.errors import srun_lost
 from flowlite.connect.step.stream import Stream
+from flowlite.connect.values import Completed, File
 from flowlite.errors import ConfigError, NodeUnreachable
 
 _SMALL = 256 * 1024

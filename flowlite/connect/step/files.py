@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flowlite.connect.base import File
 from flowlite.connect.bounded import MOST_JSON, Tail, parse_object, too_long
 from flowlite.connect.ssh.quoting import readable
 from flowlite.connect.step.stream import Stream
+from flowlite.connect.values import File
 from flowlite.errors import NodeUnreachable
 
 Ask = Callable[[Mapping[str, Any]], Stream]

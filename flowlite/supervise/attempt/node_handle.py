@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flowlite.connect.base import Completed, Connection, File
+from flowlite.connect.base import Connection
 from flowlite.connect.bounded import MOST_JSON, parse_object
+from flowlite.connect.values import Completed, File
 from flowlite.errors import AnswerTooLong, NodeUnreachable, ProviderError
 from flowlite.node.config.agent_config import AgentConfig
 from flowlite.node.protocol.message_check import check_file

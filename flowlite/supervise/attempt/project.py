@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flowlite.connect.base import File
 from flowlite.connect.bounded import parse_object
+from flowlite.connect.values import File
 from flowlite.errors import ProviderError
 from flowlite.node.project_files.make import MANIFEST, PROJECT
 from flowlite.node.project_files.manifest import ProjectManifest

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.connect.base import File
 from flowlite.connect.local import LocalConnection
 from flowlite.connect.step import JobGone, StepConnection, channel, pool, srun_lost
+from flowlite.connect.values import File
 from flowlite.errors import ConfigError, NodeUnreachable
 from flowlite.node.system import processes
 from tests.connect.sshd import free_port

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.connect.base import File
 from flowlite.connect.step import StepConnection
+from flowlite.connect.values import File
 from flowlite.errors import AnswerTooLong
 from flowlite.node.system import processes
 from tests.helpers import eventually

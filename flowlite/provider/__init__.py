@@ -1,0 +1,39 @@
+"""The contract between flowlite and its providers, and the registry of adapters.
+
+An adapter is one class derived from `Provider` (`contract.py`), announced as an entry point of the group
+`flowlite.providers`. It implements the seven methods of the contract, and those of `optional.py` that its provider
+allows. The values that cross the contract are plain frozen dataclasses (`plan.py`, `instance.py`, `findings.py`), so
+that the supervisor can store them as JSON without importing the validation of specs. `registry.py` finds adapters.
+
+This package imports `errors` and `settings`; types of `connect`, `spec` and `state` are named only.
+"""
+
+from flowlite.provider.contract import Provider
+from flowlite.provider.findings import Finding, Offer, VolumeInfo, VolumePlace
+from flowlite.provider.instance import PRICES, Instance, NodeSettings
+from flowlite.provider.plan import LaunchIntent, Plan
+from flowlite.provider.registry import (
+    adapter_class,
+    get_provider,
+    provider_names,
+    provider_of_task,
+    settings_of_task,
+)
+
+__all__ = [
+    "PRICES",
+    "Finding",
+    "Instance",
+    "LaunchIntent",
+    "NodeSettings",
+    "Offer",
+    "Plan",
+    "Provider",
+    "VolumeInfo",
+    "VolumePlace",
+    "adapter_class",
+    "get_provider",
+    "provider_names",
+    "provider_of_task",
+    "settings_of_task",
+]

@@ -1,0 +1,109 @@
+"""The contract of a provider: what an adapter has to do. `optional.py` has what it may do besides."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from flowlite.provider.instance import Instance, NodeSettings
+from flowlite.provider.optional import OptionalMethods
+from flowlite.provider.plan import LaunchIntent, Plan
+from flowlite.settings.provider_settings import ProviderSettings
+
+if TYPE_CHECKING:
+    from flowlite.connect.base import Connection
+    from flowlite.settings.settings import Settings
+    from flowlite.spec import TaskConfig
+
+
+class Provider(OptionalMethods, ABC):
+    """Where nodes come from. Every method may be called again after a crash, and must then do no harm.
+
+    An adapter is created with its settings. It reads no configuration of flowlite and no environment variable that
+    stands for a setting, because its process may have been started from another directory, by another shell. Only
+    `freeze` reads such variables, once, at submission.
+
+    Attributes:
+        name: The name of the provider, as in its entry point.
+        local_files: Keys of settings whose values are paths on this machine. `freeze` makes relative ones absolute.
+        account_settings: Keys of settings that select the account and its location. With the same values for these,
+            an adapter sees and ends the same instances, whatever its other settings are.
+        listing_is_proof: Whether an instance that `list_instances` does not return any more is known to have ended. If
+            not, as for hosts that may only be unreachable, a lost node is replaced once it has certainly stopped its
+            workers by itself.
+        may_take_away: Whether instances may be taken away for another user before their time, even if nothing is
+            charged for them.
+        arrays: Whether the tasks of one sweep may be launched together. Plans then have options["array"].
+        teardown_seconds: Seconds for which instances are still charged while they are given back. Reserved below
+            `max_cost`.
+    """
+
+    name: str
+    local_files: ClassVar[Collection[str]] = frozenset()
+    account_settings: ClassVar[Collection[str]] = frozenset()
+    listing_is_proof: bool = True
+    may_take_away: bool = False
+    arrays: bool = False
+    teardown_seconds: float = 30.0
+
+    def __init__(self, home: Path, settings: ProviderSettings) -> None:
+        """
+        Args:
+            home: FLOW_HOME.
+            settings: From `freeze`, possibly called by a process that has ended long ago.
+        """
+        self.home = home
+        self.settings = settings
+
+    @classmethod
+    def freeze(cls, settings: Settings, environment: Mapping[str, str]) -> ProviderSettings:
+        """Returns the adapter's present settings in a form that has the same meaning anywhere and later.
+
+        Variables that stand for settings are read, and paths are made absolute. The result is stored with the task, so
+        it must not contain a secret, only where to find one, such as the path of a file.
+        """
+        return settings.of_provider(cls.name).with_absolute_paths(cls.local_files)
+
+    @abstractmethod
+    def plan(self, config: TaskConfig) -> Plan:
+        """Returns what would be launched for a request. Pure: no instance, no money, no side effect.
+
+        Raises:
+            ConfigError: An option cannot be honoured here. The message names it.
+            CapExceeded: No machine fits under the caps.
+        """
+
+    @abstractmethod
+    def launch(self, intent: LaunchIntent) -> list[Instance]:
+        """Launches all instances or none. For the same token, returns the same instances again.
+
+        Raises:
+            CapacityUnavailable: There is no capacity now. Nothing was launched.
+            ProviderError: The provider refused. Nothing was launched.
+        """
+
+    @abstractmethod
+    def list_instances(self, task_id: str | None = None) -> list[Instance]:
+        """Returns the existing instances with the tag of this FLOW_HOME, of one task or of all.
+
+        Ended instances may be listed as "ended" or left out. `flow gc` ends listed instances of tasks that have ended.
+        """
+
+    @abstractmethod
+    def terminate(self, instances: Sequence[Instance]) -> None:
+        """Requests the end of these instances. Unknown and ended ones are no error.
+
+        `list_instances` shows when they have ended. An instance in state "unreachable" is known not to answer. An
+        adapter that can end it only by asking the machine itself gives it up at once, and must not list it for its
+        task again. An adapter that can end it without asking the machine does so.
+        """
+
+    @abstractmethod
+    def connect(self, instance: Instance) -> Connection:
+        """Returns a connection to the node. Raises NodeUnreachable."""
+
+    @abstractmethod
+    def node_settings(self, plan: Plan, instance: Instance) -> NodeSettings:
+        """Returns how the agent runs on that instance. Pure."""

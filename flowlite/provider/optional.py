@@ -1,0 +1,150 @@
+"""What an adapter may do besides the contract in `contract.py`. Each method has a default that does without."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from flowlite.errors import NotFound
+from flowlite.provider.findings import Finding, Offer, VolumeInfo, VolumePlace
+from flowlite.provider.instance import Instance
+from flowlite.provider.plan import Plan
+from flowlite.settings.provider_settings import ProviderSettings
+
+
+class OptionalMethods:
+    """The methods of a provider that have a default."""
+
+    name: str
+
+    def price_to_launch(self, plan: Plan) -> float:
+        """US dollars per instance and hour that a launch of this plan would be charged now, with the present settings.
+
+        Called by the supervisor before it launches a plan whose price is zero. Raises ProviderError.
+        """
+        return plan.price_per_hour
+
+    @classmethod
+    def remembered(cls, home: Path) -> list[ProviderSettings]:
+        """Returns the settings needed to end what was launched from this FLOW_HOME, from the adapter's own records.
+
+        Called by the cleanup, for launches of tasks that the store does not know any more.
+        """
+        return []
+
+    def has_left(self) -> bool:
+        """Whether instances on which something may still run were given up because they did not answer.
+
+        Reads only files. Makes no network call.
+        """
+        return False
+
+    def revisit(self) -> None:
+        """Ends those of the instances given up that answer now."""
+
+    def retain(self, instances: Sequence[Instance]) -> list[Instance]:
+        """Marks instances from which not all files of the ranks were fetched.
+
+        After that, `terminate` and every other way to give these instances back leave the files in place until
+        `forget`, or until files that were unused for a long time are removed there. `connect` and `node_settings`
+        still work for them. The mark is durable before the method returns, also for instances that do not answer.
+
+        Returns:
+            The instances for which this is possible, which are those where it costs nothing.
+        """
+        return []
+
+    def forget(self, instances: Sequence[Instance]) -> None:
+        """Removes the files retained on these instances, which were given back."""
+
+    def keep(self, instances: Sequence[Instance], seconds: float) -> list[Instance]:
+        """Keeps instances for the owner's next task, for the given time at most, without anything the last task left.
+
+        They end by themselves after that time, even if no process of flowlite runs. `launch` uses fitting ones first,
+        and names them in `Instance.continues`. `terminate` ends them at once. `list_instances` lists them as "warm"
+        until then.
+
+        Returns:
+            The instances that are kept, in state "warm". The others are unchanged, and have to be terminated.
+        """
+        return []
+
+    def still_warm(self, instances: Sequence[Instance]) -> list[Instance]:
+        """Returns those of some warm instances that are known to exist still.
+
+        Must answer at once, so an instance may be gone without that being known yet.
+        """
+        return list(instances)
+
+    def answers_beside(self, instances: Sequence[Instance]) -> str:
+        """Returns the name of something else, not these instances, that answers from here now; "" if nothing does.
+
+        Called when none of a task's nodes can be reached. If another host or the provider's own service answers, the
+        nodes are gone; if nothing does, our own network may be down. Called often, in a thread. Takes some seconds at
+        most.
+        """
+        return ""
+
+    def others(self) -> list[Instance]:
+        """Returns instances with flowlite's tag that were launched from other FLOW_HOMEs, on this or another machine.
+
+        Their `data` has {"home", "owner", "deadline"}: whose they are, and the Unix time by which they should have
+        ended (None for no limit).
+        """
+        return []
+
+    def sweep(self, live: Collection[str], *, dry_run: bool = False) -> list[str]:
+        """Removes what was created beside instances and serves none of the `live` tasks: groups, requests, keys.
+
+        Never removes a volume. Called by `flow gc`.
+
+        Returns:
+            What was removed or, with `dry_run`, would be removed, in words.
+        """
+        return []
+
+    def not_looked_at(self) -> list[str]:
+        """Returns what listings and `sweep` left out, such as an inaccessible region; a line each."""
+        return []
+
+    def configured(self) -> bool:
+        """Whether the user has set up the provider, with settings or credentials. Looks at this machine only."""
+        return True
+
+    def check(self) -> list[Finding]:
+        """Checks whether credentials and permissions exist and suffice, without launching anything."""
+        return []
+
+    def offers(
+        self,
+        gpu: str | None = None,
+        num_instances: int = 1,
+        *,
+        spot: bool | None = None,
+        region: str | None = None,
+    ) -> list[Offer]:
+        """Returns possible gangs, cheapest first. If nothing fits, returns the nearest, with the reasons."""
+        return []
+
+    def create_volume(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
+        """Creates a volume, or returns the existing one of that name."""
+        raise NotFound(f"the provider {self.name!r} has no volumes")
+
+    def list_volumes(self) -> list[VolumeInfo]:
+        """Returns all volumes created through this provider."""
+        return []
+
+    @contextmanager
+    def volume_place(self, name: str) -> Iterator[VolumePlace | None]:
+        """Yields where a volume's files can be reached; None if only a machine of a task can reach them.
+
+        Raises:
+            NotFound: There is no such volume.
+            ProviderError: No machine that has it answers.
+        """
+        yield None
+
+    def delete_volume(self, name: str) -> None:
+        """Deletes a volume with its contents. Raises NotFound."""
+        raise NotFound(f"no volume {name!r} at the provider {self.name!r}")

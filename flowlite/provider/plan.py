@@ -1,0 +1,124 @@
+"""What is to be launched: the plan that the user sees, and the intent that is recorded before the launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from flowlite.provider.json_value import JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(JsonValue):
+    """What will be launched. It is shown before money is spent, and then launched exactly as shown.
+
+    Attributes:
+        provider: Name of the adapter that made the plan.
+        instance_type: The provider's name of the machine type; "this machine" for the local provider.
+        region: Region or zone; "" if there is none.
+        num_instances: Nodes in the gang.
+        processes_per_node: Workers on each node.
+        gpu: Canonical GPU kind ("h100"), or "" for CPU.
+        gpus_per_node: GPUs that each node really has; 0 when the gang is rehearsed on CPU.
+        price_per_hour: Present price in US dollars per instance and hour; 0 where nothing is charged.
+        extras_per_hour: US dollars per instance and hour for its disk and public address.
+        least_seconds: Minimum time for which each instance is charged.
+        start_seconds: Longest time for which instances are charged before GO: their boot, and the bring-up of the gang.
+        spot: Whether the machines may be taken away, at a price that may change.
+        price_cap: US dollars per instance and hour that must never be exceeded. Passed on to providers that support it.
+        max_run_seconds: Longest run after GO, from the time and cost caps; None for no limit.
+        max_cost: US dollars in all, or None.
+        reserved_seconds: Time before `max_cost` is used up that is reserved for stopping and giving nodes back.
+        warm_seconds: How long the nodes are kept, and charged, after the run for the next task.
+        may_exceed: When the cost may exceed the caps, in words; "" if they are strict bounds.
+        not_included: What the provider charges besides, in words, which is in no figure of the task and under no cap:
+            volumes, which are charged by the month until they are deleted, and traffic.
+        notes: Sentences the user should read before launch (an option without effect here, a rehearsal on CPU).
+        options: The adapter's own values, JSON only.
+        settings: The provider's settings that the plan was made with (`ProviderSettings` as JSON). Every process that
+            supervises, reaches or ends the task's instances uses these settings and no others.
+    """
+
+    provider: str
+    instance_type: str
+    num_instances: int
+    processes_per_node: int
+    region: str = ""
+    gpu: str = ""
+    gpus_per_node: int = 0
+    price_per_hour: float = 0.0
+    extras_per_hour: float = 0.0
+    least_seconds: float = 0.0
+    start_seconds: float = 0.0
+    spot: bool = False
+    price_cap: float | None = None
+    max_run_seconds: float | None = None
+    max_cost: float | None = None
+    reserved_seconds: float = 0.0
+    warm_seconds: float = 0.0
+    may_exceed: str = ""
+    not_included: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def highest_price(self) -> float:
+        """US dollars per instance and hour that the price can rise to."""
+        return max(self.price_per_hour, self.price_cap or 0.0) if self.spot else self.price_per_hour
+
+    @property
+    def highest_rate(self) -> float:
+        """US dollars per instance and hour, extras included, that it can cost at most."""
+        return self.highest_price + self.extras_per_hour
+
+    @property
+    def is_paid(self) -> bool:
+        """Whether the instances cost anything. Those of a capacity block do for their disks, at a price of zero."""
+        return self.highest_rate > 0
+
+    @property
+    def paid_seconds(self) -> float | None:
+        """Seconds for which `max_cost` pays the whole gang; None if it sets no limit."""
+        rate = self.highest_rate * self.num_instances
+        return self.max_cost / rate * 3600 if self.max_cost is not None and rate > 0 else None
+
+    @property
+    def longest_charge_seconds(self) -> float | None:
+        """The longest time for which each instance is charged, from launch to end; None without a cap on time."""
+        if self.max_run_seconds is None:
+            return None
+        run = self.max_run_seconds + self.warm_seconds
+        return max(self.least_seconds, self.start_seconds + run + self.reserved_seconds)
+
+    @property
+    def worst_case_cost(self) -> float | None:
+        """US dollars if the gang runs until its cap; None without a cap on a priced plan."""
+        if not self.is_paid:
+            return 0.0
+        bounds = [self.max_cost] if self.max_cost is not None else []
+        if (seconds := self.longest_charge_seconds) is not None:
+            bounds.append(self.highest_rate * self.num_instances * seconds / 3600)
+        return min(bounds) if bounds else None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchIntent(JsonValue):
+    """An intent to launch, durable in the store before the provider is called.
+
+    Attributes:
+        token: Idempotency token. The same token never launches twice.
+        task_id: Task the instances belong to. Written into their tags.
+        count: Instances to launch, all or none.
+        plan: The plan being launched, as JSON.
+        preload: What an adapter may use to prepare nodes before an agent is there: {"agent": path of the agent's
+            zipapp on this machine, "call": what workers will run, "environment": the user's variables, "secrets":
+            names of the secret ones, "processes_per_node", "warm_seconds", "setup": whether there is one}. Without it,
+            the start only takes longer.
+    """
+
+    token: str
+    task_id: str
+    count: int
+    plan: dict[str, Any]
+    preload: dict[str, Any] = field(default_factory=dict)

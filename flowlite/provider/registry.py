@@ -1,0 +1,85 @@
+"""Finds adapters by their entry points in the group `flowlite.providers`."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from flowlite.errors import NotFound
+from flowlite.provider.contract import Provider
+from flowlite.settings.provider_settings import ProviderSettings
+from flowlite.settings.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "flowlite.providers"
+
+
+class SubmittedTask(Protocol):
+    """What is read of a task in the store."""
+
+    @property
+    def provider(self) -> str: ...
+
+    @property
+    def plan(self) -> Mapping[str, Any]: ...
+
+
+def provider_names() -> list[str]:
+    """Returns the names of all adapters that can be loaded, sorted."""
+    return sorted(_announced(tuple(sys.path)))
+
+
+def adapter_class(name: str) -> type[Provider]:
+    """Returns the adapter of that name.
+
+    Raises:
+        NotFound: No adapter is announced under the name. The message lists the known ones.
+    """
+    found = _announced(tuple(sys.path)).get(name)
+    if found is None:
+        known = provider_names()
+        raise NotFound(
+            f"no provider {name!r}{did_you_mean(name, known, 0.7)}; known: {', '.join(known) or 'none'}"
+            + (
+                ""
+                if known
+                else f". No package with entry points of the group {GROUP!r} is "
+                "installed; a source checkout of flowlite has them after `pip install -e .`"
+            )
+        )
+    adapter: type[Provider] = found.load()
+    return adapter
+
+
+def get_provider(home: Path, settings: ProviderSettings) -> Provider:
+    """Creates the adapter for these settings. Raises NotFound."""
+    return adapter_class(settings.provider)(home, settings)
+
+
+def settings_of_task(record: SubmittedTask) -> ProviderSettings:
+    """Returns the settings of its provider that a task was submitted with."""
+    frozen = record.plan.get("settings")
+    return ProviderSettings.from_json(frozen) if frozen else ProviderSettings(record.provider)
+
+
+def provider_of_task(record: SubmittedTask, home: Path) -> Provider:
+    """Creates the adapter for an existing task, with the settings the task was submitted with. Raises NotFound."""
+    return get_provider(home, settings_of_task(record))
+
+
+@functools.lru_cache(maxsize=8)
+def _announced(path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Returns the entry points of all adapters by name.
+
+    Args:
+        path: The present `sys.path`, where they are found.
+    """
+    # Imported here because it is slow, and a program that uses no provider does not need it.
+    import importlib.metadata
+
+    return {each.name: each for each in importlib.metadata.entry_points(group=GROUP)}
