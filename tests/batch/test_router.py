@@ -10,7 +10,7 @@ import pytest
 
 from flowlite.node.config.agent_config import AgentConfig
 from flowlite.node.protocol.channel import Channel
-from flowlite.node.protocol.framing import ClientSession, Frame, Hello, encode
+from flowlite.node.protocol.framing import STEP_ROLE, ClientSession, Frame, Hello, encode
 from flowlite.node.sbatch.router import Router
 
 SECRET = b"s" * 32
@@ -32,8 +32,10 @@ def config(nodes: int = 2, per_node: int = 2) -> AgentConfig:
 class Guest(Channel):
     """A worker or an srun of a test."""
 
-    def __init__(self, *, secret: bytes = SECRET, task: str = "t1", epoch: int = 3) -> None:
-        super().__init__(ClientSession(secret, Hello(task, "member", "worker", epoch)))
+    def __init__(
+        self, *, secret: bytes = SECRET, task: str = "t1", epoch: int = 3, role: str = STEP_ROLE
+    ) -> None:
+        super().__init__(ClientSession(secret, Hello(task, role, "worker", epoch)))
         self.heard: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.over = asyncio.Event()
         self.opened = asyncio.Event()

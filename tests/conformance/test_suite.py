@@ -50,7 +50,7 @@ FLAWS = {
         "test_the_end_of_one_node_is_not_the_end_of_the_others",
     ),
     "an option that is ignored": (
-        'for option in ("gpu", "cpu", "memory", "image"):',
+        'for option in ("gpu", "cpu", "memory", "image", "volumes"):',
         'for option in ("image",):',
         "test_an_option_that_cannot_be_honoured_is_refused_by_its_name",
     ),

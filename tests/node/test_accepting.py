@@ -14,7 +14,9 @@ import pytest
 
 import flowlite
 import provider_adapters
+from flowlite.node.protocol.framing import Hello
 from flowlite.node.protocol.listener import Listener
+from flowlite.node.protocol.stream import Stream, ask
 from tests.helpers import eventually
 
 # The one place that accepts, the one with its own pause, and a script that any old Python on a host must run.
@@ -54,10 +56,11 @@ def door():
 
     with tempfile.NamedTemporaryFile() as secret:
         paths = SimpleNamespace(secret=Path(secret.name))
+        paths.secret.write_bytes(bytes(32))
         config = SimpleNamespace(tls=False, bind="127.0.0.1", task="t", epoch=1, roster=[])
-        port = Listener(config, paths, lambda what: True).open(lambda *_: None)
+        port = Listener(config, paths, "volume", lambda what: True).open(lambda *_: None)
         used, client = measure(port, time.sleep)
-        # Once there is room, who waited is let in, to be asked who he is.
+        # Once there is room, the peer that waited is accepted, and turned away for what it sends.
         client.sendall(b"nonsense" * 100)
         try:
             while client.recv(1000):
@@ -147,9 +150,9 @@ def test_out_of_threads_one_is_turned_away_and_the_next_is_served(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "secret").write_bytes(bytes(32))
-    config = SimpleNamespace(tls=False, bind="127.0.0.1", task="t", epoch=1, roster=[])
+    config = SimpleNamespace(tls=False, bind="127.0.0.1", task="t", epoch=1, roster=["i"])
     paths = SimpleNamespace(secret=tmp_path / "secret")
-    port = Listener(config, paths, lambda what: True).open(lambda *_: None)  # type: ignore[arg-type]
+    port = Listener(config, paths, "volume", lambda what: True).open(lambda *_: None)  # type: ignore[arg-type]
     start, refused = threading.Thread.start, [True]
 
     def start_or_not(thread: threading.Thread) -> None:
@@ -169,9 +172,7 @@ def test_out_of_threads_one_is_turned_away_and_the_next_is_served(
 
     eventually(told)
     with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
-        # It is asked who it is.
-        client.sendall(b"nonsense" * 100)
-        assert client.recv(100) != b""
+        ask(Stream(client, None), bytes(32), Hello("t", "volume", "i", 1))
 
 
 def test_nobody_accepts_in_another_way() -> None:

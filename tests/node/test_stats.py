@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from flowlite.cli.commands.top import between
 from flowlite.node.inspect import metrics, netbench
+from flowlite.node.protocol.framing import WireError
 
 GPUS = "0, NVIDIA H100 80GB HBM3, 97, 71234, 81559\n1, NVIDIA H100 80GB HBM3, [N/A], [N/A], 81559\n"
 
@@ -111,5 +114,22 @@ class TestLinks:
         assert found["bytes_per_second"] > 1e5
 
     def test_nobody_without_the_token_is_answered(self) -> None:
-        with pytest.raises(OSError, match=r"hung up|reset"):
+        with pytest.raises((OSError, WireError), match=r"hung up|reset"):
             netbench.measure("127.0.0.1", self.serve(self.token, 3.0), bytes(32))
+
+    def test_the_token_is_never_sent(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            heard: list[bytes] = []
+
+            def listen() -> None:
+                peer, _ = listener.accept()
+                with peer:
+                    heard.append(peer.recv(4096))
+
+            listening = threading.Thread(target=listen)
+            listening.start()
+            with pytest.raises((OSError, WireError)):
+                netbench.measure("127.0.0.1", listener.getsockname()[1], self.token)
+            listening.join()
+        assert len(heard[0]) > len(self.token)
+        assert self.token not in heard[0]

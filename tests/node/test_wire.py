@@ -5,16 +5,24 @@ from __future__ import annotations
 import contextlib
 import random
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowlite.node.protocol import framing
 from flowlite.node.protocol.framing import (
     BLOB_LIMIT,
+    CHECK_ROLE,
     HEADER_LIMIT,
+    MEASURE_ROLE,
     OPENING_LIMIT,
+    RELAY_ROLE,
+    RENDEZVOUS_ROLES,
+    STEP_ROLE,
+    VOLUME_ROLE,
     ClientSession,
     Frame,
     Hello,
@@ -199,3 +207,71 @@ def test_a_header_that_is_no_object_is_refused_even_from_a_friend(header: bytes)
 def test_short_secrets_are_refused() -> None:
     with pytest.raises(ValueError, match="16 bytes"):
         ServerSession(b"short", "task")
+
+
+ROLES = (*RENDEZVOUS_ROLES, STEP_ROLE, RELAY_ROLE, VOLUME_ROLE, CHECK_ROLE, MEASURE_ROLE)
+
+
+@given(st.sampled_from(ROLES), st.sampled_from(ROLES))
+def test_a_peer_of_one_service_is_no_peer_of_another(claimed: str, served: str) -> None:
+    server = ServerSession(SECRET, "task", (served,))
+    hello = flush(ClientSession(SECRET, Hello("task", claimed, "i-1", 1)))
+    if claimed == served:
+        assert server.receive(hello) == []
+    else:
+        with pytest.raises(WireError, match="role"):
+            server.receive(hello)
+        assert not flush(server)
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 2), st.data())
+def test_a_changed_byte_of_the_opening_ends_it(number: int, data: st.DataObject) -> None:
+    """Whichever of the three frames it is in, the side that receives it is not authenticated."""
+    client, server = ClientSession(SECRET, HELLO), ServerSession(SECRET, "task")
+    for step, (sender, receiver) in enumerate(
+        ((client, server), (server, client), (client, server))
+    ):
+        sent = bytearray(flush(sender))
+        if step == number:
+            sent[data.draw(st.integers(0, len(sent) - 1))] ^= data.draw(st.integers(1, 255))
+            with contextlib.suppress(WireError):
+                assert not receiver.open(bytes(sent))
+            assert not receiver.authenticated
+            assert not flush(receiver)
+            return
+        receiver.open(bytes(sent))
+
+
+@settings(max_examples=60)
+@given(st.binary(max_size=300), st.binary(max_size=300), st.integers(0, 2**32))
+def test_a_plain_stream_follows_whole_however_it_is_cut(up: bytes, down: bytes, seed: int) -> None:
+    """As for volumes: three frames, one that admits the peer, and then bytes that are no frames."""
+    cuts = random.Random(seed)
+    client = ClientSession(SECRET, Hello("task", VOLUME_ROLE, "i-1", 1, "data"))
+    server = ServerSession(SECRET, "task", (VOLUME_ROLE,))
+
+    def move(data: bytes, receiver: Session) -> None:
+        while data:
+            size = cuts.randint(1, len(data))
+            receiver.open(data[:size])
+            data = data[size:]
+
+    move(flush(client), server)
+    move(flush(server), client)
+    move(flush(client) + up, server)
+    assert server.hello == Hello("task", VOLUME_ROLE, "i-1", 1, "data")
+    move(server.seal(encode({})) + down, client)
+    assert client.next_frame() == Frame({}, b"")
+    assert (server.rest(), client.rest()) == (up, down)
+
+
+def test_the_secret_is_proved_in_one_place() -> None:
+    """Whoever compares a proof of his own has a protocol of his own, which would have to be audited too."""
+    node = Path(framing.__file__).parents[1]
+    found = {
+        str(path.relative_to(node))
+        for path in node.rglob("*.py")
+        if "compare_digest" in path.read_text()
+    }
+    assert found == {"protocol/framing.py"}

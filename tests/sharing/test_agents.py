@@ -19,8 +19,8 @@ import pytest
 
 from flowlite.node.leader_volumes import confined_sftp as sharing_sftp
 from flowlite.node.mount_namespace.unmount import mounted_below
-from flowlite.node.protocol.framing import WireError
-from flowlite.node.protocol.stream import Stream, admit, knock, proof
+from flowlite.node.protocol.framing import Hello, WireError
+from flowlite.node.protocol.stream import Stream, admit, ask
 from flowlite.node.system import processes
 from tests.components import need
 from tests.helpers import eventually
@@ -238,19 +238,20 @@ class TestConfinement:
 
 
 class TestTheOpening:
-    """Nobody without the task's secret gets further than the first line."""
+    """Nobody without the task's secret gets further than the first frame."""
 
     def talk(self, secret: bytes, **changes: Any) -> tuple[object, object]:
         """What both sides come to: the volume or the error, None or the error."""
         ours, theirs = socket.socketpair()
-        said = {"task": "t1", "epoch": 1, "instance": "i-1", "volume": "data", **changes}
+        said = {"task": "t1", "role": "volume", "peer": "i-1", "epoch": 1, "purpose": "data"}
         answers: list[object] = []
 
         def lead() -> None:
             try:
                 stream = Stream(ours, None)
-                known = lambda instance, volume: (instance, volume) == ("i-1", "data")  # noqa: E731
-                answers.append(admit(stream, SECRET, task="t1", epoch=1, known=known))
+                known = lambda peer, volume: (peer, volume) == ("i-1", "data")  # noqa: E731
+                expected = Hello("t1", "volume", "", 1)
+                answers.append(admit(stream, SECRET, expected, known))
             except (OSError, WireError) as error:
                 answers.append(error)
             finally:
@@ -260,7 +261,7 @@ class TestTheOpening:
         leader.start()
         member: object = None
         try:
-            knock(Stream(theirs, None), secret, **said)
+            ask(Stream(theirs, None), secret, Hello(**{**said, **changes}))
         except (OSError, WireError) as error:
             member = error
         finally:
@@ -272,7 +273,8 @@ class TestTheOpening:
         assert self.talk(SECRET) == ("data", None)
 
     @pytest.mark.parametrize(
-        "changes", [{"task": "t2"}, {"epoch": 2}, {"instance": "i-9"}, {"volume": "other"}]
+        "changes",
+        [{"task": "t2"}, {"epoch": 2}, {"peer": "i-9"}, {"purpose": "other"}, {"role": "relay"}],
     )
     def test_another_gang_does_not(self, changes: dict[str, Any]) -> None:
         leader, member = self.talk(SECRET, **changes)
@@ -280,33 +282,18 @@ class TestTheOpening:
         assert member is not None
 
     def test_nobody_without_the_secret_does(self) -> None:
-        leader, member = self.talk(b"guessed")
+        leader, member = self.talk(b"guessed, and as long")
         assert isinstance(leader, WireError)
         assert member is not None
 
-    def test_a_leader_without_the_secret_is_found_out(self) -> None:
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            ours.sendall(bytes(32) + bytes(32))
-            with pytest.raises(WireError, match="does not hold"):
-                knock(Stream(theirs, None), SECRET, task="t1", epoch=1, instance="i", volume="v")
-
-    def test_a_proof_is_for_one_connection_and_one_side(self) -> None:
-        hello = {"task": "t1", "epoch": 1, "instance": "i", "volume": "v", "nonce": "00"}
-        assert proof(SECRET, "member", b"a", hello) != proof(SECRET, "member", b"b", hello)
-        assert proof(SECRET, "member", b"a", hello) != proof(SECRET, "leader", b"a", hello)
-        changed = {**hello, "volume": "w"}
-        assert proof(SECRET, "member", b"a", hello) != proof(SECRET, "member", b"a", changed)
-
-    @pytest.mark.parametrize(
-        "line", [b"", b"{}", b"[]", b"\xff" * 50, b'{"proof": "zz"}', b"x" * 9000]
-    )
+    @pytest.mark.parametrize("line", [b"", b"{}", b"[]", b"\xff" * 50, b"x" * 9000])
     def test_nonsense_ends_the_connection(self, line: bytes) -> None:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             theirs.sendall(line + b"\n")
+            theirs.shutdown(socket.SHUT_WR)
             with pytest.raises(WireError):
-                admit(Stream(ours, None), SECRET, task="t", epoch=1, known=lambda *_: True)
+                admit(Stream(ours, None), SECRET, Hello("t", "volume", "", 1), lambda *_: True)
 
 
 def test_what_the_leader_tells_is_passed_on_whole(tmp_path: Path) -> None:

@@ -14,13 +14,16 @@ import pytest
 from flowlite.node.agent import go_checks
 from flowlite.node.preflight import connectivity
 from flowlite.node.preflight.connectivity import ConnectivityCheck, others
+from flowlite.node.protocol.framing import CHECK_ROLE, ServerSession
 from flowlite.node.protocol.messages import pack_places
+from flowlite.node.protocol.opening import authenticate
 from flowlite.node.rendezvous.member_client import PrepareError
 from flowlite.node.system import retrying
 from flowlite.node.system.retrying import RetryWindow
 from tests.faults.on_hosts import Site, shell
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"
+SECRET = b"s" * 32
 
 
 @pytest.fixture
@@ -38,14 +41,14 @@ def order(*places: tuple[str, int | None]) -> dict[str, Any]:
 
 
 def meeting_of(
-    rank: int, nodes: int = 2, secret: bytes = b"s", longest: float = 60.0
+    rank: int, nodes: int = 2, secret: bytes = SECRET, longest: float = 60.0
 ) -> ConnectivityCheck:
     """A node's part; everybody is heard all the time."""
     return ConnectivityCheck("t", 1, rank, nodes, secret, silence=lambda _: 0.0, longest=longest)
 
 
 @contextlib.asynccontextmanager
-async def two(secret: bytes = b"s") -> AsyncIterator[tuple[ConnectivityCheck, ConnectivityCheck]]:
+async def two(secret: bytes = SECRET) -> AsyncIterator[tuple[ConnectivityCheck, ConnectivityCheck]]:
     nodes = meeting_of(0), meeting_of(1, secret=secret)
     for node, address in zip(nodes, (HERE, THERE), strict=True):
         await node.open(address)
@@ -138,12 +141,13 @@ def test_an_outage_is_told_from_a_firewall(
     monkeypatch.setattr("flowlite.node.system.retrying.time.monotonic", lambda: now[0])
     trial = RetryWindow(lambda: silence, 300.0)
     trial.reached = reached
-    assert trial.failed(error) == ""
+    assert trial.failed(error) is None
     now[0] += seconds
     found = trial.failed(error)
-    assert said in found
-    assert bool(said) is bool(found)
-    assert (retrying.FIREWALL in found) is ("firewall" in said)
+    assert bool(said) is (found is not None)
+    if found is not None:
+        assert said in found.text
+        assert found.firewall is ("firewall" in said)
 
 
 def test_an_outage_in_between_counts_for_no_firewall(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,13 +156,13 @@ def test_an_outage_in_between_counts_for_no_firewall(monkeypatch: pytest.MonkeyP
     trial = RetryWindow(lambda: silence[0], 300.0)
     for silence[0] in (0.0, 20.0, 0.0, 20.0):
         now[0] += retrying.NEVER_REACHED - 1
-        assert trial.failed(TIMED_OUT) == ""
+        assert trial.failed(TIMED_OUT) is None
 
 
 @pytest.mark.usefixtures("patient")
 def test_full_packets_that_are_lost_are_told_from_a_closed_port() -> None:
     async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(32)
+        await authenticate(reader, writer, ServerSession(SECRET, "t", (CHECK_ROLE,)))
         await asyncio.sleep(30)
 
     async def meet() -> None:
@@ -177,11 +181,48 @@ def test_full_packets_that_are_lost_are_told_from_a_closed_port() -> None:
 @pytest.mark.usefixtures("patient")
 def test_whoever_does_not_know_the_secret_gets_no_answer() -> None:
     async def meet() -> None:
-        async with two(secret=b"another") as (one, other):
+        async with two(secret=b"another secret, as long") as (one, other):
             await one.reach(order((HERE, one.port), (THERE, other.port)))
 
     with pytest.raises(PrepareError, match="hangs up"):
         asyncio.run(meet())
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_recorded_check_is_worth_nothing() -> None:
+    """Somebody on the network repeats what a node has sent, and gets no block."""
+    recorded = bytearray()
+
+    async def meet() -> bytes:
+        async with two() as (one, other):
+
+            async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                from_other, to_other = await asyncio.open_connection(THERE, other.port)
+
+                async def back() -> None:
+                    while data := await from_other.read(65536):
+                        writer.write(data)
+
+                going_back = asyncio.create_task(back())
+                while data := await reader.read(65536):
+                    recorded.extend(data)
+                    to_other.write(data)
+                going_back.cancel()
+                to_other.transport.abort()
+
+            server = await asyncio.start_server(pass_on, THERE, 0)
+            async with server:
+                await one.reach(order((HERE, None), (THERE, server.sockets[0].getsockname()[1])))
+            reader, writer = await asyncio.open_connection(THERE, other.port)
+            writer.write(bytes(recorded))
+            answer = bytearray()
+            with contextlib.suppress(ConnectionError):
+                while data := await asyncio.wait_for(reader.read(65536), 30):
+                    answer += data
+            writer.transport.abort()
+            return bytes(answer)
+
+    assert len(asyncio.run(meet())) < 1024 < len(recorded)
 
 
 def test_nodes_of_one_machine_and_nodes_that_do_not_listen_are_not_asked() -> None:

@@ -29,10 +29,11 @@ async def reach_master(order: Mapping[str, Any], trial: RetryWindow) -> None:
         except (OSError, TimeoutError) as error:
             if wrong := trial.failed(error):
                 remedy = ""
-                if retrying.FIREWALL in wrong:
+                if wrong.firewall:
                     remedy = ". Allow TCP between the nodes, on all ports"
                 raise PrepareError(
-                    f"MASTER_PORT {port} of the leader ({address}) {wrong}{remedy}", passing=True
+                    f"MASTER_PORT {port} of the leader ({address}) {wrong.text}{remedy}",
+                    passing=True,
                 ) from error
             await asyncio.sleep(retrying.AGAIN)
             continue

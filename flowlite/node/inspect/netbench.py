@@ -3,18 +3,20 @@
     links serve ADDRESS SECONDS          prints {"port"}, answers clients that have the token, and ends by itself
     links measure ADDRESS PORT           prints {"round_trip", "bytes_per_second"} or {"error"}
 
-The token comes on standard input, so that no other user of the node sees it.
+The token comes on standard input, so that no other user of the node sees it. Both sides prove that they have it, and
+neither sends it (`protocol/framing.py`).
 """
 
 from __future__ import annotations
 
-import hmac
 import json
 import os
 import socket
 import sys
 import time
 
+from ..protocol.framing import MEASURE_ROLE, Hello, WireError
+from ..protocol.stream import Stream, admit, ask
 from ..system.accepting import accept
 
 TYPE_CHECKING = False
@@ -27,6 +29,7 @@ _BLOCK = 256 * 1024
 _MOST_BYTES = 256 * 1024 * 1024
 _SEND_SECONDS = 0.5
 _PATIENCE = 5.0
+_HELLO = Hello("", MEASURE_ROLE, "", 0)
 
 
 def main(arguments: list[str]) -> int:
@@ -40,7 +43,7 @@ def main(arguments: list[str]) -> int:
         return 0
     try:
         found: dict[str, Any] = measure(arguments[1], int(arguments[2]), token)
-    except OSError as error:
+    except (OSError, WireError) as error:
         found = {"error": str(error) or type(error).__name__}
     sys.stdout.write(json.dumps(found) + "\n")
     return 0
@@ -71,18 +74,19 @@ def serve(address: str, seconds: float, token: bytes) -> None:
                 peer.settimeout(_PATIENCE)
                 try:
                     _answer(peer, token)
-                except OSError:
+                except (OSError, WireError):
                     continue
     os._exit(0)
 
 
 def _answer(peer: socket.socket, token: bytes) -> None:
-    if not hmac.compare_digest(_exactly(peer, _TOKEN), token):
-        return
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    stream = Stream(peer, None)
+    admit(stream, token, _HELLO, lambda *_: True)
+    peer.settimeout(_PATIENCE)
     for _ in range(_PINGS):
-        peer.sendall(_exactly(peer, 1))
-    received = 0
+        stream.send(stream.read_exactly(1))
+    received = len(stream.take_rest())
     while block := peer.recv(_BLOCK):
         received += len(block)
     peer.sendall(received.to_bytes(8, "big"))
@@ -92,30 +96,22 @@ def measure(address: str, port: int, token: bytes) -> dict[str, float]:
     """Returns the shortest of several round trips in seconds, and the bytes per second, to a server."""
     with socket.create_connection((address, port), timeout=_PATIENCE) as peer:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        peer.sendall(token)
+        stream = Stream(peer, None)
+        ask(stream, token, _HELLO)
+        peer.settimeout(_PATIENCE)
         trips = []
         for _ in range(_PINGS):
             began = time.perf_counter()
-            peer.sendall(b".")
-            _exactly(peer, 1)
+            stream.send(b".")
+            stream.read_exactly(1)
             trips.append(time.perf_counter() - began)
         block, sent, began = bytes(_BLOCK), 0, time.perf_counter()
         while sent < _MOST_BYTES and time.perf_counter() - began < _SEND_SECONDS:
             peer.sendall(block)
             sent += len(block)
         peer.shutdown(socket.SHUT_WR)
-        received = int.from_bytes(_exactly(peer, 8), "big")
+        received = int.from_bytes(stream.read_exactly(8), "big")
         return {
             "round_trip": min(trips),
             "bytes_per_second": received / (time.perf_counter() - began),
         }
-
-
-def _exactly(peer: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        more = peer.recv(count - len(data))
-        if not more:
-            raise ConnectionResetError("the other node hung up")
-        data += more
-    return data

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
-from ..protocol.framing import WireError
-from ..protocol.stream import OPENING_SECONDS, Stream, knock
+from ..protocol.framing import RELAY_ROLE, Hello, WireError
+from ..protocol.stream import OPENING_SECONDS, Stream, ask
 from ..worker.launcher_files import apart
 from .hostnames import node_named
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from ..protocol.tls import TlsSession
 
-ROOM = "gang/"
-"""The prefix of a role in the opening of a connection; no volume's name begins with it."""
 FILE = "gang.json"
 
 
@@ -82,8 +80,8 @@ class GangContext:
         """Returns the rank of a node by its address or name; None if it is not in this gang."""
         return node_named(host, self.hosts)
 
-    def dial(self, role: str, **hello: Any) -> Stream:
-        """Opens an authenticated connection to the relay for a role. Raises Unreachable."""
+    def dial(self, purpose: str, **request: Any) -> Stream:
+        """Opens an authenticated connection to the relay for a purpose. Raises Unreachable."""
         try:
             network = socket.create_connection(self.relay, timeout=OPENING_SECONDS)
         except OSError as error:
@@ -99,15 +97,15 @@ class GangContext:
 
                 shield = tls.client(self.paths.certificate)
             stream = Stream(network, shield() if shield else None)
-            knock(
-                stream,
-                self.paths.secret.read_bytes(),
-                task=self.config.task,
-                epoch=self.config.epoch,
-                instance=self.config.instance,
-                volume=f"{ROOM}{role}",
+            me = Hello(
+                self.config.task,
+                RELAY_ROLE,
+                self.config.instance,
+                self.config.epoch,
+                purpose=purpose,
             )
-            stream.send(json.dumps(hello).encode() + b"\n")
+            ask(stream, self.paths.secret.read_bytes(), me)
+            stream.send(json.dumps(request).encode() + b"\n")
         except (OSError, WireError) as error:
             network.close()
             raise Unreachable(f"node 0 let nobody in: {error}") from error

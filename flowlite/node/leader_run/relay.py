@@ -1,9 +1,9 @@
 """Connects the nodes of a gang that node 0 leads, so that a program on one node can start a command on another.
 
 `gang relay ATTEMPT_DIR` is started by the leader's agent (`agent_side.py`) and ends with it. It listens on the leader's
-private address and accepts peers that prove the task's secret (`node/protocol/stream.py`), inside TLS where the
+private address and accepts peers that prove the task's secret (`node/protocol/framing.py`), inside TLS where the
 rendezvous is encrypted. It only forwards bytes; the exec servers (`exec_server.py`), one on each node, start the
-commands. The roles of a connection, and the first line each of them sends:
+commands. The purposes of a connection, and the first line that a peer sends for each:
 
     exec    {"node"}     an exec server; is sent {"take": id} for each call, and {"over": true} at the end
     call    {"node"}     asks for a command there: gets {"ok": true} or {"error"}, then a stream to the exec server
@@ -25,13 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
-from ..protocol.framing import WireError
+from ..protocol.framing import RELAY_ROLE, WireError
 from ..protocol.listener import Listener
 from ..protocol.stream import Stream
-from .context import ROOM
 from .exec_server import carry
 
-_ROLES = ("exec", "call", "take", "wait")
+_PURPOSES = ("exec", "call", "take", "wait")
 _TAKE_SECONDS = 60.0
 
 
@@ -48,7 +47,7 @@ class Relay:
 
     def __init__(self, config: AgentConfig, paths: AttemptPaths) -> None:
         self._config = config
-        self._door = Listener(config, paths, {ROOM + role for role in _ROLES}.__contains__)
+        self._door = Listener(config, paths, RELAY_ROLE, _PURPOSES.__contains__)
         self._changed = threading.Condition()
         self._exec_servers: dict[int, Stream] = {}
         self._waiting: dict[int, _Call] = {}
@@ -62,15 +61,14 @@ class Relay:
         while os.read(0, 4096):
             continue
 
-    def _serve(self, stream: Stream, role: str, address: str) -> None:
-        role = role.removeprefix(ROOM)
+    def _serve(self, stream: Stream, purpose: str, address: str) -> None:
         try:
             hello = json.loads(stream.read_line())
-            getattr(self, f"_on_{role}")(stream, hello)
+            getattr(self, f"_on_{purpose}")(stream, hello)
         except (OSError, WireError, ValueError, KeyError, TypeError) as error:
-            sys.stderr.write(f"{role} from {address}: {type(error).__name__}: {error}\n")
+            sys.stderr.write(f"{purpose} from {address}: {type(error).__name__}: {error}\n")
 
-    # Roles
+    # Purposes
 
     def _on_exec(self, stream: Stream, hello: dict[str, Any]) -> None:
         node = int(hello["node"])

@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 from ..config.agent_config import AgentConfig, AttemptPaths
+from ..protocol.framing import VOLUME_ROLE
 from ..protocol.listener import Listener
 from ..protocol.stream import Stream
 from ..system import processes
@@ -39,7 +40,7 @@ class Server:
         }
         # Each server mounts its own root there, in its own mount namespace.
         self._stage = paths.directory / "share-root"
-        self._door = Listener(config, paths, self._volumes.__contains__)
+        self._door = Listener(config, paths, VOLUME_ROLE, self._volumes.__contains__)
 
     def run(self) -> None:
         """Serves until standard input ends."""

@@ -31,8 +31,8 @@ from shutil import which
 
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..mount_namespace import namespace, unmount
-from ..protocol.framing import WireError
-from ..protocol.stream import OPENING_SECONDS, Stream, knock
+from ..protocol.framing import VOLUME_ROLE, Hello, WireError
+from ..protocol.stream import OPENING_SECONDS, Stream, ask
 from ..system import processes
 from .confined_sftp import INSIDE
 
@@ -256,9 +256,11 @@ def tunnel(arguments: list[str]) -> int:
             network.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             stream = Stream(network, shield)
             secret = paths.secret.read_bytes()
-            knock(
-                stream, secret, task=config.task, epoch=config.epoch, instance=config.instance, volume=volume
-            )  # fmt: skip
+            ask(
+                stream,
+                secret,
+                Hello(config.task, VOLUME_ROLE, config.instance, config.epoch, volume),
+            )
             stream.bridge(0, 1)
     except (OSError, WireError) as error:
         sys.stderr.write(f"{UNREACHED} for volume {volume!r}: {error}\n")

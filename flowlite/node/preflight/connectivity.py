@@ -9,16 +9,24 @@ address are not checked; they share a machine.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ..protocol.framing import (
+    CHECK_ROLE,
+    ClientSession,
+    Hello,
+    ServerSession,
+    WireError,
+    encode,
+)
 from ..protocol.messages import MessageError, unpack_addresses
+from ..protocol.opening import authenticate, read_frame
 from ..rendezvous.member_client import PrepareError
 from ..system import addresses, retrying
-from ..system.retrying import RetryWindow
+from ..system.retrying import RetryWindow, Trouble
 
 BLOCK_SECONDS = 15.0
 """Time limit for sending a block and receiving one."""
@@ -32,7 +40,6 @@ _BLOCK = 64 * 1024
 _LOST = f"{_BLOCK // 1024} kB do not get through"
 # One lost block may be a short outage. After a longer one, the next connection fails, which resets the count.
 _BLOCKS_LOST = 2
-_PROOF = 32
 _NAMED = 4
 
 
@@ -68,7 +75,8 @@ class ConnectivityCheck:
         self._longest = longest
         self._rank = rank
         self._nodes = nodes
-        self._proof = hmac.new(secret, f"meeting {task} {epoch}".encode(), hashlib.sha256).digest()
+        self._secret = secret
+        self._hello = Hello(task, CHECK_ROLE, str(rank), epoch)
         self._address = ""
         self._server: asyncio.Server | None = None
         self.port: int | None = None
@@ -112,18 +120,19 @@ class ConnectivityCheck:
         )
         wrong = [each for each in found if each]
         if wrong:
-            passing = not any(_LOST in each for each in wrong)
+            passing = all(each.passing for each in wrong)
             more = f"; and {len(wrong) - _NAMED} more nodes" if wrong[_NAMED:] else ""
             remedy = ""
-            if any(retrying.FIREWALL in each for each in wrong):
+            if any(each.firewall for each in wrong):
                 remedy = (
                     ". Ranks talk to each other on all ports: allow TCP between the nodes, ports "
                     f"{_port_range()} at least"
                 )
-            raise PrepareError(f"{'; '.join(wrong[:_NAMED])}{more}{remedy}", passing=passing)
+            named = "; ".join(each.text for each in wrong[:_NAMED])
+            raise PrepareError(f"{named}{more}{remedy}", passing=passing)
 
-    async def _reach(self, rank: int, address: str, port: int) -> str:
-        """Returns what is wrong with the path to a node; "" if nothing is."""
+    async def _reach(self, rank: int, address: str, port: int) -> Trouble | None:
+        """Returns what is wrong with the path to a node; None if nothing is."""
         name = f"node {rank} ({address}, port {port})"
         trial = RetryWindow(partial(self._silence, rank), self._longest)
         blocks_lost = 0
@@ -134,23 +143,29 @@ class ConnectivityCheck:
             except (OSError, TimeoutError) as error:
                 blocks_lost = 0
                 if wrong := trial.failed(error):
-                    return f"{name} {wrong}"
+                    return replace(wrong, text=f"{name} {wrong.text}")
                 await asyncio.sleep(retrying.AGAIN)
                 continue
             trial.reached = True
+            session = ClientSession(self._secret, self._hello)
             try:
                 async with asyncio.timeout(BLOCK_SECONDS):
-                    writer.write(self._proof + bytes(_BLOCK))
-                    await reader.readexactly(_BLOCK)
-                return ""
-            except TimeoutError:
+                    await authenticate(reader, writer, session)
+                    writer.write(session.seal(encode({}), bytes(_BLOCK)))
+                    await read_frame(reader, session)
+                return None
+            except TimeoutError as error:
+                if not session.authenticated:
+                    if wrong := trial.failed(error):
+                        return replace(wrong, text=f"{name} {wrong.text}")
+                    continue
                 blocks_lost += 1
                 if blocks_lost >= _BLOCKS_LOST:
-                    return f"{name} answers, but {_LOST}: {self._mtu()}"
-            except (OSError, asyncio.IncompleteReadError):
-                # The node is ending, or does not accept the secret: treat it as a refused connection.
+                    return Trouble(f"{name} answers, but {_LOST}: {self._mtu()}", passing=False)
+            except (OSError, WireError):
+                # The node is ending, or does not know the secret: treat it as a refused connection.
                 if trial.failed(ConnectionRefusedError()):
-                    return f"{name} hangs up"
+                    return Trouble(f"{name} hangs up")
                 await asyncio.sleep(retrying.AGAIN)
             finally:
                 writer.transport.abort()
@@ -158,12 +173,14 @@ class ConnectivityCheck:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(2 * BLOCK_SECONDS):
-                if hmac.compare_digest(await reader.readexactly(_PROOF), self._proof):
-                    await reader.readexactly(_BLOCK)
-                    writer.write(bytes(_BLOCK))
+                session = ServerSession(self._secret, self._hello.task, (CHECK_ROLE,))
+                await authenticate(reader, writer, session)
+                if session.hello is not None and session.hello.epoch == self._hello.epoch:
+                    await read_frame(reader, session)
+                    writer.write(session.seal(encode({}), bytes(_BLOCK)))
                     await writer.drain()
                     await reader.read()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+        except (OSError, TimeoutError, WireError):
             pass
         finally:
             writer.transport.abort()

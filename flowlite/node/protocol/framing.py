@@ -9,13 +9,17 @@ was changed, dropped, reordered, reflected or replayed does not verify, and the 
 
 A connection opens with three frames; nothing else is processed before they have verified:
 
-    client -> server   hello: JSON {flowlite, task, role, peer, epoch, nonce}; key: derived from the secret alone
+    client -> server   hello: JSON {flowlite, task, role, peer, epoch, purpose, nonce}; key: from the secret alone
     server -> client   32 random bytes;  key: server's session key, frame 0
     client -> server   proof, empty;     key: client's session key, frame 0
 
 The two session keys, one per direction, derive from the secret and from the complete first frame of each side, and
 therefore from both nonces, the task, the role and the peer's name. A peer that does not know the secret is rejected at
-the first frame; a peer that replays another peer's first frame, at the second.
+the first frame; a peer that replays another peer's first frame, at the second. Each listener accepts the roles of its
+own service only, so that a peer of one service cannot be passed on to another.
+
+Every connection between the processes of a task opens in this way. `channel.py`, `stream.py` and `opening.py` drive it
+over a socket in an event loop, a blocking socket, and asyncio's streams.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ import hmac
 import json
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from .messages import Message
@@ -36,7 +40,12 @@ OPENING_LIMIT = 4096
 """The most bytes of a whole frame before the peer has proved that it knows the secret."""
 
 VERSION = 1
-ROLES = ("member", "supervisor")
+RENDEZVOUS_ROLES = ("member", "supervisor")
+"""The roles of the peers of the rendezvous."""
+STEP_ROLE, RELAY_ROLE, VOLUME_ROLE = "step", "relay", "volume"
+"""The roles of the peers of the router of steps, of the relay of commands, and of the server of volumes."""
+CHECK_ROLE, MEASURE_ROLE = "check", "measure"
+"""The roles of a node that checks the path to another one, and of one that measures it."""
 
 _LENGTHS = struct.Struct(">II")
 _SEQUENCE = struct.Struct(">Q")
@@ -63,12 +72,17 @@ class Frame(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """The identity that a peer claims. It is verified once the session is authenticated."""
+    """The identity that a peer claims. It is verified once the session is authenticated.
+
+    Attributes:
+        purpose: What a peer asks for of a service that has several things, such as the name of a volume.
+    """
 
     task: str
     role: str
     peer: str
     epoch: int
+    purpose: str = ""
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
@@ -168,6 +182,12 @@ class _Opener:
         self._next += 1
         return header, blob
 
+    def rest(self) -> bytes:
+        """Takes all bytes that are left, which are no frames."""
+        left = bytes(self._buffer)
+        self._buffer.clear()
+        return left
+
     def _numbered_mac(self) -> hmac.HMAC:
         if self._mac is None:
             self._mac = hmac.new(self._key, digestmod="sha256")
@@ -203,19 +223,36 @@ class Session:
             raise WireError("the connection is not authenticated yet")
         return self._sealer.seal(header, blob)
 
+    def open(self, data: bytes = b"") -> bool:
+        """Processes received bytes of the opening. Returns whether both sides have proved that they know the secret.
+
+        Raises:
+            WireError: As for `receive`.
+        """
+        self._opener.feed(data)
+        return self.authenticated or self._open()
+
     def receive(self, data: bytes) -> list[Frame]:
         """Processes received bytes and returns the complete frames.
 
         Raises:
             WireError: The peer does not know the secret, or the stream was tampered with. Close the connection.
         """
-        self._opener.feed(data)
-        if not self.authenticated and not self._open():
+        if not self.open(data):
             return []
         frames: list[Frame] = []
-        while (taken := self._opener.take()) is not None:
-            frames.append(Frame(decode(taken[0]), taken[1]))
+        while (frame := self.next_frame()) is not None:
+            frames.append(frame)
         return frames
+
+    def next_frame(self) -> Frame | None:
+        """Returns the next of the frames received after the opening; None while it is incomplete. Raises WireError."""
+        taken = self._opener.take()
+        return None if taken is None else Frame(decode(taken[0]), taken[1])
+
+    def rest(self) -> bytes:
+        """Ends the frames: returns the bytes received after the last one that was taken."""
+        return self._opener.rest()
 
     def _open(self) -> bool:
         """Continues the opening and returns whether the peer is now authenticated."""
@@ -247,7 +284,7 @@ class ClientSession(Session):
         self._opener.use(server)
         self._opener.take(opening=True)
         if len(challenge) != _NONCE:
-            raise WireError("the leader's first frame is not a nonce")
+            raise WireError("the first frame of what answers is not a nonce")
         self._sealer = _Sealer(client)
         self.outgoing = self._sealer.seal(b"")
         self.authenticated = True
@@ -261,9 +298,14 @@ class ServerSession(Session):
         hello: The peer's identity; None until its first frame has verified. Trust it once `authenticated`.
     """
 
-    def __init__(self, secret: bytes, task: str) -> None:
+    def __init__(self, secret: bytes, task: str, roles: Collection[str] = RENDEZVOUS_ROLES) -> None:
+        """
+        Args:
+            roles: The roles of the peers of this service.
+        """
         super().__init__(secret)
         self._task = task
+        self._roles = roles
         self.hello: Hello | None = None
         self._opener.use(_derive(secret, b"hello"))
 
@@ -287,11 +329,13 @@ class ServerSession(Session):
         fields = decode(header)
         if fields.get("flowlite") != VERSION:
             raise WireError(f"the peer speaks version {fields.get('flowlite')!r}, not {VERSION}")
-        task, role, peer, epoch = (fields.get(name) for name in Hello._fields)
-        if task != self._task or role not in ROLES:
+        task, role, peer, epoch, purpose = (fields.get(name) for name in Hello._fields)
+        if task != self._task or not isinstance(role, str) or role not in self._roles:
             raise WireError("the peer belongs to another task, or has no role here")
         if not isinstance(peer, str) or not isinstance(epoch, int) or isinstance(epoch, bool):
             raise WireError("the peer does not say who it is")
+        if not isinstance(purpose, str):
+            raise WireError("the peer does not say what it asks for")
         if len(str(fields.get("nonce"))) != 2 * _NONCE:
             raise WireError("the peer's first frame has no nonce")
-        return Hello(task, role, peer, epoch)
+        return Hello(task, role, peer, epoch, purpose)

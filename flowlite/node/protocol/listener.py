@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..system.accepting import accept, start_thread
-from .framing import WireError
+from .framing import Hello, WireError
 from .stream import Stream, admit
 
 _MOST_OPENING = 256
@@ -22,14 +22,16 @@ class Listener:
     """Listens on the node's private address, with one thread per connection and a limit of 256 unauthenticated ones."""
 
     def __init__(
-        self, config: AgentConfig, paths: AttemptPaths, known: Callable[[str], bool]
+        self, config: AgentConfig, paths: AttemptPaths, role: str, known: Callable[[str], bool]
     ) -> None:
         """
         Args:
+            role: The role of the peers of this service (`framing.Hello`).
             known: Whether what a member asks for, such as a volume, is served here.
         """
         self._config = config
         self._known = known
+        self._expected = Hello(config.task, role, "", config.epoch)
         self._secret = paths.secret.read_bytes()
         self._opening = threading.Semaphore(_MOST_OPENING)
         self._shields = None
@@ -75,11 +77,8 @@ class Listener:
                 what = admit(
                     stream,
                     self._secret,
-                    task=self._config.task,
-                    epoch=self._config.epoch,
-                    known=lambda instance, what: (
-                        instance in self._config.roster and self._known(what)
-                    ),
+                    self._expected,
+                    lambda peer, what: peer in self._config.roster and self._known(what),
                 )
             except (OSError, WireError) as error:
                 sys.stderr.write(f"a connection from {address} was turned away: {error}\n")

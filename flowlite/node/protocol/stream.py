@@ -1,53 +1,29 @@
 """An authenticated byte stream from a member to the leader, such as the one to a volume that the leader serves.
 
-The connection opens with three messages, inside TLS with the certificate of the attempt where the rendezvous is
-encrypted:
-
-    leader -> member   32 random bytes
-    member -> leader   one line of JSON: {"task", "epoch", "instance", "volume", "nonce", "proof"}
-    leader -> member   32 bytes: its proof
-
-Both proofs are HMACs with the task's secret over everything sent before, so each side is authenticated and no message
-can be replayed. After that it is a plain stream, to an `sftp-server` for instance.
+The connection opens as every connection does (`framing.py`), inside TLS with the certificate of the attempt where the
+rendezvous is encrypted. The leader then sends one empty frame to a peer that it admits. After that it is a plain
+stream, to an `sftp-server` for instance.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
 import math
 import os
 import select
 import socket
 import time
 from collections.abc import Callable
-from typing import Any
 
-from .framing import WireError
+from .framing import ClientSession, Frame, Hello, ServerSession, Session, WireError, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .tls import TlsSession
 
-NONCE = 32
-HELLO_LIMIT = 4096
 OPENING_SECONDS = 10.0
 _BLOCK = 1 << 18
 _AHEAD = 1 << 20
-_FIELDS = ("task", "epoch", "instance", "volume")
-
-
-def proof(secret: bytes, side: str, ours: bytes, hello: dict[str, Any]) -> bytes:
-    """Returns the bytes with which one side proves that it knows the secret.
-
-    Args:
-        side: "member" or "leader".
-        ours: The leader's random bytes.
-    """
-    said = json.dumps([hello.get(name) for name in (*_FIELDS, "nonce")]).encode()
-    text = b"\0".join([b"flowlite share 1", side.encode(), ours.hex().encode(), said])
-    return hmac.digest(secret, text, hashlib.sha256)
+_LONGEST_LINE = 4096
 
 
 class Stream:
@@ -77,11 +53,36 @@ class Stream:
     def read_line(self) -> bytes:
         """Reads a line of the opening, without its newline."""
         while b"\n" not in self._plain:
-            if len(self._plain) > HELLO_LIMIT:
+            if len(self._plain) > _LONGEST_LINE:
                 raise WireError("a first line without end")
             self._fill()
         line, _, self._plain = self._plain.partition(b"\n")
         return line
+
+    def authenticate(self, session: Session) -> None:
+        """Opens the connection. Raises WireError: the other end does not know the secret; TimeoutError."""
+        while True:
+            if session.outgoing:
+                self.send(session.outgoing)
+                session.outgoing = b""
+            if session.authenticated:
+                return
+            session.open(self._some())
+
+    def read_frame(self, session: Session) -> Frame:
+        """Reads the next frame of a session that is authenticated. Raises WireError, TimeoutError."""
+        while (frame := session.next_frame()) is None:
+            session.open(self._some())
+        return frame
+
+    def end_frames(self, session: Session) -> None:
+        """Goes on as a plain stream, after the frames that were read."""
+        self._plain = session.rest() + self._plain
+
+    def take_rest(self) -> bytes:
+        """Takes the bytes that were received and not read yet."""
+        rest, self._plain = self._plain, b""
+        return rest
 
     def be_patient(self) -> None:
         """Ends the time limit of the opening: reads now wait without one."""
@@ -131,6 +132,12 @@ class Stream:
                 continue
             except (OSError, WireError):
                 return
+
+    def _some(self) -> bytes:
+        """Returns the bytes that are here; waits for some if there are none."""
+        if not self._plain:
+            self._fill()
+        return self.take_rest()
 
     def _fill(self) -> None:
         if time.monotonic() > self._until:
@@ -184,47 +191,33 @@ def _wait(reading: list[int], writing: list[int]) -> tuple[set[int], set[int]]:
     )
 
 
-def knock(
-    stream: Stream, secret: bytes, *, task: str, epoch: int, instance: str, volume: str
-) -> None:
-    """Performs the member's side of the opening. Raises WireError: the other end is not this gang's leader."""
-    theirs = stream.read_exactly(NONCE)
-    hello: dict[str, Any] = {
-        "task": task,
-        "epoch": epoch,
-        "instance": instance,
-        "volume": volume,
-        "nonce": os.urandom(NONCE).hex(),
-    }
-    said = {**hello, "proof": proof(secret, "member", theirs, hello).hex()}
-    stream.send(json.dumps(said).encode() + b"\n")
-    answer = stream.read_exactly(NONCE)
-    if not hmac.compare_digest(answer, proof(secret, "leader", theirs, hello)):
-        raise WireError("what answers does not hold the task's secret")
+def ask(stream: Stream, secret: bytes, hello: Hello) -> None:
+    """Performs the member's side of the opening.
+
+    Raises:
+        WireError: The other end is not this gang's leader, or does not admit this member.
+    """
+    session = ClientSession(secret, hello)
+    stream.authenticate(session)
+    stream.read_frame(session)
+    stream.end_frames(session)
 
 
-def admit(
-    stream: Stream, secret: bytes, *, task: str, epoch: int, known: Callable[[str, str], bool]
-) -> str:
-    """Performs the leader's side of the opening and returns the requested volume.
+def admit(stream: Stream, secret: bytes, expected: Hello, known: Callable[[str, str], bool]) -> str:
+    """Performs the leader's side of the opening and returns the peer's purpose.
 
     Args:
-        known: Whether an instance is in the gang, and the volume is served.
+        expected: The task, role and attempt of the peers that are admitted.
+        known: Whether a peer is in the gang, and its purpose is served here.
 
     Raises:
         WireError: The peer is not a member of this gang. It was sent nothing that it could use.
     """
-    ours = os.urandom(NONCE)
-    stream.send(ours)
-    try:
-        hello = json.loads(stream.read_line())
-        given = bytes.fromhex(str(hello["proof"]))
-        mine = hello["task"] == task and hello["epoch"] == epoch
-        right = hmac.compare_digest(given, proof(secret, "member", ours, hello))
-        volume = str(hello["volume"])
-        if not (right and mine and known(str(hello["instance"]), volume)):
-            raise WireError("it could not prove the task's secret, or is not of this gang")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise WireError("its first line is none of ours") from None
-    stream.send(proof(secret, "leader", ours, hello))
-    return volume
+    session = ServerSession(secret, expected.task, (expected.role,))
+    stream.authenticate(session)
+    hello = session.hello
+    if hello is None or hello.epoch != expected.epoch or not known(hello.peer, hello.purpose):
+        raise WireError("it is not of this gang, or asks for what is not served here")
+    stream.send(session.seal(encode({})))
+    stream.end_frames(session)
+    return hello.purpose

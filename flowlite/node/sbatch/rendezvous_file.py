@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
-from ..protocol.framing import ClientSession, Hello
+from ..protocol.framing import STEP_ROLE, ClientSession, Hello
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def dial(
         from ..protocol import tls
 
         shield = tls.client(paths.certificate)()
-    hello = Hello(config.task, "member", who, config.epoch)
+    hello = Hello(config.task, STEP_ROLE, who, config.epoch)
     session = ClientSession(paths.secret.read_bytes(), hello)
     connected = socket.create_connection((address, int(leader["steps"])), CONNECT_SECONDS)
     return connected, session, shield

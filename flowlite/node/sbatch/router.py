@@ -23,7 +23,7 @@ from typing import Any
 
 from ..config.agent_config import AgentConfig
 from ..protocol.channel import Channel
-from ..protocol.framing import Frame, ServerSession, WireError, encode
+from ..protocol.framing import STEP_ROLE, Frame, ServerSession, WireError, encode
 from ..system.accepting import accept_in_loop
 from .layout import LayoutError, Placement, StepRequest, place
 
@@ -101,7 +101,7 @@ class Router:
         if accepted is None:
             return
         shield = self._shields() if self._shields is not None else None
-        guest = _Guest(self, ServerSession(self._secret, self._config.task), shield)
+        guest = _Guest(self, ServerSession(self._secret, self._config.task, (STEP_ROLE,)), shield)
         self._guests.add(guest)
         guest.begin(accepted[0])
         loop.call_later(OPENING_SECONDS, guest.show_out)

@@ -14,6 +14,7 @@ import errno
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ..config import fencing
 
@@ -32,8 +33,6 @@ TRY_SECONDS = 5.0
 NEVER_REACHED = fencing.FENCE_AFTER * fencing.SUPERVISED
 """Longer than it takes to detect that a node is gone, so that a lost node is not taken for a closed port."""
 REFUSED = 15.0
-FIREWALL = "a firewall"
-"""Words in the message about a path that was never open, and in no other message."""
 HEARD = 3.0
 """A node that was heard from within this many seconds counts as connected."""
 
@@ -58,6 +57,21 @@ PASSING_ERRORS = frozenset(
 """Errors of network file systems and connections while their network is down."""
 
 
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What is wrong with a path to another node.
+
+    Attributes:
+        text: What was seen, for people: a phrase that follows the name of the node.
+        firewall: Whether a firewall is the probable cause.
+        passing: Whether it may pass by itself.
+    """
+
+    text: str
+    firewall: bool = False
+    passing: bool = True
+
+
 class RetryWindow:
     """The attempts to open one path to another node.
 
@@ -77,24 +91,27 @@ class RetryWindow:
         self._refused_since: float | None = None
         self.reached = False
 
-    def failed(self, error: BaseException) -> str:
-        """Records a failed try. Returns what is wrong, or "" if it should be retried."""
+    def failed(self, error: BaseException) -> Trouble | None:
+        """Records a failed try. Returns what is wrong, or None if it should be retried."""
         now, silence = time.monotonic(), self._silence()
         refused = isinstance(error, ConnectionRefusedError)
         self._refused_since = (self._refused_since or now) if refused else None
         closed = silence <= HEARD and not self.reached
         self._closed_since = (self._closed_since or now) if closed else None
         if self._refused_since is not None and now - self._refused_since >= REFUSED:
-            return f"cannot be reached: Connection refused; {FIREWALL} refuses it?"
+            return Trouble("cannot be reached: Connection refused; a firewall refuses it?", True)
         if self._closed_since is not None and now - self._closed_since >= NEVER_REACHED:
-            return (
-                f"does not answer: {FIREWALL} drops what is sent there, or there is no way. It was never reached, "
-                "though its node, or the leader, was heard all the time"
+            return Trouble(
+                "does not answer: a firewall drops what is sent there, or there is no way. It was never reached, "
+                "though its node, or the leader, was heard all the time",
+                firewall=True,
             )
         if now - self._began >= self._longest:
             known = "was reached before" if self.reached else f"was heard {silence:.0f} s ago"
-            return f"{known}, and does not answer now: the network is out ({_named(error)})"
-        return ""
+            return Trouble(
+                f"{known}, and does not answer now: the network is out ({_named(error)})"
+            )
+        return None
 
 
 def is_passing(error: BaseException) -> bool:
