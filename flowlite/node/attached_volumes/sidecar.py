@@ -10,19 +10,16 @@ can be attached to another machine. It reports lines of JSON:
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import fcntl
-import json
 import os
-import signal
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
-from ..system import sidecar
+from ..sidecar.agent_side import Sidecar
+from ..sidecar.process_side import ignore_signals, report, wait_for_agent
 from . import mount_commands
 from .run import NotMounted
 
@@ -31,10 +28,6 @@ SHARES = ("nfs", "lustre", "disk")
 _START_SECONDS = 240.0
 _END_SECONDS = 60.0
 _PATIENCE = 45.0
-
-
-class AttachedError(OSError):
-    """A volume cannot be mounted; the text is for people."""
 
 
 def attached(config: AgentConfig) -> list[dict[str, Any]]:
@@ -47,38 +40,15 @@ class Attached:
 
     def __init__(self, paths: AttemptPaths) -> None:
         self._paths = paths
-        self._process: asyncio.subprocess.Process | None = None
+        self._sidecar = Sidecar("the process that mounts volumes", paths.directory / "volumes.log")
 
     async def mount(self) -> None:
-        """Mounts the volumes. Raises AttachedError."""
-        directory = self._paths.directory
-        self._process = await sidecar.start(
-            "volumes", str(directory), log=directory / "volumes.log"
-        )
-        assert self._process.stdout is not None
-        try:
-            async with asyncio.timeout(_START_SECONDS):
-                line = await self._process.stdout.readline()
-        except TimeoutError:
-            raise AttachedError(f"volumes are not mounted within {_START_SECONDS:g} s") from None
-        told: Mapping[str, Any] = json.loads(line) if line else {}
-        if told.get("event") != "mounted":
-            why = (
-                told.get("why")
-                or f"the process that mounts them ended; see {directory}/volumes.log"
-            )
-            raise AttachedError(str(why))
+        """Mounts the volumes. Raises SidecarFailed."""
+        await self._sidecar.start("volumes", str(self._paths.directory), seconds=_START_SECONDS)
 
     async def end(self) -> None:
         """Unmounts the volumes, after all workers have ended. All data is on them when this returns."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        assert process.stdin is not None
-        process.stdin.close()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_END_SECONDS):
-                await process.wait()
+        await self._sidecar.end(_END_SECONDS, kill=False)
 
 
 class VolumeSidecar:
@@ -90,8 +60,7 @@ class VolumeSidecar:
 
     def run(self) -> None:
         """Mounts the volumes, reports it, waits, and unmounts them. Raises OSError."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
+        ignore_signals()
         try:
             if os.geteuid() != 0:
                 name = self._volumes[0]["name"]
@@ -102,9 +71,8 @@ class VolumeSidecar:
             for volume in self._volumes:
                 self._take(volume)
                 mount_commands.mount(volume)
-            _say("mounted")
-            while os.read(0, 4096):
-                continue
+            report("mounted")
+            wait_for_agent()
         finally:
             for volume in self._taken:
                 mount_commands.unmount(str(volume["source"]))
@@ -129,17 +97,12 @@ class VolumeSidecar:
             time.sleep(0.02)
 
 
-def _say(event: str, **body: object) -> None:
-    with contextlib.suppress(OSError):
-        os.write(1, json.dumps({"event": event, **body}).encode() + b"\n")
-
-
 def main(arguments: list[str]) -> int:
     """`volumes ATTEMPT_DIR`: runs the sidecar."""
     paths = AttemptPaths(Path(arguments[0]))
     try:
         VolumeSidecar(attached(AgentConfig.from_json(paths.config.read_bytes()))).run()
     except (OSError, ValueError) as error:
-        _say("failed", why=str(error))
+        report("failed", why=str(error))
         return 1
     return 0

@@ -13,7 +13,6 @@ It reports lines of JSON on standard output:
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import signal
@@ -31,6 +30,7 @@ from ..config.agent_config import AgentConfig, AttemptPaths
 from ..mount_namespace import namespace, unmount
 from ..s3.client import S3Error, Store, read_storage
 from ..s3.readable import explain, find
+from ..sidecar.process_side import ending, report
 from ..system import processes
 from . import fuse_programs
 
@@ -84,18 +84,16 @@ class MountSidecar:
 
     def run(self) -> int:
         """Mounts the buckets, watches them until the agent closes the pipe, and cleans up. Returns the exit status."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: self._over.set())
-        threading.Thread(target=self._wait_for_end, daemon=True).start()
+        self._over = ending()
         try:
             self._private = os.geteuid() == 0 and namespace.enter_own_namespace()
             self._mount_all()
         except BucketFault as error:
-            self._say("failed", why=str(error))
+            report("failed", why=str(error))
             return 1
         else:
             if not self._over.is_set():
-                self._say(
+                report(
                     "mounted",
                     pid=os.getpid(),
                     private=self._private,
@@ -233,15 +231,9 @@ class MountSidecar:
         self._trouble(bucket, text)
 
     def _trouble(self, bucket: Bucket, text: str) -> None:
-        self._say("trouble", path=bucket.path, text=text)
+        report("trouble", path=bucket.path, text=text)
 
     # The end
-
-    def _wait_for_end(self) -> None:
-        with contextlib.suppress(OSError):
-            while os.read(0, 4096):
-                continue
-        self._over.set()
 
     def _unmount_all(self) -> None:
         for each in self._buckets:
@@ -265,10 +257,6 @@ class MountSidecar:
         fuse_programs.remove_files(bucket.files)
         with contextlib.suppress(OSError):
             bucket.source.rmdir()
-
-    def _say(self, event: str, **body: Any) -> None:
-        with contextlib.suppress(OSError):
-            os.write(1, json.dumps({"event": event, **body}).encode() + b"\n")
 
 
 def ask(bucket: Bucket, tell: Callable[[str], None]) -> None:
@@ -334,11 +322,10 @@ def main(arguments: list[str]) -> int:
     """`buckets ATTEMPT_DIR`: runs the sidecar."""
     paths = AttemptPaths(Path(arguments[0]))
     try:
-        guard = MountSidecar(AgentConfig.from_json(paths.config.read_bytes()), paths)
-        code = guard.run()
+        sidecar = MountSidecar(AgentConfig.from_json(paths.config.read_bytes()), paths)
+        code = sidecar.run()
     except (OSError, ValueError, KeyError, TypeError) as error:
-        text = json.dumps({"event": "failed", "why": f"the buckets cannot be mounted: {error}"})
-        os.write(1, text.encode() + b"\n")
+        report("failed", why=f"the buckets cannot be mounted: {error}")
         code = 2
     sys.stderr.flush()
     # Does not wait for threads that are blocked by a server or a hung file system.

@@ -7,7 +7,6 @@ any reason, there is one more copy, within `final_seconds`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import os
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
-from ..system import sidecar
+from ..sidecar.agent_side import Sidecar
 from ..system.byte_sizes import human_size
 
 NAME = "checkpoint"
@@ -42,8 +41,9 @@ class Checkpoints:
         self._config = config
         self._paths = paths
         self._tell = tell
-        self._process: asyncio.subprocess.Process | None = None
-        self._hearing: asyncio.Task[None] | None = None
+        self._sidecar = Sidecar(
+            "the process that copies checkpoints", paths.directory / "checkpoints.log"
+        )
         self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._last_trouble = ""
         self._told_trouble = ""
@@ -119,7 +119,7 @@ class Checkpoints:
 
     async def start(self, reaper: int | None) -> None:
         """Begins to copy, since the workers start now."""
-        if self.copies and self._process is not None:
+        if self.copies and self._sidecar.runs:
             await self._ask("started", do="start", reaper=reaper)
             self._started = True
 
@@ -127,12 +127,12 @@ class Checkpoints:
         """Records that a worker ended. If it was killed or failed, the files it was writing may be incomplete."""
         by_itself = body["code"] is not None and (body["code"] == 0 or body["stopped"])
         if not by_itself and self._started:
-            self._send(do="cut")
+            self._sidecar.send(do="cut")
 
     def hurry(self) -> None:
         """Copies finished files at once, while workers are still being stopped."""
         if self._started:
-            self._send(do="hurry")
+            self._sidecar.send(do="hurry")
 
     # The end
 
@@ -208,9 +208,8 @@ class Checkpoints:
         }
         file = self._paths.directory / "checkpoints.json"
         write_atomically(file, json.dumps(order))
-        log = self._paths.directory / "checkpoints.log"
-        self._process = await sidecar.start("checkpoints", str(file), str(os.getpid()), log=log)
-        self._hearing = asyncio.create_task(self._hear(self._process))
+        await self._sidecar.launch("checkpoints", str(file), str(os.getpid()))
+        self._sidecar.follow(self._on_event, self._on_gone)
 
     def _memory(self) -> Path:
         # In the user's directory the file survives the loss of the node; in the node's home it would not.
@@ -218,30 +217,21 @@ class Checkpoints:
             return self._root / ".flowlite-checkpoint.json"
         return self._paths.home / "checkpoint.json"
 
-    def _send(self, **request: Any) -> None:
-        if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.write(json.dumps(request).encode() + b"\n")
-
     async def _ask(self, event: str, **request: Any) -> dict[str, Any]:
         waiting = self._answers[event] = asyncio.get_running_loop().create_future()
-        if self._hearing is None or self._hearing.done():
+        if not self._sidecar.followed:
             raise CheckpointError(self._gone())
-        self._send(**request)
+        self._sidecar.send(**request)
         told: dict[str, Any] = await waiting
         return told
 
-    async def _hear(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None
-        with contextlib.suppress(OSError, ValueError):
-            while line := await process.stdout.readline():
-                self._on_event(json.loads(line))
+    def _on_gone(self) -> None:
         self._fail_all(self._gone())
 
     def _on_event(self, told: dict[str, Any]) -> None:
         event = told["event"]
         if event == "failed":
-            self._fail_all(str(told["error"]))
+            self._fail_all(str(told["why"]))
         elif event == "trouble":
             self._on_trouble(str(told["error"]))
         elif event == "copied":
@@ -273,18 +263,7 @@ class Checkpoints:
         )
 
     async def _end_process(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            async with asyncio.timeout(_END_SECONDS if self._finishing is None else 0.5):
-                await process.wait()
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        await self._sidecar.end(_END_SECONDS if self._finishing is None else 0.5)
 
 
 def _count(files: int) -> str:

@@ -11,7 +11,7 @@ killed. It exchanges lines of JSON on standard input and output:
                      {"do": "hurry"}                        copy now, the end is near
                      {"do": "finish"}                       all have ended; copy once more    "finished"
     to the agent     {"event": as above, ...}, "copied" after each set, "trouble" with an error after a copy that
-                     failed, and "failed" with an error instead of the reply
+                     failed, and "failed" with the reason instead of the reply
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from __future__ import annotations
 import json
 import os
 import select
-import sys
 import threading
 import time
 
+from ..sidecar.process_side import report
 from ..system import processes
 from .copier import SETTLE_SECONDS, Copier, Emptied, Replaced
 
@@ -56,7 +56,6 @@ class CheckpointSidecar:
         self._claimed = False
         self._hurried = False
         self._replaced = False
-        self._speaking = threading.Lock()
 
     def serve(self) -> int:
         while True:
@@ -77,12 +76,12 @@ class CheckpointSidecar:
         try:
             if what == "check":
                 self._copier.check()
-                self._say("checked")
+                report("checked")
             elif what == "prove":
                 self._copier.prove(str(request["token"]), bool(request["write"]))
-                self._say("proved")
+                report("proved")
             elif what == "restore":
-                self._say("restored", **self._copier.restore(bool(request["aside"])))
+                report("restored", **self._copier.restore(bool(request["aside"])))
             elif what == "start":
                 self._start(request["reaper"])
             elif what == "cut" and self._began is not None:
@@ -93,7 +92,7 @@ class CheckpointSidecar:
             elif what == "finish":
                 self._finish()
         except OSError as error:
-            self._say("failed", error=str(error))
+            report("failed", why=str(error))
 
     def _start(self, reaper: int | None) -> None:
         self._reaper = reaper
@@ -101,7 +100,7 @@ class CheckpointSidecar:
         self._due = self._began + self._every
         self._copying = threading.Thread(target=self._claim_aside, daemon=True)
         self._copying.start()
-        self._say("started")
+        report("started")
 
     def _finish(self) -> None:
         copier = self._copier
@@ -113,7 +112,7 @@ class CheckpointSidecar:
             self._wait_for_rest()
         while not self._replaced and not self._copy(FINAL if copier.nodes > 1 else None):
             time.sleep(self._retry_pause())
-        self._say("finished", replaced=self._replaced, **copier.told())
+        report("finished", replaced=self._replaced, **copier.told())
 
     def _wait_for_rest(self) -> None:
         """Waits until workers of other nodes have stopped writing to this directory."""
@@ -137,7 +136,7 @@ class CheckpointSidecar:
         try:
             self._copier.look(self._reaper)
         except OSError as error:
-            self._say("trouble", error=f"{self._copier.root} cannot be read: {error.strerror}")
+            report("trouble", error=f"{self._copier.root} cannot be read: {error.strerror}")
         took = time.monotonic() - began
         interval = min(SETTLE_SECONDS, self._every) / 4
         self._next_look = time.monotonic() + max(interval, _LOOKING_SHARE * took)
@@ -163,7 +162,7 @@ class CheckpointSidecar:
             self._copier.claim()
             self._claimed = True
         except OSError as error:
-            self._say("trouble", error=str(error), replaced=False)
+            report("trouble", error=str(error), replaced=False)
 
     def _copy_aside(self, number: int | None) -> None:
         if not self._copy(number) and not self._replaced:
@@ -181,10 +180,10 @@ class CheckpointSidecar:
             self._replaced = isinstance(error, Replaced)
             self._claimed = not isinstance(error, Emptied)
             self._failures += 1
-            self._say("trouble", error=str(error), replaced=self._replaced)
+            report("trouble", error=str(error), replaced=self._replaced)
             return False
         if anything_new:
-            self._say("copied", **self._copier.told())
+            report("copied", **self._copier.told())
             self._prune()
         return True
 
@@ -192,15 +191,10 @@ class CheckpointSidecar:
         try:
             self._copier.prune()
         except OSError as error:
-            self._say("trouble", error=f"old sets stay for now: {error}", replaced=False)
+            report("trouble", error=f"old sets stay for now: {error}", replaced=False)
 
     def _retry_pause(self) -> float:
         return min(_LONGEST_PAUSE, _SHORTEST_PAUSE * 2.0 ** min(self._failures, 10))
-
-    def _say(self, event: str, **body: Any) -> None:
-        with self._speaking:
-            sys.stdout.write(json.dumps({"event": event, **body}) + "\n")
-            sys.stdout.flush()
 
 
 def main(arguments: list[str]) -> int:
@@ -211,8 +205,7 @@ def main(arguments: list[str]) -> int:
     try:
         copier = Copier(order)
     except OSError as error:
-        sys.stdout.write(json.dumps({"event": "failed", "error": str(error)}) + "\n")
+        report("failed", why=str(error))
         return 1
     code = CheckpointSidecar(copier).serve()
-    sys.stdout.flush()
     os._exit(code)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..config import distributed_modes
 from ..config.agent_config import AgentConfig, AttemptPaths
-from ..system import node_facts, sidecar
+from ..sidecar.agent_side import Sidecar, SidecarFailed
+from ..system import node_facts
 from . import context, requirements
 
 _START_SECONDS = 60.0
+_END_SECONDS = 1.0
 
 
 class LeaderRun:
@@ -22,26 +21,20 @@ class LeaderRun:
     def __init__(self, config: AgentConfig, paths: AttemptPaths) -> None:
         self._config = config
         self._paths = paths
-        self._relay: asyncio.subprocess.Process | None = None
+        self._relay = Sidecar("the process that connects the nodes", paths.directory / "relay.log")
         self.is_led = config.mode in distributed_modes.LED
 
     async def serve(self) -> dict[str, int]:
         """On node 0: starts the relay. Returns what the other nodes need to know. Raises OSError."""
         if not self.is_led:
             return {}
-        directory = self._paths.directory
-        self._relay = await sidecar.start(
-            "gang", "relay", str(directory), log=directory / "relay.log"
-        )
-        assert self._relay.stdout is not None
-        told: Mapping[str, Any] = {}
-        with contextlib.suppress(ValueError, TimeoutError):
-            async with asyncio.timeout(_START_SECONDS):
-                told = json.loads(await self._relay.stdout.readline())
-        if "port" not in told:
-            why = told.get("error") or f"see {directory}/relay.log on node 0"
-            raise OSError(f"what connects the nodes did not start: {why}")
-        return {"gang": int(told["port"])}
+        try:
+            report = await self._relay.start(
+                "gang", "relay", str(self._paths.directory), seconds=_START_SECONDS
+            )
+        except SidecarFailed as error:
+            raise OSError(f"the nodes of this task cannot be connected: {error}") from error
+        return {"gang": int(report["port"])}
 
     async def missing(self) -> str:
         """Checks before GO what this node lacks for the mode. Returns that and what to do, or "" if nothing.
@@ -68,10 +61,4 @@ class LeaderRun:
 
     async def end(self) -> None:
         """Ends the relay, after all workers have ended."""
-        relay, self._relay = self._relay, None
-        if relay is not None:
-            assert relay.stdin is not None
-            relay.stdin.close()
-            with contextlib.suppress(ProcessLookupError):
-                relay.kill()
-            await relay.wait()
+        await self._relay.end(_END_SECONDS)

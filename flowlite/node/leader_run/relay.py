@@ -28,6 +28,7 @@ from ..config.agent_config import AgentConfig, AttemptPaths
 from ..protocol.framing import RELAY_ROLE, WireError
 from ..protocol.listener import Listener
 from ..protocol.stream import Stream
+from ..sidecar.process_side import report, wait_for_agent
 from .exec_server import carry
 
 _PURPOSES = ("exec", "call", "take", "wait")
@@ -57,9 +58,8 @@ class Relay:
     def run(self) -> None:
         """Serves until standard input ends."""
         _have_many_files()
-        _say(port=self._door.open(self._serve))
-        while os.read(0, 4096):
-            continue
+        report("serving", port=self._door.open(self._serve))
+        wait_for_agent()
 
     def _serve(self, stream: Stream, purpose: str, address: str) -> None:
         try:
@@ -173,10 +173,6 @@ def _tell(stream: Stream, **what: Any) -> None:
     stream.send(json.dumps(what).encode() + b"\n")
 
 
-def _say(**body: object) -> None:
-    os.write(1, json.dumps(body).encode() + b"\n")
-
-
 def main(directory: str) -> int:
     """Runs `gang relay ATTEMPT_DIR`."""
     paths = AttemptPaths(Path(directory))
@@ -184,7 +180,7 @@ def main(directory: str) -> int:
         config = AgentConfig.from_json(paths.config.read_bytes())
         Relay(config, paths).run()
     except (OSError, ValueError) as error:
-        _say(error=str(error))
+        report("failed", why=str(error))
         return 1
     sys.stderr.flush()
     # Does not wait for the threads of open connections.

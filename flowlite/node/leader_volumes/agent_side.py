@@ -9,8 +9,6 @@ The nodes need no SSH keys for it: they authenticate with the task's secret.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -18,7 +16,8 @@ from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..mount_namespace import unmount
-from ..system import retrying, sidecar
+from ..sidecar.agent_side import Sidecar, SidecarFailed
+from ..system import retrying
 
 SHARE = "sshfs"
 """The value of "share" in a volume that the leader serves."""
@@ -26,18 +25,6 @@ _START_SECONDS = 60.0
 _END_SECONDS = 20.0
 
 log = logging.getLogger("flowlite.sharing")
-
-
-class SharingError(OSError):
-    """A volume cannot be shared; the text is for people.
-
-    Attributes:
-        passing: Whether a retry may succeed.
-    """
-
-    def __init__(self, text: str, *, passing: bool = False) -> None:
-        super().__init__(text)
-        self.passing = passing
 
 
 def shared(config: AgentConfig) -> bool:
@@ -63,8 +50,7 @@ class Sharing:
         self._config = config
         self._paths = paths
         self._trouble = trouble
-        self._process: asyncio.subprocess.Process | None = None
-        self._following: asyncio.Task[None] | None = None
+        self._sidecar = Sidecar("the process that shares volumes", paths.directory / "sharing.log")
         self._sources: dict[str, str] = {}
         self.within: int | None = None
         self.problem = ""
@@ -86,7 +72,7 @@ class Sharing:
         try:
             told = await self._start("share-server", str(os.getpid()))
             return int(told["port"])
-        except SharingError as error:
+        except SidecarFailed as error:
             names = ", ".join(repr(v["name"]) for v in self._config.volumes if v.get("share"))
             self.problem = (
                 f"volume {names} cannot be served to the other nodes: {error}. Choose: install the OpenSSH server on "
@@ -101,16 +87,16 @@ class Sharing:
         A leader that cannot be reached is retried within the join timeout.
 
         Raises:
-            SharingError: The leader serves no volumes, or they cannot be mounted.
+            SidecarFailed: The leader serves no volumes, or they cannot be mounted.
         """
         if port is None:
-            raise SharingError("node 0 serves no volumes; it says why")
+            raise SidecarFailed("node 0 serves no volumes; it says why")
         until = asyncio.get_running_loop().time() + self._config.join_timeout
         while True:
             try:
                 told = await self._start("share-mount", str(port), str(within or 0))
                 break
-            except SharingError as error:
+            except SidecarFailed as error:
                 if not error.passing or asyncio.get_running_loop().time() >= until:
                     raise
                 log.info("trying again: %s", error)
@@ -118,7 +104,7 @@ class Sharing:
                 await asyncio.sleep(retrying.AGAIN)
         self._sources = dict(told["sources"])
         self.within = int(told["pid"]) if told["private"] else None
-        self._following = asyncio.create_task(self._follow())
+        self._sidecar.follow(self._on_report)
 
     def volumes(self) -> list[dict[str, Any]]:
         """Returns all volumes of the task, with the directories that hold them on this node."""
@@ -129,50 +115,19 @@ class Sharing:
 
     async def end(self) -> None:
         """Ends the sidecar and unmounts its volumes, even if it was killed."""
-        process, self._process = self._process, None
-        if self._following is not None:
-            self._following.cancel()
-        if process is None:
+        if not self._sidecar.runs:
             return
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            async with asyncio.timeout(_END_SECONDS):
-                await process.wait()
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        await self._sidecar.end(_END_SECONDS)
         for left in await asyncio.to_thread(
             unmount.unmount_below, self._paths.directory / "shared"
         ):
             log.warning("%s cannot be unmounted", left)
 
     async def _start(self, what: str, *arguments: str) -> Mapping[str, Any]:
-        directory = self._paths.directory
-        log = directory / "sharing.log"
-        self._process = await sidecar.start(what, str(directory), *arguments, log=log)
-        try:
-            async with asyncio.timeout(_START_SECONDS):
-                told = await self._hear()
-        except TimeoutError:
-            raise SharingError(f"it did not start within {_START_SECONDS:g} s") from None
-        if told is None:
-            raise SharingError(f"it ended at once; see {self._paths.directory}/sharing.log")
-        if told["event"] == "failed":
-            raise SharingError(str(told["why"]), passing=told.get("passing") is True)
-        return told
+        return await self._sidecar.start(
+            what, str(self._paths.directory), *arguments, seconds=_START_SECONDS
+        )
 
-    async def _follow(self) -> None:
-        while told := await self._hear():
-            if told["event"] == "trouble":
-                self._trouble(str(told["text"]))
-
-    async def _hear(self) -> Mapping[str, Any] | None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(ValueError, OSError):
-            if line := await self._process.stdout.readline():
-                told = json.loads(line)
-                return told if isinstance(told, dict) else None
-        return None
+    def _on_report(self, report: Mapping[str, Any]) -> None:
+        if report["event"] == "trouble":
+            self._trouble(str(report["text"]))

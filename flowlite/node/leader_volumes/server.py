@@ -8,7 +8,6 @@ holds; it ends when the pipe does. It reports one line of JSON: {"event": "servi
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import socket
@@ -20,6 +19,7 @@ from ..config.agent_config import AgentConfig, AttemptPaths
 from ..protocol.framing import VOLUME_ROLE
 from ..protocol.listener import Listener
 from ..protocol.stream import Stream
+from ..sidecar.process_side import report, wait_for_agent
 from ..system import processes
 from .confined_sftp import NotConfined, find_server, serve
 
@@ -48,9 +48,8 @@ class Server:
         for name, directory in self._volumes.items():
             os.makedirs(directory, mode=0o700, exist_ok=True)
             self._try(name)
-        _say("serving", port=self._door.open(self._serve))
-        while os.read(0, 4096):
-            continue
+        report("serving", port=self._door.open(self._serve))
+        wait_for_agent()
 
     def _try(self, name: str) -> None:
         """Checks in advance that a confined server answers. Raises NotConfined."""
@@ -94,11 +93,6 @@ class Server:
         )
 
 
-def _say(event: str, **body: object) -> None:
-    with contextlib.suppress(OSError):
-        os.write(1, json.dumps({"event": event, **body}).encode() + b"\n")
-
-
 def main(arguments: list[str]) -> int:
     """`share-server ATTEMPT_DIR PID`: runs the server for the agent with that process id."""
     processes.die_with_parent(int(arguments[1]))
@@ -107,10 +101,10 @@ def main(arguments: list[str]) -> int:
         Server(AgentConfig.from_json(paths.config.read_bytes()), paths).run()
         code = 0
     except NotConfined as error:
-        _say("failed", why=str(error))
+        report("failed", why=str(error))
         code = 1
     except (OSError, ValueError) as error:
-        _say("failed", why=f"volumes cannot be served: {error}")
+        report("failed", why=f"volumes cannot be served: {error}")
         code = 2
     sys.stderr.flush()
     os._exit(code)

@@ -19,7 +19,6 @@ import json
 import os
 import queue
 import shlex
-import signal
 import socket
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from ..config.agent_config import AgentConfig, AttemptPaths
 from ..mount_namespace import namespace, unmount
 from ..protocol.framing import VOLUME_ROLE, Hello, WireError
 from ..protocol.stream import OPENING_SECONDS, Stream, ask
+from ..sidecar.process_side import ending, report
 from ..system import processes
 from .confined_sftp import INSIDE
 
@@ -100,9 +100,7 @@ class SshfsSidecar:
 
         Raises NotShared.
         """
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: self._over.set())
-        threading.Thread(target=self._wait_for_end, daemon=True).start()
+        self._over = ending()
         try:
             if lacking := missing_here():
                 name = self._volumes[0]["name"]
@@ -111,7 +109,7 @@ class SshfsSidecar:
                 namespace.enter(self._within)
             private = bool(self._within) or (os.geteuid() == 0 and namespace.enter_own_namespace())
             sources = {str(v["name"]): self._mount(str(v["name"])) for v in self._volumes}
-            _say("mounted", pid=os.getpid(), private=private, sources=sources)
+            report("mounted", pid=os.getpid(), private=private, sources=sources)
             self._watch()
         finally:
             self._unmount()
@@ -175,13 +173,7 @@ class SshfsSidecar:
             for name, program in list(self._programs.items()):
                 if program.poll() is not None:
                     del self._programs[name]
-                    _say("trouble", text=f"volume {name!r} is lost: sshfs ended; using it fails")
-
-    def _wait_for_end(self) -> None:
-        with contextlib.suppress(OSError):
-            while os.read(0, 4096):
-                continue
-        self._over.set()
+                    report("trouble", text=f"volume {name!r} is lost: sshfs ended; using it fails")
 
     def _unmount(self) -> None:
         for name, program in self._programs.items():
@@ -220,11 +212,6 @@ def _search_path() -> str:
     return f"{os.environ.get('PATH', '')}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
-def _say(event: str, **body: object) -> None:
-    with contextlib.suppress(OSError):
-        os.write(1, json.dumps({"event": event, **body}).encode() + b"\n")
-
-
 def main(arguments: list[str]) -> int:
     """`share-mount ATTEMPT_DIR PORT WITHIN`: runs the sidecar; WITHIN is 0 if there is no such process."""
     paths = AttemptPaths(Path(arguments[0]))
@@ -233,7 +220,7 @@ def main(arguments: list[str]) -> int:
         config = AgentConfig.from_json(paths.config.read_bytes())
         SshfsSidecar(config, paths, int(arguments[1]), int(arguments[2])).run()
     except (OSError, ValueError) as error:
-        _say("failed", why=str(error), passing=getattr(error, "passing", False))
+        report("failed", why=str(error), passing=getattr(error, "passing", False))
         code = 1
     sys.stderr.flush()
     # Does not wait for a thread that is blocked by a hung file system.
