@@ -18,8 +18,8 @@ from flowlite.api.volume_files.files import Tree, plain_path, sources_of
 from flowlite.api.volume_files.on_machine import MachineVolume
 from flowlite.api.volume_files.reach import split
 from flowlite.cli import main
-from flowlite.connect.values import Completed
 from flowlite.connect.local import LocalConnection
+from flowlite.connect.values import Completed
 from flowlite.errors import ConfigError, FlowError, NodeUnreachable, NotFound
 from flowlite.node.volume_files import program
 from flowlite.supervise.attempt.outputs.landing import Landing
