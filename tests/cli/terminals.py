@@ -28,7 +28,8 @@ class OnTerminal:
             for name in ("COLUMNS", "LINES"):
                 os.environ.pop(name, None)
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-            os.execv(sys.executable, [sys.executable, "-m", "flowlite.cli", *words])
+            # In the environment of this process, not of its C library: readline sets both there.
+            os.execve(sys.executable, [sys.executable, "-m", "flowlite.cli", *words], os.environ)
 
     def type(self, text: str) -> None:
         """Sends keys."""
