@@ -295,11 +295,18 @@ def _call(config: TaskConfig, draft: Draft) -> tuple[str, dict[str, Any]]:
 
 def _project(travelling: Travelling, home: Path, draft: Draft) -> dict[str, Any]:
     """Takes a snapshot of the files that are sent to nodes. Returns the entry "project" of the call."""
+    from flowlite.bundle.main_file import note_main_file
     from flowlite.bundle.project_snapshot import MANIFEST, take_snapshot
 
     target = draft.paths.bundle / MANIFEST
     taken = take_snapshot(home, travelling.listing, travelling.others, target)
-    return {"manifest": str(taken.path), "sha256": taken.sha256, "start": travelling.start}
+    project = {"manifest": str(taken.path), "sha256": taken.sha256, "start": travelling.start}
+    main = note_main_file()
+    if main is not None:
+        path = os.path.relpath(os.path.realpath(main.path), travelling.listing.root)
+        if path in travelling.listing.files:
+            project["main"] = path
+    return project
 
 
 def kept_project(

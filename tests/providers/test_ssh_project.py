@@ -26,10 +26,13 @@ from pathlib import Path
 from flowlite import FlowApp
 
 app = FlowApp(provider="ssh")
+HERE = Path(__file__).parent
+BESIDE = (HERE / "data.csv").read_text()
 
 @app.function
 def read(name: str) -> str:
-    return Path(name).read_text()
+    os.chdir("/")
+    return " ".join([(HERE / name).read_text(), BESIDE, Path(__file__).parent.name])
 
 if __name__ == "__main__":
     print(read.remote("data.csv"))
@@ -100,7 +103,7 @@ def test_a_function_finds_it_too(lab: Lab, project: Path) -> None:
             timeout=100,
             check=False,
         )
-    assert done.stdout == "1,2,3\n", f"{done.stderr}\n{lab.supervisor_logs()}"
+    assert done.stdout == "1,2,3 1,2,3 project\n", f"{done.stderr}\n{lab.supervisor_logs()}"
 
 
 def test_files_from_elsewhere(lab: Lab, project: Path, tmp_path: Path) -> None:

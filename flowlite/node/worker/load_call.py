@@ -161,13 +161,33 @@ def _load_main(
         with open(file, "rb") as opened:
             text = decode_source(opened.read())
         made = main_module.make_main(
-            path, file, module=main["module"], digest=main["digest"], argv=main["argv"]
+            path,
+            _place_of_main(call, main) or file,
+            module=main["module"],
+            digest=main["digest"],
+            argv=main["argv"],
         )
         main_module.run_main(made, text, path)
     except main_module.MainModuleError as error:
         raise LoadError(str(error)) from error
     except Exception as error:
         raise LoadError(_why_not_main(error, path)) from error
+
+
+def _place_of_main(call: dict[str, Any], main: dict[str, Any]) -> str | None:
+    """Returns the path of the program's file among its other files, so that `Path(__file__).parent` has them, too.
+
+    That is its place in the task's copy of the project, or the path on the submitting machine where that exists here.
+    None if the file there is not the one that was sent, since processes of the worker load it from its `__file__`.
+    """
+    for place in filter(None, (call.get("main_in_project"), main["path"])):
+        try:
+            with open(place, "rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() == main["digest"]:
+                    return str(place)
+        except OSError:
+            continue
+    return None
 
 
 def _why_not_main(error: Exception, path: str) -> str:

@@ -111,7 +111,13 @@ def call_with_paths(call: Mapping[str, Any], paths: AttemptPaths) -> dict[str, A
     sources = [
         {**source, "zip": str(paths.resolve(source["zip"]))} for source in call.get("source", ())
     ]
-    return {**call, "bundle": str(paths.resolve(call["bundle"])), "source": sources}
+    main = call.get("main_in_project")
+    return {
+        **call,
+        "bundle": str(paths.resolve(call["bundle"])),
+        "source": sources,
+        **({"main_in_project": str(paths.project / main)} if main else {}),
+    }
 
 
 def beyond_inherited(environment: Mapping[str, str]) -> dict[str, str]:

@@ -261,8 +261,11 @@ def _place_of(leader: Node) -> dict[str, Any] | None:
 
 def node_call(call: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the call with its paths on a node, relative to the node's directory."""
+    project = call.get("project", {})
     call = {name: value for name, value in call.items() if name != "project"}
     if call.get("kind") != "function":
         return call
+    if "main" in project:
+        call["main_in_project"] = project["main"]
     source = [{**each, "zip": f"source-{each['sha256']}.zip"} for each in call.get("source", ())]
     return {**call, "bundle": "call.bin", "source": source}
