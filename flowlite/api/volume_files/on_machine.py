@@ -10,17 +10,18 @@ from typing import Any
 from flowlite.api.volume_files.files import Entry, Moved, Source, Tree
 from flowlite.connect import fetching, programs
 from flowlite.connect.base import Connection
+from flowlite.connect.bounded import MOST_OUTPUT
 from flowlite.errors import FlowError, NodeUnreachable, NotFound, ProviderError
 from flowlite.supervise.attempt.outputs.landing import Landing, Taken
 from flowlite.supervise.attempt.outputs.manifest import OutputFile, is_inside
 
 _PROGRAM = programs.NODE / "volume_files" / "program.py"
 _SECONDS = 600.0
-# Bytes of content, and files, in one request.
-_AT_ONCE = 8 << 20
+# Bytes of content, and files, in one request. An answer must stay below the bound of a command's output.
+_AT_ONCE = MOST_OUTPUT // 2
 _MOST_FILES = 1000
 # Large files are read and written in parts of this size.
-_PART = 8 << 20
+_PART = _AT_ONCE
 
 
 class MachineVolume:

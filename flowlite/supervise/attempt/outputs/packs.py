@@ -11,12 +11,14 @@ import json
 from collections.abc import Iterator, Sequence
 
 from flowlite.connect.base import Connection
+from flowlite.connect.bounded import MOST_OUTPUT
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.supervise.attempt.outputs.manifest import OutputFile
 
 PACKED_BELOW = 1 << 20
 """Files of this size and more are fetched one by one, so that an interrupted fetch resumes within them."""
-_MOST_BYTES = 4 << 20
+# An answer must stay below the bound of a command's output.
+_MOST_BYTES = MOST_OUTPUT // 2
 _MOST_FILES = 1000
 # The contents, and a line for each.
 _LONGEST_ANSWER = _MOST_BYTES + _MOST_FILES * 100
