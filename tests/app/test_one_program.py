@@ -114,17 +114,16 @@ def python(request: pytest.FixtureRequest) -> str:
 
 
 def _environment(minor: str, config: pytest.Config) -> str:
-    """Makes it once, for all processes of all runs, until a requirement changes."""
+    """Makes it once, for all processes of all runs, until a requirement changes. Adapters are found by entry points."""
     found = interpreters.find(minor)
     assert found is not None
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     notebooks = ("nbclient", "nbformat", "ipykernel")
     wanted = [
-        *project["dependencies"],
-        *(each for each in project["optional-dependencies"]["dev"] if each.startswith(notebooks)),
+        each for each in project["optional-dependencies"]["dev"] if each.startswith(notebooks)
     ]
     lock = ROOT / "requirements.lock"
-    key = hashlib.sha256(json.dumps([found, wanted, lock.read_text()]).encode()).hexdigest()[:16]
+    key = hashlib.sha256(json.dumps([found, project, lock.read_text()]).encode()).hexdigest()[:16]
     assert config.cache is not None
     directory = config.cache.mkdir("pythons") / key
     with open(directory.with_suffix(".lock"), "w") as file:
@@ -141,6 +140,8 @@ def _environment(minor: str, config: pytest.Config) -> str:
                 "--no-compile",
                 "--constraint",
                 lock,
+                "--editable",
+                ROOT,
                 *wanted,
             )
             (directory / "ready").touch()
