@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,13 +33,22 @@ def kill_supervisor(lab: Lab, task: str) -> None:
 
 @pytest.mark.parametrize("moment", ["asked", "taken", "running"])
 def test_a_supervisor_killed_around_the_lease(lab: Lab, moment: str) -> None:
-    task = lab.submit("-N", "2", "--", "sh", "-c", f"{WAIT}; hostname")
-    note = lab.home / "ssh" / "tasks" / f"{task}.json"
-    if moment == "running":
-        lab.wait(task, "running")
-    else:
-        eventually(lambda: note.exists() and moment in note.read_text(), every=0.001, timeout=30)
-    kill_supervisor(lab, task)
+    notes = lab.home / "ssh" / "tasks"
+    with ThreadPoolExecutor(1) as pool:
+        # The moments are short: some are over when the command that submits the task ends.
+        submitting = pool.submit(lab.submit, "-N", "2", "--", "sh", "-c", f"{WAIT}; hostname")
+        if moment == "running":
+            task = submitting.result()
+            lab.wait(task, "running")
+        else:
+            task = eventually(
+                lambda: next(
+                    (each.stem for each in notes.glob("*.json") if moment in each.read_text()), None
+                ),
+                every=0.001,
+            )
+        kill_supervisor(lab, task)
+        assert submitting.result() == task
     for host in lab.hosts:
         host.exec(["touch", "/tmp/go"])
     assert lab.wait(task, "completed", "failed", timeout=90)["status"] == "completed"
