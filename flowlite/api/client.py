@@ -14,7 +14,7 @@ from flowlite.errors import ConfigError
 
 if TYPE_CHECKING:
     from flowlite.api.sweep import Element
-    from flowlite.bundle.files_to_send import Travelling
+    from flowlite.bundle.files_to_send import FilesToSend
     from flowlite.provider import Offer, Plan, Provider, VolumeInfo
     from flowlite.spec import TaskConfig
     from flowlite.spec.options import MountOptions
@@ -200,7 +200,7 @@ class Flow:
         check_caps(config, plan)
         return config, plan
 
-    def travelling(self, config: TaskConfig, plan: Plan) -> Travelling | None:
+    def travelling(self, config: TaskConfig, plan: Plan) -> FilesToSend | None:
         """The files of this machine that are sent to the nodes of a task; None if there are none.
 
         Args:

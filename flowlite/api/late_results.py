@@ -29,7 +29,7 @@ _AT_ONCE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Lacking:
+class MissingFiles:
     """The missing results and logs of a task's last attempt.
 
     Attributes:
@@ -41,7 +41,7 @@ class Lacking:
     nodes: Sequence[Mapping[str, Any]]
 
 
-def lacking(record: TaskRecord, events: Iterable[Event]) -> Lacking | None:
+def lacking(record: TaskRecord, events: Iterable[Event]) -> MissingFiles | None:
     """What is still missing of the last attempt, from the task's events; None if nothing was ever missing."""
     told: Mapping[str, Any] | None = None
     brought: set[int] = set()
@@ -55,7 +55,7 @@ def lacking(record: TaskRecord, events: Iterable[Event]) -> Lacking | None:
     if told is None:
         return None
     nodes = [each for each in told["nodes"] if int(each["node"]) not in brought]
-    return Lacking(bool(told["ended_well"]), nodes)
+    return MissingFiles(bool(told["ended_well"]), nodes)
 
 
 def ended_well(record: TaskRecord, events: Iterable[Event]) -> bool:

@@ -14,7 +14,7 @@ from flowlite.connect import fetching
 from flowlite.connect.values import File
 from flowlite.errors import NotFound
 from flowlite.supervise.attempt.outputs import manifest, packs
-from flowlite.supervise.attempt.outputs.landing import Landing, Taken
+from flowlite.supervise.attempt.outputs.landing import NameTaken, OutputDirectory
 
 if TYPE_CHECKING:
     from flowlite.api.node_access import NodeAccess
@@ -29,7 +29,7 @@ _MOST_BYTES_AT_ONCE = 32 << 20
 
 
 @dataclass(slots=True)
-class Copied:
+class CopyResult:
     """What was copied.
 
     Attributes:
@@ -56,19 +56,19 @@ def files_at(there: NodeAccess, path: str) -> OutputManifest:
 def bring(
     there: NodeAccess,
     found: OutputManifest,
-    landing: Landing,
+    landing: OutputDirectory,
     moved: Moved,
     *,
     below: str = "",
     name: str = "",
-) -> Copied:
+) -> CopyResult:
     """Copies files from a node to a local directory; files that an earlier call has copied are not copied again.
 
     Args:
         below: Prefix of the local paths.
         name: Local name of a single file.
     """
-    copied = Copied()
+    copied = CopyResult()
     lacking = []
     for file in found.files:
         if landing.has(name or f"{below}{file.path}", file):
@@ -85,7 +85,7 @@ def bring(
             path = name or f"{below}{file.path}"
             try:
                 landing.take(path, file, _fetching(there, found, file, moved))
-            except Taken:
+            except NameTaken:
                 copied.taken.append(path)
             else:
                 _count(copied, file)
@@ -98,8 +98,8 @@ def _bring_pack(
     there: NodeAccess,
     found: OutputManifest,
     group: Sequence[OutputFile],
-    landing: Landing,
-    copied: Copied,
+    landing: OutputDirectory,
+    copied: CopyResult,
     below: str,
 ) -> list[OutputFile]:
     """Copies small files in one request. Returns those that have changed since they were listed."""
@@ -114,14 +114,14 @@ def _bring_pack(
     return [file for file, content in pairs if content is None]
 
 
-def _count(copied: Copied, file: OutputFile) -> None:
+def _count(copied: CopyResult, file: OutputFile) -> None:
     copied.files, copied.bytes = copied.files + 1, copied.bytes + file.size
 
 
-def send(there: NodeAccess, source: Path, target: str, moved: Moved) -> Copied:
+def send(there: NodeAccess, source: Path, target: str, moved: Moved) -> CopyResult:
     """Sends a file or a directory to an absolute path on the node. Contents that are there already are not sent."""
     _check(there)
-    copied = Copied()
+    copied = CopyResult()
     batch: list[File] = []
     for path in files_below(source):
         relative = path.relative_to(source)

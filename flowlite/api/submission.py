@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from flowlite.api.session import Session
-    from flowlite.bundle.files_to_send import Travelling
+    from flowlite.bundle.files_to_send import FilesToSend
     from flowlite.provider import Plan
     from flowlite.spec import TaskConfig
     from flowlite.state.store import TaskRecord
-    from flowlite.supervise.process.launch import Draft
+    from flowlite.supervise.process.launch import TaskDraft
     from flowlite.supervise.record.paths import TaskPaths
 
 _LONGEST_FUNCTION = 200
@@ -40,7 +40,7 @@ def submit(
     *,
     storage: Mapping[str, Any] | None = None,
     inputs_of: TaskPaths | None = None,
-    travelling: Travelling | None = None,
+    travelling: FilesToSend | None = None,
     kept: Mapping[str, Any] | None = None,
 ) -> None:
     """Records the task and starts its supervisor.
@@ -144,7 +144,7 @@ def _secrets(config: TaskConfig, inputs_of: TaskPaths | None) -> dict[str, str]:
 
 
 def _call_again(
-    config: TaskConfig, draft: Draft, inputs_of: TaskPaths
+    config: TaskConfig, draft: TaskDraft, inputs_of: TaskPaths
 ) -> tuple[str, dict[str, Any]]:
     """As `_call`, for the call of an earlier task, with the same code and the same arguments."""
     from flowlite.bundle.call import read_bundle
@@ -249,7 +249,7 @@ def command_line(command: str | Sequence[str]) -> str:
     return command if isinstance(command, str) else shlex.join(command)
 
 
-def _note_packages(plan: Plan, draft: Draft) -> None:
+def _note_packages(plan: Plan, draft: TaskDraft) -> None:
     """Writes the settings of package indexes for nodes that install packages."""
     if plan.options.get("python_spec") is None:
         return
@@ -261,7 +261,7 @@ def _note_packages(plan: Plan, draft: Draft) -> None:
         write_private(draft.paths.packages, json.dumps(found).encode())
 
 
-def _call(config: TaskConfig, draft: Draft) -> tuple[str, dict[str, Any]]:
+def _call(config: TaskConfig, draft: TaskDraft) -> tuple[str, dict[str, Any]]:
     """The name to show for the function or command, and `AgentConfig.call` with paths on this machine."""
     if config.command is not None:
         text = command_line(config.command)
@@ -293,7 +293,7 @@ def _call(config: TaskConfig, draft: Draft) -> tuple[str, dict[str, Any]]:
     return bundle.function, bundle.call_config(str(draft.paths.bundle))
 
 
-def _project(travelling: Travelling, home: Path, draft: Draft) -> dict[str, Any]:
+def _project(travelling: FilesToSend, home: Path, draft: TaskDraft) -> dict[str, Any]:
     """Takes a snapshot of the files that are sent to nodes. Returns the entry "project" of the call."""
     from flowlite.bundle.main_file import note_main_file
     from flowlite.bundle.project_snapshot import MANIFEST, take_snapshot
@@ -341,7 +341,7 @@ def kept_project(
     return project
 
 
-def _project_again(kept: Mapping[str, Any], draft: Draft) -> dict[str, Any]:
+def _project_again(kept: Mapping[str, Any], draft: TaskDraft) -> dict[str, Any]:
     from flowlite.bundle.project_snapshot import MANIFEST
 
     target = draft.paths.bundle / MANIFEST

@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.bundle.project import is_installed_file
-from flowlite.bundle.project_files import Listing, find_root, largest, list_files, size_in_words
+from flowlite.bundle.project_files import (
+    ProjectListing,
+    find_root,
+    largest,
+    list_files,
+    size_in_words,
+)
 from flowlite.bundle.signature import raw_function
 from flowlite.errors import BundleError, ConfigError
 
@@ -30,7 +36,7 @@ _MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Travelling:
+class FilesToSend:
     """The files that are sent to the nodes of a task.
 
     Attributes:
@@ -39,7 +45,7 @@ class Travelling:
         start: The working directory, relative to the root; "." for the root.
     """
 
-    listing: Listing
+    listing: ProjectListing
     others: Mapping[str, Path]
     start: str
 
@@ -63,7 +69,7 @@ class Travelling:
         return self.listing.why_not(below)
 
 
-def find(config: TaskConfig, plan: Plan, most: int) -> Travelling | None:
+def find(config: TaskConfig, plan: Plan, most: int) -> FilesToSend | None:
     """Finds the files to send with a task; None if there are none.
 
     Args:
@@ -102,7 +108,7 @@ def stays_behind(config: TaskConfig) -> list[str]:
     ]
 
 
-def _find(config: TaskConfig) -> Travelling | None:
+def _find(config: TaskConfig) -> FilesToSend | None:
     if config.sync is False and not config.files:
         return None
     here = os.getcwd()
@@ -116,7 +122,7 @@ def _find(config: TaskConfig) -> Travelling | None:
             )
         if not config.files:
             return None
-        listing = Listing(directory)
+        listing = ProjectListing(directory)
     else:
         listing = list_files(root)
     start = os.path.relpath(os.path.realpath(here), listing.root)
@@ -125,7 +131,7 @@ def _find(config: TaskConfig) -> Travelling | None:
     if config.workdir is not None:
         start = _start_in(config.workdir, start, listing)
     others = _others(config.files, start)
-    return Travelling(listing, others, start) if listing.files or others or listing.links else None
+    return FilesToSend(listing, others, start) if listing.files or others or listing.links else None
 
 
 def _directory_of(config: TaskConfig) -> str:
@@ -139,7 +145,7 @@ def _directory_of(config: TaskConfig) -> str:
     return os.getcwd()
 
 
-def _start_in(workdir: str, start: str, listing: Listing) -> str:
+def _start_in(workdir: str, start: str, listing: ProjectListing) -> str:
     inside = posixpath.normpath(posixpath.join(start, workdir))
     if inside == ".." or inside.startswith("../"):
         raise ConfigError(f"workdir: {workdir} leads out of the project {listing.root}")
@@ -170,7 +176,7 @@ def _others(files: Mapping[str, str], start: str) -> dict[str, Path]:
 # Limits
 
 
-def _check_size(found: Travelling, most: int) -> None:
+def _check_size(found: FilesToSend, most: int) -> None:
     sizes = found.sizes
     total = sum(sizes.values())
     if total <= most:
@@ -193,7 +199,7 @@ def _size(path: Path) -> int:
 # Files that a command names
 
 
-def _check_command(config: TaskConfig, found: Travelling | None) -> None:
+def _check_command(config: TaskConfig, found: FilesToSend | None) -> None:
     """Refuses a command that names a file which exists here but will not be on the nodes."""
     if found is None and config.setup:
         # `setup` may create the file.

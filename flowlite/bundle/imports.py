@@ -64,7 +64,7 @@ def warm_imports(
         codes: Code that will run, each with the package that its relative imports start from.
         bodies: Code of main modules that nodes load.
     """
-    reach = _Reach(project)
+    reach = _ReachableCode(project)
     for body, package in bodies:
         reach.add_body(body, package, loaded=True)
     for code, package in codes:
@@ -76,7 +76,7 @@ def warm_imports(
     return tuple(sorted(name for name in found if _is_wanted(name)))
 
 
-class _Reach:
+class _ReachableCode:
     """The code that will run: code objects, and the modules that they import."""
 
     def __init__(self, project: Project) -> None:
@@ -162,7 +162,7 @@ class _Reach:
                     self.add_module(inner)
 
 
-def _late(reach: _Reach) -> set[str]:
+def _late(reach: _ReachableCode) -> set[str]:
     tops = {name.partition(".")[0] for name in reach.external}
     names = reach.names | reach.mentioned
     found: set[str] = set()

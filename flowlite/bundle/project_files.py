@@ -43,7 +43,7 @@ _GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "G
 
 
 @dataclass(slots=True)
-class Listing:
+class ProjectListing:
     """The parts of a project that are sent, by path below its root, with "/".
 
     Attributes:
@@ -101,14 +101,14 @@ def in_repository(root: str) -> bool:
     return any(os.path.lexists(at / ".git") for at in (here, *directories_above(here)))
 
 
-def list_files(root: str) -> Listing:
+def list_files(root: str) -> ProjectListing:
     """Lists the parts of a project that are sent.
 
     Raises:
         BundleError: A directory cannot be read, git cannot list it, or there are too many files.
     """
     root = os.path.realpath(root)
-    listing = Listing(root)
+    listing = ProjectListing(root)
     ours = os.path.relpath(settings.home().resolve(), root)
     patterns = [*ignore_rules.read_patterns(root), glob.escape(ours)]
     for path, why in _candidates(root, patterns):
@@ -293,7 +293,7 @@ def _why_not_plain(root: str, path: str, patterns: Sequence[str]) -> str:
 # Files, links and directories
 
 
-def _add(listing: Listing, path: str, why: str) -> None:
+def _add(listing: ProjectListing, path: str, why: str) -> None:
     if why:
         listing.left_out[path] = why
         return
@@ -351,7 +351,7 @@ def size_in_words(size: int) -> str:
     return f"{size} bytes"
 
 
-def _too_many(listing: Listing) -> str:
+def _too_many(listing: ProjectListing) -> str:
     counts: dict[str, int] = {}
     for path in listing.files:
         first = path.partition("/")[0] + "/" if "/" in path else "."

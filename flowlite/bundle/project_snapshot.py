@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowlite.bundle.project_files import Listing
+from flowlite.bundle.project_files import ProjectListing
 from flowlite.errors import BundleError, StoreError
 from flowlite.node.project_files.manifest import Entry, ManifestError, ProjectManifest
 from flowlite.settings.private_files import write_private
@@ -51,7 +51,7 @@ class Snapshot:
 
 
 def take_snapshot(
-    home: Path, listing: Listing, others: Mapping[str, Path], target: Path
+    home: Path, listing: ProjectListing, others: Mapping[str, Path], target: Path
 ) -> Snapshot:
     """Copies new contents to FLOW_HOME, and writes the manifest.
 

@@ -15,13 +15,13 @@ from flowlite.display.screen import terminal_screen
 from flowlite.display.task_display import TaskDisplay, beginning, ending
 from flowlite.display.waiting import wait_for_end
 from flowlite.errors import FlowError
-from flowlite.output.printing import DIM, Painted
+from flowlite.output.printing import DIM, ColouredText
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flowlite.api.task import Task
-    from flowlite.bundle.files_to_send import Travelling
+    from flowlite.bundle.files_to_send import FilesToSend
     from flowlite.provider import Plan
     from flowlite.spec import TaskConfig
 
@@ -56,7 +56,7 @@ def preview(config: TaskConfig, json: bool) -> None:
 _MOST_LEFT_OUT = 5
 
 
-def _files_facts(plan: Plan, travelling: Travelling | None) -> dict[str, str | None]:
+def _files_facts(plan: Plan, travelling: FilesToSend | None) -> dict[str, str | None]:
     """The rows of the plan about files of this machine that the nodes will have."""
     from flowlite.bundle.project_files import size_in_words
 
@@ -76,7 +76,7 @@ def _files_facts(plan: Plan, travelling: Travelling | None) -> dict[str, str | N
     return facts
 
 
-def _files_json(travelling: Travelling | None) -> dict[str, Any] | None:
+def _files_json(travelling: FilesToSend | None) -> dict[str, Any] | None:
     if travelling is None:
         return None
     sizes = travelling.sizes
@@ -114,7 +114,7 @@ def _show_plan(plan: Plan) -> None:
     for name, value in shown.items():
         if value is None:
             continue
-        output.tell(Painted(name.ljust(width), DIM), f"  {value}")
+        output.tell(ColouredText(name.ljust(width), DIM), f"  {value}")
 
 
 def attend(

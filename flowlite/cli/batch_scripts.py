@@ -25,7 +25,7 @@ AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class RunOptions:
     """The options of `flow run` that are not options of the task."""
 
     dry_run: bool = False
@@ -44,7 +44,9 @@ def is_script(target: str) -> bool:
     return looks_like_batch(target)
 
 
-def run_script(target: str, arguments: Sequence[str], options: Mapping[str, Any], how: How) -> int:
+def run_script(
+    target: str, arguments: Sequence[str], options: Mapping[str, Any], how: RunOptions
+) -> int:
     """Runs a batch script. Returns the exit code of the command.
 
     Raises:
@@ -69,7 +71,7 @@ def run_script(target: str, arguments: Sequence[str], options: Mapping[str, Any]
     return attend(config, detach=how.detach, json=how.json, show_logs=how.show_logs, yes=how.yes)
 
 
-def _run_array(reading: Reading, how: How) -> int:
+def _run_array(reading: Reading, how: RunOptions) -> int:
     from flowlite.api.client import Flow
     from flowlite.cli.attend import preview
 

@@ -27,7 +27,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class FittedTable:
     """A table that fits a width.
 
     Attributes:
@@ -41,7 +41,7 @@ class Fitted:
     left_out: tuple[str, ...]
 
 
-def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Fitted:
+def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> FittedTable:
     """Fits a table to a width. Drops columns without a value, then the least important ones, then cuts texts.
 
     Args:
@@ -69,7 +69,7 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) ->
         tuple(cut(texts[name][i], widths[name]) for name in names) for i in range(len(rows))
     )
     order = [column.name for column in columns]
-    return Fitted(names, cut_rows, tuple(sorted(left_out, key=order.index)))
+    return FittedTable(names, cut_rows, tuple(sorted(left_out, key=order.index)))
 
 
 def cut(text: str, width: int) -> str:

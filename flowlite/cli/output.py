@@ -20,13 +20,13 @@ from flowlite.display.format import money as money
 from flowlite.errors import FlowError, RemoteTraceback
 from flowlite.in_worker.hidden_modules import hidden_module
 from flowlite.output import printing, redact
-from flowlite.output.printing import DIM, RED, YELLOW, Painted
+from flowlite.output.printing import DIM, RED, YELLOW, ColouredText
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from flowlite.cli.columns import Fitted
+    from flowlite.cli.columns import FittedTable
     from flowlite.state.store import TaskRecord
 
 # Increased when a field is renamed or removed; new fields do not count.
@@ -109,12 +109,12 @@ def task_json(record: TaskRecord, cost: float) -> dict[str, Any]:
 # Text
 
 
-def say(*parts: str | Painted) -> None:
+def say(*parts: str | ColouredText) -> None:
     """Prints a line on standard output."""
     printing.write(sys.stdout, *parts)
 
 
-def tell(*parts: str | Painted) -> None:
+def tell(*parts: str | ColouredText) -> None:
     """Prints a line on standard error: progress and notes, apart from the command's result."""
     printing.write(sys.stderr, *parts)
     sys.stderr.flush()
@@ -127,7 +127,7 @@ def tell_wrapped(text: str) -> None:
 
 def warn(text: str) -> None:
     """Prints a warning on standard error."""
-    tell(Painted("warning:", YELLOW), " ", text)
+    tell(ColouredText("warning:", YELLOW), " ", text)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
@@ -145,7 +145,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = ""
         say("  ".join(cells).rstrip())
 
 
-def fitted_table(fitted: Fitted) -> Table:
+def fitted_table(fitted: FittedTable) -> Table:
     """The rich table for a table that was already fitted to the width of the terminal."""
     from rich.table import Table
 
@@ -205,7 +205,7 @@ def facts(pairs: Mapping[str, str | None]) -> None:
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
         first, *more = _wrapped(terminal.in_one_line(value), sys.stdout, width + 2)
-        say(Painted(name.ljust(width), DIM), "  ", first)
+        say(ColouredText(name.ljust(width), DIM), "  ", first)
         for line in more:
             say(" " * (width + 2), line)
 
@@ -261,7 +261,7 @@ def report(error: BaseException, *, json: bool = False, brief: bool = False) -> 
     first, _, rest = _message(error).partition("\n")
     if not brief and isinstance(error.__cause__, RemoteTraceback):
         tell(error.__cause__.text.rstrip())
-    tell(Painted("error:", RED), " ", first)
+    tell(ColouredText("error:", RED), " ", first)
     if not brief:
         for line in rest.splitlines():
             tell(line)

@@ -25,7 +25,7 @@ _SHORT_TEXT = 64
 _CUT = "…"
 
 
-class _As:
+class _ShownAs:
     """Replaces a part of a value that is not shown by its own `repr`."""
 
     def __init__(self, text: str) -> None:
@@ -103,9 +103,9 @@ class _Copy:
     def _full(self) -> bool:
         return self.elements >= MOST_ELEMENTS or self._characters >= MOST_CHARACTERS
 
-    def _left_out(self, text: str = _CUT) -> _As:
+    def _left_out(self, text: str = _CUT) -> _ShownAs:
         self.cut = True
-        return _As(text)
+        return _ShownAs(text)
 
     def _int(self, value: int) -> Any:
         if value.bit_length() <= 3 * _PIECE_DIGITS:
@@ -116,7 +116,7 @@ class _Copy:
         text = _digits(value)
         self._characters += len(text)
         self._replaced = True
-        return _As(text)
+        return _ShownAs(text)
 
     def _text(self, value: Any) -> Any:
         room = max(0, MOST_CHARACTERS - self._characters)

@@ -119,21 +119,23 @@ def _file_of(module: ModuleType) -> Path | None:
 
 def _explain(error: BaseException, path: Path) -> None:
     """Shows the user's traceback, without the frames of the import machinery and flowlite."""
-    from flowlite.output.printing import RED, Painted
+    from flowlite.output.printing import RED, ColouredText
 
     if isinstance(error, MainModuleError):
-        tell(Painted("error:", RED), f" {error}")
+        tell(ColouredText("error:", RED), f" {error}")
         return
     if hidden := hidden_module(error):
-        tell(Painted("error:", RED), f" {hidden}")
+        tell(ColouredText("error:", RED), f" {hidden}")
         return
     at = error.__traceback__
     while at is not None and at.tb_frame.f_code.co_filename != str(path):
         at = at.tb_next
     if isinstance(error, FlowError) and at is not None:
         # An error of flowlite's own: the message and the line are enough.
-        tell(Painted("error:", RED), f" {path}:{at.tb_lineno}: {error}")
+        tell(ColouredText("error:", RED), f" {path}:{at.tb_lineno}: {error}")
         return
-    tell(Painted("error:", RED), f" {path} cannot be imported: {type(error).__name__}: {error}")
+    tell(
+        ColouredText("error:", RED), f" {path} cannot be imported: {type(error).__name__}: {error}"
+    )
     if at is not None:
         tell("".join(traceback.format_exception(type(error), error, at)).rstrip())

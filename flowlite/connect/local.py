@@ -88,7 +88,7 @@ class LocalConnection(Connection):
         return child.pid
 
     def put(self, source: bytes | Path, target: str, *, mode: int = 0o600) -> None:
-        with _Whole(Path(target)) as partial:
+        with _AtomicFile(Path(target)) as partial:
             if isinstance(source, bytes):
                 descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
                 with open(descriptor, "wb") as file:
@@ -117,7 +117,7 @@ class LocalConnection(Connection):
         self.put(source, target, mode=mode)
 
     def get(self, source: str, target: Path, *, size: int | None = None) -> None:
-        whole = _Whole(target)
+        whole = _AtomicFile(target)
         with whole as partial:
             whole.made = _link(Path(source), partial, 0o600)
         if not whole.made:
@@ -151,7 +151,7 @@ class LocalConnection(Connection):
         return await asyncio.open_connection(address, port)
 
 
-class _Whole:
+class _AtomicFile:
     """A context manager for a file that appears under its name only when it is complete. Creates its directories, 0700.
 
     Attributes:

@@ -13,7 +13,7 @@ _MOST = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Symptom:
+class KnownFailure:
     """One known failure.
 
     Attributes:
@@ -27,14 +27,14 @@ class Symptom:
     advice: str
 
 
-def _symptom(name: str, pattern: str, advice: str) -> Symptom:
-    return Symptom(name, re.compile(pattern, re.IGNORECASE), advice)
+def _symptom(name: str, pattern: str, advice: str) -> KnownFailure:
+    return KnownFailure(name, re.compile(pattern, re.IGNORECASE), advice)
 
 
 _DEBUG = "-e NCCL_DEBUG=INFO -e NCCL_DEBUG_SUBSYS=INIT,NET"
 
 # The more specific ones come first: if several match, the first two are shown.
-SYMPTOMS: tuple[Symptom, ...] = (
+SYMPTOMS: tuple[KnownFailure, ...] = (
     _symptom(
         "gpu-memory",
         r"CUDA out of memory|OutOfMemoryError|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED",
@@ -162,7 +162,7 @@ def advice(texts: Iterable[str], most: int = _MOST) -> list[str]:
     return [told for _, told in recognised(texts)][:most]
 
 
-def recognised(texts: Iterable[str]) -> list[tuple[Symptom, str]]:
+def recognised(texts: Iterable[str]) -> list[tuple[KnownFailure, str]]:
     """The symptoms that these texts show, each with its advice."""
     whole = "\n".join(texts)
     found = []

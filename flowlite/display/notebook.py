@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from flowlite import terminal
 from flowlite.output import html, redact
-from flowlite.output.printing import Painted
+from flowlite.output.printing import ColouredText
 
 # The shortest time between two updates of an output, in seconds.
 _EVERY = 0.1
@@ -24,7 +24,7 @@ _MOST_LINES = 500
 _LONGEST_LINE = 2000
 
 
-class Cell(Protocol):
+class OutputPublisher(Protocol):
     """Where outputs are published."""
 
     @property
@@ -35,7 +35,7 @@ class Cell(Protocol):
         """Shows an output below the cell that runs, or replaces one that was shown."""
 
 
-class _Kernel:
+class _KernelPublisher:
     """The cells of this process's own kernel."""
 
     def __init__(self, shell: Any) -> None:
@@ -51,11 +51,11 @@ class _Kernel:
         )
 
 
-def running_cell() -> Cell | None:
+def running_cell() -> OutputPublisher | None:
     """The cells of the notebook that this process serves; None elsewhere, also at a prompt of IPython."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
-    return _Kernel(shell) if getattr(shell, "kernel", None) is not None else None
+    return _KernelPublisher(shell) if getattr(shell, "kernel", None) is not None else None
 
 
 class NotebookOutput:
@@ -64,7 +64,7 @@ class NotebookOutput:
     After `remove`, what is written from another cell goes to a new output below that cell.
     """
 
-    def __init__(self, cell: Cell, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, cell: OutputPublisher, clock: Callable[[], float] = time.monotonic) -> None:
         self._cell = cell
         self._clock = clock
         self._lock = threading.RLock()
@@ -97,7 +97,7 @@ class NotebookOutput:
         """Never: each task has an output of its own."""
         return False
 
-    def tell(self, *parts: str | Painted) -> None:
+    def tell(self, *parts: str | ColouredText) -> None:
         """Adds a message of flowlite's own."""
         text = "".join(part if isinstance(part, str) else part.text for part in parts)
         self._add(terminal.plain(redact.cleaned(text)))

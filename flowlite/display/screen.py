@@ -15,7 +15,7 @@ from typing import TextIO
 
 from flowlite import terminal
 from flowlite.output import printing
-from flowlite.output.printing import Painted
+from flowlite.output.printing import ColouredText
 
 
 class Screen:
@@ -53,7 +53,7 @@ class Screen:
 
     # Writing
 
-    def tell(self, *parts: str | Painted) -> None:
+    def tell(self, *parts: str | ColouredText) -> None:
         """Writes a message of flowlite's own, as a line."""
         with self._lock:
             self.clear_row()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from flowlite.output.printing import Painted
+    from flowlite.output.printing import ColouredText
 
 
 class Surface(Protocol):
@@ -21,7 +21,7 @@ class Surface(Protocol):
     def crowded(self) -> bool:
         """Whether several tasks are shown at the moment, so that lines need a label."""
 
-    def tell(self, *parts: str | Painted) -> None:
+    def tell(self, *parts: str | ColouredText) -> None:
         """Writes a message of flowlite's own, as a line."""
 
     def write_lines(self, block: str) -> None:

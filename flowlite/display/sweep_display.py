@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flowlite import terminal
-from flowlite.output.printing import RED, Painted
+from flowlite.output.printing import RED, ColouredText
 
 if TYPE_CHECKING:
     from flowlite.display.shown_task import ShownTask
@@ -75,7 +75,7 @@ class SweepDisplay:
             if tell:
                 why = f": {terminal.in_one_line(record.reason)}" if record.reason else ""
                 text = f"{self.input_of(task)}: task {task.name} ({task.id}) {record.state}{why}"
-                self._screen.tell(Painted(text, RED))
+                self._screen.tell(ColouredText(text, RED))
         step = max(1, (self._total or self._done) // 10)
         if not self._screen.has_row and self._done >= self._told + step:
             self._tell_count()

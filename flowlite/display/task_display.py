@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from flowlite import terminal
 from flowlite.display.format import duration, money
-from flowlite.output.printing import DIM, Painted
+from flowlite.output.printing import DIM, ColouredText
 from flowlite.supervise.record.lifecycle import STOPPING_REASONS
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class TaskDisplay:
         if state != self._state and not record.final:
             self._state = state
             text = f"· {self._prefix()}{terminal.in_one_line(state)}"
-            self._screen.tell(Painted(text, DIM))
+            self._screen.tell(ColouredText(text, DIM))
 
     def _new_in_reason(self, record: TaskRecord) -> str:
         """The reason of the state, without the failure that stopped the task, since that is shown once, at the end."""

@@ -1,7 +1,7 @@
 """Prints everything that flowlite prints, so that text from nodes, hosts and clouds cannot act on the terminal.
 
 Only `write`, `write_lines` and `rewrite` write to standard output and standard error. They remove characters that a
-terminal would act on, and the values of secrets (`redact.py`). flowlite's own colours are `Painted`, which
+terminal would act on, and the values of secrets (`redact.py`). flowlite's own colours are `ColouredText`, which
 distinguishes them from colours that are part of a text.
 """
 
@@ -20,14 +20,14 @@ _CLEAR_ROW = "\r\x1b[K"
 
 
 @dataclass(frozen=True, slots=True)
-class Painted:
+class ColouredText:
     """A part of a line that is coloured by flowlite, if the stream is a terminal that shows colours."""
 
     text: str
     colour: str
 
 
-def write(stream: TextIO, *parts: str | Painted) -> None:
+def write(stream: TextIO, *parts: str | ColouredText) -> None:
     """Writes a text and a newline, without characters that a terminal would act on and without secret values."""
     shown = "".join(_shown(part, stream) for part in parts)
     _emit(stream, f"{shown}\n")
@@ -54,7 +54,7 @@ def colourful(stream: TextIO) -> bool:
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
-def _shown(part: str | Painted, stream: TextIO) -> str:
+def _shown(part: str | ColouredText, stream: TextIO) -> str:
     if isinstance(part, str):
         return plain(redact.cleaned(part))
     text = plain(redact.cleaned(part.text))

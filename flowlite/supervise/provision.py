@@ -62,7 +62,7 @@ class NotGone(ProviderError):
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class GangNodes:
     """All nodes of an attempt by rank, and what must be recorded about them in one transaction.
 
     Attributes:
@@ -118,7 +118,7 @@ class Provisioner:
         agent: Path,
         tell_waiting: Callable[[str], None],
         given_up: Callable[[], bool],
-    ) -> Gathered | None:
+    ) -> GangNodes | None:
         """Launches as many nodes as the gang lacks. Only the intents are in the store when it returns.
 
         Nodes that were set aside or are gone are replaced. A replacement takes the rank of the node it replaces.
@@ -161,7 +161,7 @@ class Provisioner:
         by_id = {**kept, **{instance.id: instance for instance in launched}}
         instances = [by_id[name] for name in roster]
         settled = dict.fromkeys(tokens, "done")
-        return Gathered(roster, instances, self._records(instances), settled, launched[:count])
+        return GangNodes(roster, instances, self._records(instances), settled, launched[:count])
 
     async def fates(self, roster: Collection[str]) -> list[Instance]:
         """Returns what the provider says now about these instances, as far as it still lists them."""

@@ -30,7 +30,7 @@ _NO_ROOM = (
 )
 
 
-class Booting:
+class BootingMachines:
     """The machines that one call has created."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Booting:
             self._look()
         if not self._reachable():
             self._not_yet("EC2 has given no address yet", [])
-        from provider_adapters.rented.contact import Met, NotYet
+        from provider_adapters.rented.contact import NotYet, ReadyMachine
 
         results = self._context.contact.reach(
             [self._place(name, node) for name, node in self._nodes.items()],
@@ -86,7 +86,7 @@ class Booting:
             if looked:
                 self._begin_mounts()
             self._not_yet(missing[0].why, [each.id for each in missing])
-        met = {each.id: each.data for each in results if isinstance(each, Met)}
+        met = {each.id: each.data for each in results if isinstance(each, ReadyMachine)}
         mounts = self._mounted()
         if len(self._listed) < len(self._nodes):
             # The time from which it is charged is only known from the listing.
@@ -137,10 +137,10 @@ class Booting:
         return node["public"] if self._context.settings.public_ip else node["private"]
 
     def _place(self, name: str, node: Mapping[str, str]) -> Any:
-        from provider_adapters.rented.contact import Place
+        from provider_adapters.rented.contact import MachineAccess
 
         settings = self._context.settings
-        return Place(
+        return MachineAccess(
             id=name,
             address=self._address(node),
             host_key=str(self._launch.frozen["host_key"]),
@@ -178,7 +178,7 @@ class Booting:
             return []
         if self._launch.notes.get("mounts"):
             return list(self._launch.notes["mounts"])
-        from provider_adapters.aws.storage.volumes import Place
+        from provider_adapters.aws.storage.volumes import LaunchLocation
 
         zone = zone_of(self._call)
         site = next(
@@ -188,7 +188,7 @@ class Booting:
             if each["zone"] == zone
         )
         group = next(iter(here.get("volume_groups", [])), "")
-        place = Place(zone=zone, vpc=site["vpc"], subnet=site["subnet"], group=group)
+        place = LaunchLocation(zone=zone, vpc=site["vpc"], subnet=site["subnet"], group=group)
         volumes = self._context.volumes(self._region)
         return volumes.attach(here["volumes"], place, sorted(self._nodes), self._launch.task)
 

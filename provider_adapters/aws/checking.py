@@ -9,7 +9,7 @@ from flowlite.errors import ConfigError, FlowError, PermissionRefused
 from flowlite.provider import Finding
 from provider_adapters.aws import requests
 from provider_adapters.aws.catalog import quotas
-from provider_adapters.aws.catalog.instance_types import Machine, Wanted
+from provider_adapters.aws.catalog.instance_types import Machine, MachineRequirements
 from provider_adapters.aws.context import Context
 from provider_adapters.aws.errors import explained, refusal
 from provider_adapters.aws.images import find_image
@@ -98,7 +98,11 @@ class Checking:
         return subnets[0], Finding("subnets", True, f"in {zones}")
 
     def _price(self, region: str) -> str:
-        machines = [m for m in self._context.catalog(region).machines(Wanted()) if m.name == _TYPE]
+        machines = [
+            m
+            for m in self._context.catalog(region).machines(MachineRequirements())
+            if m.name == _TYPE
+        ]
         prices = self._context.catalog(region).prices([_TYPE])
         return f"{_TYPE}: ${prices[_TYPE]:.4f} per hour" if prices and machines else "none known"
 
@@ -107,7 +111,7 @@ class Checking:
     def _dry_runs(self, region: str, image: str, subnet: dict[str, str]) -> Iterator[Finding]:
         ec2 = self._clients("ec2", region)
         tags = {"flowlite:home": self._context.home_id, "flowlite:task": "check"}
-        order = requests.Order(
+        order = requests.LaunchRequest(
             instance_type=_TYPE,
             count=1,
             image=image or _NO_IMAGE,

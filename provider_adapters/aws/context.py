@@ -16,7 +16,7 @@ from provider_adapters.aws.catalog.regions import Catalog
 from provider_adapters.aws.session import Clients
 from provider_adapters.aws.settings import AwsSettings
 from provider_adapters.rented.ledger import Call, Ledger
-from provider_adapters.rented.waiting import Looks
+from provider_adapters.rented.waiting import CloudPolls
 
 if TYPE_CHECKING:
     from flowlite.provider import Instance
@@ -45,7 +45,7 @@ class Context:
     account: Mapping[str, Any] = field(default_factory=dict)
     clients: Clients = field(init=False)
     ledger: Ledger = field(init=False)
-    looks: Looks = field(default_factory=Looks)
+    looks: CloudPolls = field(default_factory=CloudPolls)
     denied: dict[str, str] = field(default_factory=dict)
     # When this process last checked whether its own address has changed.
     own_address_at: float = -math.inf

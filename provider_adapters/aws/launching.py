@@ -9,7 +9,7 @@ from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.state import clock
 from provider_adapters.aws import instances, network, requests
-from provider_adapters.aws.booting import Booting
+from provider_adapters.aws.booting import BootingMachines
 from provider_adapters.aws.catalog import quotas, reservations, zone_order
 from provider_adapters.aws.catalog.zone_order import Site
 from provider_adapters.aws.context import (
@@ -92,9 +92,9 @@ class Launching:
             raise ProviderError(f"nothing is known of the machines of {token}")
         return self._booting(launch, call).run()
 
-    def _booting(self, launch: Launch, call: Call) -> Booting:
+    def _booting(self, launch: Launch, call: Call) -> BootingMachines:
         agent = agent_of(self._intent)
-        return Booting(self._context, self._listing, self._plan, launch, call, agent)
+        return BootingMachines(self._context, self._listing, self._plan, launch, call, agent)
 
     # Requests without an answer
 
@@ -263,11 +263,11 @@ class Launching:
             if call.state == REFUSED and call.at > since and call.detail.get("kind") == "capacity"
         }
 
-    def _order(self, launch: Launch, site: Site) -> requests.Order:
+    def _order(self, launch: Launch, site: Site) -> requests.LaunchRequest:
         settings, options = self._context.settings, self._options
         groups, placement_group, tags = self._ensure_groups(launch, site)
         market = "spot" if self._plan.spot else "on-demand"
-        return requests.Order(
+        return requests.LaunchRequest(
             instance_type=self._plan.instance_type,
             count=launch.count,
             image=str(site.image["id"]),

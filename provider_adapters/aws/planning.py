@@ -12,7 +12,7 @@ from flowlite.provider import Plan
 from flowlite.state import clock
 from provider_adapters.aws import network, requests
 from provider_adapters.aws.catalog import market, reservations
-from provider_adapters.aws.catalog.instance_types import Machine, Wanted, nearest
+from provider_adapters.aws.catalog.instance_types import Machine, MachineRequirements, nearest
 from provider_adapters.aws.catalog.market import Choice
 from provider_adapters.aws.catalog.regions import (
     ADDRESS_PRICE,
@@ -228,7 +228,7 @@ class Planner:
     def _choose(
         self,
         config: TaskConfig,
-        wanted: Wanted,
+        wanted: MachineRequirements,
         spot: bool,
         regions: Sequence[str],
         only: set[str] | None,
@@ -252,7 +252,7 @@ class Planner:
         # Regions keep the user's order rather than the order of prices.
         return sorted(same, key=lambda each: regions.index(each.region))
 
-    def _nothing_fits(self, wanted: Wanted, region: str) -> str:
+    def _nothing_fits(self, wanted: MachineRequirements, region: str) -> str:
         machines = self.catalog(region).machines(wanted)
         near = "; ".join(
             f"{m.name} ({m.gpu_text or f'{m.vcpus} vCPUs, {m.memory_gb:g} GB'}): {wanted.misfit(m)}"
@@ -322,14 +322,14 @@ def wants_spot(config: TaskConfig, settings: AwsSettings) -> bool:
     return config.spot if config.spot is not None else config.priority == "low"
 
 
-def wanted_of(config: TaskConfig, spot: bool) -> Wanted:
+def wanted_of(config: TaskConfig, spot: bool) -> MachineRequirements:
     """The requirements for each machine. Raises ConfigError."""
     between = config.internode_interconnect
     if between in ("InfiniBand", "RoCE"):
         raise ConfigError(
             f"internode_interconnect: EC2 has no {between}; its fast network is 'EFA'"
         )
-    return Wanted(
+    return MachineRequirements(
         gpu=config.gpu_request,
         cpu=config.cpu,
         memory=config.memory,
@@ -339,7 +339,7 @@ def wanted_of(config: TaskConfig, spot: bool) -> Wanted:
     )
 
 
-def _check_interfaces(machine: Machine, wanted: Wanted, settings: AwsSettings) -> None:
+def _check_interfaces(machine: Machine, wanted: MachineRequirements, settings: AwsSettings) -> None:
     """Raises ConfigError if the machine would not get the EFA interfaces that were asked for."""
     if not wanted.efa:
         return
@@ -358,7 +358,7 @@ def _check_interfaces(machine: Machine, wanted: Wanted, settings: AwsSettings) -
         )
 
 
-def _placement_group(settings: AwsSettings, wanted: Wanted) -> str | bool:
+def _placement_group(settings: AwsSettings, wanted: MachineRequirements) -> str | bool:
     """The user's placement group, or whether to create one."""
     if settings.placement_group is None:
         # Reservations are placed already.

@@ -12,7 +12,7 @@ ALL_TRAFFIC = "-1"
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class LaunchRequest:
     """One gang, or a part of it, in one zone.
 
     Attributes:
@@ -44,7 +44,7 @@ class Order:
     name: str = field(default="flowlite")
 
 
-def run_instances(order: Order) -> dict[str, Any]:
+def run_instances(order: LaunchRequest) -> dict[str, Any]:
     """RunInstances for an order, all machines or none; without its ClientToken."""
     request: dict[str, Any] = {
         "ImageId": order.image,
@@ -89,7 +89,7 @@ def run_instances(order: Order) -> dict[str, Any]:
     return request
 
 
-def interfaces(order: Order) -> list[dict[str, Any]]:
+def interfaces(order: LaunchRequest) -> list[dict[str, Any]]:
     """The network interfaces of each machine: one, or the EFA interfaces in addition to it."""
     layout = efa_layout(order.cards)
     requested = []
@@ -134,12 +134,12 @@ def efa_layout(cards: Sequence[Sequence[str]]) -> list[tuple[int, int, str]]:
     return layout
 
 
-def _placement(order: Order) -> dict[str, str]:
+def _placement(order: LaunchRequest) -> dict[str, str]:
     group = {"GroupName": order.placement_group} if order.placement_group else {}
     return {"AvailabilityZone": order.zone, **group}
 
 
-def _spot(order: Order) -> dict[str, str]:
+def _spot(order: LaunchRequest) -> dict[str, str]:
     price = {} if order.max_price is None else {"MaxPrice": money(order.max_price)}
     return {
         "SpotInstanceType": "one-time",

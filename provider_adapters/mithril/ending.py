@@ -19,8 +19,8 @@ from provider_adapters.rented.ledger import Call, Launch
 
 if TYPE_CHECKING:
     from provider_adapters.mithril.bids import Bid
-    from provider_adapters.mithril.settling import Settling
-    from provider_adapters.mithril.workplace import Workplace
+    from provider_adapters.mithril.settling import BidSubmission
+    from provider_adapters.mithril.workplace import MithrilContext
 
 # A launch that never got anything and was never ended is dropped after this time.
 _FORGOTTEN_SECONDS = 86400.0
@@ -29,7 +29,7 @@ _FORGOTTEN_SECONDS = 86400.0
 class Ending:
     """Ends the bids of one FLOW_HOME."""
 
-    def __init__(self, place: Workplace, settling: Settling) -> None:
+    def __init__(self, place: MithrilContext, settling: BidSubmission) -> None:
         self._place = place
         self._settling = settling
 

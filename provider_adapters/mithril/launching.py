@@ -24,16 +24,16 @@ from provider_adapters.mithril.bids import Bid
 from provider_adapters.mithril.markets import read_price
 from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.settings import IN_SCRIPT
-from provider_adapters.mithril.settling import Settling
-from provider_adapters.rented.contact import Met, NotYet, Place
+from provider_adapters.mithril.settling import BidSubmission
+from provider_adapters.rented.contact import MachineAccess, NotYet, ReadyMachine
 from provider_adapters.rented.ledger import Call, Launch
 from provider_adapters.rented.readying import agent_of
 from provider_adapters.ssh.hosts import everywhere
 
 if TYPE_CHECKING:
     from provider_adapters.mithril.ending import Ending
-    from provider_adapters.mithril.workplace import Workplace
-    from provider_adapters.rented.waiting import Looks
+    from provider_adapters.mithril.workplace import MithrilContext
+    from provider_adapters.rented.waiting import CloudPolls
 
 _LOOK = 2.0
 _PRICE_SECONDS = 30.0
@@ -43,7 +43,7 @@ _PAUSED = "the bid {name} is paused at Mithril: resume it in its console, or can
 class Launching:
     """The launches of one FLOW_HOME."""
 
-    def __init__(self, place: Workplace, settling: Settling, ending: Ending) -> None:
+    def __init__(self, place: MithrilContext, settling: BidSubmission, ending: Ending) -> None:
         self._place = place
         self._settling = settling
         self._ending = ending
@@ -135,7 +135,7 @@ class Launching:
             raise self._wait(launch, "the bid was placed, and is not listed yet")
         return self._judge(intent, launch, call, known)
 
-    def _pace(self, launch: Launch) -> Looks:
+    def _pace(self, launch: Launch) -> CloudPolls:
         """The pace of checks: ever rarer during an auction; for machines that start, until all have an address."""
         known = self._place.seen.get(launch.token)
         if known is None or not known.live:
@@ -221,8 +221,13 @@ class Launching:
         return self._give(launch, bid, met, disk_of)
 
     def _reach(
-        self, intent: LaunchIntent, launch: Launch, bid: Bid, places: list[Place], since: float
-    ) -> list[Met]:
+        self,
+        intent: LaunchIntent,
+        launch: Launch,
+        bid: Bid,
+        places: list[MachineAccess],
+        since: float,
+    ) -> list[ReadyMachine]:
         minor = Plan.from_json(intent.plan).options.get("minor")
         found = self._place.contact.reach(
             places, task=launch.task, minor=minor, agent=agent_of(intent)
@@ -241,7 +246,7 @@ class Launching:
                 f"{len(missing)} of {launch.count} nodes are still starting ({name}: {first.why})"
             )
             raise self._wait(launch, text, addresses_known=True)
-        return [each for each in found if isinstance(each, Met)]
+        return [each for each in found if isinstance(each, ReadyMachine)]
 
     def _check_time(
         self, launch: Launch, bid: Bid, since: float, missing: Mapping[str, str]
@@ -260,7 +265,7 @@ class Launching:
             "[mithril] waits longer"
         )
 
-    def _disks(self, launch: Launch, only: Met) -> dict[str, Any]:
+    def _disks(self, launch: Launch, only: ReadyMachine) -> dict[str, Any]:
         """Which disk of the only machine each block volume is."""
         blocks = [each for each in launch.frozen["volumes"] if each["interface"] == "block"]
         if not blocks:
@@ -274,7 +279,7 @@ class Launching:
             self._ending.end(launch)
             raise
 
-    def _give_keys(self, launch: Launch, bid: Bid, met: Sequence[Met]) -> None:
+    def _give_keys(self, launch: Launch, bid: Bid, met: Sequence[ReadyMachine]) -> None:
         """Sends all machines, once, the key and program with which they can end the bid."""
         ledger = self._place.ledger
         if self._place.account.settings.node_key is not True or launch.notes.get("has_key"):
@@ -298,7 +303,7 @@ class Launching:
             raise self._keyless(error) from error
         ledger.note(launch.token, has_key=True)
 
-    def _bring_key(self, bid: Bid, secret: str, ranked: tuple[int, Met]) -> None:
+    def _bring_key(self, bid: Bid, secret: str, ranked: tuple[int, ReadyMachine]) -> None:
         rank, machine = ranked
         text = nodekey.program(self._place.node_url, bid.fid, secret, rank)
         with self._place.contact.connect(machine.data) as connection:
@@ -328,7 +333,7 @@ class Launching:
         )
 
     def _give(
-        self, launch: Launch, bid: Bid, met: list[Met], disk_of: dict[str, Any]
+        self, launch: Launch, bid: Bid, met: list[ReadyMachine], disk_of: dict[str, Any]
     ) -> list[Instance]:
         account = self._place.account
         try:
@@ -385,7 +390,9 @@ def broken(launch: Launch, bid: Bid, lag: float) -> bool:
     )
 
 
-def instance_of(launch: Launch, bid: Bid, met: Met, bill: costs.Charged | None) -> Instance:
+def instance_of(
+    launch: Launch, bid: Bid, met: ReadyMachine, bill: costs.Charged | None
+) -> Instance:
     """The instance of a machine that is ready."""
     machine = bid.machines[met.id]
     made = Instance(

@@ -22,8 +22,8 @@ from provider_adapters.rented.ledger import Launch
 
 if TYPE_CHECKING:
     from provider_adapters.mithril.ending import Ending
-    from provider_adapters.mithril.settling import Settling
-    from provider_adapters.mithril.workplace import Workplace
+    from provider_adapters.mithril.settling import BidSubmission
+    from provider_adapters.mithril.workplace import MithrilContext
 
 _BILL_SECONDS = 60.0
 _KEEP_SECONDS = 30 * 86400.0
@@ -32,7 +32,7 @@ _KEEP_SECONDS = 30 * 86400.0
 class Listing:
     """The listing of one FLOW_HOME."""
 
-    def __init__(self, place: Workplace, settling: Settling, ending: Ending) -> None:
+    def __init__(self, place: MithrilContext, settling: BidSubmission, ending: Ending) -> None:
         self._place = place
         self._settling = settling
         self._ending = ending

@@ -53,7 +53,7 @@ class Market:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class MachineRequirements:
     """The requirements for machines."""
 
     gpu: GpuRequest | None = None
@@ -65,7 +65,7 @@ class Wish:
     network: str = ""
 
 
-def misfit(market: Market, wish: Wish) -> str:
+def misfit(market: Market, wish: MachineRequirements) -> str:
     """Why machines of a market are unsuitable, or "". Whether enough are free is not considered."""
     problem = _gpu_misfit(market, wish.gpu) if wish.gpu else ""
     if problem:
@@ -98,19 +98,21 @@ def _gpu_misfit(market: Market, asked: GpuRequest) -> str:
     return ""
 
 
-def choose(markets: Iterable[Market], wish: Wish) -> list[Market]:
+def choose(markets: Iterable[Market], wish: MachineRequirements) -> list[Market]:
     """Suitable markets: those with enough free machines first, then the cheapest."""
     fitting = [market for market in markets if not misfit(market, wish)]
     return sorted(fitting, key=lambda m: (m.capacity < wish.count, m.price, m.region, m.type_id))
 
 
-def nearest(markets: Iterable[Market], wish: Wish, most: int = 8) -> list[tuple[Market, str]]:
+def nearest(
+    markets: Iterable[Market], wish: MachineRequirements, most: int = 8
+) -> list[tuple[Market, str]]:
     """Unsuitable markets, the most similar first, each with the reason."""
     found = [(market, problem) for market in markets if (problem := misfit(market, wish))]
     return sorted(found, key=lambda pair: _distance(pair[0], wish))[:most]
 
 
-def _distance(market: Market, wish: Wish) -> tuple[bool, bool, int, float]:
+def _distance(market: Market, wish: MachineRequirements) -> tuple[bool, bool, int, float]:
     gpu = wish.gpu
     return (
         bool(gpu) and market.gpu != gpu.kind if gpu else False,

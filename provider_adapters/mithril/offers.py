@@ -8,7 +8,7 @@ from typing import Any
 from flowlite.provider import Offer
 from flowlite.spec.gpu import GpuRequest
 from provider_adapters.mithril import markets as known
-from provider_adapters.mithril.markets import Market, Wish
+from provider_adapters.mithril.markets import MachineRequirements, Market
 
 
 def offers_of(
@@ -21,7 +21,9 @@ def offers_of(
 ) -> list[Offer]:
     """Offers for a gang, the cheapest first; if nothing fits, the nearest ones with the reasons."""
     listed = list(markets)
-    wish = Wish(GpuRequest.parse(gpu) if gpu else None, count, (region,) if region else ())
+    wish = MachineRequirements(
+        GpuRequest.parse(gpu) if gpu else None, count, (region,) if region else ()
+    )
     if spot is False:
         near = known.choose(listed, wish)
         return [

@@ -9,7 +9,7 @@ from flowlite import python_request
 from flowlite.errors import CapExceeded, ConfigError
 from flowlite.provider import Plan
 from provider_adapters.mithril import markets as known
-from provider_adapters.mithril.markets import Market, Price, Wish
+from provider_adapters.mithril.markets import MachineRequirements, Market, Price
 from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.rest.requests import dollars
 from provider_adapters.mithril.settings import AROUND_SECONDS, IN_SCRIPT
@@ -127,14 +127,16 @@ def make_plan(
     )
 
 
-def _wish(config: TaskConfig, settings: MithrilSettings, regions: tuple[str, ...]) -> Wish:
+def _wish(
+    config: TaskConfig, settings: MithrilSettings, regions: tuple[str, ...]
+) -> MachineRequirements:
     asked = config.region or settings.region
     if asked and regions and asked not in regions:
         raise ConfigError(
             f"volumes: they lie in {' and '.join(regions)}, and the region is {asked}; a volume can only be used where "
             "it is"
         )
-    return Wish(
+    return MachineRequirements(
         gpu=config.gpu_request,
         count=config.num_instances,
         regions=(asked,) if asked else regions,
@@ -145,7 +147,7 @@ def _wish(config: TaskConfig, settings: MithrilSettings, regions: tuple[str, ...
     )
 
 
-def _choose(markets: Sequence[Market], wish: Wish, config: TaskConfig) -> Market:
+def _choose(markets: Sequence[Market], wish: MachineRequirements, config: TaskConfig) -> Market:
     fitting = known.choose(markets, wish)
     if fitting:
         return fitting[0]

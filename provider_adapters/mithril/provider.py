@@ -24,8 +24,8 @@ from provider_adapters.mithril.ending import Ending
 from provider_adapters.mithril.launching import Launching
 from provider_adapters.mithril.listing import Listing
 from provider_adapters.mithril.settings import from_environment
-from provider_adapters.mithril.settling import Settling
-from provider_adapters.mithril.workplace import ACCOUNT_SETTINGS, Workplace
+from provider_adapters.mithril.settling import BidSubmission
+from provider_adapters.mithril.workplace import ACCOUNT_SETTINGS, MithrilContext
 from provider_adapters.rented import ledger
 
 if TYPE_CHECKING:
@@ -163,12 +163,12 @@ class MithrilProvider(Provider):
     # Helpers
 
     @cached_property
-    def _place(self) -> Workplace:
-        return Workplace(self.home, self.settings, self._transport)
+    def _place(self) -> MithrilContext:
+        return MithrilContext(self.home, self.settings, self._transport)
 
     @cached_property
-    def _settling(self) -> Settling:
-        return Settling(self._place)
+    def _settling(self) -> BidSubmission:
+        return BidSubmission(self._place)
 
     @cached_property
     def _ending(self) -> Ending:

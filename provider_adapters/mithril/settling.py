@@ -19,7 +19,7 @@ from provider_adapters.rented.ledger import Call, Launch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from provider_adapters.mithril.workplace import Workplace
+    from provider_adapters.mithril.workplace import MithrilContext
 
 _BIDS = "/v2/spot/bids"
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
@@ -28,10 +28,10 @@ _LISTED_SECONDS = 5.0
 _TAKEN = ("already", "duplicate", "taken", "exists")
 
 
-class Settling:
+class BidSubmission:
     """Places bids, and finds the outcome of requests."""
 
-    def __init__(self, place: Workplace) -> None:
+    def __init__(self, place: MithrilContext) -> None:
         self._place = place
 
     def place_bid(self, launch: Launch, body: Mapping[str, Any]) -> Call:

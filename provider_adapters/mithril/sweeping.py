@@ -10,17 +10,17 @@ from provider_adapters.mithril.rest import requests
 from provider_adapters.rented.keys import client_public
 
 if TYPE_CHECKING:
-    from provider_adapters.mithril.workplace import Workplace
+    from provider_adapters.mithril.workplace import MithrilContext
 
 
-def sweep(place: Workplace, live: Collection[str], *, dry_run: bool) -> list[str]:
+def sweep(place: MithrilContext, live: Collection[str], *, dry_run: bool) -> list[str]:
     """Removes what no live task needs, and returns descriptions of it. Raises ProviderError."""
     if not place.account.has_key:
         return []
     return [*_keys(place, live, dry_run), *_ssh_key(place, live, dry_run)]
 
 
-def _keys(place: Workplace, live: Collection[str], dry_run: bool) -> list[str]:
+def _keys(place: MithrilContext, live: Collection[str], dry_run: bool) -> list[str]:
     found = []
     for key in place.account.api.get("/v2/api-keys"):
         name = str(key["name"])
@@ -35,7 +35,7 @@ def _keys(place: Workplace, live: Collection[str], dry_run: bool) -> list[str]:
     return found
 
 
-def _ssh_key(place: Workplace, live: Collection[str], dry_run: bool) -> list[str]:
+def _ssh_key(place: MithrilContext, live: Collection[str], dry_run: bool) -> list[str]:
     launches = place.ledger.launches(everywhere=True)
     if any(each.task in live and not each.ended for each in launches):
         return []

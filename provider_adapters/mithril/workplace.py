@@ -14,11 +14,11 @@ from provider_adapters.mithril.bids import Bid
 from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.settings import AROUND_SECONDS, IN_SCRIPT
 from provider_adapters.mithril.volumes import Volumes
-from provider_adapters.rented.contact import Contact, Place
+from provider_adapters.rented.contact import Contact, MachineAccess
 from provider_adapters.rented.keys import client_public, new_key
 from provider_adapters.rented.ledger import Launch, Ledger
 from provider_adapters.rented.userdata import Boot, boot_script
-from provider_adapters.rented.waiting import Looks
+from provider_adapters.rented.waiting import CloudPolls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ _LONGEST_SECRET = 200
 _STARTING = (0.7, 1.0, 1.0, 2.0, 2.0, 3.0)
 
 
-class Workplace:
+class MithrilContext:
     """One FLOW_HOME at Mithril.
 
     Attributes:
@@ -54,8 +54,8 @@ class Workplace:
         self.account = Account(home, settings, transport)
         account = settings.only(ACCOUNT_SETTINGS).values
         self.ledger = Ledger(self.account.directory / "launches", account)
-        self.looks = Looks(pauses=_PAUSES)
-        self.starting = Looks(pauses=_STARTING)
+        self.looks = CloudPolls(pauses=_PAUSES)
+        self.starting = CloudPolls(pauses=_STARTING)
         self.volumes = Volumes(self.account)
         self.seen: dict[str, Bid] = {}
 
@@ -79,10 +79,10 @@ class Workplace:
         """The API's URL as seen from a machine."""
         return self.account.settings.api_url
 
-    def where(self, launch: Launch, name: str, host: str, port: int) -> Place:
+    def where(self, launch: Launch, name: str, host: str, port: int) -> MachineAccess:
         """How a machine of a launch is reached."""
         frozen = launch.frozen
-        return Place(
+        return MachineAccess(
             id=name,
             address=host,
             host_key=str(frozen["host_key"]),

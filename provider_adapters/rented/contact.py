@@ -34,7 +34,7 @@ _SHOWN_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MachineAccess:
     """How a machine is reached.
 
     Attributes:
@@ -53,7 +53,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class ReadyMachine:
     """A machine that is ready. `data` is JSON for `Instance.data`; `connect` and `node_settings` use it.
 
     Attributes:
@@ -89,17 +89,17 @@ class Contact:
         self._home = home
         self._ssh_config = ssh_config or None
         self._pins = Pins(home / provider / "known_hosts")
-        self._met: dict[str, Met] = {}
+        self._met: dict[str, ReadyMachine] = {}
         self._lock = threading.Lock()
 
     def reach(
         self,
-        places: Sequence[Place],
+        places: Sequence[MachineAccess],
         *,
         task: str,
         minor: str | None = None,
         agent: Path | None = None,
-    ) -> list[Met | NotYet]:
+    ) -> list[ReadyMachine | NotYet]:
         """Tries all machines in parallel; returns the results in order, after about two seconds if nothing answers.
 
         Nothing else is done before all machines answer on their port. May be called again after a crash at any point.
@@ -134,7 +134,7 @@ class Contact:
         """A connection to a machine, from its `Instance.data`. Nothing is sent before the first use."""
         from flowlite.connect.ssh.connection import SshConnection
 
-        return SshConnection(self._target(Place(**data["place"])))
+        return SshConnection(self._target(MachineAccess(**data["place"])))
 
     def forget(self, instance_id: str) -> None:
         """Removes the pins of a machine that is gone."""
@@ -144,14 +144,16 @@ class Contact:
 
     # Helpers
 
-    def _before(self, place: Place, silent: set[str]) -> Met | NotYet:
+    def _before(self, place: MachineAccess, silent: set[str]) -> ReadyMachine | NotYet:
         if place.id in self._met:
             return self._met[place.id]
         if place.id in silent:
             return NotYet(place.id, SILENT, f"nothing answers at {place.address}:{place.port}")
         return NotYet(place.id, BOOTING, "it waits for the others")
 
-    def _try(self, place: Place, task: str, minor: str | None, agent: Path | None) -> Met | NotYet:
+    def _try(
+        self, place: MachineAccess, task: str, minor: str | None, agent: Path | None
+    ) -> ReadyMachine | NotYet:
         if place.id in self._met:
             return self._met[place.id]
         if not self._pins.read(place.id):
@@ -170,20 +172,20 @@ class Contact:
                 return NotYet(place.id, BOOTING, why)
             try:
                 met = self._meet(place, connection, task, minor)
-                if isinstance(met, Met):
+                if isinstance(met, ReadyMachine):
                     make_ready(connection, met.data, agent)
             except NodeUnreachable as error:
                 return NotYet(place.id, BOOTING, str(error))
             except ProviderError as error:
                 return NotYet(place.id, WRONG, str(error))
-        if isinstance(met, Met):
+        if isinstance(met, ReadyMachine):
             with self._lock:
                 self._met[place.id] = met
         return met
 
     def _meet(
-        self, place: Place, connection: Connection, task: str, minor: str | None
-    ) -> Met | NotYet:
+        self, place: MachineAccess, connection: Connection, task: str, minor: str | None
+    ) -> ReadyMachine | NotYet:
         told = meeting.ask(connection, place.id, minor)
         pinned = self._pins.read(place.id)
         if pinned != [told.key]:
@@ -209,9 +211,9 @@ class Contact:
             "tools": list(told.tools),
             "private_address": told.address,
         }
-        return Met(place.id, data)
+        return ReadyMachine(place.id, data)
 
-    def _shows(self, place: Place, key: str) -> bool:
+    def _shows(self, place: MachineAccess, key: str) -> bool:
         """Whether sshd presents this key now; it may take a moment to load it."""
         from flowlite.connect.ssh import host_key_scan
 
@@ -226,7 +228,7 @@ class Contact:
                 return False
             clock.sleep(0.05)
 
-    def _target(self, place: Place) -> SshTarget:
+    def _target(self, place: MachineAccess) -> SshTarget:
         from flowlite.connect.ssh.targets import SshTarget, resolve_target
 
         target = SshTarget(

@@ -56,7 +56,7 @@ done
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class MachineFacts:
     """The facts of a machine.
 
     Attributes:
@@ -82,7 +82,7 @@ class Told:
         return next(iter(same or known), None)
 
 
-def ask(connection: Connection, name: str, minor: str | None) -> Told:
+def ask(connection: Connection, name: str, minor: str | None) -> MachineFacts:
     """Collects a machine's facts with one command. Raises NodeUnreachable, ProviderError."""
     script = f"{_AS_ROOT}$s sh -c '{_OWN_KEY}' </dev/null || exit 1\n{_FACTS}"
     argv = ["sh", "-c", script, "sh", minor or "", sys.executable]
@@ -98,7 +98,7 @@ def ask(connection: Connection, name: str, minor: str | None) -> Told:
         raise ProviderError(f"{name} makes no host key of its own (exit code {done.code}): {text}")
     first = dict(reversed(lines))
     pythons = [value.partition(" ")[::2] for word, value in lines if word == "python"]
-    return Told(
+    return MachineFacts(
         key=" ".join(key.split()[:2]),
         pythons=tuple(dict.fromkeys((path, version) for version, path in pythons)),
         address=first.get("address", ""),
@@ -116,7 +116,7 @@ def change_over(connection: Connection, name: str) -> None:
         raise ProviderError(f"{name}: its host key cannot be replaced: {said}")
 
 
-def bring_python(connection: Connection, told: Told, minor: str | None, home: Path) -> str:
+def bring_python(connection: Connection, told: MachineFacts, minor: str | None, home: Path) -> str:
     """Installs a Python with uv and returns its path. Raises NodeUnreachable, ProviderError."""
     # Rarely needed, and slow to import.
     from flowlite import python_request

@@ -21,14 +21,14 @@ _MOST_AT_ONCE = 2
 def answering(addresses: Sequence[tuple[str, int]], seconds: float) -> list[bool]:
     """For each address and port, whether it accepts a connection within `seconds`."""
     until = time.monotonic() + seconds
-    with closing(_Knocks(addresses)) as knocks:
+    with closing(_ConnectionAttempts(addresses)) as knocks:
         while not all(knocks.found) and time.monotonic() < until:
             knocks.knock()
             knocks.listen(min(until, time.monotonic() + AGAIN_SECONDS))
         return knocks.found
 
 
-class _Knocks:
+class _ConnectionAttempts:
     """The connection attempts in progress for some addresses."""
 
     def __init__(self, addresses: Sequence[tuple[str, int]]) -> None:

@@ -12,7 +12,7 @@ PORTS = 0.1
 """Seconds between two probes of the machines' ports, which cost no call."""
 
 
-class Looks:
+class CloudPolls:
     """When the cloud was asked about each launch token, in this process; held by the provider object.
 
     if looks.due(token):

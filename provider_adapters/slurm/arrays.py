@@ -25,10 +25,10 @@ from flowlite.errors import CapacityUnavailable
 from flowlite.state import clock
 from provider_adapters.rented.ledger import MADE, REFUSED, Call, Launch, Ledger
 from provider_adapters.slurm import shared
-from provider_adapters.slurm.settling import Settling
+from provider_adapters.slurm.settling import JobSubmission
 
 if TYPE_CHECKING:
-    from provider_adapters.slurm.workplace import Workplace
+    from provider_adapters.slurm.workplace import SlurmContext
 
 PATIENCE_SECONDS = 20.0
 """Seconds after the last task joined until the array is submitted for those that are ready."""
@@ -49,11 +49,11 @@ ScriptOf = Callable[..., str]
 class Arrays:
     """The arrays of one FLOW_HOME."""
 
-    def __init__(self, place: Workplace) -> None:
+    def __init__(self, place: SlurmContext) -> None:
         self._tasks = place.ledger
         self._place = copy.copy(place)
         self._place.ledger = self._ledger = Ledger(place.directory / "arrays")
-        self._settling = Settling(self._place)
+        self._settling = JobSubmission(self._place)
 
     def bind(self, launch: Launch, script: ScriptOf) -> Call | None:
         """The call that binds a launch to its element; None if the launch gets a job of its own.

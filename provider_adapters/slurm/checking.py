@@ -10,10 +10,10 @@ from provider_adapters.slurm import shared
 from provider_adapters.slurm.login import last_line
 
 if TYPE_CHECKING:
-    from provider_adapters.slurm.workplace import Workplace
+    from provider_adapters.slurm.workplace import SlurmContext
 
 
-def check(place: Workplace) -> list[Finding]:
+def check(place: SlurmContext) -> list[Finding]:
     """One finding for each check; checks that depend on a failed one are left out."""
     try:
         settings = place.settings
@@ -43,7 +43,7 @@ def check(place: Workplace) -> list[Finding]:
     return found
 
 
-def _trial(place: Workplace) -> Finding:
+def _trial(place: SlurmContext) -> Finding:
     """Whether a job with the options of the settings would be accepted."""
     asked = place.settings.options
     names = ("partition", "account", "qos", "constraint", "reservation")
@@ -57,7 +57,7 @@ def _trial(place: Workplace) -> Finding:
     return Finding("a job would be taken", not done.code, last_line(done))
 
 
-def _accounting(place: Workplace) -> Finding:
+def _accounting(place: SlurmContext) -> Finding:
     """Whether accounting is available. Only the outcome of jobs that ended long ago depends on it."""
     done = place.login().try_("sacct", "-n", "-X", "-S", "now-1hours")
     told = "sacct answers" if not done.code else f"{last_line(done)}; it is not needed"

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from posixpath import dirname, normpath
 
 from flowlite.errors import ConfigError
-from provider_adapters.slurm.script import Wrap
+from provider_adapters.slurm.script import StepWrapper
 
 PYXIS, APPTAINER, SINGULARITY, NONE = "pyxis", "apptainer", "singularity", "none"
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
 _FILES = (".sqsh", ".squashfs", ".sif", ".img")
 
 
-def wrap(kind: str, image: str, mounts: Sequence[str]) -> Wrap:
+def wrap(kind: str, image: str, mounts: Sequence[str]) -> StepWrapper:
     """The wrapper for a step.
 
     Args:
@@ -31,11 +31,11 @@ def wrap(kind: str, image: str, mounts: Sequence[str]) -> Wrap:
         ConfigError: The kind is unknown, or a directory cannot be expressed in that program's syntax.
     """
     if kind == NONE:
-        return Wrap()
+        return StepWrapper()
     places = shown(mounts)
     if kind == PYXIS:
         pairs = ",".join(f"{place}:{place}" for place in places)
-        return Wrap(
+        return StepWrapper(
             srun=(
                 f"--container-image={_for_enroot(image)}",
                 "--container-mount-home",
@@ -44,7 +44,7 @@ def wrap(kind: str, image: str, mounts: Sequence[str]) -> Wrap:
             )
         )
     if kind in (APPTAINER, SINGULARITY):
-        return Wrap(
+        return StepWrapper(
             command=(
                 *(kind, "--silent", "exec", "--nv"),
                 *(("--bind", ",".join(places)) if places else ()),

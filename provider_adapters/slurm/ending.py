@@ -23,8 +23,8 @@ from provider_adapters.slurm.queries import state_words
 if TYPE_CHECKING:
     from provider_adapters.slurm.arrays import Arrays
     from provider_adapters.slurm.queries.parse import Job
-    from provider_adapters.slurm.settling import Settling
-    from provider_adapters.slurm.workplace import Workplace
+    from provider_adapters.slurm.settling import JobSubmission
+    from provider_adapters.slurm.workplace import SlurmContext
 
 # A job whose step daemons were asked to end has ended within this time, with the state of a successful job.
 _GENTLE_SECONDS = 5.0
@@ -35,7 +35,7 @@ _UNUSED_DAYS = 30
 class Ending:
     """Ends the jobs of one FLOW_HOME."""
 
-    def __init__(self, place: Workplace, settling: Settling, arrays: Arrays) -> None:
+    def __init__(self, place: SlurmContext, settling: JobSubmission, arrays: Arrays) -> None:
         self._place = place
         self._settling = settling
         self._arrays = arrays

@@ -24,15 +24,15 @@ from provider_adapters.rented.ledger import Call, Launch
 from provider_adapters.slurm import nodes, shared
 from provider_adapters.slurm.launch_notes import frozen_of, given, run_of
 from provider_adapters.slurm.queries import state_words
-from provider_adapters.slurm.script import Script, Wrap, render
+from provider_adapters.slurm.script import Script, StepWrapper, render
 from provider_adapters.slurm.workplace import job_name
 
 if TYPE_CHECKING:
     from provider_adapters.slurm.arrays import Arrays
     from provider_adapters.slurm.ending import Ending
     from provider_adapters.slurm.queries.parse import Job
-    from provider_adapters.slurm.settling import Settling
-    from provider_adapters.slurm.workplace import Workplace
+    from provider_adapters.slurm.settling import JobSubmission
+    from provider_adapters.slurm.workplace import SlurmContext
 
 _CONTACT_SECONDS = 240.0
 _CONTACT_PAUSE = 0.5
@@ -46,7 +46,7 @@ class Launching:
     """The launches of one FLOW_HOME."""
 
     def __init__(
-        self, place: Workplace, settling: Settling, ending: Ending, arrays: Arrays
+        self, place: SlurmContext, settling: JobSubmission, ending: Ending, arrays: Arrays
     ) -> None:
         self._place = place
         self._settling = settling
@@ -335,9 +335,9 @@ def packed(program: bytes) -> str:
     return "\n".join(text[begin : begin + 76] for begin in range(0, len(text), 76))
 
 
-def _wrap(frozen: dict[str, Any]) -> Wrap:
+def _wrap(frozen: dict[str, Any]) -> StepWrapper:
     if not frozen["container"]:
-        return Wrap()
+        return StepWrapper()
     from provider_adapters.slurm import containers
 
     mounts = [each for each in (frozen["node_dir"], frozen["shared"]) if each]

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from provider_adapters.slurm.arrays import Arrays
     from provider_adapters.slurm.ending import Ending
     from provider_adapters.slurm.queries.parse import Job
-    from provider_adapters.slurm.settling import Settling
-    from provider_adapters.slurm.workplace import Workplace
+    from provider_adapters.slurm.settling import JobSubmission
+    from provider_adapters.slurm.workplace import SlurmContext
 
 _NODES = ("scontrol", "-o", "show", "node")
 _KEEP_SECONDS = 30 * 86400.0
@@ -34,7 +34,7 @@ class Listing:
     """The listing of one FLOW_HOME."""
 
     def __init__(
-        self, place: Workplace, settling: Settling, ending: Ending, arrays: Arrays
+        self, place: SlurmContext, settling: JobSubmission, ending: Ending, arrays: Arrays
     ) -> None:
         self._place = place
         self._settling = settling

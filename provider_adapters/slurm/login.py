@@ -64,7 +64,7 @@ _DOWN = (
 )
 
 
-class Silent(CapacityUnavailable):
+class SlurmUnreachable(CapacityUnavailable):
     """Slurm, or the login node, does not answer now. The request may have been carried out."""
 
 
@@ -185,7 +185,7 @@ class SlurmLogin:
                 "cluster"
             )
         if done.code and any(each in said for each in _DOWN):
-            raise Silent(f"Slurm does not answer on {self.name}: {last_line(done)}", 5.0)
+            raise SlurmUnreachable(f"Slurm does not answer on {self.name}: {last_line(done)}", 5.0)
         return done
 
     def ask(self, tool: str, *words: str, seconds: float = SECONDS) -> str:
@@ -209,11 +209,13 @@ class SlurmLogin:
             self._patience.forget(self.name)
             return done
         except TimeoutError:
-            raise Silent(f"{self.name} did not answer within {seconds:.0f} s", 5.0) from None
+            raise SlurmUnreachable(
+                f"{self.name} did not answer within {seconds:.0f} s", 5.0
+            ) from None
         except NodeUnreachable as error:
             if not self._patience.is_left(self.name, error):
                 raise
-            raise Silent(f"the login node does not answer: {error}", 5.0) from error
+            raise SlurmUnreachable(f"the login node does not answer: {error}", 5.0) from error
 
     def forget(self) -> None:
         """Drops the cached facts."""

@@ -40,7 +40,7 @@ _WHERE_IN_SHORT = ("-A", "-p", "-q")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JobNode:
     """One node of a job.
 
     Attributes:
@@ -63,7 +63,7 @@ class Place:
 
 def places_of(
     login: SlurmLogin, job: parse.Job, told: Mapping[str, str], node_dir: str, program: str
-) -> list[Place]:
+) -> list[JobNode]:
     """The nodes of a running job, by their number in it. Raises ProviderError, Silent."""
     try:
         hosts = hostlists.expand(told.get("NodeList", ""))
@@ -74,7 +74,7 @@ def places_of(
     for nodeid, host in enumerate(hosts):
         name = instance_id(job.id, job.restarts, nodeid)
         places.append(
-            Place(
+            JobNode(
                 instance=name,
                 job=job.id,
                 restart=job.restarts,
@@ -262,11 +262,11 @@ def base_of(login: SlurmLogin, data: Mapping[str, Any]) -> Connection:
 
 
 def meet(
-    login: SlurmLogin, places: Sequence[Place], data: Mapping[str, Any]
+    login: SlurmLogin, places: Sequence[JobNode], data: Mapping[str, Any]
 ) -> list[dict[str, Any] | str]:
     """For each node, its facts as instance data, or the reason why there are none."""
 
-    def meet_one(place: Place) -> dict[str, Any] | str:
+    def meet_one(place: JobNode) -> dict[str, Any] | str:
         known = {
             **data,
             "job": place.job,

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from flowlite.provider import Offer
 from flowlite.spec.gpu import GpuRequest
 from provider_adapters.slurm.queries import partitions as clusters
-from provider_adapters.slurm.queries.partitions import Kinds
+from provider_adapters.slurm.queries.partitions import PartitionNodes
 
 if TYPE_CHECKING:
     from provider_adapters.slurm.queries.parse import Partition
 
 
-def offers_of(partitions: Sequence[Kinds], gpu: str | None, count: int) -> list[Offer]:
+def offers_of(partitions: Sequence[PartitionNodes], gpu: str | None, count: int) -> list[Offer]:
     """One offer for each kind of GPU of each partition, those that fit first."""
     request = GpuRequest.parse(gpu) if gpu else None
     found = [
@@ -25,7 +25,7 @@ def offers_of(partitions: Sequence[Kinds], gpu: str | None, count: int) -> list[
     return sorted(found, key=lambda offer: (not offer.fits, not offer.available, offer.region))
 
 
-def _kinds(partition: Kinds) -> dict[tuple[str, int], list[Partition]]:
+def _kinds(partition: PartitionNodes) -> dict[tuple[str, int], list[Partition]]:
     """Rows of `sinfo` grouped by the GPUs of a node."""
     found: dict[tuple[str, int], list[Partition]] = {}
     for row in partition.rows:
@@ -35,7 +35,7 @@ def _kinds(partition: Kinds) -> dict[tuple[str, int], list[Partition]]:
 
 
 def _offer(
-    partition: Kinds,
+    partition: PartitionNodes,
     kind: str,
     number: int,
     rows: Sequence[Partition],

@@ -10,7 +10,7 @@ from flowlite import python_request
 from flowlite.errors import ConfigError
 from flowlite.provider import Plan
 from provider_adapters.slurm.queries import partitions as clusters
-from provider_adapters.slurm.queries.partitions import Kinds
+from provider_adapters.slurm.queries.partitions import PartitionNodes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +107,7 @@ def _cpus(config: TaskConfig, asked: Mapping[str, Any]) -> tuple[int | None, lis
 
 
 def _gpus(
-    config: TaskConfig, asked: Mapping[str, Any], partition: Kinds | None, cluster: Cluster
+    config: TaskConfig, asked: Mapping[str, Any], partition: PartitionNodes | None, cluster: Cluster
 ) -> tuple[str, list[str]]:
     """The value of `--gpus-per-node`. Values that the user writes in Slurm's own syntax are passed unchanged."""
     request = config.gpu_request
@@ -132,7 +132,7 @@ def _gpus(
 
 
 def _check_size(
-    config: TaskConfig, asked: Mapping[str, Any], partition: Kinds, cpus: int | None
+    config: TaskConfig, asked: Mapping[str, Any], partition: PartitionNodes, cpus: int | None
 ) -> None:
     if not partition.up:
         raise ConfigError(f"slurm: the partition {partition.name} takes no jobs now")
@@ -160,7 +160,7 @@ def _check_size(
 
 
 def _time(
-    config: TaskConfig, partition: Kinds | None
+    config: TaskConfig, partition: PartitionNodes | None
 ) -> tuple[int | None, float | None, list[str]]:
     """Minutes of `--time`, seconds for which workers may run, notes."""
     most = partition.limit if partition else None

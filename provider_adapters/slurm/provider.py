@@ -28,8 +28,8 @@ from provider_adapters.slurm.launching import Launching
 from provider_adapters.slurm.listing import Listing
 from provider_adapters.slurm.login import last_line
 from provider_adapters.slurm.settings import from_environment
-from provider_adapters.slurm.settling import Settling
-from provider_adapters.slurm.workplace import Workplace
+from provider_adapters.slurm.settling import JobSubmission
+from provider_adapters.slurm.workplace import SlurmContext
 
 if TYPE_CHECKING:
     from flowlite.connect.base import Connection
@@ -183,16 +183,16 @@ class SlurmProvider(Provider):
         return Volumes(self._place.login(), self._place.settings.shared_dir)
 
     @cached_property
-    def _place(self) -> Workplace:
-        return Workplace(self.home, self.settings, self._connection)
+    def _place(self) -> SlurmContext:
+        return SlurmContext(self.home, self.settings, self._connection)
 
     @cached_property
     def _arrays(self) -> Arrays:
         return Arrays(self._place)
 
     @cached_property
-    def _settling(self) -> Settling:
-        return Settling(self._place)
+    def _settling(self) -> JobSubmission:
+        return JobSubmission(self._place)
 
     @cached_property
     def _ending(self) -> Ending:

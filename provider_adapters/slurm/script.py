@@ -68,7 +68,7 @@ exec "$found" -I -S "$program" step-daemon --dir "$dir" "$@" </dev/null
 
 
 @dataclass(frozen=True, slots=True)
-class Wrap:
+class StepWrapper:
     """What the step runs in, such as a container.
 
     Attributes:
@@ -122,7 +122,7 @@ class Script:
     python: str = ""
     deadline: float = 0.0
     array: str = ""
-    wrap: Wrap = field(default_factory=Wrap)
+    wrap: StepWrapper = field(default_factory=StepWrapper)
 
 
 def render(script: Script) -> str:

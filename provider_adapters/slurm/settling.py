@@ -13,13 +13,13 @@ from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.state import clock
 from provider_adapters.rented.ledger import Call, Launch
 from provider_adapters.slurm import refusals
-from provider_adapters.slurm.login import Silent, last_line
+from provider_adapters.slurm.login import SlurmUnreachable, last_line
 from provider_adapters.slurm.queries import state_words
 from provider_adapters.slurm.workplace import job_name
 
 if TYPE_CHECKING:
     from provider_adapters.slurm.queries.parse import Job
-    from provider_adapters.slurm.workplace import Workplace
+    from provider_adapters.slurm.workplace import SlurmContext
 
 # A submission whose connection broke may still be in progress.
 _UNDERWAY_SECONDS = 10.0
@@ -28,10 +28,10 @@ _NEVER_SECONDS = 30.0
 _PAUSE = 2.0
 
 
-class Settling:
+class JobSubmission:
     """Submits jobs, and finds the outcome of submissions."""
 
-    def __init__(self, place: Workplace) -> None:
+    def __init__(self, place: SlurmContext) -> None:
         self._place = place
 
     def submit(self, launch: Launch, call: Call, script: str) -> Call:
@@ -48,7 +48,7 @@ class Settling:
             # On the command line, too: the accounting may keep only the command.
             comment = f"--comment={self._place.comment(launch.task, call.name)}"
             done = login.try_("sbatch", "--parsable", comment, input=script.encode(), asked=asked)
-        except Silent as error:
+        except SlurmUnreachable as error:
             raise CapacityUnavailable(
                 f"whether the job was submitted is not known yet, it is looked up: {error}", _PAUSE
             ) from error

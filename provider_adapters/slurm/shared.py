@@ -52,7 +52,7 @@ def make_volumes(login: SlurmLogin, directory: str, names: Sequence[str]) -> Non
         raise ProviderError(f"volumes cannot be made on {login.name}: {last_line(done)}")
 
 
-class Proof:
+class SharedDirectoryEvidence:
     """What earlier jobs have shown about the shared directory of a cluster."""
 
     def __init__(self, login: SlurmLogin, home: Path) -> None:

@@ -14,7 +14,7 @@ from provider_adapters.slurm.login import SlurmLogin
 from provider_adapters.slurm.queries.partitions import Cluster
 from provider_adapters.slurm.queries.queue import Queue
 from provider_adapters.slurm.settings import SlurmSettings, read_settings
-from provider_adapters.slurm.shared import Proof
+from provider_adapters.slurm.shared import SharedDirectoryEvidence
 
 if TYPE_CHECKING:
     from flowlite.connect.base import Connection
@@ -27,7 +27,7 @@ _CONFIGURATIONS = tuple(
 )
 
 
-class Workplace:
+class SlurmContext:
     """One FLOW_HOME at Slurm.
 
     Args:
@@ -85,9 +85,9 @@ class Workplace:
         """The partitions of the cluster."""
         return Cluster(self.login(), self.directory)
 
-    def proof(self, written: str | None = None) -> Proof:
+    def proof(self, written: str | None = None) -> SharedDirectoryEvidence:
         """What is known about the cluster's shared directory."""
-        return Proof(self.login(written), self.directory)
+        return SharedDirectoryEvidence(self.login(written), self.directory)
 
     def comment(self, task: str, name: str) -> str:
         """The comment of a job, by which it is found again."""

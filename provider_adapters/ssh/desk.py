@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DEFAULT_POOL = "default"
 
 
-class Desk:
+class HostCommands:
     """The pools of this user's configuration."""
 
     def __init__(self, home: Path, memory: Memory, read: Callable[[], ProviderSettings]) -> None:

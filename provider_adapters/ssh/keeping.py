@@ -15,7 +15,7 @@ from provider_adapters.ssh.records import Records
 _TROUBLE = (ProviderError, ConfigError, OSError, leases.NotThere)
 
 
-class Keeping:
+class WarmHosts:
     """The hosts that are kept, as far as this FLOW_HOME knows. Each ends its lease by itself when the time is over."""
 
     def __init__(self, kept: Records) -> None:

@@ -25,7 +25,7 @@ from flowlite.spec.gpu import GpuRequest
 from flowlite.state import clock
 from provider_adapters.ssh import fitting, hosts, leases, patience, records
 from provider_adapters.ssh.hosts import Facts, Memory
-from provider_adapters.ssh.keeping import Keeping
+from provider_adapters.ssh.keeping import WarmHosts
 from provider_adapters.ssh.leases import Agent
 from provider_adapters.ssh.patience import Patience
 from provider_adapters.ssh.places import Places, directory_of
@@ -87,7 +87,7 @@ class Launch:
         self._agent = agent
         self._memory = memory
         self._records = kept
-        self._keeping = Keeping(kept)
+        self._keeping = WarmHosts(kept)
         self._patience = waited
         self._label = label
         self._began = clock.now()

@@ -24,7 +24,7 @@ from provider_adapters.ssh import hosts, leases, records
 from provider_adapters.ssh.ending import Ending
 from provider_adapters.ssh.fitting import choose_python
 from provider_adapters.ssh.hosts import Facts, Memory
-from provider_adapters.ssh.keeping import Keeping
+from provider_adapters.ssh.keeping import WarmHosts
 from provider_adapters.ssh.launching import Launch
 from provider_adapters.ssh.patience import Patience
 from provider_adapters.ssh.places import Places, directory_of
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from flowlite.settings.provider_settings import ProviderSettings
     from flowlite.settings.settings import Settings
     from flowlite.spec import TaskConfig
-    from provider_adapters.ssh.desk import Desk
+    from provider_adapters.ssh.desk import HostCommands
     from provider_adapters.ssh.volumes import Volumes
 
 _TROUBLE = (ProviderError, ConfigError, OSError)
@@ -56,7 +56,7 @@ class SshProvider(Provider):
         self._records = Records(self._home / "ssh")
         self._memory = Memory(self._home / "ssh" / "hosts")
         self._ending = Ending(self._records)
-        self._keeping = Keeping(self._records)
+        self._keeping = WarmHosts(self._records)
         self._places = Places(self._home / "ssh")
         self._patience = Patience()
 
@@ -207,11 +207,11 @@ class SshProvider(Provider):
         pools = read_pools(self.settings)
         return [offer for pool in pools.values() for offer in offers_of(pool, gpu, self._memory)]
 
-    def desk(self, read: Callable[[], ProviderSettings]) -> Desk:
+    def desk(self, read: Callable[[], ProviderSettings]) -> HostCommands:
         """The operations of `flow hosts`. `read` returns the current settings, which they change."""
-        from provider_adapters.ssh.desk import Desk
+        from provider_adapters.ssh.desk import HostCommands
 
-        return Desk(self._home, self._memory, read)
+        return HostCommands(self._home, self._memory, read)
 
     def create_volume(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
         return self._volumes().create(name, size_gb, interface)

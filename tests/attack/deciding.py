@@ -23,7 +23,7 @@ from flowlite.node.protocol import messages as m
 from flowlite.supervise.attempt import liveness, reachability
 from flowlite.supervise.attempt.liveness import LivenessWatch
 from flowlite.supervise.attempt.node_handle import Finding
-from flowlite.supervise.attempt.node_verdict import Life
+from flowlite.supervise.attempt.node_verdict import ProbeAnswer
 from flowlite.supervise.attempt.reachability import Reachability
 from tests.attack.cases import CUTS, LENGTHS, SURVIVED
 from tests.node.simulation import HORIZON, SLOWEST_CLOCK, TIMES, Supervisor, World
@@ -298,10 +298,10 @@ class DecidingSupervisor(Supervisor):
         """What a node answers that can be reached."""
         agent = self._agents.get(instance)
         if agent is None:
-            return Finding(Life.ABSENT, "its agent was not started")
+            return Finding(ProbeAnswer.ABSENT, "its agent was not started")
         leader = self.leader(agent.settings.epoch)
         hears = leader is not None and not self._world.apart(instance, leader.place)
-        life = Life.DEAD if agent.over else Life.ALIVE
+        life = ProbeAnswer.DEAD if agent.over else ProbeAnswer.ALIVE
         return Finding(life, "its agent has left" if agent.over else "", hears_leader=hears)
 
 
@@ -354,7 +354,7 @@ class SimulatedNode:
             if not world.apart(CLIENT, name, made_before):
                 return self.supervisor.look(name)
             await asyncio.sleep(1.0)
-        return Finding(Life.UNREACHABLE, "it does not answer")
+        return Finding(ProbeAnswer.UNREACHABLE, "it does not answer")
 
 
 class SimulatedCrew:

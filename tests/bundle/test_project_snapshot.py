@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowlite.bundle import project_snapshot
-from flowlite.bundle.project_files import Listing, list_files
+from flowlite.bundle.project_files import ProjectListing, list_files
 from flowlite.bundle.project_snapshot import KEPT_SECONDS, Snapshot, remove_unused, take_snapshot
 from flowlite.errors import BundleError
 from flowlite.node.project_files.manifest import ProjectManifest
@@ -146,5 +146,5 @@ def test_executable_bits_are_kept(flow_home: Path, root: Path) -> None:
 
 
 def test_nothing_but_what_is_listed(flow_home: Path, root: Path, tmp_path: Path) -> None:
-    taken = take_snapshot(flow_home, Listing(str(root)), {}, tmp_path / "m.json")
+    taken = take_snapshot(flow_home, ProjectListing(str(root)), {}, tmp_path / "m.json")
     assert (taken.files, taken.size) == (0, 0)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowlite.node.checkpoints.stability import Seen, StabilityWatch, is_temporary
+from flowlite.node.checkpoints.stability import FileState, StabilityWatch, is_temporary
 
 SETTLE = 2.0
 
 
-def seen(size: int, moment: int = 0) -> Seen:
-    return Seen(size, moment, moment, 7)
+def seen(size: int, moment: int = 0) -> FileState:
+    return FileState(size, moment, moment, 7)
 
 
-def watched(*looks: tuple[dict[str, Seen], set[str], float]) -> StabilityWatch:
+def watched(*looks: tuple[dict[str, FileState], set[str], float]) -> StabilityWatch:
     watch = StabilityWatch(SETTLE)
     for files, writing, now in looks:
         watch.look(files, writing, now)
@@ -73,7 +73,7 @@ class TestTheEnd:
         assert watch.unfinished == ["b"]
 
     def test_one_that_was_renamed_into_its_place_is_believed(self) -> None:
-        renamed, open_still = Seen(3, 10, 12, 7), Seen(3, 10, 12, 8)
+        renamed, open_still = FileState(3, 10, 12, 7), FileState(3, 10, 12, 8)
         watch = watched(({"a": renamed, "b": open_still, "c": seen(4, 9)}, {"b"}, 0.0))
         watch.cut()
         watch.end({"a": renamed, "b": open_still, "c": seen(4, 9)})
@@ -123,12 +123,12 @@ def test_a_half_written_file_is_never_finished(
         until = now + pause
         while now < until and (step := next(looks, None)) is not None:
             now = min(until, now + step)
-            watch.look({"f": Seen(size, mark, mark, 0)}, {"f"} if is_open else set(), now)
+            watch.look({"f": FileState(size, mark, mark, 0)}, {"f"} if is_open else set(), now)
             if "f" in watch.finished:
                 assert not is_open
         now = until
     if cut and is_open:
-        watch.look({"f": Seen(size, -999, -999, 0)}, set(), now)
+        watch.look({"f": FileState(size, -999, -999, 0)}, set(), now)
         watch.cut()
-        watch.end({"f": Seen(size, -999, -999, 0)})
+        watch.end({"f": FileState(size, -999, -999, 0)})
         assert "f" not in watch.finished

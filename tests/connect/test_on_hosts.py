@@ -241,7 +241,7 @@ def test_sessions_behind_a_jump_host_go_with_its_own(on_laptop: Cluster, reach: 
 def test_a_connection_that_was_closed_in_peace_is_not_looked_after(
     on_laptop: Cluster, reach: Reach, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[half_open.Ends] = []
+    asked: list[half_open.TcpAddresses] = []
     monkeypatch.setattr(half_open, "_request", asked.append)
     connection = reach(on_laptop[3])
     connection.run(["true"])

@@ -43,7 +43,7 @@ from flowlite.testing.cloud.orders import Orders
 from flowlite.testing.cloud.serving import Gate, obey
 from provider_adapters.aws.session import Clients
 from provider_adapters.mithril import nodekey
-from provider_adapters.rented.contact import Contact, Met, NotYet, Place
+from provider_adapters.rented.contact import Contact, MachineAccess, NotYet, ReadyMachine
 from tests.crash import wire
 from tests.crash.timeline import RESOLUTION, Background, Loop, Timeline
 
@@ -446,15 +446,15 @@ class Simulation:
 
     # Machines, as the client meets them
 
-    def _reach(self) -> Callable[..., list[Met | NotYet]]:
+    def _reach(self) -> Callable[..., list[ReadyMachine | NotYet]]:
         def reach(
-            contact: Contact, places: Sequence[Place], *, task: str, **_: object
-        ) -> list[Met | NotYet]:
+            contact: Contact, places: Sequence[MachineAccess], *, task: str, **_: object
+        ) -> list[ReadyMachine | NotYet]:
             return [self._meet(place, task) for place in places]
 
         return reach
 
-    def _meet(self, place: Place, task: str) -> Met | NotYet:
+    def _meet(self, place: MachineAccess, task: str) -> ReadyMachine | NotYet:
         if self.machines.host(place.id) is None:
             return NotYet(place.id, "silent", f"nothing answers at {place.address}")
         about = {
@@ -466,7 +466,7 @@ class Simulation:
             "tools": [],
             "private_address": place.address,
         }
-        return Met(place.id, {"place": asdict(place), **about})
+        return ReadyMachine(place.id, {"place": asdict(place), **about})
 
     def _bring(self, name: str, python: str, text: str) -> None:
         if (host := self.machines.host(name)) is not None:

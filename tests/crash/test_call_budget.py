@@ -16,7 +16,7 @@ from flowlite import TaskConfig
 from flowlite.errors import CapacityUnavailable
 from flowlite.provider import Instance, LaunchIntent, Provider
 from provider_adapters.mithril import nodekey
-from provider_adapters.rented.contact import Contact, Met, NotYet, Place
+from provider_adapters.rented.contact import Contact, MachineAccess, NotYet, ReadyMachine
 
 pytest.importorskip("boto3")
 pytest.importorskip("moto")
@@ -53,10 +53,10 @@ def machines_that_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Machines on paper; what is said to them costs no call of the cloud."""
 
     def reach(
-        self: Contact, places: Sequence[Place], *, task: str, **_: object
-    ) -> list[Met | NotYet]:
+        self: Contact, places: Sequence[MachineAccess], *, task: str, **_: object
+    ) -> list[ReadyMachine | NotYet]:
         about = {"home": f"/root/{task}", "python": "python3"}
-        return [Met(each.id, {"place": asdict(each), **about}) for each in places]
+        return [ReadyMachine(each.id, {"place": asdict(each), **about}) for each in places]
 
     monkeypatch.setattr(Contact, "reach", reach)
     monkeypatch.setattr(Contact, "connect", lambda *_: nullcontext())

@@ -27,7 +27,7 @@ from flowlite.node.rendezvous.actions import (
     Close,
     CloseMaster,
     Finish,
-    Moment,
+    LeaderTime,
     Peer,
     ProveMaster,
     Send,
@@ -264,8 +264,8 @@ class Agent:
     def clock(self) -> float:
         return self._offset + self._rate * self.world.now
 
-    def moment(self) -> Moment:
-        return Moment(self.clock(), self.world.now + self._unix)
+    def moment(self) -> LeaderTime:
+        return LeaderTime(self.clock(), self.world.now + self._unix)
 
     def paused_for(self) -> float:
         return self._pause_until - self.world.now
@@ -348,7 +348,7 @@ class Agent:
     def _act(self, actions: list[MemberAction]) -> None:
         for action in actions:
             match action:
-                case node_side.Tell(message):
+                case node_side.SendToLeader(message):
                     if self._wire is not None:
                         self._wire.send(message, up=True)
                 case node_side.HangUp():

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from flowlite.node.containers import engines
-from flowlite.node.containers.engines import Engine, EngineError, Outline
+from flowlite.node.containers.engines import ContainerSettings, Engine, EngineError
 from flowlite.node.forkserver import client
 from flowlite.node.system import processes
 from tests.helpers import assert_no_process_left, eventually
@@ -26,7 +26,7 @@ from tests.podman import BARE, IMAGE, Podman
 DOCKER = Engine("/usr/bin/docker", "docker")
 PODMAN = Engine("/usr/bin/podman", "podman")
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
-OUTLINE = Outline(
+OUTLINE = ContainerSettings(
     name="flowlite-t1-n0-a1",
     image="team/train:2",
     user=(1000, 1000, (1000, 44)),
@@ -67,12 +67,14 @@ class TestTheCommandLine:
         assert "--user" not in words
 
     def test_without_gpus_asked_for_there_are_none(self) -> None:
-        plain = Outline(name="n", image="i", user=(0, 0, (0,)), limits=False)
+        plain = ContainerSettings(name="n", image="i", user=(0, 0, (0,)), limits=False)
         words = engines.run_command(PODMAN, plain, [])
         assert not {"--gpus", "--device", "--ulimit", "--group-add"} & set(words)
 
     def test_a_path_that_cannot_be_said_is_refused(self) -> None:
-        odd = Outline(name="n", image="i", user=(0, 0, ()), mounts=(("/a,b", "/a", False),))
+        odd = ContainerSettings(
+            name="n", image="i", user=(0, 0, ()), mounts=(("/a,b", "/a", False),)
+        )
         with pytest.raises(EngineError, match="comma"):
             engines.run_command(DOCKER, odd, [])
 

@@ -19,9 +19,9 @@ from flowlite.node.rendezvous.member import (
     Leave,
     Member,
     Prepare,
+    SendToLeader,
     Start,
     Stop,
-    Tell,
 )
 
 SETTINGS = GangSettings(
@@ -73,7 +73,7 @@ class Node:
         return self.done[began:]
 
     def told(self) -> list[str]:
-        return [action.message["type"] for action in self.done if isinstance(action, Tell)]
+        return [action.message["type"] for action in self.done if isinstance(action, SendToLeader)]
 
     def only(self, kind: type) -> list[Any]:
         return [action for action in self.done if isinstance(action, kind)]
@@ -97,7 +97,9 @@ def test_the_way_of_a_node_that_does_well() -> None:
     assert node.only(Leave) == [Leave(RELEASED, "all well")]
     assert node.only(Stop) == []
     assert node.machine.outcome == "done"
-    assert all(a.message["task"] == "t" and a.message["epoch"] == 2 for a in node.only(Tell))
+    assert all(
+        a.message["task"] == "t" and a.message["epoch"] == 2 for a in node.only(SendToLeader)
+    )
 
 
 def test_orders_are_obeyed_once() -> None:
@@ -118,8 +120,12 @@ def test_everything_told_is_told_again_after_a_rejoin() -> None:
     node.run()
     node.act(node.machine.worker_ended(worker(2)))
     node.act(node.machine.disconnected(node.now))
-    assert not [a for a in node.act(node.machine.worker_ended(worker(3))) if isinstance(a, Tell)]
-    again = [action.message["type"] for action in node.connect() if isinstance(action, Tell)]
+    assert not [
+        a for a in node.act(node.machine.worker_ended(worker(3))) if isinstance(a, SendToLeader)
+    ]
+    again = [
+        action.message["type"] for action in node.connect() if isinstance(action, SendToLeader)
+    ]
     assert again == ["ready", "started", "worker", "worker"]
 
 
@@ -128,11 +134,11 @@ def test_notices_are_numbered_told_again_and_not_without_end() -> None:
     node.connect()
     for number in range(MOST_NOTICES + 5):
         node.act(node.machine.notice(f"trouble {number}"))
-    told = [a.message for a in node.only(Tell) if a.message["type"] == "notice"]
+    told = [a.message for a in node.only(SendToLeader) if a.message["type"] == "notice"]
     assert [each["number"] for each in told] == list(range(1, MOST_NOTICES + 1))
     assert told[2]["text"] == "trouble 2"
     node.act(node.machine.disconnected(node.now))
-    again = [a.message["type"] for a in node.connect() if isinstance(a, Tell)]
+    again = [a.message["type"] for a in node.connect() if isinstance(a, SendToLeader)]
     assert again.count("notice") == MOST_NOTICES
 
 
@@ -216,7 +222,9 @@ def test_a_silent_leader_makes_the_node_stop_its_workers() -> None:
     assert node.only(Leave)[0].how == FENCED
     # The leader, should it still be there, learns the reason before the workers' ends.
     node.machine.left = None
-    again = [action.message["type"] for action in node.connect() if isinstance(action, Tell)]
+    again = [
+        action.message["type"] for action in node.connect() if isinstance(action, SendToLeader)
+    ]
     assert again.index("halt") < again.index("stopped")
 
 
@@ -296,7 +304,7 @@ def test_texts_too_long_to_send_are_shortened() -> None:
         node.machine.worker_ended({**worker(2, 1), "failure": failure, "tail": ["y" * 10**6] * 50})
     )
     node.act(node.machine.halt("error", "r" * 10**6))
-    bodies = [action.message for action in node.only(Tell)[-2:]]
+    bodies = [action.message for action in node.only(SendToLeader)[-2:]]
     assert all(len(encode(body)) < 64 * 1024 for body in bodies)
     message = bodies[0]["failure"]["message"]
     assert (message[0], message[-1]) == ("a", "z")

@@ -17,11 +17,11 @@ from flowlite.node.protocol import messages as m
 from flowlite.node.protocol.framing import Frame
 from flowlite.node.protocol.message_check import EVENTS, FIELDS, FILES, check, check_file
 from flowlite.node.protocol.messages import GangSettings, MessageError
-from flowlite.node.rendezvous.actions import Moment, Peer
+from flowlite.node.rendezvous.actions import LeaderTime, Peer
 from flowlite.node.rendezvous.leader import Rendezvous
 from flowlite.node.rendezvous.member import Member
 from flowlite.node.rendezvous.supervisor_client import LeaderRefused, SupervisorClient
-from flowlite.supervise.attempt.leader_events import Heard
+from flowlite.supervise.attempt.leader_events import LeaderEventFilter
 from flowlite.supervise.process.journal import Journal
 from tests.tasks_made_by_hand import HandMade
 
@@ -202,7 +202,7 @@ def test_a_whole_message_is_taken(kind: str) -> None:
 def test_a_whole_event_is_taken(kind: str) -> None:
     message = {"type": "event", **STAMP, "event": event(kind)}
     check(message, message_check.TO_SUPERVISOR, "task-1")
-    assert Heard(["i-0", "i-1"], 2).event(event(kind)) is not None
+    assert LeaderEventFilter(["i-0", "i-1"], 2).event(event(kind)) is not None
 
 
 @pytest.mark.parametrize("value", [None, True, -1, 2**70, float("nan"), float("inf"), "1", [1]])
@@ -224,7 +224,7 @@ def test_what_is_missing_is_named() -> None:
 
 async def _take_in(spoiled_message: dict[str, Any], journal: Journal) -> None:
     """As a supervisor does."""
-    heard = Heard(["i-0", "i-1"], 2)
+    heard = LeaderEventFilter(["i-0", "i-1"], 2)
 
     def keep(rank: int, node: int, *_: object) -> None:
         heard.check_chunk(rank, node)
@@ -275,7 +275,7 @@ def test_a_leader_takes_what_a_member_says_or_refuses_it(kind: str) -> None:
     @settings(max_examples=50, deadline=None)
     @given(spoiled(MESSAGES[kind]), st.booleans())
     def takes(said: dict[str, Any], going: bool) -> None:
-        now = Moment(0.0, 1e9)
+        now = LeaderTime(0.0, 1e9)
         leader = Rendezvous(gang, now)
 
         def say(node: int, what: str, more: dict[str, Any]) -> None:
@@ -290,7 +290,7 @@ def test_a_leader_takes_what_a_member_says_or_refuses_it(kind: str) -> None:
                 say(number, "ready", MESSAGES["ready"])
         with suppress(MessageError):
             say(1, kind, said)
-            leader.tick(Moment(0.5, 1e9))
+            leader.tick(LeaderTime(0.5, 1e9))
 
     takes()
 

@@ -12,7 +12,7 @@ from flowlite.node.rendezvous.actions import (
     Close,
     CloseMaster,
     Finish,
-    Moment,
+    LeaderTime,
     Peer,
     ProveMaster,
     Send,
@@ -43,8 +43,8 @@ class Leader:
         self.finished = False
         self.port: int | None = 29500
 
-    def moment(self) -> Moment:
-        return Moment(self.now, self.now + 1e9)
+    def moment(self) -> LeaderTime:
+        return LeaderTime(self.now, self.now + 1e9)
 
     def act(self, actions: list[Any]) -> None:
         for action in actions:
@@ -721,16 +721,16 @@ def test_four_thousand_nodes_join_in_time_that_grows_no_faster_than_they() -> No
     """Message counts only: every node is told four things, whatever the size of the gang."""
     for count in (64, 1024):
         settings = GangSettings("t", 1, tuple(f"i-{n:05}" for n in range(count)))
-        machine, sent = Rendezvous(settings, Moment(0, 0)), 0
+        machine, sent = Rendezvous(settings, LeaderTime(0, 0)), 0
         actions: list[Any] = []
         for kind, fields in (("join", {"incarnation": "x", "facts": {}}), ("ready", {"facts": {}})):
             for number, instance in enumerate(settings.roster):
                 message = {"type": kind, "task": "t", "epoch": 1, "instance": instance, **fields}
                 actions += machine.receive(
-                    number, Peer("member", instance, "10.0.0.1"), message, Moment(0, 0)
+                    number, Peer("member", instance, "10.0.0.1"), message, LeaderTime(0, 0)
                 )
             if kind == "join":
-                actions += machine.master_proved(29500, Moment(0, 0))
+                actions += machine.master_proved(29500, LeaderTime(0, 0))
         sent = sum(len(action.connections) for action in actions if isinstance(action, Send))
         assert machine.phase == m.RUNNING
         assert sent == 3 * count

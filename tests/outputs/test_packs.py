@@ -18,7 +18,7 @@ from flowlite.connect.bounded import MOST_OUTPUT
 from flowlite.connect.local import LocalConnection
 from flowlite.connect.values import Completed
 from flowlite.supervise.attempt.outputs import packs
-from flowlite.supervise.attempt.outputs.landing import Landing
+from flowlite.supervise.attempt.outputs.landing import OutputDirectory
 from flowlite.supervise.attempt.outputs.manifest import OutputFile
 
 PROGRAM = (sys.executable, "-m", "flowlite.node")
@@ -75,7 +75,7 @@ def test_nine_hundred_files_take_one_request(source: Path, tmp_path: Path) -> No
     def add(count: int) -> None:
         moved[0] += count
 
-    copied = node_files.bring(there, found, Landing(here), add)
+    copied = node_files.bring(there, found, OutputDirectory(here), add)
     assert contents(here) == contents(source)
     assert os.access(here / "program", os.X_OK)
     assert not os.access(here / "d0" / "f0", os.X_OK)
@@ -83,7 +83,7 @@ def test_nine_hundred_files_take_one_request(source: Path, tmp_path: Path) -> No
     # The list, and one pack.
     assert (connection.commands, connection.reads) == (2, [str(source / "large")])
     # Again, nothing is sent.
-    assert node_files.bring(there, found, Landing(here), add).files == 902
+    assert node_files.bring(there, found, OutputDirectory(here), add).files == 902
     assert connection.commands == 2
 
 
@@ -107,7 +107,7 @@ def test_what_is_here_under_the_name_stays(source: Path, tmp_path: Path) -> None
     here = tmp_path / "here"
     here.mkdir()
     (here / "f1").write_text("mine")
-    copied = node_files.bring(there, found, Landing(here), lambda _: None)
+    copied = node_files.bring(there, found, OutputDirectory(here), lambda _: None)
     assert copied.taken == ["f1"]
     assert (here / "f1").read_text() == "mine"
     assert copied.files == len(found.files) - 1

@@ -15,7 +15,7 @@ from flowlite.provider import Instance, LaunchIntent
 from flowlite.spec import TaskConfig
 from flowlite.testing.cloud.mithril.box import PaperMithril
 from provider_adapters.mithril import MithrilProvider
-from provider_adapters.rented.contact import Met, NotYet, Place
+from provider_adapters.rented.contact import MachineAccess, NotYet, ReadyMachine
 
 Value = TypeVar("Value")
 TASK = "tabcdefghij"
@@ -57,17 +57,17 @@ class Doors:
 
     def reach(
         self,
-        places: Sequence[Place],
+        places: Sequence[MachineAccess],
         *,
         task: str,
         minor: str | None = None,
         agent: Path | None = None,
-    ) -> list[Met | NotYet]:
+    ) -> list[ReadyMachine | NotYet]:
         for stage, why in self.silent.items():
             return [NotYet(place.id, stage, why) for place in places]
-        return [Met(place.id, self._data(place, task)) for place in places]
+        return [ReadyMachine(place.id, self._data(place, task)) for place in places]
 
-    def _data(self, place: Place, task: str) -> dict[str, Any]:
+    def _data(self, place: MachineAccess, task: str) -> dict[str, Any]:
         return {
             "place": {"id": place.id, "address": place.address, "port": place.port},
             "home": f"/root/.flowlite/tasks/{task}-{place.id}",

@@ -18,7 +18,7 @@ from flowlite.state import clock as clocks
 from provider_adapters.aws import booting
 from provider_adapters.aws.catalog.regions import Catalog
 from provider_adapters.rented import waiting
-from provider_adapters.rented.contact import Contact, Met, NotYet, Place
+from provider_adapters.rented.contact import Contact, MachineAccess, NotYet, ReadyMachine
 
 NODES = 64
 BOOT_SECONDS = 300.0
@@ -67,10 +67,10 @@ def calls(clock: Clock, flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         counted[operation] += 1
         return real(client, operation, parameters)
 
-    def reach(self: Contact, places: list[Place], **_: Any) -> list[Met | NotYet]:
+    def reach(self: Contact, places: list[MachineAccess], **_: Any) -> list[ReadyMachine | NotYet]:
         if clock.now - begun < BOOT_SECONDS:
             return [NotYet(each.id, "silent", "nothing answers") for each in places]
-        return [Met(each.id, {"home": "/root/t", "root": "/root"}) for each in places]
+        return [ReadyMachine(each.id, {"home": "/root/t", "root": "/root"}) for each in places]
 
     monkeypatch.setattr(BaseClient, "_make_api_call", count)
     monkeypatch.setattr(Contact, "reach", reach)
@@ -103,7 +103,7 @@ def open_default_vpc() -> None:
 @pytest.mark.slow
 def test_64_nodes_take_fewer_than_40_calls(calls: Counter[str], clock: Clock) -> None:
     provider = adapter("aws")
-    provider._context.looks = waiting.Looks(clock)
+    provider._context.looks = waiting.CloudPolls(clock)
     config = TaskConfig(command=["true"], gpu="h100:8", num_instances=NODES, provider="aws")
     plan = provider.plan(config)
     intent = LaunchIntent("t1-launch-1", "t1", NODES, plan.to_json())

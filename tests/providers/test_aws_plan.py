@@ -13,7 +13,7 @@ from flowlite.errors import CapExceeded, ConfigError, ProviderError
 from flowlite.provider import Plan
 from flowlite.spec import TaskConfig
 from provider_adapters.aws import AwsProvider
-from provider_adapters.aws.catalog.instance_types import Machine, Wanted, nearest
+from provider_adapters.aws.catalog.instance_types import Machine, MachineRequirements, nearest
 from provider_adapters.aws.catalog.offers import offers_of
 from provider_adapters.aws.planning import Planner
 from provider_adapters.aws.settings import AwsSettings
@@ -71,7 +71,7 @@ class Catalog:
         self._prices = prices
         self._quota = quota
 
-    def machines(self, wanted: Wanted) -> list[Machine]:
+    def machines(self, wanted: MachineRequirements) -> list[Machine]:
         return [m for m in MACHINES if bool(m.gpu) == (wanted.gpu is not None)]
 
     def _zones(self) -> list[str]:
@@ -243,7 +243,7 @@ def test_where_nothing_fits_the_nearest_are_named_with_the_reason() -> None:
 
 
 def test_nearest_without_gpu_are_the_largest() -> None:
-    found = nearest(MACHINES, Wanted(cpu=1000))
+    found = nearest(MACHINES, MachineRequirements(cpu=1000))
     assert found[0].name == "m7i.8xlarge"
     assert all(not each.gpu for each in found)
 

@@ -16,7 +16,7 @@ import pytest
 
 from provider_adapters.aws import requests
 from provider_adapters.aws.catalog.instance_types import Machine
-from provider_adapters.aws.requests import Order
+from provider_adapters.aws.requests import LaunchRequest
 
 GOLDEN = Path(__file__).parent / "aws_golden"
 TAGS = {
@@ -27,7 +27,7 @@ TAGS = {
     "flowlite:deadline": "1795290000",
     "flowlite:price": "55.04",
 }
-PLAIN = Order(
+PLAIN = LaunchRequest(
     instance_type="c7i.large",
     count=2,
     image="ami-0123456789abcdef0",

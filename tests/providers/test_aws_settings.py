@@ -16,7 +16,7 @@ from flowlite.cli import main
 from flowlite.errors import ConfigError, PermissionRefused, ProviderError
 from provider_adapters.aws import network
 from provider_adapters.aws.catalog import quotas, zone_order
-from provider_adapters.aws.catalog.instance_types import Machine, Wanted
+from provider_adapters.aws.catalog.instance_types import Machine, MachineRequirements
 from provider_adapters.aws.catalog.regions import Catalog
 from provider_adapters.aws.policy import policy
 from provider_adapters.aws.session import Clients
@@ -200,11 +200,13 @@ def counting(home: Path, settings: AwsSettings | None = None) -> Counting:
 
 def test_what_a_region_has_is_asked_once(flow_home: Path) -> None:
     first = counting(flow_home)
-    assert first.machines(Wanted(gpu=None)) == first.machines(Wanted(gpu=None))
+    assert first.machines(MachineRequirements(gpu=None)) == first.machines(
+        MachineRequirements(gpu=None)
+    )
     assert first.prices(["p5.48xlarge", "g6.xlarge"]) == {"p5.48xlarge": 55.04}
     assert first.asked == [("types",), ("prices", "p5.48xlarge", "g6.xlarge")]
     again = counting(flow_home)
-    again.machines(Wanted(gpu=None))
+    again.machines(MachineRequirements(gpu=None))
     # Also that there is no price; only what is new is asked.
     again.prices(["p5.48xlarge", "g6.xlarge", "g5.xlarge"])
     assert again.asked == [("prices", "g5.xlarge")]

@@ -8,7 +8,7 @@ import pytest
 
 from flowlite.errors import ConfigError
 from provider_adapters.slurm.containers import shown, wrap
-from provider_adapters.slurm.script import Script, Wrap, render
+from provider_adapters.slurm.script import Script, StepWrapper, render
 
 MOUNTS = ["/tmp/flowlite-slurm-1000", "/users/ada/.flowlite-slurm"]
 
@@ -27,7 +27,7 @@ MOUNTS = ["/tmp/flowlite-slurm-1000", "/users/ada/.flowlite-slurm"]
     ],
 )
 def test_pyxis(image: str, written: str) -> None:
-    assert wrap("pyxis", image, MOUNTS) == Wrap(
+    assert wrap("pyxis", image, MOUNTS) == StepWrapper(
         srun=(
             f"--container-image={written}",
             "--container-mount-home",
@@ -50,7 +50,7 @@ def test_pyxis(image: str, written: str) -> None:
     ],
 )
 def test_apptainer(kind: str, image: str, written: str) -> None:
-    assert wrap(kind, image, MOUNTS) == Wrap(
+    assert wrap(kind, image, MOUNTS) == StepWrapper(
         command=(
             *(kind, "--silent", "exec", "--nv", "--bind", "/tmp,/users/ada", "--pwd", "/"),
             written,
@@ -59,7 +59,7 @@ def test_apptainer(kind: str, image: str, written: str) -> None:
 
 
 def test_no_container_wraps_nothing() -> None:
-    assert wrap("none", "ubuntu", MOUNTS) == Wrap()
+    assert wrap("none", "ubuntu", MOUNTS) == StepWrapper()
 
 
 def test_an_unknown_kind_is_refused() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flowlite.errors import ProviderError
-from provider_adapters.slurm.login import Silent, SlurmLogin
+from provider_adapters.slurm.login import SlurmLogin, SlurmUnreachable
 from provider_adapters.slurm.queries.queue import HURRY, QUIET, USUAL, Queue
 from tests.providers.slurm_on_paper import Job, PaperSlurm
 
@@ -94,7 +94,7 @@ def test_just_after_a_submission_it_is_asked_more_often(watched: Watched) -> Non
 def test_when_slurm_is_down_not_everybody_asks(watched: Watched) -> None:
     watched.slurm.down = True
     for _ in range(10):
-        with pytest.raises(Silent, match="does not answer"):
+        with pytest.raises(SlurmUnreachable, match="does not answer"):
             watched.queue().jobs()
     assert watched.asked() == 1
     watched.slurm.down = False

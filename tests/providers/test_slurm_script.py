@@ -14,7 +14,7 @@ import pytest
 
 from flowlite.connect.programs import UNSAFE
 from provider_adapters.slurm.launching import packed
-from provider_adapters.slurm.script import WAIT, Script, Wrap, render
+from provider_adapters.slurm.script import WAIT, Script, StepWrapper, render
 
 GOLDEN = Path(__file__).with_name("golden")
 SHA = "0" * 64
@@ -75,7 +75,9 @@ ARRAY = Script(
     program=SHA,
     lease=300.0,
     array="0-4%2",
-    wrap=Wrap(srun=("--container-image=nvcr.io#nvidia/pytorch:24.01-py3",), command=("nice",)),
+    wrap=StepWrapper(
+        srun=("--container-image=nvcr.io#nvidia/pytorch:24.01-py3",), command=("nice",)
+    ),
 )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provider_adapters.rented import keys
-from provider_adapters.rented.contact import Place
+from provider_adapters.rented.contact import MachineAccess
 from provider_adapters.rented.keys import KeyPair
 from provider_adapters.rented.userdata import Boot, boot_script
 from tests.helpers import eventually
@@ -24,7 +24,9 @@ def run_script(host: Host, script: str) -> subprocess.CompletedProcess[str]:
     return host.exec(["sh", "-c", "cat >/tmp/boot && sh /tmp/boot"], input=script)
 
 
-def boot(hosts: Sequence[Host], home: Path, host_key: KeyPair, **options: object) -> list[Place]:
+def boot(
+    hosts: Sequence[Host], home: Path, host_key: KeyPair, **options: object
+) -> list[MachineAccess]:
     """Has hosts run the script of one launch."""
     values = {"host_key": host_key, "authorized": (keys.client_public(home),), **options}
     script = boot_script(Boot(**values))  # type: ignore[arg-type]
@@ -32,7 +34,9 @@ def boot(hosts: Sequence[Host], home: Path, host_key: KeyPair, **options: object
         done = run_script(host, script)
         assert done.returncode == 0, done.stderr
     user = str(options.get("user", "root"))
-    return [Place(f"i-{host.name}", host.address, host_key.public, user=user) for host in hosts]
+    return [
+        MachineAccess(f"i-{host.name}", host.address, host_key.public, user=user) for host in hosts
+    ]
 
 
 def ended(host: Host, timeout: float = 30) -> bool:

@@ -17,7 +17,7 @@ from flowlite.errors import HostKeyError, NodeUnreachable
 from flowlite.provider import Instance, Plan
 from provider_adapters.rented import contact as contacts
 from provider_adapters.rented import meeting
-from provider_adapters.rented.contact import Contact, Met, NotYet, Place
+from provider_adapters.rented.contact import Contact, MachineAccess, NotYet, ReadyMachine
 from provider_adapters.rented.keys import new_key
 from provider_adapters.rented.node import lease_seconds, node_settings
 from provider_adapters.rented.pins import Pins
@@ -39,23 +39,25 @@ def on_laptop(hosts: Cluster, flow_home: Path) -> Iterator[Cluster]:
         link.close_idle()
 
 
-def meet(contact: Contact, places: list[Place], agent: Path | None = None) -> list[Met]:
+def meet(
+    contact: Contact, places: list[MachineAccess], agent: Path | None = None
+) -> list[ReadyMachine]:
     """Tries until all are met; sshd is not there for a moment while it takes another key."""
 
-    def probe() -> list[Met]:
+    def probe() -> list[ReadyMachine]:
         found = contact.reach(places, task="t1", minor="3.11", agent=agent)
         assert all(each.stage != "wrong" for each in found if isinstance(each, NotYet)), found
-        ready = [each for each in found if isinstance(each, Met)]
+        ready = [each for each in found if isinstance(each, ReadyMachine)]
         return ready if len(ready) == len(places) else []
 
     return eventually(probe, timeout=30, every=0.1)
 
 
-def pinned(home: Path, place: Place) -> list[str]:
+def pinned(home: Path, place: MachineAccess) -> list[str]:
     return Pins(home / "cloud" / "known_hosts").read(place.id)
 
 
-def shown(contact: Contact, place: Place) -> str:
+def shown(contact: Contact, place: MachineAccess) -> str:
     return host_key_scan.fetch(contact._target(place)).line
 
 
@@ -146,7 +148,7 @@ def test_whatever_dies_the_machine_is_known_by_the_key_it_shows(
     assert pinned(flow_home, places[0]) == [shown(again, places[0])]
 
 
-def _is_up(contact: Contact, place: Place) -> bool:
+def _is_up(contact: Contact, place: MachineAccess) -> bool:
     try:
         return shown(contact, place) == place.host_key
     except NodeUnreachable:
@@ -169,7 +171,7 @@ def test_a_machine_that_shows_another_key_is_sent_nothing(
     on_laptop: Cluster, flow_home: Path
 ) -> None:
     # Its script has not run yet; or somebody else answers at that address.
-    place = Place("i-1", on_laptop[0].address, new_key().public)
+    place = MachineAccess("i-1", on_laptop[0].address, new_key().public)
     contact = Contact(flow_home, "cloud")
     for _ in range(3):
         (found,) = contact.reach([place], task="t1")
@@ -194,7 +196,7 @@ def test_a_jump_host_that_is_not_known_ends_it(
         "".join(f"{known} /dev/null\n" if known in each else f"{each}\n" for each in lines)
     )
     monkeypatch.setenv("FLOW_SSH_CONFIG", str(config))
-    place = Place("i-1", on_laptop[1].address, new_key().public, jump="node00")
+    place = MachineAccess("i-1", on_laptop[1].address, new_key().public, jump="node00")
     with pytest.raises(HostKeyError, match="jump host node00") as caught:
         Contact(flow_home, "cloud").reach([place], task="t1")
     assert caught.value.cure == "flow hosts trust node00"

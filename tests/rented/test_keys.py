@@ -21,7 +21,7 @@ from provider_adapters.identity import home_id, owner
 from provider_adapters.rented import ports
 from provider_adapters.rented.keys import client_key, client_public, new_key
 from provider_adapters.rented.pins import Pins
-from provider_adapters.rented.waiting import PAUSES, PORTS, Looks
+from provider_adapters.rented.waiting import PAUSES, PORTS, CloudPolls
 from provider_adapters.ssh.records import Records
 
 
@@ -99,7 +99,7 @@ def test_pins_are_nothing_but_keys(tmp_path: Path) -> None:
 
 def test_the_cloud_is_asked_ever_more_rarely_and_ports_often() -> None:
     now = 0.0
-    looks = Looks(lambda: now)
+    looks = CloudPolls(lambda: now)
     asked = []
     while now < 120:
         if looks.due("k"):

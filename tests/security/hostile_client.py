@@ -234,13 +234,13 @@ def ssh_lines(size: str) -> str:
 @case
 def leader_events(count: str) -> str:
     """A leader that reports without end, each time as much as fits into a frame."""
-    from flowlite.supervise.attempt.leader_events import Heard
+    from flowlite.supervise.attempt.leader_events import LeaderEventFilter
     from flowlite.supervise.process.journal import Journal
     from tests.tasks_made_by_hand import HandMade
 
     made = HandMade(nodes=2, per_node=2)
     record = made.store.get_task(made.id)
-    journal, heard = Journal(made.store, made.lease, record), Heard(["i-0", "i-1"], 4)
+    journal, heard = Journal(made.store, made.lease, record), LeaderEventFilter(["i-0", "i-1"], 4)
     for number in range(int(count)):
         text = "x" * 900_000
         worker = {"kind": "worker", "seq": number, "time": 1e9, "code": 1, "sizes": {}}

@@ -18,7 +18,7 @@ from flowlite.node.outputs import listing
 from flowlite.node.project_files.links import leads_out
 from flowlite.node.project_files.manifest import ManifestError, ProjectManifest
 from flowlite.supervise.attempt.outputs import manifest
-from flowlite.supervise.attempt.outputs.landing import Landing, Taken
+from flowlite.supervise.attempt.outputs.landing import NameTaken, OutputDirectory
 from flowlite.supervise.attempt.outputs.manifest import OutputManifest
 
 # The second leads out when it is followed through the first, and not by its letters.
@@ -33,13 +33,13 @@ def listed(*lines: Sequence[object], **more: object) -> OutputManifest:
 
 def lay(root: Path, found: OutputManifest) -> None:
     """Copies all of it, as the client does."""
-    landing = Landing(root)
+    landing = OutputDirectory(root)
     for file in found.files:
-        with contextlib.suppress(Taken):
+        with contextlib.suppress(NameTaken):
             landing.take(file.path, file, lambda staged: _write(staged, b"x"))
     landing.take_all([(file.path, file, b"x") for file in found.files])
     for path, target in found.links:
-        with contextlib.suppress(Taken):
+        with contextlib.suppress(NameTaken):
             landing.link(path, target)
 
 
@@ -98,13 +98,13 @@ def test_a_link_that_stays_inside_does_so_by_its_letters_too(path: str, target: 
 
 
 def test_names_of_files_that_are_still_coming_are_not_taken_from_a_node(tmp_path: Path) -> None:
-    landing = Landing(tmp_path / "here")
-    with pytest.raises(Taken):
+    landing = OutputDirectory(tmp_path / "here")
+    with pytest.raises(NameTaken):
         landing.link(".incoming/f", "../g")
-    with pytest.raises(Taken):
+    with pytest.raises(NameTaken):
         landing.link(".incoming", "g")
     found = listed([".incoming/f", 1, 1, False])
-    with pytest.raises(Taken):
+    with pytest.raises(NameTaken):
         landing.take(".incoming/f", found.files[0], lambda staged: _write(staged, b"x"))
     assert landing.take_all([(".incoming/f", found.files[0], b"x")]) == [".incoming/f"]
 
@@ -115,8 +115,8 @@ def test_a_file_where_a_directory_should_be_is_named(tmp_path: Path) -> None:
             listed(["a", 1, 1, False], others)
     (tmp_path / "a").touch()
     found = listed(["a/b", 1, 1, False])
-    with pytest.raises(Taken):
-        Landing(tmp_path).take("a/b", found.files[0], lambda staged: _write(staged, b"x"))
+    with pytest.raises(NameTaken):
+        OutputDirectory(tmp_path).take("a/b", found.files[0], lambda staged: _write(staged, b"x"))
 
 
 @pytest.mark.parametrize(

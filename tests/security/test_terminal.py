@@ -539,10 +539,10 @@ def test_no_text_steers_the_terminal(text: str) -> None:
 
 def test_our_own_colours_survive_and_those_of_a_text_do_not() -> None:
     screen = Screen(terminal=True)
-    printing.write(screen, printing.Painted("error:", printing.RED), " \x1b[32mgreen\x1b[0m")
+    printing.write(screen, printing.ColouredText("error:", printing.RED), " \x1b[32mgreen\x1b[0m")
     assert screen.getvalue() == "\x1b[31merror:\x1b[0m green\n"
     pipe = Screen(terminal=False)
-    printing.write(pipe, printing.Painted("error:", printing.RED), " \x1b[32mgreen\x1b[0m")
+    printing.write(pipe, printing.ColouredText("error:", printing.RED), " \x1b[32mgreen\x1b[0m")
     assert pipe.getvalue() == "error: green\n"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from flowlite.connect.ssh import link
 from flowlite.errors import HostKeyError, NodeUnreachable
-from provider_adapters.slurm.login import Silent, SlurmLogin
+from provider_adapters.slurm.login import SlurmLogin, SlurmUnreachable
 from provider_adapters.slurm.queries.queue import Queue
 from tests.components import need
 from tests.connect.sshd import Sshd, scratch
@@ -59,7 +59,7 @@ def test_one_that_is_away_is_waited_for(login: Login, tmp_path: Path) -> None:
     assert found.run(["true"]).code == 0
     server.stop()
     link.close_idle()
-    with pytest.raises(Silent):
+    with pytest.raises(SlurmUnreachable):
         found.run(["true"])
-    with pytest.raises(Silent):
+    with pytest.raises(SlurmUnreachable):
         Queue(found, tmp_path).jobs()

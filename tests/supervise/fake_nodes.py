@@ -6,20 +6,20 @@ import threading
 
 from flowlite.provider import Instance, NodeSettings
 from flowlite.supervise.attempt.node_handle import Finding, Node
-from flowlite.supervise.attempt.node_verdict import Life
+from flowlite.supervise.attempt.node_verdict import ProbeAnswer
 
 
 class FakeNode(Node):
     """A node that answers as it is told to."""
 
-    def __init__(self, rank: int, life: Life, hears: bool = True) -> None:
+    def __init__(self, rank: int, life: ProbeAnswer, hears: bool = True) -> None:
         settings = NodeSettings(home="/nowhere", python="python")
         super().__init__(None, Instance(f"n{rank}", "t1"), settings, rank, 1)  # type: ignore[arg-type]
         self.life = life
         self.hears = hears
         self.probes = 0
         self.hangs: threading.Event | None = None
-        self.afresh: Life | None = None
+        self.afresh: ProbeAnswer | None = None
         self.last_looks = 0
 
     def probe_afresh(self) -> Finding:

@@ -18,7 +18,7 @@ from flowlite.provider import Instance, NodeSettings, Plan
 from flowlite.state.store import Store
 from flowlite.supervise.attempt.attempt import Attempt
 from flowlite.supervise.attempt.node_handle import Finding, Node
-from flowlite.supervise.attempt.node_verdict import Life
+from flowlite.supervise.attempt.node_verdict import ProbeAnswer
 from flowlite.supervise.attempt.outcome import End
 from flowlite.supervise.process.journal import Journal
 from flowlite.supervise.record import process_identity
@@ -41,7 +41,7 @@ class DiskNode(Node):
         return LocalConnection()
 
     def probe(self) -> Finding:
-        return Finding(Life.ALIVE, "it is here", True)
+        return Finding(ProbeAnswer.ALIVE, "it is here", True)
 
 
 @pytest.fixture

@@ -17,20 +17,20 @@ from flowlite.supervise.attempt import liveness, node_verdict, reachability
 from flowlite.supervise.attempt.attempt import Attempt
 from flowlite.supervise.attempt.bringup import node_call
 from flowlite.supervise.attempt.node_handle import Finding, Node
-from flowlite.supervise.attempt.node_verdict import Life
+from flowlite.supervise.attempt.node_verdict import ProbeAnswer
 from flowlite.supervise.attempt.outcome import End, end_by_leader, end_by_reports
 from flowlite.supervise.record.paths import TaskPaths
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
 from tests.test_store import task
 
-U, A, D, G = Life.UNREACHABLE, Life.ALIVE, Life.DEAD, Life.GONE
+U, A, D, G = ProbeAnswer.UNREACHABLE, ProbeAnswer.ALIVE, ProbeAnswer.DEAD, ProbeAnswer.GONE
 
 
 class FakeNode(Node):
     """A node whose probes were made up beforehand; the last one goes on for ever."""
 
-    def __init__(self, name: str, rank: int, lives: list[Life]) -> None:
+    def __init__(self, name: str, rank: int, lives: list[ProbeAnswer]) -> None:
         settings = NodeSettings(home="/nowhere", python="python")
         super().__init__(None, Instance(name, "t1"), settings, rank, 1)  # type: ignore[arg-type]
         self.lives = lives
@@ -89,7 +89,11 @@ def attempt(home: Path, nodes: list[FakeNode]) -> Attempt:
     ids=["now and then", "alive", "out of reach", "agent dead", "machine gone"],
 )
 def test_a_suspected_node_is_lost_only_if_the_second_source_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lives: list[Life], lost: bool, replaced: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lives: list[ProbeAnswer],
+    lost: bool,
+    replaced: bool,
 ) -> None:
     monkeypatch.setattr(liveness, "PROBE_EVERY", 0.0)
     monkeypatch.setattr(liveness, "LOOK_EVERY", 0.0)
@@ -325,7 +329,7 @@ def test_paths_of_a_call_on_its_node() -> None:
     ids=["nobody was reached", "one was stopped", "it is alone"],
 )
 def test_a_gang_of_which_nobody_was_reached_is_replaced_only_when_one_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lives: list[list[Life]], waits: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lives: list[list[ProbeAnswer]], waits: bool
 ) -> None:
     """Its nodes may hear each other, and run on however long: no clock says that they have ended."""
     monkeypatch.setattr(gang, "_LOOK_EVERY", 0.01)

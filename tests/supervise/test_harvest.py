@@ -20,9 +20,9 @@ from flowlite.supervise.attempt import reachability as reach_module
 from flowlite.supervise.attempt.fetch_outputs import FetchOutputs
 from flowlite.supervise.attempt.log_writer import Collector
 from flowlite.supervise.attempt.node_handle import Finding, Node
-from flowlite.supervise.attempt.node_verdict import Life
+from flowlite.supervise.attempt.node_verdict import ProbeAnswer
 from flowlite.supervise.attempt.reachability import Reachability
-from flowlite.supervise.attempt.unfetched import Outlook
+from flowlite.supervise.attempt.unfetched import MissingFilesDecision
 from flowlite.supervise.record.paths import TaskPaths
 from flowlite.supervise.threads import Threads
 
@@ -45,7 +45,7 @@ class DiskNode(Node):
         settings = NodeSettings(home=str(home), python="python")
         super().__init__(None, Instance(f"n{rank}", "t1"), settings, rank, 1)  # type: ignore[arg-type]
         Path(self.directory).mkdir(parents=True)
-        self.life = Life.ALIVE
+        self.life = ProbeAnswer.ALIVE
         self.trouble: OSError | None = None
         self.gets = 0
 
@@ -55,7 +55,7 @@ class DiskNode(Node):
         return LocalConnection()
 
     def check(self) -> None:
-        if self.life in (Life.UNREACHABLE, Life.GONE):
+        if self.life in (ProbeAnswer.UNREACHABLE, ProbeAnswer.GONE):
             raise NodeUnreachable("no answer")
 
     def probe(self) -> Finding:
@@ -94,10 +94,10 @@ class Scene:
         after: float = 0.1,
         began: bool = True,
         **options: Any,
-    ) -> Outlook:
+    ) -> MissingFilesDecision:
         """Collects; `act` is done after a while."""
 
-        async def run() -> Outlook:
+        async def run() -> MissingFilesDecision:
             self.given_up = asyncio.Event()
             asked = Reachability(self.nodes, Threads(), lambda: "another host", lambda since: None)
             collector = Collector(self.paths, 1)
@@ -146,12 +146,12 @@ def test_where_nothing_is_missing_nobody_waits(
 
 
 def test_a_node_that_is_lost_is_waited_for_and_comes_back(scene: Scene) -> None:
-    scene.nodes[1].life = Life.UNREACHABLE
+    scene.nodes[1].life = ProbeAnswer.UNREACHABLE
 
     def back(text: str) -> None:
         scene.told.append(text)
         if "has not answered since" in text:
-            scene.nodes[1].life = Life.ALIVE
+            scene.nodes[1].life = ProbeAnswer.ALIVE
 
     assert scene.play(tell=back).lacking == ()
     assert scene.here() == ["a1.r0.result", "a1.r1.result"]
@@ -170,7 +170,7 @@ def test_a_node_that_the_gang_has_lost_is_asked_if_every_rank_ended_well(scene: 
 
 def test_what_never_comes_is_kept_there(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unfetched, "PATIENCE", 0.5)
-    scene.nodes[1].life = Life.UNREACHABLE
+    scene.nodes[1].life = ProbeAnswer.UNREACHABLE
     seen = scene.play()
     assert [(each.node, dict(each.files)) for each in seen.kept] == [
         (1, {"r1.out": 5, "r1.result": 101})
@@ -179,7 +179,7 @@ def test_what_never_comes_is_kept_there(scene: Scene, monkeypatch: pytest.Monkey
 
 
 def test_a_machine_that_does_not_exist_any_more_is_not_waited_for(scene: Scene) -> None:
-    scene.nodes[1].life = Life.GONE
+    scene.nodes[1].life = ProbeAnswer.GONE
     assert [each.node for each in scene.play().lost] == [1]
 
 
@@ -188,8 +188,10 @@ def test_a_result_that_is_not_on_its_node_any_more_is_lost(scene: Scene) -> None
     assert [each.files for each in scene.play().lost] == [(("r1.result", 101),)]
 
 
-@pytest.mark.parametrize("life", [Life.ALIVE, Life.UNREACHABLE])
-def test_a_cancellation_is_heard_while_something_is_waited_for(scene: Scene, life: Life) -> None:
+@pytest.mark.parametrize("life", [ProbeAnswer.ALIVE, ProbeAnswer.UNREACHABLE])
+def test_a_cancellation_is_heard_while_something_is_waited_for(
+    scene: Scene, life: ProbeAnswer
+) -> None:
     full = OSError(errno.ENOSPC, "No space left on device: 40 MB are to come, and 1 MB are free")
     scene.nodes[1].trouble = full
     scene.nodes[1].life = life
@@ -204,7 +206,7 @@ def test_a_cancellation_is_heard_while_something_is_waited_for(scene: Scene, lif
     # Far less, but for a busy machine; what is waited for without a cancellation is minutes.
     assert time.monotonic() - cancelled < 60.0
     assert [each.node for each in seen.kept] == [1]
-    if life is Life.ALIVE:
+    if life is ProbeAnswer.ALIVE:
         assert seen.kept[0].ours
         assert any("40 MB are to come, and 1 MB are free" in text for text in scene.told)
 

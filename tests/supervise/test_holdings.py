@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from flowlite.supervise.attempt.unfetched import (
     PATIENCE,
     PATIENCE_BADLY,
-    Holding,
     HoldingPlace,
+    MissingOnNode,
     outlook,
 )
 
@@ -32,7 +32,7 @@ FILES = (("r1.result", 40),)
 )
 def test_the_table(place: HoldingPlace, ended_well: bool, waits: bool) -> None:
     seen = outlook(
-        [Holding(0, ()), Holding(1, FILES, place)],
+        [MissingOnNode(0, ()), MissingOnNode(1, FILES, place)],
         ended_well=ended_well,
         waited=1.0,
         given_up=False,
@@ -43,18 +43,18 @@ def test_the_table(place: HoldingPlace, ended_well: bool, waits: bool) -> None:
 
 
 def test_what_a_node_cannot_give_of_a_gang_that_failed_is_not_waited_for_long() -> None:
-    holding = Holding(1, FILES, A, "Permission denied")
+    holding = MissingOnNode(1, FILES, A, "Permission denied")
     for waited, over in ((PATIENCE_BADLY - 1, False), (PATIENCE_BADLY, True)):
         seen = outlook([holding], ended_well=False, waited=waited, given_up=False)
         assert seen.over is over
     # The disk here may have room again.
-    full = Holding(1, FILES, A, "No space left on device", ours=True)
+    full = MissingOnNode(1, FILES, A, "No space left on device", ours=True)
     seen = outlook([full], ended_well=False, waited=PATIENCE - 1, given_up=False)
     assert not seen.over
 
 
 holding_of = st.builds(
-    Holding,
+    MissingOnNode,
     st.integers(0, 5),
     st.sampled_from([(), FILES, (("r1.out", None), ("r1.result", 3))]),
     st.sampled_from(HoldingPlace),
@@ -70,7 +70,7 @@ holding_of = st.builds(
     st.booleans(),
 )
 def test_everything_lacking_is_waited_for_kept_or_lost(
-    found: list[Holding], well: bool, waited: float, given_up: bool
+    found: list[MissingOnNode], well: bool, waited: float, given_up: bool
 ) -> None:
     seen = outlook(found, ended_well=well, waited=waited, given_up=given_up)
     assert set(seen.lacking) == {each for each in found if each.files}
@@ -118,7 +118,7 @@ class Collecting(RuleBasedStateMachine):
     def nothing_is_removed_that_is_not_here(self) -> None:
         seen = outlook(
             [
-                Holding(node, FILES[: self.there[node] > self.here[node]], place)
+                MissingOnNode(node, FILES[: self.there[node] > self.here[node]], place)
                 for node, place in self.place.items()
             ],
             ended_well=True,

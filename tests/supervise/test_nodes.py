@@ -16,7 +16,7 @@ from flowlite.connect.values import Completed
 from flowlite.node.system import processes
 from flowlite.provider import Instance, NodeSettings
 from flowlite.supervise.attempt.node_handle import Node
-from flowlite.supervise.attempt.node_verdict import Life
+from flowlite.supervise.attempt.node_verdict import ProbeAnswer
 
 
 class Here:
@@ -45,7 +45,7 @@ INSTANCE = Instance("i-0", "t1", "running", "127.0.0.1", {})
 
 def looked_at(
     home: Path, noted: Mapping[str, Any], spoil: Callable[[Completed], Completed] = lambda it: it
-) -> Life:
+) -> ProbeAnswer:
     (home / "a1").mkdir()
     (home / "a1" / "agent.pid").write_text(json.dumps(noted))
     node = Node(Listed(), INSTANCE, NodeSettings(str(home), sys.executable), 0, 1)  # type: ignore[arg-type]
@@ -54,16 +54,16 @@ def looked_at(
 
 
 def test_a_process_is_there_or_gone(tmp_path: Path) -> None:
-    assert looked_at(tmp_path, processes.identity(os.getpid())) is Life.ALIVE
+    assert looked_at(tmp_path, processes.identity(os.getpid())) is ProbeAnswer.ALIVE
     gone = subprocess.Popen(["true"])
     noted = processes.identity(gone.pid)
     gone.wait()
     (tmp_path / "second").mkdir()
-    assert looked_at(tmp_path / "second", noted) is Life.DEAD
+    assert looked_at(tmp_path / "second", noted) is ProbeAnswer.DEAD
 
 
 def test_another_process_of_that_number_is_not_it(tmp_path: Path) -> None:
-    assert looked_at(tmp_path, {"pid": os.getpid(), "start": "1"}) is Life.DEAD
+    assert looked_at(tmp_path, {"pid": os.getpid(), "start": "1"}) is ProbeAnswer.DEAD
 
 
 @pytest.mark.parametrize("code", [-15, -9, 1, 127, 255])
@@ -73,8 +73,8 @@ def test_a_look_that_was_broken_off_proves_nothing(tmp_path: Path, code: int) ->
         return Completed(code, b"\n".join(looked.stdout.split(b"\n")[:2]) + b"\n", b"")
 
     noted = processes.identity(os.getpid())
-    assert looked_at(tmp_path, noted, broken) is Life.UNREACHABLE
+    assert looked_at(tmp_path, noted, broken) is ProbeAnswer.UNREACHABLE
 
 
 def test_a_note_that_cannot_be_read_proves_nothing(tmp_path: Path) -> None:
-    assert looked_at(tmp_path, {"start": "1"}) is Life.UNREACHABLE
+    assert looked_at(tmp_path, {"start": "1"}) is ProbeAnswer.UNREACHABLE

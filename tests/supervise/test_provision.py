@@ -16,7 +16,7 @@ from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.spec import TaskConfig
 from flowlite.state.store import Lease, Store
 from flowlite.supervise import provision
-from flowlite.supervise.provision import Gathered, LaunchRefused, Provisioner
+from flowlite.supervise.provision import GangNodes, LaunchRefused, Provisioner
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
 from tests.test_store import task
@@ -107,15 +107,15 @@ class Scene:
 
         return asyncio.run(run())
 
-    def complete(self, given_up: Callable[[], bool] = lambda: False) -> Gathered | None:
+    def complete(self, given_up: Callable[[], bool] = lambda: False) -> GangNodes | None:
         record = self.store.get_task("t1")
         found = self.with_provisioner(
             lambda p: p.complete(record, Path("/agent.pyz"), self.told.append, given_up)
         )
-        assert found is None or isinstance(found, Gathered)
+        assert found is None or isinstance(found, GangNodes)
         return found
 
-    def write_down(self, gathered: Gathered) -> None:
+    def write_down(self, gathered: GangNodes) -> None:
         """As the supervisor does with what it got."""
         self.store.transition(
             self.lease,

@@ -14,12 +14,12 @@ from flowlite.errors import HostKeyError, NodeUnreachable, ProviderError
 from flowlite.supervise.attempt import node_verdict as verdict_module
 from flowlite.supervise.attempt import reachability as reach_module
 from flowlite.supervise.attempt.node_handle import Node
-from flowlite.supervise.attempt.node_verdict import Life, Verdict
-from flowlite.supervise.attempt.reachability import GivenUp, Lost, Reachability
+from flowlite.supervise.attempt.node_verdict import ProbeAnswer, Verdict
+from flowlite.supervise.attempt.reachability import GivenUp, NodeLost, Reachability
 from flowlite.supervise.threads import Threads
 from tests.supervise.fake_nodes import FakeNode
 
-U, A, D, G = Life.UNREACHABLE, Life.ALIVE, Life.DEAD, Life.GONE
+U, A, D, G = ProbeAnswer.UNREACHABLE, ProbeAnswer.ALIVE, ProbeAnswer.DEAD, ProbeAnswer.GONE
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +85,7 @@ async def alone(asked: Reachability, node: Node, times: int = 5) -> Verdict:
     ],
 )
 def test_a_leader_that_does_not_answer(
-    others: list[tuple[Life, bool]], elsewhere: str, verdict: Verdict
+    others: list[tuple[ProbeAnswer, bool]], elsewhere: str, verdict: Verdict
 ) -> None:
     nodes = [FakeNode(0, U), *(FakeNode(n + 1, *other) for n, other in enumerate(others))]
     scene = Scene(nodes, elsewhere)
@@ -98,7 +98,7 @@ def test_a_leader_that_does_not_answer(
 )
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_node_is_asked_once_more_before_it_is_given_up(
-    rank: int, answer: Life, verdict: Verdict
+    rank: int, answer: ProbeAnswer, verdict: Verdict
 ) -> None:
     """The connection that is there is stuck after an outage; a new one tells how the node is."""
     nodes = [FakeNode(0, A, False), FakeNode(1, A, False)]
@@ -187,7 +187,7 @@ def test_an_answer_from_before_the_doubt_is_not_believed(
     late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody looked before the agent had started, and nobody took the answer."""
-    node = FakeNode(1, Life.ABSENT)
+    node = FakeNode(1, ProbeAnswer.ABSENT)
     node.hangs = threading.Event()
     if late:
         monkeypatch.setattr(reach_module, "PROBE_SECONDS", 0.05)
@@ -312,7 +312,7 @@ def test_a_node_that_is_lost_meanwhile_is_not_waited_for(later: asyncio.Event) -
     def do(_: Node) -> None:
         hanging.wait(10)
 
-    with pytest.raises(Lost, match="as unreachable"):
+    with pytest.raises(NodeLost, match="as unreachable"):
         Scene(nodes).play(lambda asked: asked.persist(nodes[1], do, later))
     hanging.set()
 

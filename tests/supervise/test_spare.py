@@ -178,7 +178,7 @@ class TestASpareOfThisProcess:
         process = standby.hand_over(home, "t1", {"A": "ü"})
         assert process == process_identity.of_process(os.getpid())
         self.thread.join(60)
-        assert found == [standby.Handed("t1", {"A": "ü"})]
+        assert found == [standby.HandedTask("t1", {"A": "ü"})]
         assert not waits()
 
     def test_nonsense_does_no_harm(self, found: list[Any], home: Path) -> None:

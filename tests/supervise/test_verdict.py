@@ -14,18 +14,18 @@ from flowlite.supervise.attempt.node_verdict import (
     PATIENCE,
     TELL_AFTER,
     UNANSWERED,
-    Life,
-    Sight,
+    GangOpinion,
+    NodeInDoubt,
+    ProbeAnswer,
     Verdict,
-    Word,
     judge,
 )
 
-SILENCE = Sight(
-    Life.UNREACHABLE,
+SILENCE = NodeInDoubt(
+    ProbeAnswer.UNREACHABLE,
     UNANSWERED,
     PATIENCE,
-    Word.SILENT,
+    GangOpinion.SILENT,
     witness=True,
     proven=UNANSWERED,
     proven_for=PATIENCE,
@@ -35,56 +35,62 @@ SILENCE = Sight(
 @pytest.mark.parametrize(
     ("sight", "verdict"),
     [
-        (Sight(Life.ALIVE, word=Word.SILENT), Verdict.WAIT),
-        (Sight(Life.ALIVE, word=Word.SILENT, speechless_for=HANGS), Verdict.LOST),
-        (Sight(Life.ALIVE, word=Word.HEARD, speechless_for=9 * HANGS), Verdict.WAIT),
-        (Sight(Life.ALIVE, speechless_for=9 * HANGS), Verdict.WAIT),
-        (Sight(Life.DEAD), Verdict.LOST),
-        (Sight(Life.ABSENT), Verdict.LOST),
-        (Sight(Life.GONE), Verdict.LOST),
+        (NodeInDoubt(ProbeAnswer.ALIVE, word=GangOpinion.SILENT), Verdict.WAIT),
+        (
+            NodeInDoubt(ProbeAnswer.ALIVE, word=GangOpinion.SILENT, speechless_for=HANGS),
+            Verdict.LOST,
+        ),
+        (
+            NodeInDoubt(ProbeAnswer.ALIVE, word=GangOpinion.HEARD, speechless_for=9 * HANGS),
+            Verdict.WAIT,
+        ),
+        (NodeInDoubt(ProbeAnswer.ALIVE, speechless_for=9 * HANGS), Verdict.WAIT),
+        (NodeInDoubt(ProbeAnswer.DEAD), Verdict.LOST),
+        (NodeInDoubt(ProbeAnswer.ABSENT), Verdict.LOST),
+        (NodeInDoubt(ProbeAnswer.GONE), Verdict.LOST),
         (SILENCE, Verdict.LOST),
         (replace(SILENCE, unanswered=UNANSWERED - 1), Verdict.WAIT),
         (replace(SILENCE, silent_for=TELL_AFTER - 0.1), Verdict.WAIT),
-        (replace(SILENCE, word=Word.HEARD), Verdict.WAIT),
-        (replace(SILENCE, word=Word.HEARD, witness=False), Verdict.WAIT),
+        (replace(SILENCE, word=GangOpinion.HEARD), Verdict.WAIT),
+        (replace(SILENCE, word=GangOpinion.HEARD, witness=False), Verdict.WAIT),
         (replace(SILENCE, witness=False), Verdict.CUT_OFF),
-        (replace(SILENCE, word=Word.NONE), Verdict.LOST),
-        (replace(SILENCE, word=Word.NONE, proven_for=PATIENCE - 0.1), Verdict.WAIT),
+        (replace(SILENCE, word=GangOpinion.NONE), Verdict.LOST),
+        (replace(SILENCE, word=GangOpinion.NONE, proven_for=PATIENCE - 0.1), Verdict.WAIT),
         (replace(SILENCE, proven=UNANSWERED - 1), Verdict.WAIT),
         (replace(SILENCE, proven_for=PATIENCE - 0.1), Verdict.WAIT),
-        (replace(SILENCE, word=Word.NONE, witness=False, silent_for=1e6), Verdict.CUT_OFF),
+        (replace(SILENCE, word=GangOpinion.NONE, witness=False, silent_for=1e6), Verdict.CUT_OFF),
     ],
 )
-def test_the_table(sight: Sight, verdict: Verdict) -> None:
+def test_the_table(sight: NodeInDoubt, verdict: Verdict) -> None:
     assert judge(sight) is verdict
 
 
 sights = st.builds(
-    Sight,
-    life=st.sampled_from(Life),
+    NodeInDoubt,
+    life=st.sampled_from(ProbeAnswer),
     unanswered=st.integers(0, 10),
     silent_for=st.floats(0, 1000),
-    word=st.sampled_from(Word),
+    word=st.sampled_from(GangOpinion),
     witness=st.booleans(),
     proven=st.integers(0, 10),
     proven_for=st.floats(0, 1000),
     speechless_for=st.floats(0, 1000),
 )
-silent = sights.filter(lambda sight: sight.life is Life.UNREACHABLE)
+silent = sights.filter(lambda sight: sight.life is ProbeAnswer.UNREACHABLE)
 
 
 @given(silent)
-def test_silence_alone_never_ends_a_node(sight: Sight) -> None:
+def test_silence_alone_never_ends_a_node(sight: NodeInDoubt) -> None:
     """Without a second source, and without proof that our own network works, nothing is lost."""
     if judge(sight) is Verdict.LOST:
         assert sight.witness
-        assert sight.word is not Word.HEARD
+        assert sight.word is not GangOpinion.HEARD
         assert min(sight.unanswered, sight.proven) >= UNANSWERED
         assert sight.proven_for >= PATIENCE
 
 
 @given(silent, st.floats(0, 20))
-def test_an_outage_of_20_seconds_ends_no_node(sight: Sight, seconds: float) -> None:
+def test_an_outage_of_20_seconds_ends_no_node(sight: NodeInDoubt, seconds: float) -> None:
     """Whoever it is, whatever the gang says: leader and member have the same time, and some to recover in."""
     silent_for = seconds + 4.0
     assert judge(replace(sight, silent_for=silent_for, proven_for=silent_for)) is not Verdict.LOST
@@ -95,24 +101,30 @@ def test_the_supervisor_decides_before_a_node_stops_by_itself() -> None:
 
 
 @given(silent)
-def test_a_single_unanswered_probe_ends_nothing(sight: Sight) -> None:
+def test_a_single_unanswered_probe_ends_nothing(sight: NodeInDoubt) -> None:
     assert judge(replace(sight, unanswered=1)) is Verdict.WAIT
 
 
 @given(silent)
-def test_whoever_is_cut_off_waits_however_long(sight: Sight) -> None:
+def test_whoever_is_cut_off_waits_however_long(sight: NodeInDoubt) -> None:
     assert judge(replace(sight, witness=False)) in (Verdict.WAIT, Verdict.CUT_OFF)
 
 
 @given(sights)
-def test_a_node_that_is_heard_by_its_gang_is_lost_only_if_its_machine_says_so(sight: Sight) -> None:
-    verdict = judge(replace(sight, word=Word.HEARD))
-    assert verdict is not Verdict.LOST or sight.life in (Life.DEAD, Life.ABSENT, Life.GONE)
+def test_a_node_that_is_heard_by_its_gang_is_lost_only_if_its_machine_says_so(
+    sight: NodeInDoubt,
+) -> None:
+    verdict = judge(replace(sight, word=GangOpinion.HEARD))
+    assert verdict is not Verdict.LOST or sight.life in (
+        ProbeAnswer.DEAD,
+        ProbeAnswer.ABSENT,
+        ProbeAnswer.GONE,
+    )
 
 
 @given(silent, st.integers(0, 5), st.floats(0, 100))
 def test_longer_silence_never_makes_a_lost_node_less_lost(
-    sight: Sight, more: int, longer: float
+    sight: NodeInDoubt, more: int, longer: float
 ) -> None:
     if judge(sight) is Verdict.LOST:
         later = replace(

@@ -12,7 +12,7 @@ from flowlite.supervise.attempt import liveness as watch_module
 from flowlite.supervise.attempt import node_verdict as verdict_module
 from flowlite.supervise.attempt import reachability as reach_module
 from flowlite.supervise.attempt.liveness import LivenessWatch
-from flowlite.supervise.attempt.node_verdict import Life, Verdict
+from flowlite.supervise.attempt.node_verdict import ProbeAnswer, Verdict
 from flowlite.supervise.attempt.reachability import Reachability
 from flowlite.supervise.threads import Threads
 from tests.supervise.fake_nodes import FakeNode
@@ -49,7 +49,7 @@ def play(member: FakeNode, act: Callable[[LivenessWatch, Reachability], Awaitabl
     """Lets a supervisor of two nodes act."""
 
     async def run() -> None:
-        nodes = [FakeNode(0, Life.ALIVE), member]
+        nodes = [FakeNode(0, ProbeAnswer.ALIVE), member]
         reach = Reachability(nodes, Threads(), str, lambda since: None)
         async with asyncio.timeout(60):
             await act(LivenessWatch(nodes, reach), reach)
@@ -70,11 +70,11 @@ def test_a_node_that_the_leader_misses_is_told_on_the_line_that_is_followed() ->
         assert watch.replace == {"n1": "as unreachable"}
         watch.close()
 
-    play(FakeNode(1, Life.UNREACHABLE), act)
+    play(FakeNode(1, ProbeAnswer.UNREACHABLE), act)
 
 
 def test_a_node_that_is_back_is_looked_at_no_more() -> None:
-    member = FakeNode(1, Life.ALIVE)
+    member = FakeNode(1, ProbeAnswer.ALIVE)
 
     async def act(watch: LivenessWatch, _: Reachability) -> None:
         link = link_of()
@@ -93,7 +93,7 @@ def test_a_node_that_is_back_is_looked_at_no_more() -> None:
 
 def test_nobody_looks_by_the_word_of_a_leader_that_is_not_followed_any_more() -> None:
     """Else such looks would take the proof from those who look for themselves."""
-    member = FakeNode(1, Life.UNREACHABLE)
+    member = FakeNode(1, ProbeAnswer.UNREACHABLE)
 
     async def act(watch: LivenessWatch, reach: Reachability) -> None:
         link = link_of(attached=False)

@@ -13,7 +13,7 @@ from flowlite.api.client import Flow
 from flowlite.node.protocol import messages as m
 from flowlite.node.protocol.messages import GangSettings
 from flowlite.node.rendezvous import consistency
-from flowlite.node.rendezvous.actions import Moment, Peer, ProveMaster, Send
+from flowlite.node.rendezvous.actions import LeaderTime, Peer, ProveMaster, Send
 from flowlite.node.rendezvous.leader import Rendezvous
 from flowlite.node.system import library_versions, network_interfaces, node_facts
 
@@ -219,8 +219,8 @@ def test_a_gang_with_a_wrong_interface_does_not_start(flow_home: Path) -> None:
 # Nodes that come late
 
 
-def moment(seconds: float) -> Moment:
-    return Moment(steady=seconds, unix=1e9 + seconds)
+def moment(seconds: float) -> LeaderTime:
+    return LeaderTime(steady=seconds, unix=1e9 + seconds)
 
 
 def join(gang: Rendezvous, number: int) -> list[Any]:

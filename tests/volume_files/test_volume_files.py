@@ -23,7 +23,7 @@ from flowlite.connect.local import LocalConnection
 from flowlite.connect.values import Completed
 from flowlite.errors import ConfigError, FlowError, NodeUnreachable, NotFound
 from flowlite.node.volume_files import program
-from flowlite.supervise.attempt.outputs.landing import Landing
+from flowlite.supervise.attempt.outputs.landing import OutputDirectory
 from flowlite.testing.hosts import Cluster
 from tests.providers.lab import Lab
 from tests.s3.servers import S3Server
@@ -208,8 +208,8 @@ def test_a_transfer_that_breaks_goes_on(source: Path, tmp_path: Path, after: boo
     assert contents(root / "d") == contents(source)
     tree = volume().tree("d")
     with pytest.raises(NodeUnreachable):
-        volume(2).get("d", tree, Landing(here), "", lambda _: None)
-    volume().get("d", tree, Landing(here), "", lambda _: None)
+        volume(2).get("d", tree, OutputDirectory(here), "", lambda _: None)
+    volume().get("d", tree, OutputDirectory(here), "", lambda _: None)
     assert contents(here) == contents(source)
 
 
@@ -225,7 +225,7 @@ def test_a_file_that_changes_meanwhile(source: Path, tmp_path: Path) -> None:
     tree = volume.tree("d")
     (root / "d" / "a.txt").write_text("much longer")
     with pytest.raises(FlowError, match=r"a\.txt was changed while it was copied"):
-        volume.get("d", tree, Landing(tmp_path / "here"), "", lambda _: None)
+        volume.get("d", tree, OutputDirectory(tmp_path / "here"), "", lambda _: None)
 
 
 class Lying(LocalConnection):

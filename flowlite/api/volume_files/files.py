@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from flowlite.errors import ConfigError
-from flowlite.supervise.attempt.outputs.landing import Landing
+from flowlite.supervise.attempt.outputs.landing import OutputDirectory
 from flowlite.supervise.attempt.outputs.manifest import OutputFile
 
 Moved = Callable[[int], None]
@@ -75,7 +75,9 @@ class Storage(Protocol):
     def is_directory(self, path: str) -> bool:
         """Whether the path is an existing directory."""
 
-    def get(self, path: str, tree: Tree, landing: Landing, name: str, moved: Moved) -> list[str]:
+    def get(
+        self, path: str, tree: Tree, landing: OutputDirectory, name: str, moved: Moved
+    ) -> list[str]:
         """Copies files to this machine. Returns the paths here that another file has.
 
         Args:

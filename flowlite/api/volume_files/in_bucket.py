@@ -14,7 +14,7 @@ from flowlite.connect import fetching
 from flowlite.errors import ConfigError, FlowError, NotFound, ProviderError
 from flowlite.node.checkpoints.targets import PART, BucketTarget, TargetError
 from flowlite.node.s3.client import S3Error, S3Object, Store
-from flowlite.supervise.attempt.outputs.landing import Landing, Taken
+from flowlite.supervise.attempt.outputs.landing import NameTaken, OutputDirectory
 from flowlite.supervise.attempt.outputs.manifest import OutputFile, is_inside
 
 Value = TypeVar("Value")
@@ -103,7 +103,9 @@ class BucketFiles:
             raise NotFound(f"{self.name}: there is no {path}")
         return Tree(False, tuple(files), others)
 
-    def get(self, path: str, tree: Tree, landing: Landing, name: str, moved: Moved) -> list[str]:
+    def get(
+        self, path: str, tree: Tree, landing: OutputDirectory, name: str, moved: Moved
+    ) -> list[str]:
         taken: list[str] = []
         for file in tree.files:
             place = name or file.path
@@ -124,7 +126,7 @@ class BucketFiles:
                         read, staged, size
                     ),
                 )
-            except Taken as error:
+            except NameTaken as error:
                 taken.append(str(error))
         if not taken:
             landing.finish()

@@ -12,7 +12,7 @@ from flowlite.connect import fetching, programs
 from flowlite.connect.base import Connection
 from flowlite.connect.bounded import MOST_OUTPUT
 from flowlite.errors import FlowError, NodeUnreachable, NotFound, ProviderError
-from flowlite.supervise.attempt.outputs.landing import Landing, Taken
+from flowlite.supervise.attempt.outputs.landing import NameTaken, OutputDirectory
 from flowlite.supervise.attempt.outputs.manifest import OutputFile, is_inside
 
 _PROGRAM = programs.NODE / "volume_files" / "program.py"
@@ -68,7 +68,9 @@ class MachineVolume:
             files.append(OutputFile(relative, int(size), int(modified), bool(program)))
         return Tree(answer["single"] is True, tuple(files), int(answer["others"]))
 
-    def get(self, path: str, tree: Tree, landing: Landing, name: str, moved: Moved) -> list[str]:
+    def get(
+        self, path: str, tree: Tree, landing: OutputDirectory, name: str, moved: Moved
+    ) -> list[str]:
         taken: list[str] = []
         lacking = []
         for file in tree.files:
@@ -91,7 +93,7 @@ class MachineVolume:
                         file.size,
                     ),
                 )
-            except Taken as error:
+            except NameTaken as error:
                 taken.append(str(error))
         if not taken:
             landing.finish()
@@ -122,7 +124,7 @@ class MachineVolume:
         path: str,
         tree: Tree,
         group: Sequence[OutputFile],
-        landing: Landing,
+        landing: OutputDirectory,
         name: str,
         moved: Moved,
     ) -> list[str]:

@@ -13,7 +13,7 @@ from flowlite.cli import output
 from flowlite.errors import ConfigError, FlowError
 
 if TYPE_CHECKING:
-    from flowlite.api.node_files import Copied
+    from flowlite.api.node_files import CopyResult
     from flowlite.api.task import Task
 
 _ON_NODE = re.compile(r"(?P<task>[A-Za-z0-9][A-Za-z0-9._-]*):(?:(?P<node>\d+):)?(?P<path>.*)", re.S)
@@ -67,16 +67,18 @@ def _on_node(text: str) -> re.Match[str] | None:
     return _ON_NODE.fullmatch(text)
 
 
-def _bring(task: Task[Any], node: int, path: str, target: Path) -> tuple[Copied, str]:
+def _bring(task: Task[Any], node: int, path: str, target: Path) -> tuple[CopyResult, str]:
     from flowlite.api import node_files
     from flowlite.cli.transfer_progress import Transfer
-    from flowlite.supervise.attempt.outputs.landing import Landing
+    from flowlite.supervise.attempt.outputs.landing import OutputDirectory
 
     with task.reach(node) as there:
         found = node_files.files_at(there, path)
         root, name = _place_here(path, target, single=found.single)
         with Transfer(path, found.size) as transfer:
-            copied = node_files.bring(there, found, Landing(root), transfer.moved, name=name)
+            copied = node_files.bring(
+                there, found, OutputDirectory(root), transfer.moved, name=name
+            )
     return copied, str(root / name if name else root)
 
 
@@ -102,7 +104,7 @@ def _place_here(path: str, target: Path, *, single: bool) -> tuple[Path, str]:
     return target.absolute(), name
 
 
-def _send(task: Task[Any], node: int, source: Path, path: str, shown: str) -> Copied:
+def _send(task: Task[Any], node: int, source: Path, path: str, shown: str) -> CopyResult:
     from flowlite.api import node_files
     from flowlite.cli.transfer_progress import Transfer
 

@@ -112,14 +112,14 @@ def _bring_now(task: Task[Any], to: Path | None, as_json: bool) -> None:
     from flowlite.api import node_files
     from flowlite.cli.transfer_progress import Transfer
     from flowlite.node.system.byte_sizes import human_size
-    from flowlite.supervise.attempt.outputs.landing import Landing
+    from flowlite.supervise.attempt.outputs.landing import OutputDirectory
 
     if to is None:
         raise ConfigError(
             f"task {task.name} ({task.id}) is {task.status}: its outputs come at its end. "
             f"To bring what there is now: flow outputs {task.id} --to DIRECTORY"
         )
-    landing, all_of_it = Landing(to.absolute()), node_files.Copied()
+    landing, all_of_it = OutputDirectory(to.absolute()), node_files.CopyResult()
     places: set[str] = set()
     for node in range(task.num_instances):
         below = f"node{node}/" if task.num_instances > 1 else ""

@@ -297,7 +297,7 @@ def run(
     from flowlite.cli.attend import attend, preview
 
     if target is not None and batch_scripts.is_script(target):
-        how = batch_scripts.How(
+        how = batch_scripts.RunOptions(
             dry_run=dry_run, detach=detach, json=json, show_logs=not no_logs, yes=yes
         )
         raise output.Quit(batch_scripts.run_script(target, rest or [], task_options(options), how))

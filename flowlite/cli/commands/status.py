@@ -88,11 +88,11 @@ def status(
             )
         found = flow.get_task(task)
         if watch:
-            _watch(flow, Wanted(only=found.id))
+            _watch(flow, TaskFilters(only=found.id))
         else:
             _show_one(found, json)
         return
-    wanted = Wanted(_states(state), name, all)
+    wanted = TaskFilters(_states(state), name, all)
     if watch:
         _watch(flow, wanted)
     else:
@@ -100,7 +100,7 @@ def status(
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TaskFilters:
     """The filters of the list.
 
     Attributes:
@@ -125,7 +125,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class TaskSelection:
     """The tasks to show.
 
     Attributes:
@@ -139,7 +139,7 @@ class Listing:
     others: int
 
     @classmethod
-    def of(cls, tasks: Sequence[Task[Any]], wanted: Wanted) -> Listing:
+    def of(cls, tasks: Sequence[Task[Any]], wanted: TaskFilters) -> TaskSelection:
         """Selects the tasks to show from all tasks."""
         fitting = [one for one in tasks if wanted.takes(one.record)]
         finished = [one for one in fitting if one.record.final]
@@ -186,10 +186,10 @@ def _states(given: Sequence[str] | None) -> frozenset[str]:
 # The list
 
 
-def _show_list(flow: Flow, wanted: Wanted, json: bool) -> None:
+def _show_list(flow: Flow, wanted: TaskFilters, json: bool) -> None:
     from flowlite.supervise.process import resuming
 
-    listing = Listing.of(flow.list_tasks(), wanted)
+    listing = TaskSelection.of(flow.list_tasks(), wanted)
     warm = flow.warm_nodes()
     if json:
         output.print_json("tasks", [_task_json(one, warm) for one in listing.tasks])
@@ -274,7 +274,7 @@ def _refuse_to_watch(json: bool) -> None:
         )
 
 
-def _watch(flow: Flow, wanted: Wanted) -> None:
+def _watch(flow: Flow, wanted: TaskFilters) -> None:
     """Refreshes the list every second, until Ctrl-C, or until the only watched task has ended."""
     from contextlib import suppress
 
@@ -288,7 +288,7 @@ def _watch(flow: Flow, wanted: Wanted) -> None:
         Live(console=console, auto_refresh=False, vertical_overflow="crop") as live,
     ):
         while True:
-            listing = Listing.of(flow.list_tasks(), wanted)
+            listing = TaskSelection.of(flow.list_tasks(), wanted)
             # A task reads its record anew each time: what has ended before the picture is drawn has ended in it, too.
             over = wanted.only and all(one.record.final for one in listing.tasks)
             draw = _picture_of_one if wanted.only and listing.tasks else _picture
@@ -298,7 +298,7 @@ def _watch(flow: Flow, wanted: Wanted) -> None:
             time.sleep(_WATCH_EVERY)
 
 
-def _picture(listing: Listing, width: int, height: int) -> Any:
+def _picture(listing: TaskSelection, width: int, height: int) -> Any:
     """The screen of `--watch`: as many tasks as there are rows, and the number of the others."""
     from rich.console import Group
 
@@ -317,7 +317,7 @@ def _picture(listing: Listing, width: int, height: int) -> Any:
     return Group(drawn, *below)
 
 
-def _picture_of_one(listing: Listing, width: int, height: int) -> Any:
+def _picture_of_one(listing: TaskSelection, width: int, height: int) -> Any:
     """The screen of `--watch TASK`: its line, its whole reason, its last events and the last lines of its output."""
     from rich.console import Group
 

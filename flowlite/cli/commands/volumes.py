@@ -202,7 +202,7 @@ def get(
     """
     from flowlite.api.volume_files.reach import open_storage, split
     from flowlite.cli.transfer_progress import Transfer
-    from flowlite.supervise.attempt.outputs.landing import Landing
+    from flowlite.supervise.attempt.outputs.landing import OutputDirectory
 
     name, path, _ = split(volume)
     own = path.rpartition("/")[2] or name.removeprefix("s3://")
@@ -213,7 +213,7 @@ def get(
         if tree.single:
             root, single = root.parent, root.name
         with Transfer(path or name, tree.size) as transfer:
-            taken = storage.get(path, tree, Landing(root), single, transfer.moved)
+            taken = storage.get(path, tree, OutputDirectory(root), single, transfer.moved)
     if tree.others:
         output.warn(f"not copied: {tree.others} links, special files and names that are no paths")
     copied = [file for file in tree.files if (single or file.path) not in taken]

@@ -46,7 +46,7 @@ class Run:
     def __init__(self, link: Link, channel: paramiko.Channel) -> None:
         self._link = link
         self._channel: Any = channel
-        self._heard = _Heard()
+        self._heard = _DataEvent()
         self._moved = time.monotonic()
         noise = f"host {link.target.label}: what its login shell says before a command"
         self._out = _AfterMark(rb" (\d+)\n", noise)
@@ -222,7 +222,7 @@ class _AfterMark:
         return rest
 
 
-class _Heard(threading.Event):
+class _DataEvent(threading.Event):
     """An event shared by two buffers. One empty buffer must not clear it; only the reader does."""
 
     def clear(self) -> None:

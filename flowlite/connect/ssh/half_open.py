@@ -49,7 +49,7 @@ _CLOSE_WITH_A_RESET = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class TcpAddresses:
     """The local and remote address of a TCP connection."""
 
     here: Address
@@ -60,18 +60,18 @@ class Ends:
 class _HalfOpen:
     """A connection that has ended on this side. `sock` is None once the kernel has been told to forget it."""
 
-    ends: Ends
+    ends: TcpAddresses
     sock: socket.socket | None
     since: float = field(default_factory=time.monotonic)
 
 
-_open: weakref.WeakKeyDictionary[socket.socket, Ends] = weakref.WeakKeyDictionary()
-_all: dict[Ends, _HalfOpen] = {}
+_open: weakref.WeakKeyDictionary[socket.socket, TcpAddresses] = weakref.WeakKeyDictionary()
+_all: dict[TcpAddresses, _HalfOpen] = {}
 _lock = threading.Lock()
 _telling: threading.Thread | None = None
 
 
-def note(sock: Any) -> Ends | None:
+def note(sock: Any) -> TcpAddresses | None:
     """Notes a new connection.
 
     Returns:
@@ -80,7 +80,7 @@ def note(sock: Any) -> Ends | None:
     if not isinstance(sock, socket.socket) or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return None
     try:
-        ends = Ends(tuple(sock.getsockname()), tuple(sock.getpeername()))
+        ends = TcpAddresses(tuple(sock.getsockname()), tuple(sock.getpeername()))
     except OSError:
         return None
     with _lock:
@@ -88,7 +88,7 @@ def note(sock: Any) -> Ends | None:
     return ends
 
 
-def leave(sock: Any, ends: Ends | None) -> None:
+def leave(sock: Any, ends: TcpAddresses | None) -> None:
     """Closes a connection, and repeats its end to the host for some minutes if it does not answer now."""
     if ends is None:
         return
@@ -153,7 +153,7 @@ def main(arguments: list[str]) -> None:
     """Repeats the ends of a process that has exited: [[here, there, seconds since the end], ...] as JSON."""
     now = time.monotonic()
     for here, there, seconds in json.loads(arguments[0]):
-        ends = Ends(tuple(here), tuple(there))
+        ends = TcpAddresses(tuple(here), tuple(there))
         _all[ends] = _HalfOpen(ends, None, now - float(seconds))
     _tell_all()
 
@@ -218,13 +218,13 @@ def _have_kernel_forget(each: _HalfOpen) -> None:
     each.sock = None
 
 
-def _forget(ends: Ends) -> None:
+def _forget(ends: TcpAddresses) -> None:
     each = _all.pop(ends, None)
     if each is not None and each.sock is not None:
         each.sock.close()
 
 
-def _ask(asked: Iterable[Ends]) -> list[Ends]:
+def _ask(asked: Iterable[TcpAddresses]) -> list[TcpAddresses]:
     """Requests connections from the ports of old ones. Returns those whose hosts answered."""
     answered = []
     with selectors.DefaultSelector() as waiting:
@@ -242,7 +242,7 @@ def _ask(asked: Iterable[Ends]) -> list[Ends]:
     return answered
 
 
-def _request(ends: Ends) -> socket.socket | None:
+def _request(ends: TcpAddresses) -> socket.socket | None:
     """A socket that requests a connection; None if that is not possible now."""
     family = socket.AF_INET6 if len(ends.here) == 4 else socket.AF_INET
     try:

@@ -48,7 +48,7 @@ class HostKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownKey:
     """A known key and the file that lists it."""
 
     key: HostKey
@@ -61,7 +61,7 @@ def own_file() -> Path:
     return settings.home() / OWN_FILE
 
 
-def known(target: SshTarget) -> list[Known]:
+def known(target: SshTarget) -> list[KnownKey]:
     """All known keys of a host, those accepted with `flow hosts trust` first."""
     files = [str(own_file()), *target.known_hosts]
     return [found for file in files for found in _in_file(file, target.host_key_name)]
@@ -97,7 +97,7 @@ def check(target: SshTarget, key: HostKey) -> None:
     )
 
 
-def refuse_revoked(target: SshTarget, key: HostKey, found: Sequence[Known]) -> None:
+def refuse_revoked(target: SshTarget, key: HostKey, found: Sequence[KnownKey]) -> None:
     """Raises HostKeyError if the key is listed as revoked."""
     revoked = next((entry for entry in found if entry.revoked and entry.key == key), None)
     if revoked is not None:
@@ -166,7 +166,7 @@ def _write(path: Path, lines: Sequence[str]) -> None:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def _in_file(file: str, name: str) -> Iterator[Known]:
+def _in_file(file: str, name: str) -> Iterator[KnownKey]:
     for line in _text_lines(file):
         entry = _parse(line)
         if entry is None:
@@ -174,7 +174,7 @@ def _in_file(file: str, name: str) -> Iterator[Known]:
         marker, names, key = entry
         # A line about a certificate authority does not apply to a plain host key.
         if marker in ("", _REVOKED) and _names(names, name):
-            yield Known(key, file, marker == _REVOKED)
+            yield KnownKey(key, file, marker == _REVOKED)
 
 
 def _text_lines(file: str) -> Iterator[str]:

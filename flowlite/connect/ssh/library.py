@@ -13,7 +13,7 @@ from typing import Any
 _RUNNER = "invoke"
 
 
-class _Later:
+class _LazyModule:
     """A module that is imported when one of its attributes is accessed."""
 
     def __getattr__(self, name: str) -> Any:
@@ -28,7 +28,7 @@ def _without_runner() -> None:
         config: Any = importlib.import_module("paramiko.config")
     finally:
         del sys.modules[_RUNNER]
-    config.invoke = _Later()
+    config.invoke = _LazyModule()
 
 
 _without_runner()

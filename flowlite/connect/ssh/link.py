@@ -32,7 +32,7 @@ REFUSED_SECONDS = 10.0
 LONGEST_PAUSE = 8.0
 
 
-class Resident(Protocol):
+class LinkUser(Protocol):
     """A user of a link that keeps a session open."""
 
     def end(self) -> None:
@@ -60,7 +60,7 @@ class Link:
         self._turn = threading.Condition()
         self._limit = SESSIONS
         self._open = 0
-        self.resident: Resident | None = None
+        self.resident: LinkUser | None = None
         self.resident_argv: tuple[str, ...] | None = None
         self.may_reside = True
 

@@ -40,7 +40,7 @@ class _Agent(paramiko.Agent):
 
 
 @dataclass(slots=True)
-class _Tried:
+class _TriedKeys:
     """The keys that were tried, for the error message."""
 
     keys: list[str] = field(default_factory=list)
@@ -54,7 +54,7 @@ def log_in(transport: paramiko.Transport, target: SshTarget) -> None:
     Raises:
         NodeUnreachable: No key was accepted; the message says which were tried and what to do.
     """
-    tried = _Tried()
+    tried = _TriedKeys()
     agent = _open_agent(target, tried)
     try:
         for words, key in _candidates(target, agent, tried):
@@ -82,7 +82,7 @@ def log_in(transport: paramiko.Transport, target: SshTarget) -> None:
             agent.close()
 
 
-def _open_agent(target: SshTarget, tried: _Tried) -> _Agent | None:
+def _open_agent(target: SshTarget, tried: _TriedKeys) -> _Agent | None:
     path = os.environ.get("SSH_AUTH_SOCK", "") if target.agent is None else target.agent
     if not path:
         return None
@@ -94,7 +94,7 @@ def _open_agent(target: SshTarget, tried: _Tried) -> _Agent | None:
 
 
 def _candidates(
-    target: SshTarget, agent: _Agent | None, tried: _Tried
+    target: SshTarget, agent: _Agent | None, tried: _TriedKeys
 ) -> Iterator[tuple[str, paramiko.PKey]]:
     """Yields keys in the order in which they are tried, each once, with a description."""
     held = {key.asbytes(): key for key in agent.get_keys()} if agent else {}
@@ -116,7 +116,7 @@ def _files(
     files: list[str],
     held: dict[bytes, paramiko.AgentKey],
     used: set[bytes],
-    tried: _Tried,
+    tried: _TriedKeys,
 ) -> Iterator[tuple[str, paramiko.PKey]]:
     for path in files:
         blob = public_blob(Path(path))
@@ -133,7 +133,7 @@ def _files(
             yield path, key
 
 
-def _load(path: str, target: SshTarget, tried: _Tried) -> paramiko.PKey | None:
+def _load(path: str, target: SshTarget, tried: _TriedKeys) -> paramiko.PKey | None:
     if not os.path.exists(path):
         if target.explicit:
             tried.hints.append(f"{path} is not there")
@@ -208,7 +208,9 @@ def _wants(target: SshTarget, kinds: list[str]) -> NodeUnreachable:
     )
 
 
-def _refused(target: SshTarget, tried: _Tried, transport: paramiko.Transport) -> NodeUnreachable:
+def _refused(
+    target: SshTarget, tried: _TriedKeys, transport: paramiko.Transport
+) -> NodeUnreachable:
     keys = ", ".join(tried.keys) or "no key, since none was found"
     hints = "".join(f"; {hint}" for hint in tried.hints)
     if len(tried.keys) > 3 and not transport.is_active():

@@ -41,7 +41,7 @@ if logging.getLogger(LOG).level == logging.NOTSET:
     logging.getLogger(LOG).setLevel(logging.CRITICAL)
 
 
-class _Silent(EOFError):
+class _HostSilent(EOFError):
     """The host did not answer for too long."""
 
 
@@ -49,7 +49,7 @@ class _Packets(paramiko.packet.Packetizer):
     """A packetizer with keepalives: a silent host is asked, and given up if it does not answer."""
 
     transport: Transport | None = None
-    ends: half_open.Ends | None = None
+    ends: half_open.TcpAddresses | None = None
     unanswered = 0
     asked = 0.0
 
@@ -68,7 +68,7 @@ class _Packets(paramiko.packet.Packetizer):
         if transport is None or now - self.asked < PULSE_SECONDS:
             return
         if self.unanswered >= UNANSWERED:
-            raise _Silent(f"it has not answered for {self.unanswered * PULSE_SECONDS:.0f} s")
+            raise _HostSilent(f"it has not answered for {self.unanswered * PULSE_SECONDS:.0f} s")
         self.asked = now
         self.unanswered += 1
         transport.keepalive()

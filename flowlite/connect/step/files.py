@@ -33,7 +33,7 @@ def put_files(ask: Ask, label: str, files: Sequence[File]) -> None:
     stall = _STALL_SECONDS + hashed / _HASHED_PER_SECOND
     named = ", ".join(file.target for file in files[:3]) + (", …" if len(files) > 3 else "")
     with ask({"do": "put", "files": listed}) as stream:
-        said = _Said(f"{label}: what our program there says")
+        said = _LastOutput(f"{label}: what our program there says")
         wanted = _wanted(stream, said, stall)
         for number in wanted:
             if not _send(stream, files[number].content, listed[number]["size"]):
@@ -48,7 +48,7 @@ def _listed(file: File) -> dict[str, Any]:
     return {"target": file.target, "mode": file.mode, "size": file.check(), **known}
 
 
-def _wanted(stream: Stream, said: _Said, stall: float) -> list[int]:
+def _wanted(stream: Stream, said: _LastOutput, stall: float) -> list[int]:
     """The numbers of the files that the node lacks."""
     line = b""
     for name, block in stream.pieces(stall=stall):
@@ -88,7 +88,7 @@ def read_file(ask: Ask, label: str, path: str, offset: int) -> Iterator[bytes]:
     """
     with ask({"do": "read", "path": path, "offset": offset}) as stream:
         stream.end_input()
-        said = _Said(f"{label}: what our program there says")
+        said = _LastOutput(f"{label}: what our program there says")
         try:
             for name, block in stream.pieces(stall=_STALL_SECONDS):
                 if name == "out":
@@ -107,7 +107,7 @@ def answer(stream: Stream, what: str) -> dict[str, Any]:
         OSError: The request failed; the message begins with `what`.
         NodeUnreachable: The connection broke, or the node does not answer.
     """
-    said = _Said(f"{what}: what our program there says")
+    said = _LastOutput(f"{what}: what our program there says")
     said.hear_all(stream, what, _STALL_SECONDS)
     _check(stream, said, what)
     try:
@@ -116,7 +116,7 @@ def answer(stream: Stream, what: str) -> dict[str, Any]:
         raise NodeUnreachable(f"{what}: our program there answers nonsense ({error})") from None
 
 
-class _Said:
+class _LastOutput:
     """The last output on both streams of a request, for short answers and errors."""
 
     def __init__(self, whose: str) -> None:
@@ -132,7 +132,7 @@ class _Said:
             raise _stands_still(label, stall) from None
 
 
-def _check(stream: Stream, said: _Said, what: str) -> None:
+def _check(stream: Stream, said: _LastOutput, what: str) -> None:
     """Raises OSError if the request failed, of the type that the same operation would raise locally."""
     end = stream.end
     if end.get("code") == 0:

@@ -20,7 +20,7 @@ from .manifest import (
     writers,
 )
 from .restore import Restore
-from .stability import Seen, StabilityWatch
+from .stability import FileState, StabilityWatch
 from .state import CheckpointState
 from .targets import Target, TargetError, place_of
 
@@ -39,7 +39,7 @@ class Replaced(TargetError):
     """Another writer copies to the same target now."""
 
 
-class Emptied(TargetError):
+class CopiesRemoved(TargetError):
     """The copies that we made are gone."""
 
 
@@ -65,7 +65,7 @@ class Copier:
         self._uploaded: dict[str, int] = {}
         self._orphans: set[str] = set()
         self._manifests: dict[str, CheckpointManifest] = {}
-        self._look = tree.Look()
+        self._look = tree.TreeScan()
         self._lock = threading.Lock()
 
     @property
@@ -275,7 +275,7 @@ class Copier:
         mine = (self._generation, str(self.order["writer"]))
         if claim_name(*mine) not in paths:
             self.newest = None
-            raise Emptied(f"what was copied to {self.place.name} is not there any more")
+            raise CopiesRemoved(f"what was copied to {self.place.name} is not there any more")
         later = [who for who in writers(paths) if who > mine]
         if later:
             raise Replaced(
@@ -294,7 +294,9 @@ class Copier:
             return found
         return {name: size for name, size in found.items() if not name.startswith("files/node")}
 
-    def _copy_files(self, finished: Mapping[str, Seen], modes: Mapping[str, int]) -> list[File]:
+    def _copy_files(
+        self, finished: Mapping[str, FileState], modes: Mapping[str, int]
+    ) -> list[File]:
         def copy_one(path: str) -> File | None:
             return self._copy_file(path, finished[path], modes.get(path, 0o600))
 
@@ -302,7 +304,7 @@ class Copier:
             copied = list(pool.map(copy_one, sorted(finished)))
         return [file for file in copied if file is not None]
 
-    def _copy_file(self, path: str, seen: Seen, mode: int) -> File | None:
+    def _copy_file(self, path: str, seen: FileState, mode: int) -> File | None:
         """Copies one file unless its content is there already. Returns None if it changed meanwhile."""
         source = self.root / path
         try:

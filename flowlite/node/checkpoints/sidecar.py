@@ -24,7 +24,7 @@ import time
 
 from ..sidecar.process_side import report
 from ..system import processes
-from .copier import SETTLE_SECONDS, Copier, Emptied, Replaced
+from .copier import SETTLE_SECONDS, Copier, CopiesRemoved, Replaced
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class CheckpointSidecar:
             self._failures = 0
         except OSError as error:
             self._replaced = isinstance(error, Replaced)
-            self._claimed = not isinstance(error, Emptied)
+            self._claimed = not isinstance(error, CopiesRemoved)
             self._failures += 1
             report("trouble", error=str(error), replaced=self._replaced)
             return False

@@ -20,7 +20,7 @@ _TEMPORARY_INSIDE = ("-checkpoint-tmp-",)
 _LONG_AGO, _NEVER = float("-inf"), float("inf")
 
 
-class Seen(NamedTuple):
+class FileState(NamedTuple):
     """A file's state in one scan. While it is the same, so is the content."""
 
     size: int
@@ -65,12 +65,12 @@ class StabilityWatch:
             settle: Seconds a file must not have changed.
         """
         self._settle = settle
-        self._files: dict[str, Seen] = {}
+        self._files: dict[str, FileState] = {}
         self._since: dict[str, float] = {}
         self._now = _LONG_AGO
         self.doubtful = dict(doubtful or {})
 
-    def look(self, files: Mapping[str, Seen], writing: Set[str], now: float) -> None:
+    def look(self, files: Mapping[str, FileState], writing: Set[str], now: float) -> None:
         """Processes the result of one scan.
 
         Args:
@@ -91,7 +91,7 @@ class StabilityWatch:
         }
 
     @property
-    def finished(self) -> dict[str, Seen]:
+    def finished(self) -> dict[str, FileState]:
         """The finished files, as they were at the last scan."""
         return {path: seen for path, seen in self._files.items() if self._is_finished(path)}
 
@@ -117,7 +117,7 @@ class StabilityWatch:
             if self._since[path] == _NEVER or not self._files[path].was_renamed
         }
 
-    def end(self, files: Mapping[str, Seen]) -> None:
+    def end(self, files: Mapping[str, FileState]) -> None:
         """Records that all writers have ended: all files there now are finished unless doubtful."""
         self.look(files, frozenset(), self._now)
         self._since = dict.fromkeys(files, _LONG_AGO)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .stability import Seen
+from .stability import FileState
 
 Mark = tuple[int, int]
 
@@ -29,7 +29,7 @@ class CheckpointState:
         self._saved = ""
         self.known = self._load()
 
-    def doubts(self, files: Mapping[str, Seen]) -> dict[str, Mark]:
+    def doubts(self, files: Mapping[str, FileState]) -> dict[str, Mark]:
         """Returns the files that may be incomplete, since their writer was killed or failed in an earlier attempt."""
         doubtful = {
             path: mark
@@ -45,7 +45,11 @@ class CheckpointState:
         return doubtful
 
     def note(
-        self, finished: Mapping[str, Seen], doubtful: Mapping[str, Mark], *, clean: bool = False
+        self,
+        finished: Mapping[str, FileState],
+        doubtful: Mapping[str, Mark],
+        *,
+        clean: bool = False,
     ) -> None:
         """Saves the current state.
 
@@ -57,12 +61,12 @@ class CheckpointState:
         self._clean = clean
         self.save()
 
-    def hash_of(self, path: str, seen: Seen) -> str | None:
+    def hash_of(self, path: str, seen: FileState) -> str | None:
         """Returns the hash of a file, if it is known for the file's present state."""
         size, mtime_ns, sha256 = self._hashes.get(path, (0, 0, None))
         return sha256 if (size, mtime_ns) == seen.mark else None
 
-    def learn(self, path: str, seen: Seen, sha256: str) -> None:
+    def learn(self, path: str, seen: FileState, sha256: str) -> None:
         """Records the hash of a file whose content is in a set or about to be."""
         self._hashes[path] = (*seen.mark, sha256)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .manifest import File, leads_inside
-from .stability import Seen, is_temporary
+from .stability import FileState, is_temporary
 
 _BLOCK = 1 << 20
 _ACCESS_MODE = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
@@ -20,7 +20,7 @@ OWN = ".flowlite-"
 
 
 @dataclass(slots=True)
-class Look:
+class TreeScan:
     """The result of one scan of a directory, by path relative to it.
 
     Attributes:
@@ -28,7 +28,7 @@ class Look:
         skipped: Entries that cannot be copied, with the reason.
     """
 
-    files: dict[str, Seen] = field(default_factory=dict)
+    files: dict[str, FileState] = field(default_factory=dict)
     modes: dict[str, int] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     directories: list[str] = field(default_factory=list)
@@ -36,13 +36,13 @@ class Look:
     skipped: dict[str, str] = field(default_factory=dict)
 
 
-def look_at(root: Path) -> Look:
+def look_at(root: Path) -> TreeScan:
     """Scans a directory. Links are recorded and never followed; entries that vanish meanwhile are left out.
 
     Raises:
         OSError: The directory itself cannot be read.
     """
-    found = Look()
+    found = TreeScan()
     todo = [""]
     while todo:
         above = todo.pop()
@@ -64,7 +64,7 @@ def look_at(root: Path) -> Look:
     return found
 
 
-def _note(found: Look, root: Path, path: str, entry: os.DirEntry[str], todo: list[str]) -> None:
+def _note(found: TreeScan, root: Path, path: str, entry: os.DirEntry[str], todo: list[str]) -> None:
     if entry.is_symlink():
         target = _relative(root, path, os.readlink(entry.path))
         if leads_inside(path, target):
@@ -91,11 +91,11 @@ def _relative(root: Path, path: str, target: str) -> str:
     return os.path.relpath(target[len(top) :] or ".", os.path.dirname(path) or ".")
 
 
-def seen_of(status: os.stat_result) -> Seen:
-    return Seen(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+def seen_of(status: os.stat_result) -> FileState:
+    return FileState(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
-def seen_at(path: Path) -> Seen | None:
+def seen_at(path: Path) -> FileState | None:
     """Returns a file's present state; None if there is none."""
     try:
         status = os.lstat(path)
@@ -104,7 +104,7 @@ def seen_at(path: Path) -> Seen | None:
     return seen_of(status) if stat.S_ISREG(status.st_mode) else None
 
 
-def open_for_writing(look: Look, pids: Iterable[int]) -> set[str]:
+def open_for_writing(look: TreeScan, pids: Iterable[int]) -> set[str]:
     """Returns the files of a scan that one of these processes has open for writing, as far as the kernel tells."""
     found: set[str] = set()
     if not look.identities:
@@ -169,7 +169,7 @@ def partial_of(root: Path, path: str) -> Path:
     return root / above / f"{RESTORING}{short}"
 
 
-def put_in_place(root: Path, file: File, partial: Path) -> Seen:
+def put_in_place(root: Path, file: File, partial: Path) -> FileState:
     """Gives a restored file its time, its mode and its name."""
     os.utime(partial, ns=(file.mtime_ns, file.mtime_ns))
     os.chmod(partial, file.mode | stat.S_IRUSR | stat.S_IWUSR)

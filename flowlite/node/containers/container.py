@@ -26,7 +26,7 @@ from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
 from ..python_env import environments
 from ..system import processes
 from . import engines
-from .engines import EngineError, Outline
+from .engines import ContainerSettings, EngineError
 
 PULL_SECONDS = 3600.0
 START_SECONDS = 120.0
@@ -176,7 +176,7 @@ class Container:
 
     def _outline(
         self, spec: Mapping[str, Any], scene: Mapping[str, Any], program: list[str]
-    ) -> Outline:
+    ) -> ContainerSettings:
         assert self._engine is not None
         config, home = self._config, str(self._paths.home)
         mounts = [(home, home, False)]
@@ -192,7 +192,7 @@ class Container:
         mounts += [(each, each, True) for each in ours if not _within(each, mounts)]
         for volume in sorted(scene["volumes"], key=lambda each: len(each["path"])):
             mounts.append((volume["source"], volume["path"], bool(volume.get("read_only"))))
-        return Outline(
+        return ContainerSettings(
             name=self._name,
             image=self._image,
             user=(os.getuid(), os.getgid(), tuple(sorted(os.getgroups()))),

@@ -38,7 +38,7 @@ class Engine(NamedTuple):
     rootless: bool = False
 
 
-class Said(NamedTuple):
+class EngineResult(NamedTuple):
     """The result of an engine's command."""
 
     code: int
@@ -47,7 +47,7 @@ class Said(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
+class ContainerSettings:
     """The settings of a container.
 
     Attributes:
@@ -68,7 +68,7 @@ class Outline:
     limits: bool = True
 
 
-def run_command(engine: Engine, outline: Outline, program: Sequence[str]) -> list[str]:
+def run_command(engine: Engine, outline: ContainerSettings, program: Sequence[str]) -> list[str]:
     """Returns the command line that runs `program`, the arguments of a shell, in a container.
 
     No value of a variable is on it.
@@ -101,7 +101,7 @@ def exec_command(
     return [engine.program, "exec", "-it" if terminal else "-i", name, *program]
 
 
-def _user(engine: Engine, outline: Outline) -> list[str]:
+def _user(engine: Engine, outline: ContainerSettings) -> list[str]:
     """Returns the options to run as the agent's user, so that written files belong to that user."""
     uid, gid, groups = outline.user
     if engine.rootless and engine.kind == "docker":
@@ -149,7 +149,7 @@ async def find() -> Engine:
     )
 
 
-async def ask(words: Sequence[str], seconds: float = _ANSWER_SECONDS) -> Said:
+async def ask(words: Sequence[str], seconds: float = _ANSWER_SECONDS) -> EngineResult:
     """Runs a command of an engine to its end."""
     try:
         child = await asyncio.create_subprocess_exec(
@@ -162,20 +162,20 @@ async def ask(words: Sequence[str], seconds: float = _ANSWER_SECONDS) -> Said:
             start_new_session=True,
         )
     except OSError as error:
-        return Said(127, "", f"{words[0]}: {error.strerror}")
+        return EngineResult(127, "", f"{words[0]}: {error.strerror}")
     try:
         async with asyncio.timeout(seconds):
             out, err = await child.communicate()
     except TimeoutError:
         processes.send_group(child.pid, signal.SIGKILL)
         await child.wait()
-        return Said(124, "", f"no answer within {seconds:g} s")
+        return EngineResult(124, "", f"no answer within {seconds:g} s")
     except BaseException:
         processes.send_group(child.pid, signal.SIGKILL)
         raise
     assert child.returncode is not None
     said = " ".join(err.decode(errors="replace").split())
-    return Said(child.returncode, out.decode(errors="replace"), said[-_WORDS:])
+    return EngineResult(child.returncode, out.decode(errors="replace"), said[-_WORDS:])
 
 
 def environment() -> dict[str, str]:

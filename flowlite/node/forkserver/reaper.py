@@ -43,7 +43,7 @@ STUCK_SECONDS = 20.0
 _LOOK_AGAIN = 0.02
 
 
-class _Held:
+class _WorkerRecord:
     """The reaper's record of one worker."""
 
     def __init__(self, pid: int, order: Mapping[str, Any]) -> None:
@@ -74,7 +74,7 @@ class Reaper:
         self._connection = connection
         self._state = dict(state)
         self._hosts = f"{state['socket']}.{os.getpid()}.hosts"
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _WorkerRecord] = {}
         self._received = received
         self._connected = True
         self._ending = False
@@ -185,7 +185,7 @@ class Reaper:
                 worker.main(order, reaper, forked=True)
             finally:
                 os._exit(worker.EXIT_FAILED)
-        held = self._held[pid] = _Held(pid, order)
+        held = self._held[pid] = _WorkerRecord(pid, order)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         self._send("started", rank=held.rank, pid=pid, time=held.started)
         if self._ending:
@@ -215,7 +215,7 @@ class Reaper:
         for held in self._held.values():
             self._stop_one(held, number, grace)
 
-    def _stop_one(self, held: _Held, number: int, grace: float) -> None:
+    def _stop_one(self, held: _WorkerRecord, number: int, grace: float) -> None:
         if held.status is None:
             held.stopped = True
             processes.send_group(held.pid, number)
@@ -268,7 +268,7 @@ class Reaper:
             self._stop_reply = False
             self._send("stopped")
 
-    def _report(self, held: _Held, stuck: bool = False) -> None:
+    def _report(self, held: _WorkerRecord, stuck: bool = False) -> None:
         del self._held[held.pid]
         status = held.status if held.status is not None else int(signal.SIGKILL)
         code = os.waitstatus_to_exitcode(status)
@@ -298,7 +298,7 @@ class Reaper:
     def _running(self) -> set[int]:
         return {held.pid for held in self._held.values() if held.status is None}
 
-    def _left_by(self, held: _Held) -> set[int]:
+    def _left_by(self, held: _WorkerRecord) -> set[int]:
         """Returns the processes that are left of a worker whose main process has ended."""
         if not processes.LINUX:
             rows = processes.table()
@@ -315,7 +315,7 @@ class Reaper:
         }
         return found | processes.writers(held.streams, orphans - found)
 
-    def _bears(self, pid: int, held: _Held) -> bool:
+    def _bears(self, pid: int, held: _WorkerRecord) -> bool:
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:
                 return held.marker in file.read().split(b"\0")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..protocol.messages import GangSettings, Message
 
 
-class Moment(NamedTuple):
+class LeaderTime(NamedTuple):
     """A time on the leader, by its monotonic clock (`steady`, seconds) and as Unix time."""
 
     steady: float

@@ -1,7 +1,7 @@
 """The leader's side of the rendezvous as a pure state machine: it takes messages and times and returns actions.
 
 It has no sockets, no clock and no randomness, so `RendezvousServer` and the simulation run the same code. Times are
-`Moment`s of the leader. Decisions depend on `steady` only; `unix` is only written into events.
+`LeaderTime`s of the leader. Decisions depend on `steady` only; `unix` is only written into events.
 
     gathering --all joined, all agree--> preparing --all ready and connected, port closed--> running
         \\___________________________________\\__________________________\\--> stopping --> ended
@@ -19,7 +19,7 @@ from ..protocol import messages as m
 from ..protocol.message_check import FROM_MEMBER, FROM_SUPERVISOR, check
 from ..protocol.messages import GangSettings, Message, MessageError
 from . import consistency
-from .actions import Action, Close, CloseMaster, Moment, Outbox, Peer, ProveMaster
+from .actions import Action, Close, CloseMaster, LeaderTime, Outbox, Peer, ProveMaster
 from .admission import Refusal, admit
 from .consistency import disagreements, warnings
 from .heartbeat import Heartbeat
@@ -42,7 +42,7 @@ class Rendezvous:
         first_failure: The report of the worker whose failure stopped the gang; None if none did.
     """
 
-    def __init__(self, settings: GangSettings, now: Moment, volume_token: str = "") -> None:
+    def __init__(self, settings: GangSettings, now: LeaderTime, volume_token: str = "") -> None:
         self._settings = settings
         self._members = Members(settings)
         self._outbox = Outbox(settings)
@@ -67,7 +67,9 @@ class Rendezvous:
 
     # Inputs. Each method returns the actions to take, in order.
 
-    def receive(self, connection: int, peer: Peer, message: Message, now: Moment) -> list[Action]:
+    def receive(
+        self, connection: int, peer: Peer, message: Message, now: LeaderTime
+    ) -> list[Action]:
         """Handles a message of an authenticated peer; a `chunk` is given to `relay` instead.
 
         Raises:
@@ -89,7 +91,7 @@ class Rendezvous:
             self._from_member(member, kind, message, now)
         return self._outbox.take()
 
-    def relay(self, connection: int, chunk: Message, size: int, now: Moment) -> int | None:
+    def relay(self, connection: int, chunk: Message, size: int, now: LeaderTime) -> int | None:
         """Returns the connection to which a member's chunk of `size` bytes is forwarded, or None to drop it.
 
         Raises:
@@ -103,7 +105,7 @@ class Rendezvous:
         chunk["node"] = member.rank
         return self._session.connection if self._session.passes(member.rank, chunk, size) else None
 
-    def disconnected(self, connection: int, now: Moment) -> list[Action]:
+    def disconnected(self, connection: int, now: LeaderTime) -> list[Action]:
         """Notes that a connection was closed."""
         member = self._members.of_connection(connection)
         if member is not None:
@@ -113,7 +115,7 @@ class Rendezvous:
             self._session.leave()
         return self._outbox.take()
 
-    def master_proved(self, port: int, now: Moment) -> list[Action]:
+    def master_proved(self, port: int, now: LeaderTime) -> list[Action]:
         """Notes that the leader listens on the master port, and orders the members to prepare."""
         self._holding_master = True
         if self.phase == m.PREPARING:
@@ -124,12 +126,12 @@ class Rendezvous:
             self._close_master()
         return self._outbox.take()
 
-    def master_failed(self, error: str, now: Moment) -> list[Action]:
+    def master_failed(self, error: str, now: LeaderTime) -> list[Action]:
         """Stops the gang, because the leader cannot listen on any master port."""
         self._stop(m.CHECKS, f"{self._settings.name(0)} cannot hold a master port: {error}", now)
         return self._outbox.take()
 
-    def halt(self, kind: str, reason: str, now: Moment) -> list[Action]:
+    def halt(self, kind: str, reason: str, now: LeaderTime) -> list[Action]:
         """Stops the gang; `kind` as in `messages.STOP_OUTCOMES`."""
         self._stop(m.STOP_OUTCOMES.get(kind, m.ERROR), reason, now)
         return self._outbox.take()
@@ -139,11 +141,11 @@ class Rendezvous:
         if address in self._turned_away or len(self._turned_away) < _STRANGERS_NAMED:
             self._turned_away[address] = self._turned_away.get(address, 0) + 1
 
-    def silence_of(self, rank: int, now: Moment) -> float:
+    def silence_of(self, rank: int, now: LeaderTime) -> float:
         """Seconds since the last message of a node."""
         return now.steady - self._members[rank].heard
 
-    def tick(self, now: Moment) -> list[Action]:
+    def tick(self, now: LeaderTime) -> list[Action]:
         """Handles everything that depends on time. Call it a few times per heartbeat interval."""
         pause = self._heartbeat.pause(now.steady)
         if pause:
@@ -163,7 +165,7 @@ class Rendezvous:
 
     # Members.
 
-    def _join(self, connection: int, peer: Peer, message: Message, now: Moment) -> None:
+    def _join(self, connection: int, peer: Peer, message: Message, now: LeaderTime) -> None:
         member = admit(self._members, self.phase, peer, message)
         if isinstance(member, Refusal):
             self._turn_down(connection, member, now)
@@ -191,7 +193,7 @@ class Rendezvous:
             self._all_joined(now)
         self._go_if_ready(now)
 
-    def _turn_down(self, connection: int, refusal: Refusal, now: Moment) -> None:
+    def _turn_down(self, connection: int, refusal: Refusal, now: LeaderTime) -> None:
         ended = f" ({self.outcome}: {self.reason})" if self.phase == m.ENDED else ""
         self._refuse(connection, f"{refusal.reason}{ended}")
         if refusal.member is not None and refusal.warning:
@@ -199,7 +201,7 @@ class Rendezvous:
         if refusal.member is not None and refusal.doubt:
             self._suspect(refusal.member, refusal.doubt, now)
 
-    def _catch_up(self, member: MemberState, now: Moment) -> None:
+    def _catch_up(self, member: MemberState, now: LeaderTime) -> None:
         """Sends a member that has just joined every order that holds for it now."""
         assert member.connection is not None
         if self.phase == m.PREPARING and self._order is not None and not member.ready:
@@ -217,7 +219,9 @@ class Rendezvous:
         if self._linger.given:
             self._outbox.tell({"type": "release"}, member.connection)
 
-    def _from_member(self, member: MemberState, kind: str, message: Message, now: Moment) -> None:
+    def _from_member(
+        self, member: MemberState, kind: str, message: Message, now: LeaderTime
+    ) -> None:
         if kind == "ready" and self.phase == m.PREPARING and not member.ready:
             self._members.mark_ready(member)
             facts = dict(message["facts"])
@@ -260,7 +264,7 @@ class Rendezvous:
                 self._session.record("stopped", now, **member.who)
             self._end_if_settled(now)
 
-    def _worker(self, member: MemberState, message: Message, now: Moment) -> None:
+    def _worker(self, member: MemberState, message: Message, now: LeaderTime) -> None:
         """Records that a worker has ended, and stops or ends the gang where that follows."""
         if self._go is None or self.phase == m.ENDED:
             return
@@ -283,7 +287,7 @@ class Rendezvous:
 
     # Phases.
 
-    def _all_joined(self, now: Moment) -> None:
+    def _all_joined(self, now: LeaderTime) -> None:
         found = disagreements(self._settings, [member.facts for member in self._members])
         if found:
             self._stop(m.CHECKS, "; ".join(found), now)
@@ -292,7 +296,7 @@ class Rendezvous:
         self._since = now.steady
         self._outbox.add(ProveMaster())
 
-    def _go_if_ready(self, now: Moment) -> None:
+    def _go_if_ready(self, now: LeaderTime) -> None:
         everybody = len(self._members)
         if self.phase != m.PREPARING or self._order is None:
             return
@@ -317,7 +321,7 @@ class Rendezvous:
         self._session.record("go", now, addresses=addresses, **self._order)
         self._tell_all(self._go)
 
-    def _stop(self, outcome: str, reason: str, now: Moment) -> None:
+    def _stop(self, outcome: str, reason: str, now: LeaderTime) -> None:
         """Begins to stop the gang, unless it is being stopped already: the first reason counts."""
         if self.phase in (m.STOPPING, m.ENDED):
             return
@@ -329,12 +333,12 @@ class Rendezvous:
         self._tell_all(self._stop_order())
         self._end_if_settled(now)
 
-    def _end_if_settled(self, now: Moment) -> None:
+    def _end_if_settled(self, now: LeaderTime) -> None:
         if self.phase == m.STOPPING and all(member.settled for member in self._members):
             assert self.outcome is not None
             self._end(self.outcome, self.reason, now)
 
-    def _end(self, outcome: str, reason: str, now: Moment) -> None:
+    def _end(self, outcome: str, reason: str, now: LeaderTime) -> None:
         self.phase = m.ENDED
         self.outcome, self.reason = outcome, reason
         self._since = now.steady
@@ -355,7 +359,7 @@ class Rendezvous:
 
     # Time.
 
-    def _watch(self, now: Moment) -> None:
+    def _watch(self, now: LeaderTime) -> None:
         self._members.note_silence(now.steady)
         for member, why in self._members.doubtful(now.steady):
             self._suspect(member, why, now)
@@ -376,7 +380,7 @@ class Rendezvous:
         supervised = self._session.connection is not None
         return settings.fence_after * (fencing.SUPERVISED if supervised else 1.0)
 
-    def _time_out(self, now: Moment) -> None:
+    def _time_out(self, now: LeaderTime) -> None:
         waited = now.steady - self._since
         if self.phase == m.GATHERING and waited >= self._settings.join_timeout:
             missing = [member for member in self._members if not member.joined]
@@ -392,7 +396,9 @@ class Rendezvous:
             assert self.outcome is not None
             self._end(self.outcome, self.reason, now)
 
-    def _missing(self, what: str, members: list[MemberState], waited: float, now: Moment) -> str:
+    def _missing(
+        self, what: str, members: list[MemberState], waited: float, now: LeaderTime
+    ) -> str:
         known = self._members.list_with(members, self._began, now.steady)
         place = self._settings.leader_address
         return (
@@ -405,13 +411,13 @@ class Rendezvous:
         found = self._turned_away.items()
         return [f"{n} connections from {ip} could not prove the task's secret" for ip, n in found]
 
-    def _suspect(self, member: MemberState, why: str, now: Moment) -> None:
+    def _suspect(self, member: MemberState, why: str, now: LeaderTime) -> None:
         if not member.suspect and self.phase != m.ENDED:
             member.suspect = True
             self._session.record("suspect", now, **member.who, why=why)
 
     def _lose(
-        self, member: MemberState, why: str, now: Moment, *, leader_cut_off: bool = False
+        self, member: MemberState, why: str, now: LeaderTime, *, leader_cut_off: bool = False
     ) -> None:
         """Declares a node lost and stops the gang.
 
@@ -436,7 +442,7 @@ class Rendezvous:
             f"{others}, and nodes that do not hear their leader for {fence:.0f} s stop their workers themselves"
         )
 
-    def _hear(self, member: MemberState, now: Moment) -> None:
+    def _hear(self, member: MemberState, now: LeaderTime) -> None:
         member.heard = now.steady
         if member.suspect:
             member.suspect = False
@@ -445,7 +451,9 @@ class Rendezvous:
 
     # The supervisor.
 
-    def _from_supervisor(self, connection: int, kind: str, message: Message, now: Moment) -> None:
+    def _from_supervisor(
+        self, connection: int, kind: str, message: Message, now: LeaderTime
+    ) -> None:
         if kind == "attach":
             self._session.attach(connection, message["after"], self.phase, now)
         elif connection != self._session.connection:
@@ -475,7 +483,7 @@ class Rendezvous:
 
     # Helpers.
 
-    def _other_epoch(self, connection: int, peer: Peer, message: Message, now: Moment) -> None:
+    def _other_epoch(self, connection: int, peer: Peer, message: Message, now: LeaderTime) -> None:
         epoch, ours = message["epoch"], self._settings.epoch
         self._refuse(connection, f"this gang is of epoch {ours}, not {epoch}")
         if epoch > ours:

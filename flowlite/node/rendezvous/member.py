@@ -30,7 +30,7 @@ MOST_NOTICES = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class SendToLeader:
     """Send a message to the leader."""
 
     message: Message
@@ -68,14 +68,14 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldOn:
+class HoldWorkers:
     """Let workers wait in their next call of `should_stop()`, at most this many seconds; answer with `calls`."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class GoOn:
+class ReleaseWorkers:
     """Let waiting workers continue. `should_stop()` is True from this call on; 0: it stays False."""
 
     call: int
@@ -98,7 +98,9 @@ class Leave:
     reason: str
 
 
-MemberAction = Tell | HangUp | Prepare | Start | HoldOn | GoOn | Stop | Follow | Leave
+MemberAction = (
+    SendToLeader | HangUp | Prepare | Start | HoldWorkers | ReleaseWorkers | Stop | Follow | Leave
+)
 
 
 class Member:
@@ -199,9 +201,9 @@ class Member:
         elif kind == "go":
             self._go(message)
         elif kind == "hold":
-            self._out.append(HoldOn(float(message["seconds"])))
+            self._out.append(HoldWorkers(float(message["seconds"])))
         elif kind == "resume":
-            self._out.append(GoOn(message["call"]))
+            self._out.append(ReleaseWorkers(message["call"]))
         elif kind == "stop":
             self._stop(message["reason"], _grace_of(message, self._settings.grace))
         elif kind == "ended":
@@ -376,7 +378,7 @@ class Member:
 
     def _tell(self, message: Message) -> None:
         stamped = {**message, "task": self._settings.task, "epoch": self._settings.epoch}
-        self._out.append(Tell(stamped))
+        self._out.append(SendToLeader(stamped))
 
     def _take(self) -> list[MemberAction]:
         actions, self._out = self._out, []

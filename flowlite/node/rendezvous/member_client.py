@@ -22,16 +22,16 @@ from .member import (
     FENCED,
     REFUSED,
     Follow,
-    GoOn,
     HangUp,
-    HoldOn,
+    HoldWorkers,
     Leave,
     Member,
     MemberAction,
     Prepare,
+    ReleaseWorkers,
+    SendToLeader,
     Start,
     Stop,
-    Tell,
 )
 
 TYPE_CHECKING = False
@@ -285,7 +285,7 @@ class MemberClient:
     def _act(self, actions: list[MemberAction]) -> None:
         for action in actions:
             match action:
-                case Tell(message):
+                case SendToLeader(message):
                     if self._connection is not None:
                         self._connection.send(encode(message))
                 case Follow():
@@ -296,9 +296,9 @@ class MemberClient:
                     self._begin("start", self._start(go))
                 case Stop(reason, grace):
                     self._begin("stop", self._stop(reason, grace))
-                case HoldOn(seconds):
+                case HoldWorkers(seconds):
                     self._hold(seconds)
-                case GoOn(call):
+                case ReleaseWorkers(call):
                     if self._stop_listener is not None:
                         self._stop_listener.go_on(call)
                 case HangUp():

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from ..protocol.channel import Channel
 from ..protocol.framing import Frame, ServerSession, WireError, encode
 from ..protocol.messages import GangSettings, Message, MessageError
-from .actions import Action, Close, CloseMaster, Finish, Moment, Peer, ProveMaster, Send
+from .actions import Action, Close, CloseMaster, Finish, LeaderTime, Peer, ProveMaster, Send
 from .leader import Rendezvous
 
 TYPE_CHECKING = False
@@ -243,8 +243,8 @@ class RendezvousServer:
 
     # The state machine.
 
-    def _now(self) -> Moment:
-        return Moment(time.monotonic(), time.time())
+    def _now(self) -> LeaderTime:
+        return LeaderTime(time.monotonic(), time.time())
 
     def _tick(self) -> None:
         assert self._machine is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..protocol import messages as m
 from ..protocol.messages import GangSettings, Message, MessageError
-from .actions import Moment, Outbox
+from .actions import LeaderTime, Outbox
 from .membership import Members, MemberState
 from .stop_vote import PREEMPTED, Hold, Resume, Step, StopNow, Vote
 from .supervisor_session import SupervisorSession
@@ -30,7 +30,7 @@ class StopCoordinator:
         outbox: Outbox,
         members: Members,
         session: SupervisorSession,
-        stop: Callable[[str, str, Moment], None],
+        stop: Callable[[str, str, LeaderTime], None],
     ) -> None:
         """
         Args:
@@ -46,7 +46,7 @@ class StopCoordinator:
         self._hold_until = 0.0
         self.grace = settings.grace
 
-    def notice(self, member: MemberState, message: Message, phase: str, now: Moment) -> None:
+    def notice(self, member: MemberState, message: Message, phase: str, now: LeaderTime) -> None:
         """Handles the report of a node that it will be preempted, or of the leader's node that the deadline is near."""
         kind, seconds = str(message["kind"]), float(message["seconds"])
         if kind not in _KINDS:
@@ -63,13 +63,13 @@ class StopCoordinator:
         elif kind == PREEMPTED:
             self._stop(m.PREEMPTED, text, now)
 
-    def calls(self, member: MemberState, message: Message, now: Moment) -> None:
+    def calls(self, member: MemberState, message: Message, now: LeaderTime) -> None:
         """Handles the report of a node on which of its processes wait, and in which calls."""
         listeners = message.get("listeners", 0)
         self._vote.tell(member.rank, message["callers"], message["waiting"], listeners)
         self.tick(now)
 
-    def tick(self, now: Moment) -> None:
+    def tick(self, now: LeaderTime) -> None:
         """Advances the vote. Call it regularly while workers run."""
         if self._vote.kind:
             there = [member.rank for member in self._members if not member.lost]
@@ -93,7 +93,7 @@ class StopCoordinator:
         reason = self._vote.reason if told else f"{self._vote.reason} ({why})"
         return outcome, why if outcome == usual else reason
 
-    def _follow(self, step: Step | None, now: Moment) -> None:
+    def _follow(self, step: Step | None, now: LeaderTime) -> None:
         match step:
             case Hold(seconds):
                 self._hold_until = now.steady + seconds

@@ -53,7 +53,7 @@ class LeaderRefused(Exception):
     """The leader refused this supervisor, for example because it is of another attempt."""
 
 
-class _CannotKeep(Exception):
+class _ChunkNotStored(Exception):
     """`on_chunk` raised an exception, which is the argument."""
 
 
@@ -233,7 +233,7 @@ class SupervisorClient:
                 asyncio.IncompleteReadError,
             ) as error:
                 self.trouble = str(error) or type(error).__name__
-            except _CannotKeep as error:
+            except _ChunkNotStored as error:
                 self._fail(error.args[0])
                 return
             except Exception as error:
@@ -412,7 +412,7 @@ class SupervisorClient:
         except MessageError:
             raise
         except Exception as error:
-            raise _CannotKeep(error) from error
+            raise _ChunkNotStored(error) from error
         offsets[name] = self._kept[name] = offset + len(blob)
         self._kept_bytes += len(blob)
         if self._kept_bytes >= ACKNOWLEDGE_BYTES:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..log_stream.flow_control import StreamRelay
 from ..protocol.messages import STREAMS, GangSettings, Message
-from .actions import Close, Moment, Outbox
+from .actions import Close, LeaderTime, Outbox
 from .membership import Members
 
 
@@ -23,7 +23,7 @@ class SupervisorSession:
     """
 
     def __init__(
-        self, settings: GangSettings, outbox: Outbox, members: Members, now: Moment
+        self, settings: GangSettings, outbox: Outbox, members: Members, now: LeaderTime
     ) -> None:
         self._outbox = outbox
         self._members = members
@@ -32,7 +32,7 @@ class SupervisorSession:
         self.connection: int | None = None
         self.heard = now.steady
 
-    def record(self, kind: str, now: Moment, **body: Any) -> None:
+    def record(self, kind: str, now: LeaderTime, **body: Any) -> None:
         """Records an event, and sends it if a supervisor is attached."""
         event = {"seq": len(self._journal) + 1, "time": now.unix, "kind": kind, **body}
         message = {"type": "event", "event": event, "steady": now.steady}
@@ -44,7 +44,7 @@ class SupervisorSession:
         if self.connection is not None:
             self._outbox.tell(message, self.connection)
 
-    def attach(self, connection: int, after: int, phase: str, now: Moment) -> None:
+    def attach(self, connection: int, after: int, phase: str, now: LeaderTime) -> None:
         """Attaches a supervisor, which takes over, and sends it the phase and the events after number `after`.
 
         A supervisor that knows of more events than this leader has recorded is refused.

@@ -20,7 +20,7 @@ class Option(NamedTuple):
     value: str = "needed"
 
 
-class Given(NamedTuple):
+class GivenOption(NamedTuple):
     """An option on a command line: its whole name, and its value, or None if it has none."""
 
     name: str
@@ -29,7 +29,7 @@ class Given(NamedTuple):
 
 def read(
     words: Sequence[str], table: Mapping[str, Option]
-) -> tuple[list[Given], list[str], list[str]]:
+) -> tuple[list[GivenOption], list[str], list[str]]:
     """Parses options up to the first word that is not one.
 
     Returns:
@@ -39,7 +39,7 @@ def read(
     Raises:
         OptionError: A value is missing or not allowed, or a prefix fits several options.
     """
-    given: list[Given] = []
+    given: list[GivenOption] = []
     unknown: list[str] = []
     shorts = {option.short: name for name, option in table.items() if option.short}
     rest = list(words)
@@ -72,7 +72,7 @@ def _long(
     word: str,
     rest: list[str],
     table: Mapping[str, Option],
-    given: list[Given],
+    given: list[GivenOption],
     unknown: list[str],
 ) -> None:
     written, equals, value = word[2:].partition("=")
@@ -87,7 +87,7 @@ def _long(
         if not rest:
             raise OptionError(f"--{name} has no value")
         value, equals = rest.pop(0), "="
-    given.append(Given(name, value if equals else None))
+    given.append(GivenOption(name, value if equals else None))
 
 
 def _cluster(
@@ -95,7 +95,7 @@ def _cluster(
     rest: list[str],
     table: Mapping[str, Option],
     shorts: Mapping[str, str],
-    given: list[Given],
+    given: list[GivenOption],
     unknown: list[str],
 ) -> None:
     """Parses `-N4`, `-N 4`, or several letters without values."""
@@ -113,4 +113,4 @@ def _cluster(
             if not rest:
                 raise OptionError(f"-{table[name].short} (--{name}) has no value")
             value = rest.pop(0)
-        given.append(Given(name, value))
+        given.append(GivenOption(name, value))

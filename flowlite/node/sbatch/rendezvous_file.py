@@ -23,7 +23,7 @@ _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class JobFacts:
     """A node's facts about the job, read by `srun` and `scontrol`.
 
     Attributes:
@@ -47,7 +47,7 @@ class Ground:
         write_atomically(attempt / _FILE, json.dumps(asdict(self)))
 
     @classmethod
-    def read(cls, attempt: Path) -> Ground:
+    def read(cls, attempt: Path) -> JobFacts:
         """Reads the file. Raises OSError, ValueError, TypeError."""
         return cls(**json.loads((attempt / _FILE).read_bytes()))
 

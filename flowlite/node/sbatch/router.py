@@ -47,7 +47,7 @@ class _Step:
     """A running step. `workers` maps each task that has not ended to its worker."""
 
     number: int
-    client: _Guest
+    client: _LocalClient
     workers: dict[int, Place] = field(default_factory=dict)
 
 
@@ -67,8 +67,8 @@ class Router:
         self._shields = shields
         self._counts = [int(each) for each in config.call["batch"]["counts"]]
         self._listener: socket.socket | None = None
-        self._guests: set[_Guest] = set()
-        self._workers: dict[Place, _Guest] = {}
+        self._guests: set[_LocalClient] = set()
+        self._workers: dict[Place, _LocalClient] = {}
         self._waiting: dict[Place, list[dict[str, Any]]] = {}
         self._busy: Counter[Place] = Counter()
         self._steps: dict[int, _Step] = {}
@@ -101,14 +101,16 @@ class Router:
         if accepted is None:
             return
         shield = self._shields() if self._shields is not None else None
-        guest = _Guest(self, ServerSession(self._secret, self._config.task, (STEP_ROLE,)), shield)
+        guest = _LocalClient(
+            self, ServerSession(self._secret, self._config.task, (STEP_ROLE,)), shield
+        )
         self._guests.add(guest)
         guest.begin(accepted[0])
         loop.call_later(OPENING_SECONDS, guest.show_out)
 
     # Incoming messages
 
-    def received(self, guest: _Guest, message: dict[str, Any], blob: bytes) -> None:
+    def received(self, guest: _LocalClient, message: dict[str, Any], blob: bytes) -> None:
         """Handles one message of an authenticated peer."""
         kind = message["type"]
         if kind == "worker":
@@ -128,7 +130,7 @@ class Router:
         else:
             raise WireError(f"nobody says {kind!r} here")
 
-    def lost(self, guest: _Guest) -> None:
+    def lost(self, guest: _LocalClient) -> None:
         """Handles the end of a connection."""
         self._guests.discard(guest)
         if guest.step is not None:
@@ -143,7 +145,7 @@ class Router:
                         {"type": "exit", "step": step.number, "task": task, "signal": 9}, b""
                     )
 
-    def _worker(self, guest: _Guest, where: Place) -> None:
+    def _worker(self, guest: _LocalClient, where: Place) -> None:
         guest.place = where
         self._workers[where] = guest
         for message in self._waiting.pop(where, ()):
@@ -153,7 +155,7 @@ class Router:
 
     # Steps
 
-    def _begin(self, guest: _Guest, message: dict[str, Any]) -> None:
+    def _begin(self, guest: _LocalClient, message: dict[str, Any]) -> None:
         wish = dict(message.pop("wish"))
         within = wish.pop("within")
         busy = [0] * len(self._counts)
@@ -233,7 +235,7 @@ class Router:
         self._steps.pop(step.number, None)
 
 
-class _Guest(Channel):
+class _LocalClient(Channel):
     """The connection of a worker or an srun."""
 
     def __init__(self, router: Router, session: ServerSession, shield: TlsSession | None) -> None:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from . import hostlist
-from .rendezvous_file import Ground, programs
+from .rendezvous_file import JobFacts, programs
 
 
 def main(arguments: list[str]) -> int:
@@ -52,7 +52,7 @@ def _hostnames(words: list[str]) -> int:
 
 
 def _job(attempt: Path, words: list[str]) -> int:
-    ground = Ground.read(attempt)
+    ground = JobFacts.read(attempt)
     if words and words[0] != ground.job:
         sys.stderr.write(f"scontrol: error: this gang is job {ground.job}, there is no other\n")
         return 1

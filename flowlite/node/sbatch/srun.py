@@ -21,7 +21,7 @@ from . import slurm_environment
 from .filename_patterns import Names, fill, is_of_a_task
 from .getopt import OptionError
 from .layout import Placement
-from .rendezvous_file import Ground, dial
+from .rendezvous_file import JobFacts, dial
 from .srun_options import SrunStep, parse
 
 EXIT_USAGE = 1
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
         sys.stdout.write("slurm 22.05.0 (the srun of flowlite)\n")
         return 0
     try:
-        ground = Ground.read(paths.directory)
+        ground = JobFacts.read(paths.directory)
         config = AgentConfig.from_json(paths.config.read_bytes())
         step = parse(words, ground.names, ground.job, os.environ)
     except OptionError as error:
@@ -57,7 +57,7 @@ class _Client:
     """The client of one step."""
 
     def __init__(
-        self, config: AgentConfig, paths: AttemptPaths, ground: Ground, step: SrunStep
+        self, config: AgentConfig, paths: AttemptPaths, ground: JobFacts, step: SrunStep
     ) -> None:
         self._config = config
         self._paths = paths

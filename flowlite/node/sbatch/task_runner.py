@@ -21,7 +21,7 @@ from ..system import processes
 from . import slurm_environment
 from .filename_patterns import Names, fill
 from .layout import Placement
-from .rendezvous_file import Ground, programs
+from .rendezvous_file import JobFacts, programs
 
 BLOCK = 64 * 1024
 WINDOW = 4 * BLOCK
@@ -51,7 +51,7 @@ class Runner:
     """
 
     def __init__(
-        self, config: AgentConfig, paths: AttemptPaths, ground: Ground, tell: Tell
+        self, config: AgentConfig, paths: AttemptPaths, ground: JobFacts, tell: Tell
     ) -> None:
         self._config = config
         self._paths = paths
@@ -266,7 +266,7 @@ class _Streams:
             os.close(each)
 
 
-def _address(ground: Ground, config: AgentConfig, node: int) -> str:
+def _address(ground: JobFacts, config: AgentConfig, node: int) -> str:
     """Returns the address at which the other nodes reach a node."""
     addresses = ground.environment.get("FLOW_NODE_IPS", "").split(",")
     return addresses[node] if len(addresses) == config.num_nodes else ground.names[node]

@@ -20,7 +20,7 @@ from ..protocol.channel import Channel
 from ..protocol.framing import Frame, encode
 from ..system import node_facts, processes
 from . import hostlist, shell_startup, slurm_environment
-from .rendezvous_file import Ground, dial, programs, write_programs
+from .rendezvous_file import JobFacts, dial, programs, write_programs
 from .srun_options import signal_number
 from .task_runner import Runner
 
@@ -37,7 +37,7 @@ _OF_CLUSTER = (
 
 def main(order: Mapping[str, Any]) -> int:
     """Runs the worker of an order with "batch". Returns its exit code."""
-    worker = _Seat(order)
+    worker = _GangWorker(order)
     code = asyncio.new_event_loop().run_until_complete(worker.run())
     for number in (*_PASSED_ON, *worker.stops):
         # The outcome is known: a stop signal must not change it any more.
@@ -46,7 +46,7 @@ def main(order: Mapping[str, Any]) -> int:
     return code
 
 
-class _Seat:
+class _GangWorker:
     """One worker of the gang.
 
     Attributes:
@@ -195,7 +195,7 @@ class _Seat:
 
     # Facts about this node
 
-    def _survey(self) -> Ground:
+    def _survey(self) -> JobFacts:
         environment = dict(self._order["environment"])
         addresses = [str(each) for each in self._batch["addresses"]]
         names, job = (
@@ -227,13 +227,13 @@ class _Seat:
             own |= {name: environment[name] for name in _OF_CLUSTER if name in environment}
         self._their_bash_env = own.get("BASH_ENV", "")
         own |= shell_startup.variables(self._paths.directory, own)
-        return Ground(job, names, counts, self._config.node_rank, directory, own)
+        return JobFacts(job, names, counts, self._config.node_rank, directory, own)
 
 
 class _Link(Channel):
     """The connection of a worker to the router."""
 
-    def __init__(self, session: Any, shield: Any, worker: _Seat) -> None:
+    def __init__(self, session: Any, shield: Any, worker: _GangWorker) -> None:
         super().__init__(session, shield)
         self._worker = worker
         self._early: list[tuple[dict[str, Any], bytes]] | None = []

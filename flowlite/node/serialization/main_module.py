@@ -54,11 +54,11 @@ def compile_main(text: str, path: str) -> types.CodeType:
     """
     if "__name__" not in text:
         return compile(text, path, "exec", dont_inherit=True)
-    tree = _Guards().visit(ast.parse(text, path))
+    tree = _MainGuardRewriter().visit(ast.parse(text, path))
     return compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
 
 
-class _Guards(ast.NodeTransformer):
+class _MainGuardRewriter(ast.NodeTransformer):
     """Makes comparisons of `__name__` at the top level or in a class body see another name."""
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:

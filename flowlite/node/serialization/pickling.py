@@ -105,7 +105,7 @@ def dumps(
         program: The program that the call is made from, if it has a file.
     """
     if to_worker:
-        value = (*value, _Names())
+        value = (*value, _MainNames())
     buffers: list[memoryview] = []
 
     def keep_apart(buffer: pickle.PickleBuffer) -> bool:
@@ -181,7 +181,7 @@ class _MainGlobals:
     """Stands for the global variables of the worker's `__main__` while a pickle is made."""
 
 
-class _Names:
+class _MainNames:
     """Stands for the names to set in the worker's `__main__`; pickled after everything else."""
 
 
@@ -246,7 +246,7 @@ def _pickler_class() -> Any:
                 return _portable(_load_storage), (pickle.PickleBuffer(storage_bytes(obj.storage)),)
             elif kind is _MainGlobals:
                 return _portable(_main_globals), ()
-            elif kind is _Names:
+            elif kind is _MainNames:
                 return self._reduce_names()
             elif _is_plain_tensor(obj):
                 return self._reduce_tensor(obj)
@@ -311,7 +311,7 @@ def _pickler_class() -> Any:
             if not fresh:
                 return _portable(_main_globals), ()
             self._bound |= set(fresh)
-            return _portable(_bind), (fresh, _Names())
+            return _portable(_bind), (fresh, _MainNames())
 
         def _reduce_decorated(self, function: Any) -> Any:
             raw = unwrap(function)

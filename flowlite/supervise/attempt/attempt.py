@@ -33,21 +33,21 @@ from flowlite.node.rendezvous.supervisor_client import (
 from flowlite.output import redact
 from flowlite.supervise.attempt.bringup import BringUp, LeaderHasLeft, NotUp
 from flowlite.supervise.attempt.fetch_outputs import KEEP_EVERY, RESULT, FetchOutputs
-from flowlite.supervise.attempt.leader_events import Heard, trimmed
+from flowlite.supervise.attempt.leader_events import LeaderEventFilter, trimmed
 from flowlite.supervise.attempt.liveness import LivenessWatch
 from flowlite.supervise.attempt.log_writer import LOGS, Collector
 from flowlite.supervise.attempt.node_handle import Finding, Node
-from flowlite.supervise.attempt.node_verdict import Life, Verdict
+from flowlite.supervise.attempt.node_verdict import ProbeAnswer, Verdict
 from flowlite.supervise.attempt.outcome import End, end_by_leader, end_by_reports, ended_whole
 from flowlite.supervise.attempt.reachability import OUT_OF_REACH, Reachability
-from flowlite.supervise.attempt.unfetched import Holding
+from flowlite.supervise.attempt.unfetched import MissingOnNode
 from flowlite.supervise.record.paths import TaskPaths, write_private
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
 
 if TYPE_CHECKING:
     from flowlite.node.protocol.tls import TlsSession
-    from flowlite.supervise.attempt.outputs.fetch import Brought
+    from flowlite.supervise.attempt.outputs.fetch import FetchedOutputs
 
 # Phases of the leader in which no worker can have started.
 _BEFORE_GO = ("", messages.GATHERING)
@@ -130,7 +130,7 @@ class Attempt:
             began,
         )
         self._workers: dict[int, dict[str, Any]] = {}
-        self._heard = Heard(
+        self._heard = LeaderEventFilter(
             [node.instance.id for node in nodes], len(nodes) * asked.workers_per_node
         )
         self._collector = Collector(paths, attempt)
@@ -180,12 +180,12 @@ class Attempt:
         self._given_up.set()
         self._outputs_given_up.set()
 
-    async def bring_outputs(self, to: Path, end: End) -> Brought:
+    async def bring_outputs(self, to: Path, end: End) -> FetchedOutputs:
         """Fetches the outputs to a directory on this machine, after `run`. A cancellation stops it."""
         # Imported only for tasks with outputs.
-        from flowlite.supervise.attempt.outputs.fetch import Fetch
+        from flowlite.supervise.attempt.outputs.fetch import OutputFetch
 
-        fetch = Fetch(
+        fetch = OutputFetch(
             self._asked.outputs,
             to,
             self._nodes,
@@ -282,9 +282,9 @@ class Attempt:
             if time.monotonic() >= until:
                 return
             finding = await self._reach.look(node)
-            if finding.life is Life.GONE:
+            if finding.life is ProbeAnswer.GONE:
                 return
-            if finding.life is not Life.UNREACHABLE:
+            if finding.life is not ProbeAnswer.UNREACHABLE:
                 await self._threads.run(node.stop, self._asked.time_to_stop)
                 if self._severed_at is None:
                     self._severed_at = time.monotonic()
@@ -576,7 +576,7 @@ class Attempt:
             end, outcome=messages.LOST, reason=reason, replace=tuple({*end.replace, *missed})
         )
 
-    async def _not_durable(self) -> tuple[Holding, ...]:
+    async def _not_durable(self) -> tuple[MissingOnNode, ...]:
         """Syncs everything that was fetched to disk before the nodes may remove it. Returns what may not be on disk."""
         try:
             await self._threads.run(self._paths.make_output_durable, self._attempt)

@@ -18,8 +18,8 @@ from flowlite.node.config import distributed_modes
 from flowlite.node.config.agent_config import AgentConfig
 from flowlite.supervise.attempt import certificates, project
 from flowlite.supervise.attempt.node_handle import Node, start_agents
-from flowlite.supervise.attempt.node_verdict import Life
-from flowlite.supervise.attempt.reachability import GivenUp, Lost, Reachability
+from flowlite.supervise.attempt.node_verdict import ProbeAnswer
+from flowlite.supervise.attempt.reachability import GivenUp, NodeLost, Reachability
 from flowlite.supervise.record.paths import TaskPaths, local_call
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
@@ -111,7 +111,7 @@ class BringUp:
                     probe_at = time.monotonic() + _PROBE_EVERY
             except GivenUp:
                 return None
-            except Lost as error:
+            except NodeLost as error:
                 why = f"{leader.name} cannot be reached: {error}"
                 raise NotUp(why, (leader.instance.id,)) from error
             with suppress(TimeoutError):
@@ -128,7 +128,7 @@ class BringUp:
         others = [node for node in self.nodes[1:] if node.report_seen is None and not self.began]
 
         async def tell(node: Node) -> None:
-            with suppress(ProviderError, OSError, Lost):
+            with suppress(ProviderError, OSError, NodeLost):
                 await self.reach.persist(node, lambda it: it.put_leader(leader), asyncio.Event())
 
         await asyncio.gather(*(tell(node) for node in others))
@@ -143,7 +143,7 @@ class BringUp:
                 await self.reach.persist(node, do, given_up)
             except GivenUp:
                 return ""
-            except (ProviderError, OSError, Lost) as error:
+            except (ProviderError, OSError, NodeLost) as error:
                 return str(error) or type(error).__name__
             return ""
 
@@ -247,7 +247,8 @@ class BringUp:
         leader.report_seen = leader.report()
         late = waited > _START_SECONDS
         if leader.report_seen is None and (
-            finding.life in (Life.DEAD, Life.GONE) or (finding.life is Life.ABSENT and late)
+            finding.life in (ProbeAnswer.DEAD, ProbeAnswer.GONE)
+            or (finding.life is ProbeAnswer.ABSENT and late)
         ):
             raise NotUp(f"{leader.name}: {finding.why}")
         if waited > self.asked.join_timeout:

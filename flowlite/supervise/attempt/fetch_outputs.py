@@ -22,9 +22,9 @@ from flowlite.output import redact
 from flowlite.supervise.attempt import unfetched
 from flowlite.supervise.attempt.log_writer import Collector, add_all, logs_of
 from flowlite.supervise.attempt.node_handle import Finding, Node
-from flowlite.supervise.attempt.node_verdict import Life
-from flowlite.supervise.attempt.reachability import GivenUp, Lost, Reachability
-from flowlite.supervise.attempt.unfetched import Holding, HoldingPlace, Outlook
+from flowlite.supervise.attempt.node_verdict import ProbeAnswer
+from flowlite.supervise.attempt.reachability import GivenUp, NodeLost, Reachability
+from flowlite.supervise.attempt.unfetched import HoldingPlace, MissingFilesDecision, MissingOnNode
 from flowlite.supervise.record.paths import TaskPaths
 from flowlite.supervise.threads import Threads
 
@@ -96,7 +96,7 @@ class FetchOutputs:
         before_writing: Callable[[], None],
         given_up: asyncio.Event,
         relay: Relay,
-    ) -> Outlook:
+    ) -> MissingFilesDecision:
         """Fetches the results, missing logs and, unless every rank ended well, the agents' logs.
 
         Args:
@@ -117,7 +117,7 @@ class FetchOutputs:
         self._states = {node.rank: _State() for node in nodes}
         for node in nodes:
             if node.instance.id in left_alone:
-                self._silent(node, Finding(Life.UNREACHABLE, "it is lost"))
+                self._silent(node, Finding(ProbeAnswer.UNREACHABLE, "it is lost"))
         before_writing()
         over = asyncio.Event()
         tasks = {
@@ -172,14 +172,16 @@ class FetchOutputs:
                 )
         return found
 
-    def doubted(self, nodes: Sequence[Node], error: OSError) -> tuple[Holding, ...]:
+    def doubted(self, nodes: Sequence[Node], error: OSError) -> tuple[MissingOnNode, ...]:
         """Returns everything the nodes hold, when fetched data may not be on the disk of this machine."""
         trouble = f"{self.paths.directory} may not be on disk: {error.strerror or error}"
         found = []
         for node in nodes:
             sizes = {rank: self._sizes(rank) or {} for rank in self._ranks(node.rank)}
             files = [(f"r{r}.{name}", size) for r, of in sizes.items() for name, size in of.items()]
-            found.append(Holding(node.rank, tuple(files), HoldingPlace.ANSWERS, trouble, ours=True))
+            found.append(
+                MissingOnNode(node.rank, tuple(files), HoldingPlace.ANSWERS, trouble, ours=True)
+            )
         return tuple(each for each in found if not each.complete)
 
     def _worth_waiting(self, nodes: Collection[Node], clean: bool, given_up: asyncio.Event) -> bool:
@@ -214,7 +216,7 @@ class FetchOutputs:
                 )
             except GivenUp:
                 return
-            except Lost as error:
+            except NodeLost as error:
                 self._silent(node, error.finding)
                 if state.place is HoldingPlace.GONE:
                     return
@@ -239,7 +241,7 @@ class FetchOutputs:
         state = self._states[node.rank]
         state.since = state.since or time.time()
         state.trouble = finding.why
-        gone = finding.life is Life.GONE and self.certain
+        gone = finding.life is ProbeAnswer.GONE and self.certain
         state.place = HoldingPlace.GONE if gone else HoldingPlace.SILENT
 
     async def _until_it_answers(self, node: Node) -> None:
@@ -247,11 +249,11 @@ class FetchOutputs:
         while self._files(node.rank):
             # Also finds out whether our own network is down.
             _, finding = await self.reach.judge_alone(node)
-            if finding.life is Life.GONE:
+            if finding.life is ProbeAnswer.GONE:
                 self._silent(node, finding)
                 if state.place is HoldingPlace.GONE:
                     return
-            elif finding.life is not Life.UNREACHABLE:
+            elif finding.life is not ProbeAnswer.UNREACHABLE:
                 break
             await asyncio.sleep(KEEP_EVERY)
         state.place, state.trouble = HoldingPlace.ANSWERS, ""
@@ -320,19 +322,19 @@ class FetchOutputs:
 
     def _outlook(
         self, nodes: Sequence[Node], ended_well: bool, waited: float, given_up: bool
-    ) -> Outlook:
+    ) -> MissingFilesDecision:
         found = []
         for node in nodes:
             state, files = self._states[node.rank], self._files(node.rank)
             # The node was read to its end, so a file that it did not have exists nowhere.
             gone = state.place is HoldingPlace.GONE or state.swept
             place = HoldingPlace.GONE if gone and files else state.place
-            found.append(Holding(node.rank, tuple(files), place, state.trouble, state.ours))
+            found.append(MissingOnNode(node.rank, tuple(files), place, state.trouble, state.ours))
         return unfetched.outlook(found, ended_well=ended_well, waited=waited, given_up=given_up)
 
     # Texts
 
-    def what_is_lacking(self, nodes: Sequence[Node], lacking: Sequence[Holding]) -> str:
+    def what_is_lacking(self, nodes: Sequence[Node], lacking: Sequence[MissingOnNode]) -> str:
         """Returns a text like `results (40 MB) of node 2 (i-0abc) are not here: it has not answered since 14:02:11`."""
         told = []
         for holding in lacking[:3]:
@@ -350,7 +352,7 @@ class FetchOutputs:
     def _since(self, node: int) -> str:
         return time.strftime("%H:%M:%S", time.localtime(self._states[node].since))
 
-    def _waiting(self, nodes: Sequence[Node], seen: Outlook, waited: float) -> str:
+    def _waiting(self, nodes: Sequence[Node], seen: MissingFilesDecision, waited: float) -> str:
         told = []
         for holding in seen.waits_for[:3]:
             state, name = self._states[holding.node], nodes[holding.node].name
@@ -368,7 +370,7 @@ class FetchOutputs:
         return f"{text}; for {left} min more at most"
 
 
-def what(holding: Holding) -> str:
+def what(holding: MissingOnNode) -> str:
     """Returns `results (40 MB)`, `logs`, or `logs and results (3 GB)`."""
     results = [size for name, size in holding.files if name.endswith(f".{RESULT}")]
     logs = len(holding.files) > len(results)

@@ -19,7 +19,7 @@ _MOST_CHARACTERS = 64 * 1024
 _MOST_VALUES = 2_000
 
 
-class Heard:
+class LeaderEventFilter:
     """The filter for events and chunks from the leader of one attempt."""
 
     def __init__(self, instances: Sequence[str], workers: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from flowlite.node.protocol import messages
 from flowlite.node.rendezvous.supervisor_client import SupervisorClient
 from flowlite.supervise.attempt.node_handle import Finding, Node
-from flowlite.supervise.attempt.node_verdict import Life, Verdict
+from flowlite.supervise.attempt.node_verdict import ProbeAnswer, Verdict
 from flowlite.supervise.attempt.reachability import OUT_OF_REACH, PROBE_EVERY, Reachability
 
 # The leader is probed this long after its connection broke, or after it has been silent for `SILENCE` seconds.
@@ -96,12 +96,14 @@ class LivenessWatch:
                 continue
             if verdict is Verdict.LOST:
                 self.note(node, finding)
-                if finding.life is not Life.ALIVE:
+                if finding.life is not ProbeAnswer.ALIVE:
                     return finding
                 return replace(
                     finding, why=f"{finding.why}, but says nothing for {link.silence:.0f} s"
                 )
-            await asyncio.sleep(PROBE_EVERY if finding.life is Life.UNREACHABLE else PROBE_AFTER)
+            await asyncio.sleep(
+                PROBE_EVERY if finding.life is ProbeAnswer.UNREACHABLE else PROBE_AFTER
+            )
 
     async def joining(self, link: SupervisorClient) -> None:
         """Stops the gang if a node cannot join any more. Returns when all have joined."""
@@ -118,7 +120,7 @@ class LivenessWatch:
 
     async def _look_after(self, link: SupervisorClient, node: Node, began: float) -> None:
         verdict, finding = await self._reach.judge_member(node, leader_answers=_is_heard(link))
-        early = finding.life is Life.ABSENT and time.monotonic() < began + _START_SECONDS
+        early = finding.life is ProbeAnswer.ABSENT and time.monotonic() < began + _START_SECONDS
         if verdict is Verdict.LOST and not early and node in self._missing():
             self.note(node, finding)
             await link.stop("lost", f"{node.name} did not join: {finding.why}")
@@ -133,7 +135,7 @@ class LivenessWatch:
                 answers = finding.life not in OUT_OF_REACH
                 await link.lost(instance, f"{why}; {finding.why}", answers=answers)
                 return
-            doubtful = finding.life is Life.UNREACHABLE
+            doubtful = finding.life is ProbeAnswer.UNREACHABLE
             await asyncio.sleep(PROBE_EVERY if doubtful else LOOK_EVERY)
 
     def _node(self, instance: str) -> Node:

@@ -21,7 +21,7 @@ from flowlite.node.config.agent_config import AgentConfig
 from flowlite.node.protocol.message_check import check_file
 from flowlite.output.redact import Mask
 from flowlite.provider import Instance, NodeSettings, Provider
-from flowlite.supervise.attempt.node_verdict import PATIENCE, Life
+from flowlite.supervise.attempt.node_verdict import PATIENCE, ProbeAnswer
 from flowlite.supervise.record.paths import write_private
 
 # Prints the /proc stat line of process $1, with its state and start time. Fails if the process is gone.
@@ -56,7 +56,7 @@ class Finding:
         hears_leader: Whether a running agent hears its leader, or one that is gone heard it until its end.
     """
 
-    life: Life
+    life: ProbeAnswer
     why: str = ""
     hears_leader: bool = False
 
@@ -175,15 +175,15 @@ class Node:
             argv = ["sh", "-c", _PROBE, "sh", self.directory]
             looked = runner(self.connection)(argv, timeout=_PROBE_SECONDS)
             finding = _found(looked)
-            if finding.life is Life.ALIVE:
+            if finding.life is ProbeAnswer.ALIVE:
                 return finding
             finding = replace(finding, why=finding.why + self._last_words())
-            if finding.life is Life.DEAD:
+            if finding.life is ProbeAnswer.DEAD:
                 return finding
         except (ProviderError, OSError) as error:
-            finding = Finding(Life.UNREACHABLE, str(error) or type(error).__name__)
+            finding = Finding(ProbeAnswer.UNREACHABLE, str(error) or type(error).__name__)
         if self._delisted():
-            return Finding(Life.GONE, "the provider does not list it any more")
+            return Finding(ProbeAnswer.GONE, "the provider does not list it any more")
         return finding
 
     def probe_workers(self) -> Finding:
@@ -191,10 +191,10 @@ class Node:
         try:
             reaper = (self.read_json("env.json") or {}).get("reaper")
             if reaper and self._runs(reaper):
-                return Finding(Life.ALIVE, "its workers are being stopped")
-            return Finding(Life.DEAD)
+                return Finding(ProbeAnswer.ALIVE, "its workers are being stopped")
+            return Finding(ProbeAnswer.DEAD)
         except (ProviderError, OSError) as error:
-            return Finding(Life.UNREACHABLE, str(error) or type(error).__name__)
+            return Finding(ProbeAnswer.UNREACHABLE, str(error) or type(error).__name__)
 
     def _runs(self, process: dict[str, Any]) -> bool:
         pid, start = str(process["pid"]), str(process.get("start") or "")
@@ -236,14 +236,16 @@ class Node:
             waited = time.monotonic() - asked
             agent = self.probe()
             now = time.monotonic()
-            if agent.life is Life.UNREACHABLE:
+            if agent.life is ProbeAnswer.UNREACHABLE:
                 silent += now - looked
             looked = now
-            if agent.life is Life.GONE or (agent.life is Life.ABSENT and self._withdraw()):
+            if agent.life is ProbeAnswer.GONE or (
+                agent.life is ProbeAnswer.ABSENT and self._withdraw()
+            ):
                 return True
-            if agent.life is Life.DEAD and self.probe_workers().life is Life.DEAD:
+            if agent.life is ProbeAnswer.DEAD and self.probe_workers().life is ProbeAnswer.DEAD:
                 return True
-            if agent.life is Life.ALIVE:
+            if agent.life is ProbeAnswer.ALIVE:
                 for after in [after for after in signals if waited >= after]:
                     self._signal(signals.pop(after))
             # An agent that was killed also leaves its workers the grace period.
@@ -308,7 +310,7 @@ def start_agents(nodes: Sequence[Node]) -> None:
 def _found(looked: Completed) -> Finding:
     """Returns the finding of a probe that reached the node. Raises NodeUnreachable if the answer proves nothing."""
     if looked.code == _NOT_STARTED:
-        return Finding(Life.ABSENT, "its agent has not started")
+        return Finding(ProbeAnswer.ABSENT, "its agent has not started")
     if looked.code not in (0, _GONE, _NO_AGENT_FILE):
         raise _unable(looked)
     lines = looked.stdout.split(b"\n", 2)
@@ -322,8 +324,8 @@ def _found(looked: Completed) -> Finding:
             "whether its agent runs is not known: agent.pid there is not as an agent writes it"
         ) from None
     if _lives(looked, stat, start):
-        return Finding(Life.ALIVE, "its agent runs", hears)
-    return Finding(Life.DEAD, "its agent process is gone", hears)
+        return Finding(ProbeAnswer.ALIVE, "its agent runs", hears)
+    return Finding(ProbeAnswer.DEAD, "its agent process is gone", hears)
 
 
 def _lives(looked: Completed, stat: bytes, start: str) -> bool:

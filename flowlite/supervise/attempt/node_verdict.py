@@ -40,7 +40,7 @@ HANGS = fencing.FENCE_AFTER + 15.0
 """Seconds of silence after which a leader has no gang any more, since the other nodes have stopped by themselves."""
 
 
-class Life(StrEnum):
+class ProbeAnswer(StrEnum):
     """What a node, or its provider, answered to a probe."""
 
     ALIVE = "alive"
@@ -50,7 +50,7 @@ class Life(StrEnum):
     UNREACHABLE = "unreachable"
 
 
-class Word(StrEnum):
+class GangOpinion(StrEnum):
     """What the other nodes of the gang say about a node."""
 
     HEARD = "heard"
@@ -67,7 +67,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class NodeInDoubt:
     """What is known about a node in doubt.
 
     Attributes:
@@ -81,26 +81,26 @@ class Sight:
         speechless_for: Seconds for which the leader has sent us nothing, though it may run.
     """
 
-    life: Life
+    life: ProbeAnswer
     unanswered: int = 0
     silent_for: float = 0.0
-    word: Word = Word.NONE
+    word: GangOpinion = GangOpinion.NONE
     witness: bool = False
     proven: int = 0
     proven_for: float = 0.0
     speechless_for: float = 0.0
 
 
-def judge(sight: Sight) -> Verdict:
+def judge(sight: NodeInDoubt) -> Verdict:
     """Returns the decision about a node from what is known about it."""
-    if sight.life is Life.ALIVE:
-        hangs = sight.word is Word.SILENT and sight.speechless_for >= HANGS
+    if sight.life is ProbeAnswer.ALIVE:
+        hangs = sight.word is GangOpinion.SILENT and sight.speechless_for >= HANGS
         return Verdict.LOST if hangs else Verdict.WAIT
-    if sight.life is not Life.UNREACHABLE:
+    if sight.life is not ProbeAnswer.UNREACHABLE:
         return Verdict.LOST
     if sight.unanswered < UNANSWERED or sight.silent_for < TELL_AFTER:
         return Verdict.WAIT
-    if sight.word is Word.HEARD:
+    if sight.word is GangOpinion.HEARD:
         return Verdict.WAIT
     if not sight.witness:
         return Verdict.CUT_OFF

@@ -10,7 +10,7 @@ from flowlite.node.config.ranks import node_of
 from flowlite.node.protocol import messages
 from flowlite.supervise.attempt.leader_events import trimmed
 from flowlite.supervise.attempt.node_handle import Node
-from flowlite.supervise.attempt.unfetched import Holding
+from flowlite.supervise.attempt.unfetched import MissingOnNode
 from flowlite.supervise.record import wording
 
 
@@ -31,7 +31,7 @@ class End:
     reason: str
     workers: dict[int, dict[str, Any]] = field(default_factory=dict)
     replace: tuple[str, ...] = ()
-    lacking: tuple[Holding, ...] = ()
+    lacking: tuple[MissingOnNode, ...] = ()
     ended_well: bool = False
 
     def to_json(self) -> dict[str, Any]:

@@ -11,7 +11,14 @@ from typing import Any, TypeVar
 
 from flowlite.errors import HostKeyError, NodeUnreachable
 from flowlite.supervise.attempt.node_handle import Finding, Node
-from flowlite.supervise.attempt.node_verdict import HANGS, Life, Sight, Verdict, Word, judge
+from flowlite.supervise.attempt.node_verdict import (
+    HANGS,
+    GangOpinion,
+    NodeInDoubt,
+    ProbeAnswer,
+    Verdict,
+    judge,
+)
 from flowlite.supervise.threads import Threads
 
 # A longer probe counts as failed. Its answer still counts if it arrives while the node is in doubt.
@@ -29,10 +36,10 @@ _ASKED = 8
 
 
 Value = TypeVar("Value")
-OUT_OF_REACH = (Life.UNREACHABLE, Life.GONE)
+OUT_OF_REACH = (ProbeAnswer.UNREACHABLE, ProbeAnswer.GONE)
 
 
-class Lost(Exception):
+class NodeLost(Exception):
     """A node was lost during a call on it. Carries the last finding. The text is for people."""
 
     def __init__(self, finding: Finding) -> None:
@@ -159,8 +166,8 @@ class Reachability:
                 raise GivenUp
             verdict, finding = await self.judge_alone(node)
             if verdict is Verdict.LOST and finding.life in OUT_OF_REACH:
-                raise Lost(finding)
-            if given_up.is_set() and finding.life is Life.UNREACHABLE:
+                raise NodeLost(finding)
+            if given_up.is_set() and finding.life is ProbeAnswer.UNREACHABLE:
                 raise GivenUp
             if doing is None:
                 with suppress(TimeoutError):
@@ -191,13 +198,13 @@ class Reachability:
             doubted_since = seen.since if seen.unanswered else seen.began
             finding = await self._answer(node, doubted_since, seen.began + PROBE_SECONDS)
             if finding is None:
-                finding = Finding(Life.UNREACHABLE, seen.why)
-            seen.gone = finding.life is Life.GONE
-            if finding.life is Life.UNREACHABLE:
+                finding = Finding(ProbeAnswer.UNREACHABLE, seen.why)
+            seen.gone = finding.life is ProbeAnswer.GONE
+            if finding.life is ProbeAnswer.UNREACHABLE:
                 seen.why = finding.why or seen.why
                 seen.since = seen.since if seen.unanswered else seen.began
                 seen.unanswered += 1
-            elif finding.life is not Life.GONE:
+            elif finding.life is not ProbeAnswer.GONE:
                 self.heard(node)
             return finding
 
@@ -224,7 +231,7 @@ class Reachability:
         """
         finding = await self.look(node)
         # While the leader is silent, the watch over the leader finds out whether anything else answers.
-        word, witness = (Word.SILENT, True) if leader_answers else (Word.NONE, None)
+        word, witness = (GangOpinion.SILENT, True) if leader_answers else (GangOpinion.NONE, None)
         verdict = judge(self._sight(node, finding, word, witness))
         verdict, finding = await self._look_once_more(node, verdict, finding)
         # Without the leader, the state of the leader has to be found out first.
@@ -237,15 +244,17 @@ class Reachability:
 
         Args:
             node: The node.
-            speechless_for: As in `Sight`.
+            speechless_for: As in `NodeInDoubt`.
         """
         seen = self._seen[node.instance.id]
         doubted = seen.unanswered > 0 or speechless_for >= HANGS
         asking = asyncio.create_task(self._ask_others(node, 0.0 if doubted else _AT_ONCE))
         finding = await self.look(node)
-        word = Word.NONE
+        word = GangOpinion.NONE
         witness: bool | None = None
-        if finding.life is Life.UNREACHABLE or (doubted and finding.life is Life.ALIVE):
+        if finding.life is ProbeAnswer.UNREACHABLE or (
+            doubted and finding.life is ProbeAnswer.ALIVE
+        ):
             word, witness = await asking
         else:
             asking.cancel()
@@ -260,25 +269,25 @@ class Reachability:
         self, node: Node, verdict: Verdict, finding: Finding
     ) -> tuple[Verdict, Finding]:
         """Probes a node over a new connection before it is given up for its silence."""
-        if verdict is not Verdict.LOST or finding.life is not Life.UNREACHABLE:
+        if verdict is not Verdict.LOST or finding.life is not ProbeAnswer.UNREACHABLE:
             return verdict, finding
         looking = asyncio.ensure_future(self._threads.run(node.probe_afresh))
         await asyncio.wait({looking}, timeout=LAST_LOOK_SECONDS)
-        if not looking.done() or (latest := looking.result()).life is Life.UNREACHABLE:
+        if not looking.done() or (latest := looking.result()).life is ProbeAnswer.UNREACHABLE:
             return verdict, finding
-        if latest.life is not Life.GONE:
+        if latest.life is not ProbeAnswer.GONE:
             self.heard(node)
         # The node answers, so its answer alone decides.
-        return judge(Sight(latest.life)), latest
+        return judge(NodeInDoubt(latest.life)), latest
 
     def _sight(
         self,
         node: Node,
         finding: Finding,
-        word: Word,
+        word: GangOpinion,
         witness: bool | None,
         speechless: float = 0.0,
-    ) -> Sight:
+    ) -> NodeInDoubt:
         """Returns what is known about a node after a probe. `witness` is None if nothing else was asked."""
         seen, now = self._seen[node.instance.id], time.monotonic()
         if seen.unanswered and witness:
@@ -288,7 +297,7 @@ class Reachability:
             # Nothing answered, so nodes that were silent during that time may only have been unreachable from here.
             for each in self._seen.values():
                 each.proven = 0
-        return Sight(
+        return NodeInDoubt(
             finding.life,
             seen.unanswered,
             now - seen.since if seen.unanswered else 0.0,
@@ -299,18 +308,26 @@ class Reachability:
             speechless,
         )
 
-    async def _ask_others(self, node: Node, after: float) -> tuple[Word, bool]:
+    async def _ask_others(self, node: Node, after: float) -> tuple[GangOpinion, bool]:
         """Returns what other nodes say about this one, and whether anything answers at all."""
         await asyncio.sleep(after)
         others = [each for each in self._nodes if each is not node][:_ASKED]
         findings = await asyncio.gather(*(self.look(each) for each in others))
-        answered = [f for f in findings if f.life not in (Life.UNREACHABLE, Life.GONE)]
-        hears = {f.hears_leader for f in answered if f.life is Life.ALIVE}
+        answered = [
+            f for f in findings if f.life not in (ProbeAnswer.UNREACHABLE, ProbeAnswer.GONE)
+        ]
+        hears = {f.hears_leader for f in answered if f.life is ProbeAnswer.ALIVE}
         # Members that waited for the leader in vain have stopped, and their agents may have exited.
-        hears |= {False for f in answered if f.life is Life.DEAD and not f.hears_leader}
-        word = Word.HEARD if True in hears else Word.SILENT if hears else Word.NONE
+        hears |= {False for f in answered if f.life is ProbeAnswer.DEAD and not f.hears_leader}
+        word = (
+            GangOpinion.HEARD
+            if True in hears
+            else GangOpinion.SILENT
+            if hears
+            else GangOpinion.NONE
+        )
         if node.rank != 0:
-            word = Word.NONE
+            word = GangOpinion.NONE
         return word, bool(answered) or bool(await self._ask_elsewhere())
 
     async def _ask_elsewhere(self) -> str:

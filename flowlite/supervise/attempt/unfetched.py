@@ -34,7 +34,7 @@ class HoldingPlace(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class MissingOnNode:
     """The missing files on one node.
 
     Attributes:
@@ -59,7 +59,7 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class MissingFilesDecision:
     """What to do about missing files.
 
     Attributes:
@@ -67,8 +67,8 @@ class Outlook:
         lacking: All files that are missing if waiting ends now.
     """
 
-    waits_for: tuple[Holding, ...]
-    lacking: tuple[Holding, ...]
+    waits_for: tuple[MissingOnNode, ...]
+    lacking: tuple[MissingOnNode, ...]
 
     @property
     def over(self) -> bool:
@@ -76,19 +76,19 @@ class Outlook:
         return not self.waits_for
 
     @property
-    def lost(self) -> tuple[Holding, ...]:
+    def lost(self) -> tuple[MissingOnNode, ...]:
         """Missing files that no node has any more."""
         return tuple(each for each in self.lacking if each.place is HoldingPlace.GONE)
 
     @property
-    def kept(self) -> tuple[Holding, ...]:
+    def kept(self) -> tuple[MissingOnNode, ...]:
         """Missing files that their nodes still have, and must not remove."""
         return tuple(each for each in self.lacking if each.place is not HoldingPlace.GONE)
 
 
 def outlook(
-    holdings: Iterable[Holding], *, ended_well: bool, waited: float, given_up: bool
-) -> Outlook:
+    holdings: Iterable[MissingOnNode], *, ended_well: bool, waited: float, given_up: bool
+) -> MissingFilesDecision:
     """Returns what to do about the files that the nodes hold.
 
     Args:
@@ -101,10 +101,10 @@ def outlook(
     waits_for = tuple(
         each for each in lacking if not given_up and _is_waited_for(each, ended_well, waited)
     )
-    return Outlook(waits_for, lacking)
+    return MissingFilesDecision(waits_for, lacking)
 
 
-def _is_waited_for(holding: Holding, ended_well: bool, waited: float) -> bool:
+def _is_waited_for(holding: MissingOnNode, ended_well: bool, waited: float) -> bool:
     if holding.place is HoldingPlace.GONE or waited >= PATIENCE:
         return False
     if ended_well or holding.ours:

@@ -116,7 +116,7 @@ def reconcile(
     listed: set[str] = set()
     for name in provider_names():
         if providers is None or name in providers:
-            place = _Place(name, store, home, found, dry_run)
+            place = _ProviderCleanup(name, store, home, found, dry_run)
             place.tidy(here, unknown=unknown, all_homes=all_homes)
             listed |= place.listed
     if warm:
@@ -144,7 +144,7 @@ def reconcile(
 
 
 @dataclass(slots=True)
-class _Place:
+class _ProviderCleanup:
     """One provider during the cleanup.
 
     Attributes:

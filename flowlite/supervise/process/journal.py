@@ -15,7 +15,7 @@ from flowlite.state.store import InstanceRecord, Lease, Store, TaskRecord
 from flowlite.supervise.attempt.fetch_outputs import what
 from flowlite.supervise.attempt.node_handle import Node
 from flowlite.supervise.attempt.outcome import End
-from flowlite.supervise.attempt.unfetched import Holding
+from flowlite.supervise.attempt.unfetched import MissingOnNode
 from flowlite.supervise.record import lifecycle, wording
 from flowlite.supervise.record.lifecycle import State, TaskEvent
 
@@ -248,7 +248,7 @@ class Journal:
         elif kind in _KEPT:
             self._note_events([(event, _text_of(event))])
 
-    def lacking(self, end: End, nodes: Sequence[tuple[Node, Holding, bool]]) -> None:
+    def lacking(self, end: End, nodes: Sequence[tuple[Node, MissingOnNode, bool]]) -> None:
         """Records which files of an attempt were not fetched and, for each node, whether they are kept there."""
         told = [
             {

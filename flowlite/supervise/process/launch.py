@@ -50,7 +50,7 @@ _started: set[int] = set()
 
 
 @dataclass(slots=True)
-class Draft:
+class TaskDraft:
     """A task in preparation: it has an id and directories, but is not in the store yet."""
 
     task_id: str
@@ -59,14 +59,14 @@ class Draft:
 
 
 @contextmanager
-def draft_task(home: Path) -> Iterator[Draft]:
+def draft_task(home: Path) -> Iterator[TaskDraft]:
     """Creates the id and the directories of a new task. Removes them again unless `submit` has recorded the task.
 
     Raises:
         StoreError: FLOW_HOME cannot be written.
     """
     paths = TaskPaths(home, new_task_id())
-    draft = Draft(paths.task_id, paths)
+    draft = TaskDraft(paths.task_id, paths)
     try:
         with _explained(home):
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def draft_task(home: Path) -> Iterator[Draft]:
 
 def submit(
     store: Store,
-    draft: Draft,
+    draft: TaskDraft,
     *,
     name: str,
     function: str,

@@ -33,7 +33,7 @@ _LONGEST_REQUEST = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class HandedTask:
     """A task that was handed over, and the environment of the process that did."""
 
     task_id: str
@@ -66,7 +66,7 @@ class Standby:
         self._began = began
         self._leaving = False
 
-    def wait(self, home: Path, seconds: float) -> Handed | None:
+    def wait(self, home: Path, seconds: float) -> HandedTask | None:
         """Waits for a task. None if none came in that time, or if this process must not lead another one."""
         if not processes.LINUX or (listener := _listen(home)) is None:
             return None
@@ -88,7 +88,7 @@ class Standby:
                     os.unlink(path)
         return None
 
-    def _receive(self, listener: socket.socket) -> Handed | None:
+    def _receive(self, listener: socket.socket) -> HandedTask | None:
         accepted = accept(listener)
         if accepted is None:
             return None
@@ -104,7 +104,7 @@ class Standby:
                 self._leaving = request["task"] == "" or self._watched.changed() is not None
                 if self._leaving:
                     return None
-                handed = Handed(str(request["task"]), dict(request["environment"]))
+                handed = HandedTask(str(request["task"]), dict(request["environment"]))
                 here = process_identity.of_process(os.getpid()).to_json()
                 connection.sendall(json.dumps(here).encode() + b"\n")
             except (OSError, ValueError, KeyError):

@@ -117,7 +117,7 @@ def _cards(told: Iterable[Mapping[str, Any]], efa: int) -> tuple[tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class MachineRequirements:
     """The requirements for each machine of a gang."""
 
     gpu: GpuRequest | None = None
@@ -163,7 +163,7 @@ def by_size(machines: Iterable[Machine]) -> list[Machine]:
     return sorted(machines, key=lambda m: (m.gpus, m.vcpus, m.memory_gb, -m.generation, m.name))
 
 
-def nearest(machines: Iterable[Machine], wanted: Wanted) -> list[Machine]:
+def nearest(machines: Iterable[Machine], wanted: MachineRequirements) -> list[Machine]:
     """The machines closest to the requirements: the same GPU in other numbers, else similar memory on other GPUs."""
     request = wanted.gpu
     listed = list(machines)

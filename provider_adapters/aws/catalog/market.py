@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from provider_adapters.aws.catalog.instance_types import Machine, Wanted, by_size
+from provider_adapters.aws.catalog.instance_types import Machine, MachineRequirements, by_size
 from provider_adapters.aws.catalog.regions import Catalog
 
 # Of the many types without GPU, only the smallest suitable ones are compared by price.
@@ -30,7 +30,7 @@ class Choice:
     zones: dict[str, float] = field(default_factory=dict)
 
 
-def fitting(catalog: Catalog, wanted: Wanted) -> list[Machine]:
+def fitting(catalog: Catalog, wanted: MachineRequirements) -> list[Machine]:
     """The types of a region that meet the requirements, the smallest first."""
     return by_size(m for m in catalog.machines(wanted) if not wanted.misfit(m))[:_MOST]
 

@@ -8,7 +8,7 @@ from flowlite.errors import FlowError
 from flowlite.provider import Offer
 from flowlite.spec.gpu import GpuRequest
 from provider_adapters.aws.catalog import market, quotas
-from provider_adapters.aws.catalog.instance_types import Machine, Wanted, nearest
+from provider_adapters.aws.catalog.instance_types import Machine, MachineRequirements, nearest
 from provider_adapters.aws.catalog.market import Choice
 from provider_adapters.aws.catalog.regions import Catalog
 from provider_adapters.aws.planning import Planner
@@ -27,12 +27,14 @@ def offers_of(
         catalog = planner.catalog(name)
         only = {zone} if zone else set(planner.settings.zones) or None
         for on_spot in (False, True) if spot is None else (spot,):
-            wanted = Wanted(gpu=request, spot=on_spot)
+            wanted = MachineRequirements(gpu=request, spot=on_spot)
             machines = market.fitting(catalog, wanted)
             choices = market.choices(catalog, machines, spot=on_spot, zones=only)
             found += [_offer(planner, choice, count) for choice in choices]
     if not found:
-        found = _nearest(planner.catalog(regions[0]), Wanted(gpu=request, spot=bool(spot)))
+        found = _nearest(
+            planner.catalog(regions[0]), MachineRequirements(gpu=request, spot=bool(spot))
+        )
     return sorted(found, key=lambda each: (not each.fits, each.price_per_hour))
 
 
@@ -69,7 +71,7 @@ def _quota_problem(planner: Planner, choice: Choice, count: int) -> str:
     return f"quota {quota.code} allows {value:g} vCPUs, and {need} are needed"
 
 
-def _nearest(catalog: Catalog, wanted: Wanted) -> list[Offer]:
+def _nearest(catalog: Catalog, wanted: MachineRequirements) -> list[Offer]:
     machines = nearest(catalog.machines(wanted), wanted)
     prices = _prices(catalog, machines)
     return [

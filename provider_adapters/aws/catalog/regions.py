@@ -14,7 +14,7 @@ from typing import Any
 from flowlite.errors import ProviderError
 from flowlite.node.config.agent_config import write_atomically
 from flowlite.state import clock
-from provider_adapters.aws.catalog.instance_types import Machine, Wanted
+from provider_adapters.aws.catalog.instance_types import Machine, MachineRequirements
 from provider_adapters.aws.errors import explained
 from provider_adapters.aws.session import Clients
 from provider_adapters.aws.settings import AwsSettings, currency
@@ -53,7 +53,7 @@ class Catalog:
         # By type and zone: when it was asked (monotonic), its start time, and the answer.
         self._histories: dict[tuple[str, str], tuple[float, float, list[tuple[float, float]]]] = {}
 
-    def machines(self, wanted: Wanted) -> list[Machine]:
+    def machines(self, wanted: MachineRequirements) -> list[Machine]:
         """All types that may meet the requirements: those with GPUs, or those without."""
         gpu = wanted.gpu is not None
         found = self.remembered(

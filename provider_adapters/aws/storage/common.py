@@ -29,7 +29,7 @@ _PREFIXES = {"efs": "elasticfilesystem"}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LaunchLocation:
     """The location of the instances of a launch.
 
     Attributes:
@@ -45,7 +45,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class VolumeState:
     """The state of one volume, for the plan.
 
     Attributes:

@@ -17,9 +17,9 @@ from provider_adapters.aws.storage.common import (
     VOLUME_TAG,
     Answered,
     Clients,
-    Found,
     Prices,
     Service,
+    VolumeState,
     as_tags,
     named,
     tags_of,
@@ -57,12 +57,12 @@ class Disks:
         self._directory = directory
         self._tags = tags
 
-    def known(self, name: str) -> Found | None:
+    def known(self, name: str) -> VolumeState | None:
         """The disk of that name or id; None if there is none. Raises ConfigError."""
         disk = self._named(name)
         return None if disk is None else _found(name, disk)
 
-    def find(self, name: str, size_gb: float | None) -> Found:
+    def find(self, name: str, size_gb: float | None) -> VolumeState:
         """The disk of that name or id, or how it would be created. Raises ConfigError, also if it is in use."""
         disk = self._named(name)
         if disk is not None:
@@ -80,7 +80,7 @@ class Disks:
             f"volume {name} is not there yet and will be made: a disk of {size} GB ({KIND}, encrypted{cost}), which "
             f"stays until `flow volumes delete {name}`"
         )
-        return Found({"kind": "ebs", "id": "", "size_gb": size}, note)
+        return VolumeState({"kind": "ebs", "id": "", "size_gb": size}, note)
 
     def create(self, name: str, size_gb: float | None, zones: Sequence[str]) -> str:
         """The id of the disk of that name; creates it in the first of these zones if missing."""
@@ -280,10 +280,10 @@ class Disks:
         return min(zones)
 
 
-def _found(name: str, disk: Mapping[str, Any]) -> Found:
+def _found(name: str, disk: Mapping[str, Any]) -> VolumeState:
     zone = str(disk["AvailabilityZone"])
     entry = {"kind": "ebs", "id": disk["VolumeId"], "size_gb": disk["Size"]}
-    return Found(entry, f"volume {name} is a disk in {zone}, and so is this launch", zone)
+    return VolumeState(entry, f"volume {name} is a disk in {zone}, and so is this launch", zone)
 
 
 def _attachment(disk: Mapping[str, Any]) -> Mapping[str, Any] | None:

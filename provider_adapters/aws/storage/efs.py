@@ -15,10 +15,10 @@ from provider_adapters.aws.storage.common import (
     VOLUME_TAG,
     Answered,
     Clients,
-    Found,
-    Place,
+    LaunchLocation,
     Prices,
     Service,
+    VolumeState,
     as_tags,
     named,
     tags_of,
@@ -58,16 +58,16 @@ class FileSystems:
         self._tags = tags
         self._pause = pause
 
-    def known(self, name: str) -> Found | None:
+    def known(self, name: str) -> VolumeState | None:
         """The file system of that name or id; None if there is none. Raises ConfigError."""
         system = self._named(name)
         if system is None:
             return None
         zone = str(system.get("AvailabilityZoneName") or "")
         note = f"volume {name} is in {zone} alone, and so is this launch" if zone else ""
-        return Found({"kind": "efs", "id": system["FileSystemId"]}, note, zone)
+        return VolumeState({"kind": "efs", "id": system["FileSystemId"]}, note, zone)
 
-    def find(self, name: str, size_gb: float | None) -> Found:
+    def find(self, name: str, size_gb: float | None) -> VolumeState:
         """The file system of that name or id, or how it would be created. Raises ConfigError."""
         if (found := self.known(name)) is not None:
             return found
@@ -82,7 +82,7 @@ class FileSystems:
             f"volume {name} is not there yet and will be made: EFS, encrypted; it grows with what is written and is "
             f"charged by that{cost}, not by size_gb; it stays until `flow volumes delete {name}`"
         )
-        return Found({"kind": "efs", "id": ""}, note)
+        return VolumeState({"kind": "efs", "id": ""}, note)
 
     def ensure(self, name: str) -> str:
         """The id of the file system of that name; creates it if missing.
@@ -112,7 +112,7 @@ class FileSystems:
             return str(known)
         return str(made["FileSystemId"])
 
-    def reach(self, volume: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    def reach(self, volume: Mapping[str, Any], place: LaunchLocation) -> dict[str, Any]:
         """What a node in that place needs to mount the file system.
 
         Raises:
@@ -202,7 +202,9 @@ class FileSystems:
         found = self._efs.all("DescribeMountTargets", "MountTargets", FileSystemId=system)
         return [each for each in found if each.get("LifeCycleState") not in _GOING]
 
-    def _check_network(self, name: str, targets: list[dict[str, Any]], place: Place) -> None:
+    def _check_network(
+        self, name: str, targets: list[dict[str, Any]], place: LaunchLocation
+    ) -> None:
         others = {vpc for each in targets if (vpc := each.get("VpcId")) and vpc != place.vpc}
         if others:
             raise ProviderError(
@@ -211,7 +213,7 @@ class FileSystems:
                 "network"
             )
 
-    def _make_target(self, name: str, system: str, place: Place) -> None:
+    def _make_target(self, name: str, system: str, place: LaunchLocation) -> None:
         try:
             self._efs.call(
                 "CreateMountTarget",
@@ -224,7 +226,7 @@ class FileSystems:
         except Answered as answer:
             raise CapacityUnavailable(f"volume {name!r} is being made", _RETRY) from answer
 
-    def _check_way(self, name: str, target: Mapping[str, Any], place: Place) -> None:
+    def _check_way(self, name: str, target: Mapping[str, Any], place: LaunchLocation) -> None:
         """Checks that a mount target not made by flowlite lets the instances in. Other groups are never changed."""
         of = self._efs.call(
             "DescribeMountTargetSecurityGroups", MountTargetId=target["MountTargetId"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flowlite.errors import ConfigError, ProviderError
-from provider_adapters.aws.storage.common import GROUP_NAME, Answered, Clients, Found, Service
+from provider_adapters.aws.storage.common import GROUP_NAME, Answered, Clients, Service, VolumeState
 
 OPTIONS = "relatime,flock"
 _PORTS = "988 and 1018 to 1023"
@@ -20,7 +20,7 @@ class LustreSystems:
         self._fsx = Service(clients, "fsx")
         self._ec2 = Service(clients, "ec2")
 
-    def find(self, name: str) -> Found | None:
+    def find(self, name: str) -> VolumeState | None:
         """The file system with that id; None if there is none. Raises ConfigError if it is of another type."""
         system = self._describe(name)
         if system is None:
@@ -35,7 +35,7 @@ class LustreSystems:
             f"volume {name} is FSx for Lustre{' in ' + zone if zone else ''}: its security group must let in TCP "
             f"{_PORTS} from the group {GROUP_NAME}"
         )
-        return Found({"kind": "lustre", "id": name}, note, zone)
+        return VolumeState({"kind": "lustre", "id": name}, note, zone)
 
     def reach(self, volume: Mapping[str, Any]) -> dict[str, Any]:
         """What a node needs to mount the file system. Raises ProviderError."""

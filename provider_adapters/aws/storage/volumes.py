@@ -27,10 +27,10 @@ from provider_adapters.aws.catalog.regions import DISK
 from provider_adapters.aws.storage.common import (
     VOLUMES_TAG,
     Clients,
-    Found,
-    Place,
+    LaunchLocation,
     Prices,
     Service,
+    VolumeState,
     users_of,
 )
 from provider_adapters.aws.storage.ebs import Disks
@@ -41,7 +41,7 @@ from provider_adapters.rented.durable import make_directory
 if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
 
-__all__ = ["VOLUMES_TAG", "Place", "Planned", "Volumes", "tags_for"]
+__all__ = ["VOLUMES_TAG", "LaunchLocation", "Planned", "Volumes", "tags_for"]
 
 SOURCES = "/mnt/flowlite"
 """Where volumes are mounted on a node; workers see them at the paths that were asked for."""
@@ -165,7 +165,7 @@ class Volumes:
     def attach(
         self,
         volumes: Sequence[Mapping[str, Any]],
-        place: Place,
+        place: LaunchLocation,
         instances: Sequence[str],
         task: str,
     ) -> list[dict[str, Any]]:
@@ -191,7 +191,7 @@ class Volumes:
         self,
         number: int,
         volume: Mapping[str, Any],
-        place: Place,
+        place: LaunchLocation,
         instances: Sequence[str],
         task: str,
     ) -> dict[str, Any]:
@@ -228,7 +228,7 @@ class Volumes:
                 f"`--volume {path}={name},interface={right}`, or 'interface': {right!r} beside its name in volumes="
             )
 
-    def _find(self, name: str, interface: str, size_gb: float | None) -> Found:
+    def _find(self, name: str, interface: str, size_gb: float | None) -> VolumeState:
         if interface == "block":
             return self._disks.find(name, size_gb)
         if not name.startswith("fs-"):

@@ -27,7 +27,7 @@ _THERE = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Kinds:
+class PartitionNodes:
     """One partition with all its kinds of nodes."""
 
     name: str
@@ -76,7 +76,7 @@ class Cluster:
         self._login = login
         self._file = directory / f"partitions-{login.key}.txt"
 
-    def partitions(self) -> list[Kinds]:
+    def partitions(self) -> list[PartitionNodes]:
         """All partitions, the default one first. Raises ProviderError."""
         text = self._remembered()
         if text is None:
@@ -85,10 +85,10 @@ class Cluster:
         by_name: dict[str, list[Partition]] = {}
         for row in parse.partitions(text):
             by_name.setdefault(row.name, []).append(row)
-        found = [Kinds(name, tuple(rows)) for name, rows in by_name.items()]
+        found = [PartitionNodes(name, tuple(rows)) for name, rows in by_name.items()]
         return sorted(found, key=lambda each: not each.rows[0].default)
 
-    def choose(self, name: str) -> Kinds | None:
+    def choose(self, name: str) -> PartitionNodes | None:
         """The partition of that name, or the default one; None if there is no default.
 
         Raises:
@@ -136,7 +136,7 @@ def is_kind(written: str, kind: str) -> bool:
     return kind in words or plain == kind or plain.removeprefix("nvidia").startswith(f"{kind}sxm")
 
 
-def names_of(partitions: Sequence[Kinds]) -> str:
+def names_of(partitions: Sequence[PartitionNodes]) -> str:
     """The GPUs of the partitions, as a text for the user."""
     found: dict[str, int] = {}
     for each in partitions:

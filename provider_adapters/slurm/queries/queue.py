@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import NodeUnreachable, ProviderError
-from provider_adapters.slurm.login import Silent, last_line
+from provider_adapters.slurm.login import SlurmUnreachable, last_line
 from provider_adapters.slurm.queries import parse, state_words
 from provider_adapters.slurm.queries.parse import Job
 
@@ -38,7 +38,7 @@ _PATIENCE = 90.0
 
 
 @dataclass(slots=True)
-class Look:
+class QueueAnswer:
     """One answer, and its history.
 
     Attributes:
@@ -145,22 +145,22 @@ class Queue:
         if done.code and ("invalid job id" in said.lower() or said.endswith("not found")):
             return None
         if done.code:
-            raise Silent(f"scontrol failed on {self._login.name}: {said}", 5.0)
+            raise SlurmUnreachable(f"scontrol failed on {self._login.name}: {said}", 5.0)
         return parse.shown_job(done.stdout.decode("utf-8", "replace"))
 
     # Helpers
 
-    def _look(self, ids: Collection[str], within: float = QUIET) -> Look:
+    def _look(self, ids: Collection[str], within: float = QUIET) -> QueueAnswer:
         look = self._read()
         now = self._clock()
         if look.trouble and 0 <= now - look.trouble_at < USUAL:
-            raise Silent(look.trouble, USUAL)
+            raise SlurmUnreachable(look.trouble, USUAL)
         if 0 <= now - look.at < min(within, look.pause(now)):
             self._note_missed(look, ids)
             return look
         return self._ask(look, ids)
 
-    def _ask(self, look: Look, ids: Collection[str]) -> Look:
+    def _ask(self, look: QueueAnswer, ids: Collection[str]) -> QueueAnswer:
         try:
             text = self._login.ask(
                 *("squeue", "-h", "-a", "-r", "--states=all"),
@@ -172,7 +172,7 @@ class Queue:
         except (ProviderError, ValueError) as error:
             look.trouble, look.trouble_at = str(error), self._clock()
             self._write(look)
-            raise Silent(str(error), USUAL) from error
+            raise SlurmUnreachable(str(error), USUAL) from error
         now = self._clock()
         if _shape(listed) != _shape(look.jobs):
             look.changed_at = now
@@ -181,7 +181,7 @@ class Queue:
         self._write(look)
         return look
 
-    def _note_missed(self, look: Look, ids: Collection[str]) -> None:
+    def _note_missed(self, look: QueueAnswer, ids: Collection[str]) -> None:
         """Counts answers without a job. The same answer counts once."""
         named = {job.id for job in look.jobs}
         before = json.dumps(look.missed)
@@ -214,13 +214,13 @@ class Queue:
         )
         return parse.accounting(done.stdout.decode("utf-8", "replace")) if not done.code else []
 
-    def _read(self) -> Look:
+    def _read(self) -> QueueAnswer:
         with suppress(OSError, ValueError, TypeError, KeyError):
             data: dict[str, Any] = json.loads(self._file.read_bytes())
-            return Look(**{**data, "jobs": [Job(**each) for each in data["jobs"]]})
-        return Look()
+            return QueueAnswer(**{**data, "jobs": [Job(**each) for each in data["jobs"]]})
+        return QueueAnswer()
 
-    def _write(self, look: Look) -> None:
+    def _write(self, look: QueueAnswer) -> None:
         from flowlite.node.config.agent_config import write_atomically
 
         try:
@@ -251,7 +251,9 @@ class Queue:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             if time.monotonic() > until:
-                raise Silent(f"another process has been asking Slurm for {_PATIENCE:.0f} s", USUAL)
+                raise SlurmUnreachable(
+                    f"another process has been asking Slurm for {_PATIENCE:.0f} s", USUAL
+                )
             time.sleep(0.02)
 
 

@@ -21,9 +21,9 @@ from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.system.byte_sizes import human_size
 from flowlite.supervise.attempt.node_handle import Node
 from flowlite.supervise.attempt.outputs import packs
-from flowlite.supervise.attempt.outputs.landing import Landing, Taken
+from flowlite.supervise.attempt.outputs.landing import NameTaken, OutputDirectory
 from flowlite.supervise.attempt.outputs.manifest import OutputFile, OutputManifest, ask
-from flowlite.supervise.attempt.reachability import GivenUp, Lost, Reachability
+from flowlite.supervise.attempt.reachability import GivenUp, NodeLost, Reachability
 from flowlite.supervise.attempt.unfetched import PATIENCE, PATIENCE_BADLY
 
 MOST_BYTES = 200 * 10**9
@@ -33,7 +33,7 @@ _AGAIN = 1.0
 
 
 @dataclass(slots=True)
-class Brought:
+class FetchedOutputs:
     """What was fetched, and what was not.
 
     Attributes:
@@ -76,7 +76,7 @@ class Brought:
         return "; ".join(filter(None, told))
 
 
-class Fetch:
+class OutputFetch:
     """Fetches the outputs of one attempt."""
 
     def __init__(
@@ -98,7 +98,7 @@ class Fetch:
             before_writing: Raises if another supervisor has taken over.
         """
         self._patterns = tuple(patterns)
-        self._landing = Landing(to)
+        self._landing = OutputDirectory(to)
         self._nodes = nodes
         self._reach = reach
         self._tell = tell
@@ -108,11 +108,11 @@ class Fetch:
         self._bytes: dict[int, int] = {}
         self._moved = self._told = time.monotonic()
         self._stop = threading.Event()
-        self._brought = Brought(str(to))
+        self._brought = FetchedOutputs(str(to))
 
     async def bring(
         self, *, ended_well: bool, lost: Collection[str], given_up: asyncio.Event
-    ) -> Brought:
+    ) -> FetchedOutputs:
         """Fetches all outputs.
 
         Args:
@@ -199,7 +199,7 @@ class Fetch:
             except GivenUp:
                 missing[node.rank] = "it was not waited for any more"
                 return
-            except Lost as error:
+            except NodeLost as error:
                 missing[node.rank] = error.finding.why
             except NodeUnreachable as error:
                 missing[node.rank] = str(error)
@@ -253,7 +253,7 @@ class Fetch:
         for path, target in manifest.links:
             try:
                 self._landing.link(f"{below}{path}", target)
-            except Taken:
+            except NameTaken:
                 self._note_taken(f"{below}{path}")
 
     def _is_lacking(self, node: Node, below: str, file: OutputFile) -> bool:
@@ -301,7 +301,7 @@ class Fetch:
 
         try:
             self._landing.take(path, file, lambda staged: fetching.fetch(read, staged, file.size))
-        except Taken:
+        except NameTaken:
             self._note_taken(path)
             return False
         except FileNotFoundError:

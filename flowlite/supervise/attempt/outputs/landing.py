@@ -20,11 +20,11 @@ _INCOMING = ".incoming"
 _SYNCS = 16
 
 
-class Taken(Exception):
+class NameTaken(Exception):
     """Another file has that name already."""
 
 
-class Landing:
+class OutputDirectory:
     """One directory on this machine."""
 
     def __init__(self, root: Path) -> None:
@@ -74,7 +74,7 @@ class Landing:
                 continue
             try:
                 place = self._stage(path)
-            except Taken:
+            except NameTaken:
                 taken.append(path)
                 continue
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ class Landing:
         for path, place in staged:
             try:
                 self._name(path, place)
-            except Taken:
+            except NameTaken:
                 taken.append(path)
         return taken
 
@@ -95,7 +95,7 @@ class Landing:
         """Returns the path to write a file to at first. Raises Taken if another file has its name."""
         target = self.root / path
         if os.path.lexists(target):
-            raise Taken(path)
+            raise NameTaken(path)
         self._make_parents(path)
         return self._incoming / path
 
@@ -109,11 +109,11 @@ class Landing:
         try:
             os.link(staged, target, follow_symlinks=False)
         except FileExistsError:
-            raise Taken(path) from None
+            raise NameTaken(path) from None
         except OSError:
             # The file system has no hard links.
             if os.path.lexists(target):
-                raise Taken(path) from None
+                raise NameTaken(path) from None
             os.rename(staged, target)
         staged.unlink(missing_ok=True)
 
@@ -125,7 +125,7 @@ class Landing:
             os.symlink(target, place)
         except FileExistsError:
             if not (place.is_symlink() and os.readlink(place) == target):
-                raise Taken(path) from None
+                raise NameTaken(path) from None
 
     def finish(self) -> None:
         """Removes `.incoming` and syncs the directories once all files are here. Raises OSError."""
@@ -140,13 +140,13 @@ class Landing:
         first, *others = path.split("/")
         if first == _INCOMING:
             # A link in there would be written through.
-            raise Taken(path)
+            raise NameTaken(path)
         self.root.mkdir(parents=True, exist_ok=True)
         above = self.root
         for part in [first, *others][:-1]:
             above = above / part
             if above.is_symlink() or (above.exists() and not above.is_dir()):
-                raise Taken(str(above.relative_to(self.root)))
+                raise NameTaken(str(above.relative_to(self.root)))
             above.mkdir(exist_ok=True)
 
 
