@@ -105,7 +105,7 @@ def _in_its_place(
         i.node_rank: str(i.data.get("address", "")) for i in session.store.instances(record.id)
     }
     nodes = int(record.plan["num_instances"])
-    seat = WorkerPlace(
+    place = WorkerPlace(
         task=record.id,
         name=record.name,
         attempt=record.attempt,
@@ -117,7 +117,7 @@ def _in_its_place(
         master_addr=addresses.get(0, ""),
         master_port=0,
     )
-    variables = worker_environment({}, seat, record.config.get("environment"))
+    variables = worker_environment({}, place, record.config.get("environment"))
     # No process listens there any more.
     for name in ("MASTER_PORT", "PET_MASTER_PORT"):
         variables.pop(name, None)

@@ -14,7 +14,7 @@ from flowlite.connect import fetching
 from flowlite.connect.values import File
 from flowlite.errors import NotFound
 from flowlite.supervise.attempt.outputs import manifest, packs
-from flowlite.supervise.attempt.outputs.landing import NameTaken, OutputDirectory
+from flowlite.supervise.attempt.outputs.output_directory import NameTaken, OutputDirectory
 
 if TYPE_CHECKING:
     from flowlite.api.node_access import NodeAccess
@@ -56,7 +56,7 @@ def files_at(there: NodeAccess, path: str) -> OutputManifest:
 def bring(
     there: NodeAccess,
     found: OutputManifest,
-    landing: OutputDirectory,
+    destination: OutputDirectory,
     moved: Moved,
     *,
     below: str = "",
@@ -71,7 +71,7 @@ def bring(
     copied = CopyResult()
     lacking = []
     for file in found.files:
-        if landing.has(name or f"{below}{file.path}", file):
+        if destination.has(name or f"{below}{file.path}", file):
             moved(file.size)
             _count(copied, file)
         else:
@@ -79,18 +79,18 @@ def bring(
     for group in packs.groups(lacking):
         changed = group
         if len(group) > 1:
-            changed = _bring_pack(there, found, group, landing, copied, below)
+            changed = _bring_pack(there, found, group, destination, copied, below)
             moved(sum(file.size for file in group) - sum(file.size for file in changed))
         for file in changed:
             path = name or f"{below}{file.path}"
             try:
-                landing.take(path, file, _fetching(there, found, file, moved))
+                destination.take(path, file, _fetching(there, found, file, moved))
             except NameTaken:
                 copied.taken.append(path)
             else:
                 _count(copied, file)
     if not copied.taken:
-        landing.finish()
+        destination.finish()
     return copied
 
 
@@ -98,7 +98,7 @@ def _bring_pack(
     there: NodeAccess,
     found: OutputManifest,
     group: Sequence[OutputFile],
-    landing: OutputDirectory,
+    destination: OutputDirectory,
     copied: CopyResult,
     below: str,
 ) -> list[OutputFile]:
@@ -106,7 +106,7 @@ def _bring_pack(
     contents = packs.fetch(there.connection, there.program, found.root, group)
     pairs = list(zip(group, contents, strict=True))
     come = [(f"{below}{file.path}", file, each) for file, each in pairs if each is not None]
-    taken = landing.take_all(come)
+    taken = destination.take_all(come)
     copied.taken += taken
     for path, file, _ in come:
         if path not in taken:

@@ -66,7 +66,7 @@ def _variables(name: str) -> dict[str, str]:
     """The variables of the one worker of a gang on this machine, without those that are only defaults."""
     from flowlite.node.worker.environment import DEFAULT, TABLE, WorkerPlace
 
-    seat = WorkerPlace(
+    place = WorkerPlace(
         task=LOCAL_TASK,
         name=name,
         attempt=1,
@@ -78,7 +78,7 @@ def _variables(name: str) -> dict[str, str]:
         master_addr=_ADDRESS,
         master_port=_free_port(),
     )
-    rows = ((row, row.value(seat)) for row in TABLE if "auto" in row.modes)
+    rows = ((row, row.value(place)) for row in TABLE if "auto" in row.modes)
     return {
         row.name: str(value) for row, value in rows if row.strength != DEFAULT and value is not None
     }

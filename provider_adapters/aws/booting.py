@@ -16,8 +16,8 @@ from provider_adapters.aws.ending import Ending
 from provider_adapters.aws.errors import NoAnswer, NotKnownYet, explained
 from provider_adapters.aws.instances import charged
 from provider_adapters.aws.listing import Listing
+from provider_adapters.rented.cloud_polls import PORTS
 from provider_adapters.rented.ledger import Call, Launch
-from provider_adapters.rented.waiting import PORTS
 
 _CONSOLE_LINES = 6
 # How often EC2 is asked whether machines that only have to answer still exist.
@@ -71,7 +71,7 @@ class BootingMachines:
             self._look()
         if not self._reachable():
             self._not_yet("EC2 has given no address yet", [])
-        from provider_adapters.rented.contact import NotYet, ReadyMachine
+        from provider_adapters.rented.first_contact import NotYet, ReadyMachine
 
         results = self._context.contact.reach(
             [self._place(name, node) for name, node in self._nodes.items()],
@@ -137,7 +137,7 @@ class BootingMachines:
         return node["public"] if self._context.settings.public_ip else node["private"]
 
     def _place(self, name: str, node: Mapping[str, str]) -> Any:
-        from provider_adapters.rented.contact import MachineAccess
+        from provider_adapters.rented.first_contact import MachineAccess
 
         settings = self._context.settings
         return MachineAccess(

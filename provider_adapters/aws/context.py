@@ -15,13 +15,13 @@ from provider_adapters import identity
 from provider_adapters.aws.catalog.regions import Catalog
 from provider_adapters.aws.session import Clients
 from provider_adapters.aws.settings import AwsSettings
+from provider_adapters.rented.cloud_polls import CloudPolls
 from provider_adapters.rented.ledger import Call, Ledger
-from provider_adapters.rented.waiting import CloudPolls
 
 if TYPE_CHECKING:
     from flowlite.provider import Instance
     from provider_adapters.aws.storage.volumes import Volumes
-    from provider_adapters.rented.contact import Contact
+    from provider_adapters.rented.first_contact import Contact
 
 TASK, HOME, OWNER = "flowlite:task", "flowlite:home", "flowlite:owner"
 TOKEN, DEADLINE, PRICE = "flowlite:token", "flowlite:deadline", "flowlite:price"
@@ -70,7 +70,7 @@ class Context:
     @functools.cached_property
     def contact(self) -> Contact:
         """First contact with machines."""
-        from provider_adapters.rented.contact import Contact
+        from provider_adapters.rented.first_contact import Contact
 
         return Contact(self.home, "aws", self.settings.ssh_config)
 

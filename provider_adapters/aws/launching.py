@@ -25,7 +25,7 @@ from provider_adapters.aws.ending import made_by
 from provider_adapters.aws.errors import NoAnswer, NotKnownYet, Refusal, refusal
 from provider_adapters.aws.listing import Listing
 from provider_adapters.rented.ledger import REFUSED, Call, Launch
-from provider_adapters.rented.readying import agent_of
+from provider_adapters.rented.preparation import agent_of
 
 # From the moment when all machines answer until the last of them has its agent.
 _TO_AGENT_SECONDS = 600.0

@@ -142,7 +142,7 @@ class AwsProvider(Provider):
         Ending(self._context).end(instances)
 
     def answers_beside(self, instances: Sequence[Instance]) -> str:
-        from provider_adapters.aws.roaming import let_in_again
+        from provider_adapters.aws.address_change import let_in_again
 
         # Our own address may have changed since the launch.
         let_in_again(self._context, {each.task_id for each in instances})

@@ -18,9 +18,9 @@ from provider_adapters.mithril.rest import requests
 from provider_adapters.rented.ledger import Call, Launch
 
 if TYPE_CHECKING:
+    from provider_adapters.mithril.bid_submission import BidSubmission
     from provider_adapters.mithril.bids import Bid
-    from provider_adapters.mithril.settling import BidSubmission
-    from provider_adapters.mithril.workplace import MithrilContext
+    from provider_adapters.mithril.context import MithrilContext
 
 # A launch that never got anything and was never ended is dropped after this time.
 _FORGOTTEN_SECONDS = 86400.0
@@ -29,9 +29,9 @@ _FORGOTTEN_SECONDS = 86400.0
 class Ending:
     """Ends the bids of one FLOW_HOME."""
 
-    def __init__(self, place: MithrilContext, settling: BidSubmission) -> None:
+    def __init__(self, place: MithrilContext, submission: BidSubmission) -> None:
         self._place = place
-        self._settling = settling
+        self._submission = submission
 
     def terminate(self, instances: Sequence[Instance]) -> None:
         """Ends the bids of these instances. Raises ProviderError."""
@@ -59,8 +59,8 @@ class Ending:
         ledger = self._place.ledger
         with ledger.hold(launch.token):
             ledger.note(launch.token, ending=True)
-            self._settling.settle(launch, repeat=False)
-            found = self._settling.confirm(ledger.read(launch.token) or launch)
+            self._submission.settle(launch, repeat=False)
+            found = self._submission.confirm(ledger.read(launch.token) or launch)
             for fid in found.ids:
                 self.end_bid(found, fid)
             with suppress(ProviderError):

@@ -20,20 +20,20 @@ from flowlite.node.config.ranks import assign_ranks
 from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.state import clock
 from provider_adapters.mithril import bids, costs, disks, nodekey
+from provider_adapters.mithril.bid_submission import BidSubmission
 from provider_adapters.mithril.bids import Bid
 from provider_adapters.mithril.markets import read_price
 from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.settings import IN_SCRIPT
-from provider_adapters.mithril.settling import BidSubmission
-from provider_adapters.rented.contact import MachineAccess, NotYet, ReadyMachine
+from provider_adapters.rented.first_contact import MachineAccess, NotYet, ReadyMachine
 from provider_adapters.rented.ledger import Call, Launch
-from provider_adapters.rented.readying import agent_of
+from provider_adapters.rented.preparation import agent_of
 from provider_adapters.ssh.hosts import everywhere
 
 if TYPE_CHECKING:
+    from provider_adapters.mithril.context import MithrilContext
     from provider_adapters.mithril.ending import Ending
-    from provider_adapters.mithril.workplace import MithrilContext
-    from provider_adapters.rented.waiting import CloudPolls
+    from provider_adapters.rented.cloud_polls import CloudPolls
 
 _LOOK = 2.0
 _PRICE_SECONDS = 30.0
@@ -43,9 +43,9 @@ _PAUSED = "the bid {name} is paused at Mithril: resume it in its console, or can
 class Launching:
     """The launches of one FLOW_HOME."""
 
-    def __init__(self, place: MithrilContext, settling: BidSubmission, ending: Ending) -> None:
+    def __init__(self, place: MithrilContext, submission: BidSubmission, ending: Ending) -> None:
         self._place = place
-        self._settling = settling
+        self._submission = submission
         self._ending = ending
         self._prices: dict[str, tuple[float, str]] = {}
 
@@ -73,14 +73,14 @@ class Launching:
     def _bid(self, launch: Launch) -> Call:
         """The bid that counts; places one if there is none."""
         if launch.open_call is not None:
-            self._settling.settle(launch, repeat=True)
+            self._submission.settle(launch, repeat=True)
             launch = self._place.ledger.read(launch.token) or launch
         if (call := current(launch)) is not None:
             return call
         self._end_older(launch)
         body = self._prepare(launch)
         self._key_for_script(launch)
-        return self._settling.place_bid(self._place.ledger.read(launch.token) or launch, body)
+        return self._submission.place_bid(self._place.ledger.read(launch.token) or launch, body)
 
     def _prepare(self, launch: Launch) -> dict[str, Any]:
         """The bid's body without name and script; creates what it needs first."""

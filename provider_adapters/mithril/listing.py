@@ -21,9 +21,9 @@ from provider_adapters.mithril.rest import requests
 from provider_adapters.rented.ledger import Launch
 
 if TYPE_CHECKING:
+    from provider_adapters.mithril.bid_submission import BidSubmission
+    from provider_adapters.mithril.context import MithrilContext
     from provider_adapters.mithril.ending import Ending
-    from provider_adapters.mithril.settling import BidSubmission
-    from provider_adapters.mithril.workplace import MithrilContext
 
 _BILL_SECONDS = 60.0
 _KEEP_SECONDS = 30 * 86400.0
@@ -32,9 +32,9 @@ _KEEP_SECONDS = 30 * 86400.0
 class Listing:
     """The listing of one FLOW_HOME."""
 
-    def __init__(self, place: MithrilContext, settling: BidSubmission, ending: Ending) -> None:
+    def __init__(self, place: MithrilContext, submission: BidSubmission, ending: Ending) -> None:
         self._place = place
-        self._settling = settling
+        self._submission = submission
         self._ending = ending
         self._bills: dict[str, tuple[float, dict[str, costs.Charged]]] = {}
 
@@ -80,8 +80,10 @@ class Listing:
         settled = []
         for launch in launches:
             if launch.open_call is not None:
-                self._settling.settle(launch, repeat=False)
-            settled.append(self._settling.confirm(self._place.ledger.read(launch.token) or launch))
+                self._submission.settle(launch, repeat=False)
+            settled.append(
+                self._submission.confirm(self._place.ledger.read(launch.token) or launch)
+            )
         views = self._fetch(settled)
         for launch in settled:
             mine = {fid: views.get(fid) for fid in launch.ids}

@@ -20,12 +20,12 @@ from flowlite.provider import (
     VolumeInfo,
 )
 from flowlite.settings.provider_settings import ProviderSettings
+from provider_adapters.mithril.bid_submission import BidSubmission
+from provider_adapters.mithril.context import ACCOUNT_SETTINGS, MithrilContext
 from provider_adapters.mithril.ending import Ending
 from provider_adapters.mithril.launching import Launching
 from provider_adapters.mithril.listing import Listing
 from provider_adapters.mithril.settings import from_environment
-from provider_adapters.mithril.settling import BidSubmission
-from provider_adapters.mithril.workplace import ACCOUNT_SETTINGS, MithrilContext
 from provider_adapters.rented import ledger
 
 if TYPE_CHECKING:
@@ -167,20 +167,20 @@ class MithrilProvider(Provider):
         return MithrilContext(self.home, self.settings, self._transport)
 
     @cached_property
-    def _settling(self) -> BidSubmission:
+    def _submission(self) -> BidSubmission:
         return BidSubmission(self._place)
 
     @cached_property
     def _ending(self) -> Ending:
-        return Ending(self._place, self._settling)
+        return Ending(self._place, self._submission)
 
     @cached_property
     def _launching(self) -> Launching:
-        return Launching(self._place, self._settling, self._ending)
+        return Launching(self._place, self._submission, self._ending)
 
     @cached_property
     def _listing(self) -> Listing:
-        return Listing(self._place, self._settling, self._ending)
+        return Listing(self._place, self._submission, self._ending)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from provider_adapters.mithril.rest import requests
 from provider_adapters.rented.keys import client_public
 
 if TYPE_CHECKING:
-    from provider_adapters.mithril.workplace import MithrilContext
+    from provider_adapters.mithril.context import MithrilContext
 
 
 def sweep(place: MithrilContext, live: Collection[str], *, dry_run: bool) -> list[str]:

@@ -14,7 +14,7 @@ was. Only an explicit refusal ends the launch; faults of the cloud, throttling a
 growing pauses until `boot_timeout`.
 
 One shell script (`userdata.py`) starts the watchdog first, authorizes our key, and gives sshd a throw-away host key,
-which the client has created and pinned. At first contact (`contact.py`) the machine creates a key of its own. The
+which the client has created and pinned. At first contact (`first_contact.py`) the machine creates a key of its own. The
 client pins both, has sshd switch to the new key, verifies it, and then pins the new key alone.
 
 The watchdog (`watchdog.py`) powers the machine off when it has run for longer than its deadline, or when its lease was

@@ -25,10 +25,10 @@ from flowlite.errors import CapacityUnavailable
 from flowlite.state import clock
 from provider_adapters.rented.ledger import MADE, REFUSED, Call, Launch, Ledger
 from provider_adapters.slurm import shared
-from provider_adapters.slurm.settling import JobSubmission
+from provider_adapters.slurm.job_submission import JobSubmission
 
 if TYPE_CHECKING:
-    from provider_adapters.slurm.workplace import SlurmContext
+    from provider_adapters.slurm.context import SlurmContext
 
 PATIENCE_SECONDS = 20.0
 """Seconds after the last task joined until the array is submitted for those that are ready."""
@@ -53,7 +53,7 @@ class Arrays:
         self._tasks = place.ledger
         self._place = copy.copy(place)
         self._place.ledger = self._ledger = Ledger(place.directory / "arrays")
-        self._settling = JobSubmission(self._place)
+        self._submission = JobSubmission(self._place)
 
     def bind(self, launch: Launch, script: ScriptOf) -> Call | None:
         """The call that binds a launch to its element; None if the launch gets a job of its own.
@@ -158,7 +158,7 @@ class Arrays:
             embedded=not call.parameters["proved"],
             array=elements(call.parameters["indices"], frozen["array"]),
         )
-        self._settling.submit(array, call, text)
+        self._submission.submit(array, call, text)
 
     def _take(self, launch: Launch) -> Call | None:
         """Records which element is this launch's."""

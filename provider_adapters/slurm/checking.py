@@ -10,7 +10,7 @@ from provider_adapters.slurm import shared
 from provider_adapters.slurm.login import last_line
 
 if TYPE_CHECKING:
-    from provider_adapters.slurm.workplace import SlurmContext
+    from provider_adapters.slurm.context import SlurmContext
 
 
 def check(place: SlurmContext) -> list[Finding]:

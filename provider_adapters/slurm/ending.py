@@ -22,9 +22,9 @@ from provider_adapters.slurm.queries import state_words
 
 if TYPE_CHECKING:
     from provider_adapters.slurm.arrays import Arrays
+    from provider_adapters.slurm.context import SlurmContext
+    from provider_adapters.slurm.job_submission import JobSubmission
     from provider_adapters.slurm.queries.parse import Job
-    from provider_adapters.slurm.settling import JobSubmission
-    from provider_adapters.slurm.workplace import SlurmContext
 
 # A job whose step daemons were asked to end has ended within this time, with the state of a successful job.
 _GENTLE_SECONDS = 5.0
@@ -35,9 +35,9 @@ _UNUSED_DAYS = 30
 class Ending:
     """Ends the jobs of one FLOW_HOME."""
 
-    def __init__(self, place: SlurmContext, settling: JobSubmission, arrays: Arrays) -> None:
+    def __init__(self, place: SlurmContext, submission: JobSubmission, arrays: Arrays) -> None:
         self._place = place
-        self._settling = settling
+        self._submission = submission
         self._arrays = arrays
 
     def terminate(self, instances: Sequence[Instance]) -> None:
@@ -75,8 +75,8 @@ class Ending:
                 ledger.note(launch.token, ending=since)
             self._arrays.expects(known)
             known = ledger.read(launch.token) or known
-            self._settling.settle(known, repeat=False)
-            known = self._settling.confirm(ledger.read(launch.token) or known)
+            self._submission.settle(known, repeat=False)
+            known = self._submission.confirm(ledger.read(launch.token) or known)
             if not known.ids or known.ended:
                 return
             if (

@@ -22,17 +22,17 @@ from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.state import clock
 from provider_adapters.rented.ledger import Call, Launch
 from provider_adapters.slurm import nodes, shared
+from provider_adapters.slurm.context import job_name
 from provider_adapters.slurm.launch_notes import frozen_of, given, run_of
 from provider_adapters.slurm.queries import state_words
 from provider_adapters.slurm.script import Script, StepWrapper, render
-from provider_adapters.slurm.workplace import job_name
 
 if TYPE_CHECKING:
     from provider_adapters.slurm.arrays import Arrays
+    from provider_adapters.slurm.context import SlurmContext
     from provider_adapters.slurm.ending import Ending
+    from provider_adapters.slurm.job_submission import JobSubmission
     from provider_adapters.slurm.queries.parse import Job
-    from provider_adapters.slurm.settling import JobSubmission
-    from provider_adapters.slurm.workplace import SlurmContext
 
 _CONTACT_SECONDS = 240.0
 _CONTACT_PAUSE = 0.5
@@ -46,10 +46,10 @@ class Launching:
     """The launches of one FLOW_HOME."""
 
     def __init__(
-        self, place: SlurmContext, settling: JobSubmission, ending: Ending, arrays: Arrays
+        self, place: SlurmContext, submission: JobSubmission, ending: Ending, arrays: Arrays
     ) -> None:
         self._place = place
-        self._settling = settling
+        self._submission = submission
         self._ending = ending
         self._arrays = arrays
 
@@ -110,9 +110,9 @@ class Launching:
         """The call whose job counts; submits a job if there is none."""
         again = None
         if (call := launch.open_call) is not None:
-            if not self._settling.settle(launch, repeat=True):
+            if not self._submission.settle(launch, repeat=True):
                 again = call
-            launch = self._settling.confirm(self._place.ledger.read(launch.token) or launch)
+            launch = self._submission.confirm(self._place.ledger.read(launch.token) or launch)
         if (made := current(launch)) is not None:
             return made
         if again is None and (adopted := self._adopt(launch)) is not None:
@@ -135,7 +135,7 @@ class Launching:
         call = again or ledger.intend(launch.token, where, {"proved": bool(proved)})
         # A repeated submission must be identical.
         text = self.script(launch, call.name, embedded=not call.parameters["proved"])
-        return self._settling.submit(launch, call, text)
+        return self._submission.submit(launch, call, text)
 
     def script(self, launch: Launch, name: str, *, embedded: bool, array: str = "") -> str:
         """The batch script of a call."""
@@ -184,7 +184,7 @@ class Launching:
             detail = {"frozen": frozen_of(other, call)}
             ledger.made(launch.token, mine.name, [call.ids[0]], detail)
             ledger.note(other.token, passed_on=launch.token)
-            return self._settling.call_of(launch, mine)
+            return self._submission.call_of(launch, mine)
         return None
 
     def _start_now(self, launch: Launch, job: Job) -> None:

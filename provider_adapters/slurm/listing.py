@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 from flowlite.provider import Instance
 from provider_adapters.rented.ledger import Launch
+from provider_adapters.slurm.context import parts_of
 from provider_adapters.slurm.ending import gone
 from provider_adapters.slurm.launch_notes import given, run_of
 from provider_adapters.slurm.queries import parse, state_words
 from provider_adapters.slurm.queries.queue import HURRY, QUIET
-from provider_adapters.slurm.workplace import parts_of
 
 if TYPE_CHECKING:
     from provider_adapters.slurm.arrays import Arrays
+    from provider_adapters.slurm.context import SlurmContext
     from provider_adapters.slurm.ending import Ending
+    from provider_adapters.slurm.job_submission import JobSubmission
     from provider_adapters.slurm.queries.parse import Job
-    from provider_adapters.slurm.settling import JobSubmission
-    from provider_adapters.slurm.workplace import SlurmContext
 
 _NODES = ("scontrol", "-o", "show", "node")
 _KEEP_SECONDS = 30 * 86400.0
@@ -34,10 +34,10 @@ class Listing:
     """The listing of one FLOW_HOME."""
 
     def __init__(
-        self, place: SlurmContext, settling: JobSubmission, ending: Ending, arrays: Arrays
+        self, place: SlurmContext, submission: JobSubmission, ending: Ending, arrays: Arrays
     ) -> None:
         self._place = place
-        self._settling = settling
+        self._submission = submission
         self._ending = ending
         self._arrays = arrays
 
@@ -90,8 +90,10 @@ class Listing:
             if waits and not launch.calls:
                 expecting.add(launch.token)
             if launch.open_call is not None:
-                self._settling.settle(launch, repeat=False)
-            settled.append(self._settling.confirm(self._place.ledger.read(launch.token) or launch))
+                self._submission.settle(launch, repeat=False)
+            settled.append(
+                self._submission.confirm(self._place.ledger.read(launch.token) or launch)
+            )
         found: list[Instance] = []
         for launch in settled:
             jobs = self._jobs(launch, within)

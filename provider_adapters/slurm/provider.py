@@ -23,13 +23,13 @@ from flowlite.provider import (
     VolumePlace,
 )
 from provider_adapters.slurm.arrays import Arrays
+from provider_adapters.slurm.context import SlurmContext
 from provider_adapters.slurm.ending import Ending
+from provider_adapters.slurm.job_submission import JobSubmission
 from provider_adapters.slurm.launching import Launching
 from provider_adapters.slurm.listing import Listing
 from provider_adapters.slurm.login import last_line
 from provider_adapters.slurm.settings import from_environment
-from provider_adapters.slurm.settling import JobSubmission
-from provider_adapters.slurm.workplace import SlurmContext
 
 if TYPE_CHECKING:
     from flowlite.connect.base import Connection
@@ -191,20 +191,20 @@ class SlurmProvider(Provider):
         return Arrays(self._place)
 
     @cached_property
-    def _settling(self) -> JobSubmission:
+    def _submission(self) -> JobSubmission:
         return JobSubmission(self._place)
 
     @cached_property
     def _ending(self) -> Ending:
-        return Ending(self._place, self._settling, self._arrays)
+        return Ending(self._place, self._submission, self._arrays)
 
     @cached_property
     def _launching(self) -> Launching:
-        return Launching(self._place, self._settling, self._ending, self._arrays)
+        return Launching(self._place, self._submission, self._ending, self._arrays)
 
     @cached_property
     def _listing(self) -> Listing:
-        return Listing(self._place, self._settling, self._ending, self._arrays)
+        return Listing(self._place, self._submission, self._ending, self._arrays)
 
 
 @contextmanager

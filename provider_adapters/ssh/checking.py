@@ -17,7 +17,7 @@ from flowlite.connect import programs
 from flowlite.connect.bounded import last_line, parse_object
 from flowlite.errors import ConfigError, HostKeyError, NodeUnreachable, ProviderError
 from flowlite.node.host_lease.client import NAME as LEASE
-from provider_adapters.ssh import fitting, hosts, leases
+from provider_adapters.ssh import host_requirements, hosts, leases
 from provider_adapters.ssh.hosts import Facts, Memory
 from provider_adapters.ssh.pools import Host, Pool
 
@@ -81,11 +81,11 @@ def _unreachable(host: Host, error: Exception) -> Problem:
 
 def _of_one(host: Host, facts: Facts) -> list[Problem]:
     found = []
-    wrong = fitting.python_problem(host, facts)
+    wrong = host_requirements.python_problem(host, facts)
     if wrong:
         found.append(Problem(host.name, wrong, "install Python 3.11 or newer, or set `python`"))
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    chosen = fitting.choose_python(host, facts, here)
+    chosen = host_requirements.choose_python(host, facts, here)
     if chosen is not None and not chosen[1].startswith(f"{here}."):
         found.append(
             Problem(
@@ -157,7 +157,7 @@ def _of_the_lease(host: Host, held: Mapping[str, Any] | None) -> list[Problem]:
 
 
 def _gpus_differ(able: Sequence[Host], found: Mapping[str, Facts]) -> list[Problem]:
-    has = {host.name: fitting.gpus_in_words(host, found[host.name]) for host in able}
+    has = {host.name: host_requirements.gpus_in_words(host, found[host.name]) for host in able}
     if len(set(has.values())) < 2:
         return []
     told = "; ".join(f"{name}: {gpus}" for name, gpus in has.items())
@@ -307,7 +307,7 @@ def _run(host: Host, found: Mapping[str, Facts], *arguments: str) -> str:
 
 
 def _python(host: Host, found: Mapping[str, Facts]) -> str:
-    chosen = fitting.choose_python(host, found[host.name], None)
+    chosen = host_requirements.choose_python(host, found[host.name], None)
     return chosen[0] if chosen else ""
 
 

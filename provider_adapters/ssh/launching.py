@@ -23,14 +23,14 @@ from flowlite.errors import (
 from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.spec.gpu import GpuRequest
 from flowlite.state import clock
-from provider_adapters.ssh import fitting, hosts, leases, patience, records
+from provider_adapters.ssh import host_requirements, hosts, leases, patience, records
 from provider_adapters.ssh.hosts import Facts, Memory
-from provider_adapters.ssh.keeping import WarmHosts
 from provider_adapters.ssh.leases import Agent
 from provider_adapters.ssh.patience import Patience
-from provider_adapters.ssh.places import Places, directory_of
 from provider_adapters.ssh.pools import Host
 from provider_adapters.ssh.records import Records
+from provider_adapters.ssh.volume_hosts import Places, directory_of
+from provider_adapters.ssh.warm_hosts import WarmHosts
 
 Value = TypeVar("Value")
 
@@ -210,7 +210,7 @@ class Launch:
 
     def _prepare(self, host: Host) -> Ready:
         facts = self._memory.facts(host)
-        if facts is None or fitting.misfit(host, facts, self._options["wanted"]):
+        if facts is None or host_requirements.misfit(host, facts, self._options["wanted"]):
             # Cached facts may be out of date, so a host is not refused because of them.
             return self._look(host)
         return self._checked(host, facts)
@@ -222,10 +222,10 @@ class Launch:
         return self._checked(host, facts)
 
     def _checked(self, host: Host, facts: Facts) -> Ready:
-        if fitting.can_be_brought(host, facts):
+        if host_requirements.can_be_brought(host, facts):
             facts = self._bring_python(host, facts)
-        wrong = fitting.misfit(host, facts, self._options["wanted"])
-        python = fitting.choose_python(host, facts, self._options.get("minor"))
+        wrong = host_requirements.misfit(host, facts, self._options["wanted"])
+        python = host_requirements.choose_python(host, facts, self._options.get("minor"))
         if wrong or python is None:
             raise Refused(wrong, waiting=False)
         return Ready(host, facts, python[0])
@@ -237,7 +237,7 @@ class Launch:
         from flowlite.connect.pythons import install
 
         minor = str(self._options.get("minor") or "")
-        new_enough = fitting.version_of(minor) >= fitting.OLDEST_PYTHON
+        new_enough = host_requirements.version_of(minor) >= host_requirements.OLDEST_PYTHON
         version = minor if new_enough else python_request.version_here()
         platform = f"linux-{facts.machine}-glibc"
         try:
@@ -248,11 +248,11 @@ class Launch:
         except NodeUnreachable:
             raise
         except ProviderError as error:
-            problem = f"{fitting.python_problem(host, facts)}; {error}"
+            problem = f"{host_requirements.python_problem(host, facts)}; {error}"
             raise Refused(problem, waiting=False) from error
         self._memory.keep(host, found)
-        if fitting.choose_python(host, found, None) is None:
-            raise Refused(fitting.python_problem(host, found), waiting=False)
+        if host_requirements.choose_python(host, found, None) is None:
+            raise Refused(host_requirements.python_problem(host, found), waiting=False)
         return found
 
     def _take(self, ready: Ready) -> Instance:
@@ -364,7 +364,7 @@ class Launch:
         gpus = []
         if self._options["wanted"].get("gpu"):
             request = GpuRequest.parse(self._options["wanted"]["gpu"])
-            gpus = fitting.usable_gpus(host, facts, request)[: request.count]
+            gpus = host_requirements.usable_gpus(host, facts, request)[: request.count]
         return Instance(
             id=name,
             task_id=self._intent.task_id,

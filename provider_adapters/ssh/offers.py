@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowlite.errors import ConfigError, ProviderError
 from flowlite.provider import Offer
 from flowlite.spec.gpu import GpuRequest
-from provider_adapters.ssh import fitting, hosts
+from provider_adapters.ssh import host_requirements, hosts
 from provider_adapters.ssh.hosts import Facts, Memory
 from provider_adapters.ssh.leases import in_words
 from provider_adapters.ssh.planning import survey
@@ -19,7 +19,10 @@ def offers_of(pool: Pool, gpu: str | None, memory: Memory) -> list[Offer]:
     for host, facts in zip(pool.hosts, survey(pool, memory), strict=True):
         known = facts if isinstance(facts, Facts) else None
         kind = _gpus_of(host, known)
-        if request is None or len(fitting.usable_gpus(host, known, request)) >= request.count:
+        if (
+            request is None
+            or len(host_requirements.usable_gpus(host, known, request)) >= request.count
+        ):
             kinds.setdefault(kind, []).append(host)
     return [_offer(pool, kind, count, members) for (kind, count), members in kinds.items()]
 
@@ -50,5 +53,5 @@ def _gpus_of(host: Host, facts: Facts | None) -> tuple[str, int]:
         declared = GpuRequest.parse(host.gpus)
         return declared.kind, declared.count
     listed = facts.gpus if facts is not None else ()
-    names = [fitting.kind_of(str(gpu["name"])) or str(gpu["name"]) for gpu in listed]
+    names = [host_requirements.kind_of(str(gpu["name"])) or str(gpu["name"]) for gpu in listed]
     return (names[0], len(names)) if names else ("", 0)

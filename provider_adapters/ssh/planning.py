@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flowlite import python_request
 from flowlite.errors import ConfigError, NodeUnreachable, ProviderError
 from flowlite.provider import Plan
-from provider_adapters.ssh import fitting, hosts
+from provider_adapters.ssh import host_requirements, hosts
 from provider_adapters.ssh.hosts import FRESH_SECONDS, Facts, Memory
 from provider_adapters.ssh.pools import Host, Pool, choose_pool
 
@@ -77,9 +77,9 @@ def _check_hosts(pool: Pool, wanted: dict[str, Any], count: int, memory: Memory)
     wrong, silent, bare = [], [], []
     for host, facts in zip(pool.hosts, found, strict=True):
         if isinstance(facts, Facts):
-            problem = fitting.misfit(host, facts, wanted)
+            problem = host_requirements.misfit(host, facts, wanted)
             wrong += [problem] if problem else []
-            bare += [host.name] if fitting.can_be_brought(host, facts) else []
+            bare += [host.name] if host_requirements.can_be_brought(host, facts) else []
         else:
             silent.append(f"{host.name}: {facts}" if host.name not in str(facts) else str(facts))
     total = len(pool.hosts)
@@ -95,7 +95,7 @@ def _check_hosts(pool: Pool, wanted: dict[str, Any], count: int, memory: Memory)
         )
     notes = [f"of the pool {pool.name}, {each}" for each in silent]
     if bare:
-        oldest = ".".join(map(str, fitting.OLDEST_PYTHON))
+        oldest = ".".join(map(str, host_requirements.OLDEST_PYTHON))
         notes.append(
             f"no Python {oldest} or newer is on {', '.join(bare)}; uv installs one there when the task gets such a host"
         )
@@ -108,12 +108,12 @@ def survey(
     """The facts of every host of a pool, cached or collected now; an error in place of a host that cannot be asked.
 
     Args:
-        wanted: The requirements (see `fitting.py`): a host whose cached facts do not meet them is asked again.
+        wanted: The requirements (`host_requirements.py`). A host whose cached facts do not meet them is asked again.
     """
 
     def look(host: Host) -> Facts:
         remembered = memory.facts(host, younger_than=FRESH_SECONDS)
-        if remembered is not None and not fitting.misfit(host, remembered, wanted or {}):
+        if remembered is not None and not host_requirements.misfit(host, remembered, wanted or {}):
             return remembered
         try:
             with hosts.connect(host) as connection:

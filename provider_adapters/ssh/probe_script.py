@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from flowlite.node.host_lease import asking
+from flowlite.node.host_lease import requests
 from flowlite.node.system import ownership, runtime_dir
 
 VERSION = (
@@ -118,7 +118,7 @@ def towards(address):
 
 def lease(name):
     """What the holder of this host's lease reports; None if there is none."""
-    return (asking.ask({"do": "show"}, name, 5.0) or {}).get("held")
+    return (requests.ask({"do": "show"}, name, 5.0) or {}).get("held")
 
 
 def read(path):

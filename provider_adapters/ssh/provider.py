@@ -22,21 +22,21 @@ from flowlite.provider import (
 )
 from provider_adapters.ssh import hosts, leases, records
 from provider_adapters.ssh.ending import Ending
-from provider_adapters.ssh.fitting import choose_python
+from provider_adapters.ssh.host_requirements import choose_python
 from provider_adapters.ssh.hosts import Facts, Memory
-from provider_adapters.ssh.keeping import WarmHosts
 from provider_adapters.ssh.launching import Launch
 from provider_adapters.ssh.patience import Patience
-from provider_adapters.ssh.places import Places, directory_of
 from provider_adapters.ssh.pools import LOCAL_FILES, Host, choose_pool, from_environment, read_pools
 from provider_adapters.ssh.records import Records
+from provider_adapters.ssh.volume_hosts import Places, directory_of
+from provider_adapters.ssh.warm_hosts import WarmHosts
 
 if TYPE_CHECKING:
     from flowlite.connect.base import Connection
     from flowlite.settings.provider_settings import ProviderSettings
     from flowlite.settings.settings import Settings
     from flowlite.spec import TaskConfig
-    from provider_adapters.ssh.desk import HostCommands
+    from provider_adapters.ssh.host_commands import HostCommands
     from provider_adapters.ssh.volumes import Volumes
 
 _TROUBLE = (ProviderError, ConfigError, OSError)
@@ -207,9 +207,9 @@ class SshProvider(Provider):
         pools = read_pools(self.settings)
         return [offer for pool in pools.values() for offer in offers_of(pool, gpu, self._memory)]
 
-    def desk(self, read: Callable[[], ProviderSettings]) -> HostCommands:
+    def host_commands(self, read: Callable[[], ProviderSettings]) -> HostCommands:
         """The operations of `flow hosts`. `read` returns the current settings, which they change."""
-        from provider_adapters.ssh.desk import HostCommands
+        from provider_adapters.ssh.host_commands import HostCommands
 
         return HostCommands(self._home, self._memory, read)
 

@@ -9,10 +9,10 @@ from flowlite.connect.base import Connection
 from flowlite.connect.values import Completed
 from flowlite.errors import ConfigError, NodeUnreachable, NotFound, ProviderError
 from flowlite.provider import VolumeInfo, VolumePlace
-from provider_adapters.ssh import fitting, hosts
+from provider_adapters.ssh import host_requirements, hosts
 from provider_adapters.ssh.hosts import Memory
-from provider_adapters.ssh.places import Places
 from provider_adapters.ssh.pools import Host, Pool
+from provider_adapters.ssh.volume_hosts import Places
 
 _SECONDS = 120.0
 _CREATE = 'mkdir -p -- "$1"'
@@ -149,9 +149,9 @@ def _python_of(host: Host, connection: Connection, memory: Memory) -> str:
     facts = memory.facts(host)
     if facts is None:
         facts, _ = hosts.probe(host, connection)
-    found = fitting.choose_python(host, facts, None)
+    found = host_requirements.choose_python(host, facts, None)
     if found is None:
-        raise ProviderError(fitting.python_problem(host, facts))
+        raise ProviderError(host_requirements.python_problem(host, facts))
     return found[0]
 
 

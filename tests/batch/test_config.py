@@ -10,7 +10,7 @@ import pytest
 
 from flowlite.errors import SpecError
 from flowlite.spec.batch import Reading, read_batch
-from flowlite.spec.batch.look import look
+from flowlite.spec.batch.missing_commands import look
 
 Read = Callable[..., Reading]
 

@@ -43,7 +43,7 @@ from flowlite.testing.cloud.orders import Orders
 from flowlite.testing.cloud.serving import Gate, obey
 from provider_adapters.aws.session import Clients
 from provider_adapters.mithril import nodekey
-from provider_adapters.rented.contact import Contact, MachineAccess, NotYet, ReadyMachine
+from provider_adapters.rented.first_contact import Contact, MachineAccess, NotYet, ReadyMachine
 from tests.crash import wire
 from tests.crash.timeline import RESOLUTION, Background, Loop, Timeline
 

@@ -16,7 +16,7 @@ from flowlite import TaskConfig
 from flowlite.errors import CapacityUnavailable
 from flowlite.provider import Instance, LaunchIntent, Provider
 from provider_adapters.mithril import nodekey
-from provider_adapters.rented.contact import Contact, MachineAccess, NotYet, ReadyMachine
+from provider_adapters.rented.first_contact import Contact, MachineAccess, NotYet, ReadyMachine
 
 pytest.importorskip("boto3")
 pytest.importorskip("moto")

@@ -196,7 +196,7 @@ def _reader(gang: RealGang, proxy: Proxy) -> SupervisorClient:
         on_chunk=keep,
         offsets=lambda: {name: len(kept) for name, kept in gang.streams.items()},
         beat=0.2,
-        shields=tls.client(gang.paths[0].certificate),
+        new_tls=tls.client(gang.paths[0].certificate),
     )
 
 

@@ -150,7 +150,7 @@ class RealGang:
             beat=0.2,
             # A busy machine is none that is gone.
             silence=60.0,
-            shields=tls.client(self.paths[0].certificate) if self.configs[0].tls else None,
+            new_tls=tls.client(self.paths[0].certificate) if self.configs[0].tls else None,
         )
         return self.link
 

@@ -89,7 +89,7 @@ def router():
     async def start():
         config = SimpleNamespace(tls=False, bind="127.0.0.1", task="t", epoch=1, roster=[])
         router = Router.__new__(Router)
-        router._config, router._shields, router._secret, router._guests = config, None, bytes(32), set()
+        router._config, router._new_tls, router._secret, router._guests = config, None, bytes(32), set()
         return router.start(), lambda: router._guests
 
     return in_loop(start)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from flowlite.node.host_lease import asking, cleanup, client
+from flowlite.node.host_lease import cleanup, client, requests
 from flowlite.node.system import processes, runtime_dir
 from tests.helpers import eventually
 
@@ -28,7 +28,7 @@ _RUN = "import sys; from flowlite.node.__main__ import main; sys.exit(main(sys.a
 
 NOBODY = 65534
 BECOME = (
-    "import json, os, sys; from flowlite.node.host_lease import asking; "
+    "import json, os, sys; from flowlite.node.host_lease import requests as asking; "
     f"os.setgid({NOBODY}); os.setuid({NOBODY})"
 )
 as_root = pytest.mark.needs("root")
@@ -98,13 +98,13 @@ class Host:
 
     def keep(self, **request: Any) -> dict[str, Any]:
         """Keeps the host of `t1`. Directly: the subcommand looks for what is to be spared by itself."""
-        answer = asking.ask({"do": "keep", "token": "t1-launch-1", **request}, self.name)
+        answer = requests.ask({"do": "keep", "token": "t1-launch-1", **request}, self.name)
         assert answer is not None
         return answer
 
     def start(self, marker: str, *argv: str) -> subprocess.Popen[bytes]:
         """A process that belongs to a lease."""
-        environment = {**os.environ, asking.MARKER: marker}
+        environment = {**os.environ, requests.MARKER: marker}
         return subprocess.Popen(argv or ("sleep", "600"), env=environment, start_new_session=True)
 
     def holders(self) -> list[int]:
@@ -128,7 +128,7 @@ def sleeper(host: Host) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     def start(marker: str, *argv: str) -> subprocess.Popen[bytes]:
         started.append(host.start(marker, *argv))
         eventually(
-            lambda: processes.environment_of(started[-1].pid).get(asking.MARKER) == marker,
+            lambda: processes.environment_of(started[-1].pid).get(requests.MARKER) == marker,
             what="the process to have its environment",
         )
         return started[-1]
@@ -183,7 +183,7 @@ class TestTaking:
         host.take()
         for pid in host.holders():
             os.kill(pid, signal.SIGSTOP)
-        monkeypatch.setattr(asking, "ANSWER_SECONDS", 0.2)
+        monkeypatch.setattr(requests, "ANSWER_SECONDS", 0.2)
         answer = client.take(host.request("t2"), host.name)
         assert not answer["ok"]
         assert answer["held"]["state"] == "silent"
@@ -196,7 +196,7 @@ class TestTaking:
     def test_nonsense_does_not_end_it(self, host: Host, said: bytes) -> None:
         host.take()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.connect(asking.address(host.name))
+            connection.connect(requests.address(host.name))
             connection.sendall(said)
             connection.shutdown(socket.SHUT_WR)
             connection.recv(65536)

@@ -38,7 +38,7 @@ FACTS = {
     "shm_bytes": 3,
     "memlock_bytes": 4,
     "infiniband": True,
-    "meeting": 5,
+    "connectivity": 5,
 }
 PREPARED = {
     "packages": ["torch==2"],
@@ -78,7 +78,7 @@ MESSAGES: dict[str, dict[str, Any]] = {
         "master_addr": "a",
         "master_port": 1,
         "volume_token": "",
-        "meeting": {"addresses": ["a 1", "b 2"]},
+        "connectivity": {"addresses": ["a 1", "b 2"]},
     },
     "go": {"roster": "r", "master_addr": "a", "master_port": 1, "addresses": ["a", "b"]},
     "ended": {"outcome": "done", "reason": ""},

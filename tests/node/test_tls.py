@@ -123,7 +123,7 @@ def test_an_agent_of_a_gang_that_stays_on_its_machine_does_not_load_ssl(tmp_path
             assert [loads_ssl(agent.pid) for agent in gang.agents] == [encrypted, encrypted]
 
 
-# The shields alone
+# The TLS sessions alone
 
 
 @pytest.fixture

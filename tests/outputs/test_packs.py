@@ -18,8 +18,8 @@ from flowlite.connect.bounded import MOST_OUTPUT
 from flowlite.connect.local import LocalConnection
 from flowlite.connect.values import Completed
 from flowlite.supervise.attempt.outputs import packs
-from flowlite.supervise.attempt.outputs.landing import OutputDirectory
 from flowlite.supervise.attempt.outputs.manifest import OutputFile
+from flowlite.supervise.attempt.outputs.output_directory import OutputDirectory
 
 PROGRAM = (sys.executable, "-m", "flowlite.node")
 

@@ -29,7 +29,8 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Paper]:
     """A client of the fake Mithril, whose machines exist on paper."""
     pytest.importorskip("httpx")
     from flowlite.testing.cloud.mithril.box import PaperMithril
-    from provider_adapters.mithril import settling, workplace
+    from provider_adapters.mithril import bid_submission as submission
+    from provider_adapters.mithril import context
     from provider_adapters.mithril.rest import client as api
     from tests.providers.mithril_on_paper import Paper
 
@@ -37,9 +38,9 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Paper]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(api, "_FIRST_PAUSE", 0.01)
     # What is asked for before it is listed is there twice: the tests look at that, too.
-    monkeypatch.setattr(settling, "_LISTED_SECONDS", 0.0)
-    monkeypatch.setattr(workplace, "_PAUSES", (0.05,))
-    monkeypatch.setattr(workplace, "_STARTING", (0.05,))
+    monkeypatch.setattr(submission, "_LISTED_SECONDS", 0.0)
+    monkeypatch.setattr(context, "_PAUSES", (0.05,))
+    monkeypatch.setattr(context, "_STARTING", (0.05,))
     with PaperMithril(auction_seconds=0.05, boot_seconds=0.05, stop_seconds=0.05) as cloud:
         for name, value in cloud.environment().items():
             monkeypatch.setenv(name, value)
@@ -60,7 +61,8 @@ def aws(box: CloudInABox, flow_home: Path) -> Iterator[Client]:
 @pytest.fixture
 def slurm_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmPaper:
     """A client of a Slurm on paper."""
-    from provider_adapters.slurm import listing, nodes, settling
+    from provider_adapters.slurm import job_submission as submission
+    from provider_adapters.slurm import listing, nodes
     from provider_adapters.slurm.queries import queue
     from tests.providers.slurm_on_paper import Paper
 
@@ -72,5 +74,5 @@ def slurm_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmPaper:
     for name in ("HURRY", "USUAL", "QUIET"):
         monkeypatch.setattr(queue, name, 0.0)
     monkeypatch.setattr(listing, "HURRY", 0.0)
-    monkeypatch.setattr(settling, "_UNDERWAY_SECONDS", 0.0)
+    monkeypatch.setattr(submission, "_UNDERWAY_SECONDS", 0.0)
     return paper

@@ -15,7 +15,7 @@ from flowlite.provider import Instance, LaunchIntent
 from flowlite.spec import TaskConfig
 from flowlite.testing.cloud.mithril.box import PaperMithril
 from provider_adapters.mithril import MithrilProvider
-from provider_adapters.rented.contact import MachineAccess, NotYet, ReadyMachine
+from provider_adapters.rented.first_contact import MachineAccess, NotYet, ReadyMachine
 
 Value = TypeVar("Value")
 TASK = "tabcdefghij"

@@ -17,8 +17,8 @@ from flowlite.spec import TaskConfig
 from flowlite.state import clock as clocks
 from provider_adapters.aws import booting
 from provider_adapters.aws.catalog.regions import Catalog
-from provider_adapters.rented import waiting
-from provider_adapters.rented.contact import Contact, MachineAccess, NotYet, ReadyMachine
+from provider_adapters.rented import cloud_polls
+from provider_adapters.rented.first_contact import Contact, MachineAccess, NotYet, ReadyMachine
 
 NODES = 64
 BOOT_SECONDS = 300.0
@@ -103,7 +103,7 @@ def open_default_vpc() -> None:
 @pytest.mark.slow
 def test_64_nodes_take_fewer_than_40_calls(calls: Counter[str], clock: Clock) -> None:
     provider = adapter("aws")
-    provider._context.looks = waiting.CloudPolls(clock)
+    provider._context.looks = cloud_polls.CloudPolls(clock)
     config = TaskConfig(command=["true"], gpu="h100:8", num_instances=NODES, provider="aws")
     plan = provider.plan(config)
     intent = LaunchIntent("t1-launch-1", "t1", NODES, plan.to_json())

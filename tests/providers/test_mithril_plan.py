@@ -16,11 +16,11 @@ from flowlite.provider import Plan
 from flowlite.spec import TaskConfig
 from flowlite.supervise.money import price_text
 from provider_adapters.mithril import costs, disks, planning
+from provider_adapters.mithril.context import deadline_seconds
 from provider_adapters.mithril.markets import Market, Price, kind_of, markets_of
 from provider_adapters.mithril.nodekey import ENDING_SECONDS
 from provider_adapters.mithril.offers import offers_of
 from provider_adapters.mithril.settings import MithrilSettings
-from provider_adapters.mithril.workplace import deadline_seconds
 
 pytest.importorskip("httpx")
 

@@ -13,7 +13,7 @@ from flowlite.errors import (
     QuotaExceeded,
 )
 from flowlite.node.config.ranks import assign_ranks
-from provider_adapters.slurm import ending, nodes, settling
+from provider_adapters.slurm import ending, job_submission, nodes
 from provider_adapters.slurm.queries import queue
 from tests.providers.slurm_on_paper import TASK, Killed, Paper
 
@@ -413,7 +413,7 @@ def test_a_submission_that_shows_up_late_is_cancelled(
 def test_it_is_not_submitted_again_before_it_was_looked_for(
     slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "_UNDERWAY_SECONDS", 60.0)
+    monkeypatch.setattr(job_submission, "_UNDERWAY_SECONDS", 60.0)
     slurm = slurm_paper.slurm
     slurm.fail["sbatch"], slurm.listed, slurm.accounts = TimeoutError(), False, False
     intent = slurm_paper.intend()

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provider_adapters.slurm.context import parts_of
 from provider_adapters.slurm.queries import hostlists, parse, state_words
 from provider_adapters.slurm.queries.parse import Job
-from provider_adapters.slurm.workplace import parts_of
 from tests.providers.slurm_on_paper import RECORDED
 
 

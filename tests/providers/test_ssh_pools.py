@@ -16,10 +16,10 @@ from flowlite.provider import Plan, provider_names
 from flowlite.settings.settings import load_settings
 from flowlite.spec import TaskConfig
 from provider_adapters.ssh import editing
-from provider_adapters.ssh.fitting import choose_python, kind_of, misfit, python_problem
+from provider_adapters.ssh.host_requirements import choose_python, kind_of, misfit, python_problem
 from provider_adapters.ssh.hosts import Facts, Memory
-from provider_adapters.ssh.places import Places
 from provider_adapters.ssh.pools import Host, Pool, choose_pool, read_pools
+from provider_adapters.ssh.volume_hosts import Places
 
 
 def pools(home: Path, text: str) -> dict[str, Pool]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provider_adapters.rented import keys
-from provider_adapters.rented.contact import MachineAccess
+from provider_adapters.rented.first_contact import MachineAccess
 from provider_adapters.rented.keys import KeyPair
 from provider_adapters.rented.userdata import Boot, boot_script
 from tests.helpers import eventually

@@ -15,9 +15,9 @@ from flowlite.connect.ssh import host_key_scan, link
 from flowlite.connect.ssh.connection import SshConnection
 from flowlite.errors import HostKeyError, NodeUnreachable
 from flowlite.provider import Instance, Plan
-from provider_adapters.rented import contact as contacts
-from provider_adapters.rented import meeting
-from provider_adapters.rented.contact import Contact, MachineAccess, NotYet, ReadyMachine
+from provider_adapters.rented import first_contact as contacts
+from provider_adapters.rented import first_contact_commands
+from provider_adapters.rented.first_contact import Contact, MachineAccess, NotYet, ReadyMachine
 from provider_adapters.rented.keys import new_key
 from provider_adapters.rented.node import lease_seconds, node_settings
 from provider_adapters.rented.pins import Pins
@@ -136,8 +136,12 @@ def test_whatever_dies_the_machine_is_known_by_the_key_it_shows(
 
     with monkeypatch.context() as patch:
         patch.setattr(Pins, "write", dying(Pins.write, after=True))
-        patch.setattr(meeting, "ask", dying(meeting.ask, after=True))
-        patch.setattr(meeting, "change_over", dying(meeting.change_over, after=True))
+        patch.setattr(first_contact_commands, "ask", dying(first_contact_commands.ask, after=True))
+        patch.setattr(
+            first_contact_commands,
+            "change_over",
+            dying(first_contact_commands.change_over, after=True),
+        )
         patch.setattr(Contact, "_shows", dying(Contact._shows, after=False))
         patch.setattr(contacts, "everywhere", lambda items, do, *_: [do(each) for each in items])
         with pytest.raises(Death):

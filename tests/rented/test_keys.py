@@ -19,9 +19,9 @@ import pytest
 from flowlite.errors import ProviderError
 from provider_adapters.identity import home_id, owner
 from provider_adapters.rented import ports
+from provider_adapters.rented.cloud_polls import PAUSES, PORTS, CloudPolls
 from provider_adapters.rented.keys import client_key, client_public, new_key
 from provider_adapters.rented.pins import Pins
-from provider_adapters.rented.waiting import PAUSES, PORTS, CloudPolls
 from provider_adapters.ssh.records import Records
 
 

@@ -18,8 +18,8 @@ from flowlite.node.outputs import listing
 from flowlite.node.project_files.links import leads_out
 from flowlite.node.project_files.manifest import ManifestError, ProjectManifest
 from flowlite.supervise.attempt.outputs import manifest
-from flowlite.supervise.attempt.outputs.landing import NameTaken, OutputDirectory
 from flowlite.supervise.attempt.outputs.manifest import OutputManifest
+from flowlite.supervise.attempt.outputs.output_directory import NameTaken, OutputDirectory
 
 # The second leads out when it is followed through the first, and not by its letters.
 THROUGH_ANOTHER = [["a/b/c/short", "../../../s"], ["way", "a/b/c/short/../../victim"]]
@@ -33,14 +33,14 @@ def listed(*lines: Sequence[object], **more: object) -> OutputManifest:
 
 def lay(root: Path, found: OutputManifest) -> None:
     """Copies all of it, as the client does."""
-    landing = OutputDirectory(root)
+    destination = OutputDirectory(root)
     for file in found.files:
         with contextlib.suppress(NameTaken):
-            landing.take(file.path, file, lambda staged: _write(staged, b"x"))
-    landing.take_all([(file.path, file, b"x") for file in found.files])
+            destination.take(file.path, file, lambda staged: _write(staged, b"x"))
+    destination.take_all([(file.path, file, b"x") for file in found.files])
     for path, target in found.links:
         with contextlib.suppress(NameTaken):
-            landing.link(path, target)
+            destination.link(path, target)
 
 
 def _write(staged: Path, content: bytes) -> None:
@@ -98,15 +98,15 @@ def test_a_link_that_stays_inside_does_so_by_its_letters_too(path: str, target: 
 
 
 def test_names_of_files_that_are_still_coming_are_not_taken_from_a_node(tmp_path: Path) -> None:
-    landing = OutputDirectory(tmp_path / "here")
+    destination = OutputDirectory(tmp_path / "here")
     with pytest.raises(NameTaken):
-        landing.link(".incoming/f", "../g")
+        destination.link(".incoming/f", "../g")
     with pytest.raises(NameTaken):
-        landing.link(".incoming", "g")
+        destination.link(".incoming", "g")
     found = listed([".incoming/f", 1, 1, False])
     with pytest.raises(NameTaken):
-        landing.take(".incoming/f", found.files[0], lambda staged: _write(staged, b"x"))
-    assert landing.take_all([(".incoming/f", found.files[0], b"x")]) == [".incoming/f"]
+        destination.take(".incoming/f", found.files[0], lambda staged: _write(staged, b"x"))
+    assert destination.take_all([(".incoming/f", found.files[0], b"x")]) == [".incoming/f"]
 
 
 def test_a_file_where_a_directory_should_be_is_named(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from flowlite.provider import Instance, NodeSettings, Plan
 from flowlite.supervise.attempt import attempt as gang
 from flowlite.supervise.attempt import liveness, node_verdict, reachability
 from flowlite.supervise.attempt.attempt import Attempt
-from flowlite.supervise.attempt.bringup import node_call
 from flowlite.supervise.attempt.node_handle import Finding, Node
 from flowlite.supervise.attempt.node_verdict import ProbeAnswer
 from flowlite.supervise.attempt.outcome import End, end_by_leader, end_by_reports
+from flowlite.supervise.attempt.start_agents import node_call
 from flowlite.supervise.record.paths import TaskPaths
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
@@ -177,7 +177,7 @@ def test_a_leader_that_says_what_no_agent_says_is_named(
         node._connection = SimpleNamespace(open_tcp=open_tcp, close=lambda: None)  # type: ignore[assignment]
         made = attempt(tmp_path, [node])
         made._paths.secret.write_bytes(secret)
-        made._shields = lambda: None  # type: ignore[method-assign]
+        made._new_tls = lambda: None  # type: ignore[method-assign]
         link = made._make_link({"address": "127.0.0.1", "port": port}, 0)
         try:
             async with asyncio.timeout(60):

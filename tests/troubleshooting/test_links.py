@@ -37,7 +37,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def order(*places: tuple[str, int | None]) -> dict[str, Any]:
-    return {"meeting": pack_places([at for at, _ in places], [port for _, port in places])}
+    return {"connectivity": pack_places([at for at, _ in places], [port for _, port in places])}
 
 
 def meeting_of(

@@ -23,7 +23,7 @@ from flowlite.connect.local import LocalConnection
 from flowlite.connect.values import Completed
 from flowlite.errors import ConfigError, FlowError, NodeUnreachable, NotFound
 from flowlite.node.volume_files import program
-from flowlite.supervise.attempt.outputs.landing import OutputDirectory
+from flowlite.supervise.attempt.outputs.output_directory import OutputDirectory
 from flowlite.testing.hosts import Cluster
 from tests.providers.lab import Lab
 from tests.s3.servers import S3Server

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 from flowlite.errors import ConfigError
-from flowlite.supervise.attempt.outputs.landing import OutputDirectory
 from flowlite.supervise.attempt.outputs.manifest import OutputFile
+from flowlite.supervise.attempt.outputs.output_directory import OutputDirectory
 
 Moved = Callable[[int], None]
 """Called with the number of bytes transferred since the last call."""
@@ -76,13 +76,13 @@ class Storage(Protocol):
         """Whether the path is an existing directory."""
 
     def get(
-        self, path: str, tree: Tree, landing: OutputDirectory, name: str, moved: Moved
+        self, path: str, tree: Tree, destination: OutputDirectory, name: str, moved: Moved
     ) -> list[str]:
         """Copies files to this machine. Returns the paths here that another file has.
 
         Args:
             path: The path that `tree` was made of.
-            landing: The local directory.
+            destination: The local directory.
             name: The local name of a single file.
         """
 

@@ -14,8 +14,8 @@ from flowlite.connect import fetching
 from flowlite.errors import ConfigError, FlowError, NotFound, ProviderError
 from flowlite.node.checkpoints.targets import PART, BucketTarget, TargetError
 from flowlite.node.s3.client import S3Error, S3Object, Store
-from flowlite.supervise.attempt.outputs.landing import NameTaken, OutputDirectory
 from flowlite.supervise.attempt.outputs.manifest import OutputFile, is_inside
+from flowlite.supervise.attempt.outputs.output_directory import NameTaken, OutputDirectory
 
 Value = TypeVar("Value")
 
@@ -104,12 +104,12 @@ class BucketFiles:
         return Tree(False, tuple(files), others)
 
     def get(
-        self, path: str, tree: Tree, landing: OutputDirectory, name: str, moved: Moved
+        self, path: str, tree: Tree, destination: OutputDirectory, name: str, moved: Moved
     ) -> list[str]:
         taken: list[str] = []
         for file in tree.files:
             place = name or file.path
-            if landing.has(place, file):
+            if destination.has(place, file):
                 moved(file.size)
                 continue
             key = path if tree.single else "/".join(part for part in (path, file.path) if part)
@@ -119,7 +119,7 @@ class BucketFiles:
                 return self._read(key, offset, size, moved)
 
             try:
-                landing.take(
+                destination.take(
                     place,
                     file,
                     lambda staged, read=read, size=file.size: fetching.fetch(  # type: ignore[misc]
@@ -129,7 +129,7 @@ class BucketFiles:
             except NameTaken as error:
                 taken.append(str(error))
         if not taken:
-            landing.finish()
+            destination.finish()
         return taken
 
     def put(self, sources: list[Source], moved: Moved) -> None:

@@ -12,8 +12,8 @@ from flowlite.connect import fetching, programs
 from flowlite.connect.base import Connection
 from flowlite.connect.bounded import MOST_OUTPUT
 from flowlite.errors import FlowError, NodeUnreachable, NotFound, ProviderError
-from flowlite.supervise.attempt.outputs.landing import NameTaken, OutputDirectory
 from flowlite.supervise.attempt.outputs.manifest import OutputFile, is_inside
+from flowlite.supervise.attempt.outputs.output_directory import NameTaken, OutputDirectory
 
 _PROGRAM = programs.NODE / "volume_files" / "program.py"
 _SECONDS = 600.0
@@ -69,22 +69,22 @@ class MachineVolume:
         return Tree(answer["single"] is True, tuple(files), int(answer["others"]))
 
     def get(
-        self, path: str, tree: Tree, landing: OutputDirectory, name: str, moved: Moved
+        self, path: str, tree: Tree, destination: OutputDirectory, name: str, moved: Moved
     ) -> list[str]:
         taken: list[str] = []
         lacking = []
         for file in tree.files:
-            if landing.has(name or file.path, file):
+            if destination.has(name or file.path, file):
                 moved(file.size)
             else:
                 lacking.append(file)
         for group in _groups(lacking):
             if len(group) > 1 or group[0].size < _PART:
-                taken += self._get_small(path, tree, group, landing, name, moved)
+                taken += self._get_small(path, tree, group, destination, name, moved)
                 continue
             file = group[0]
             try:
-                landing.take(
+                destination.take(
                     name or file.path,
                     file,
                     lambda staged, file=file: fetching.fetch(  # type: ignore[misc]
@@ -96,7 +96,7 @@ class MachineVolume:
             except NameTaken as error:
                 taken.append(str(error))
         if not taken:
-            landing.finish()
+            destination.finish()
         return taken
 
     def put(self, sources: list[Source], moved: Moved) -> None:
@@ -124,7 +124,7 @@ class MachineVolume:
         path: str,
         tree: Tree,
         group: Sequence[OutputFile],
-        landing: OutputDirectory,
+        destination: OutputDirectory,
         name: str,
         moved: Moved,
     ) -> list[str]:
@@ -139,7 +139,7 @@ class MachineVolume:
                 )
             come.append((name or file.path, file, content[position : position + size]))
             position += size
-        taken = landing.take_all(come)
+        taken = destination.take_all(come)
         moved(position)
         return taken
 

@@ -70,7 +70,7 @@ def _on_node(text: str) -> re.Match[str] | None:
 def _bring(task: Task[Any], node: int, path: str, target: Path) -> tuple[CopyResult, str]:
     from flowlite.api import node_files
     from flowlite.cli.transfer_progress import Transfer
-    from flowlite.supervise.attempt.outputs.landing import OutputDirectory
+    from flowlite.supervise.attempt.outputs.output_directory import OutputDirectory
 
     with task.reach(node) as there:
         found = node_files.files_at(there, path)

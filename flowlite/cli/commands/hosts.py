@@ -38,7 +38,7 @@ def _list_by_default(context: typer.Context) -> None:
 
 def list_hosts(pool: Pool = None, json: Json = False) -> None:
     """List all hosts, and the tasks that use them."""
-    rows = _desk().rows(pool)
+    rows = _host_commands().rows(pool)
     if json:
         output.print_json("hosts", rows)
         return
@@ -83,7 +83,7 @@ def add(
     json: Json = False,
 ) -> None:
     """Add a host to the file of FLOW_HOME."""
-    host, path = _desk().add(
+    host, path = _host_commands().add(
         name,
         pool,
         private_ip=private_ip,
@@ -102,7 +102,7 @@ def add(
 
 def remove(name: Name, pool: Pool = None, json: Json = False) -> None:
     """Take a host out of its pool."""
-    where, path = _desk().remove(name, pool)
+    where, path = _host_commands().remove(name, pool)
     if json:
         output.print_json("host", {"name": name, "pool": where, "removed": True})
     else:
@@ -111,7 +111,7 @@ def remove(name: Name, pool: Pool = None, json: Json = False) -> None:
 
 def check(pool: Pool = None, json: Json = False) -> None:
     """Connect to every host and check Python, clocks, disks, links and the shared directory."""
-    told = _desk().check(pool)
+    told = _host_commands().check(pool)
     serious = any(problem["serious"] for each in told for problem in each["problems"])
     if json:
         output.print_json("check", told)
@@ -142,8 +142,8 @@ def trust(
     json: Json = False,
 ) -> None:
     """Show the key of a host, and accept it from now on."""
-    desk = _desk()
-    target, key, known = desk.shown_key(name)
+    host_commands = _host_commands()
+    target, key, known = host_commands.shown_key(name)
     if known == key.fingerprint:
         if json:
             output.print_json("trust", {"name": name, "fingerprint": known, "known": True})
@@ -157,7 +157,7 @@ def trust(
                 f"compare the fingerprint with what the host's owner says, then: flow hosts trust {name} --yes"
             )
         typer.confirm("Accept this key?", abort=True)
-    file = desk.trust(target, key)
+    file = host_commands.trust(target, key)
     if json:
         output.print_json(
             "trust", {"name": name, "fingerprint": key.fingerprint, "file": str(file)}
@@ -177,9 +177,9 @@ def _explain_key(label: str, key: Any, known: str) -> None:
     )
 
 
-def _desk() -> Any:
+def _host_commands() -> Any:
     """The SSH adapter's functions for hosts, which are not part of the contract of providers."""
     from flowlite.api.adapters import adapter, settings_here
 
     provider: Any = adapter("ssh")
-    return provider.desk(lambda: settings_here("ssh"))
+    return provider.host_commands(lambda: settings_here("ssh"))

@@ -112,14 +112,14 @@ def _bring_now(task: Task[Any], to: Path | None, as_json: bool) -> None:
     from flowlite.api import node_files
     from flowlite.cli.transfer_progress import Transfer
     from flowlite.node.system.byte_sizes import human_size
-    from flowlite.supervise.attempt.outputs.landing import OutputDirectory
+    from flowlite.supervise.attempt.outputs.output_directory import OutputDirectory
 
     if to is None:
         raise ConfigError(
             f"task {task.name} ({task.id}) is {task.status}: its outputs come at its end. "
             f"To bring what there is now: flow outputs {task.id} --to DIRECTORY"
         )
-    landing, all_of_it = OutputDirectory(to.absolute()), node_files.CopyResult()
+    destination, all_of_it = OutputDirectory(to.absolute()), node_files.CopyResult()
     places: set[str] = set()
     for node in range(task.num_instances):
         below = f"node{node}/" if task.num_instances > 1 else ""
@@ -129,7 +129,7 @@ def _bring_now(task: Task[Any], to: Path | None, as_json: bool) -> None:
                 continue
             places.add(found.place)
             with Transfer(f"node {node}", found.size) as transfer:
-                copied = node_files.bring(there, found, landing, transfer.moved, below=below)
+                copied = node_files.bring(there, found, destination, transfer.moved, below=below)
         all_of_it.files += copied.files
         all_of_it.bytes += copied.bytes
         all_of_it.taken += copied.taken

@@ -51,13 +51,13 @@ def rerun(
     from flowlite.api.client import Flow
     from flowlite.api.session import open_session
     from flowlite.api.submission import config_of_task
-    from flowlite.cli.attend import attend
+    from flowlite.cli.submit_and_follow import submit_and_follow
 
     session = open_session()
     original = task_or_newest(Flow(), task)
     config = config_of_task(original.record, session.paths(original.id), changed_options(set or ()))
     raise output.Quit(
-        attend(
+        submit_and_follow(
             config,
             detach=detach,
             json=json,

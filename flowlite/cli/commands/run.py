@@ -293,8 +293,8 @@ def run(
         "retries": retries,
         "name": name,
     }
-    from flowlite.cli import batch_scripts
-    from flowlite.cli.attend import attend, preview
+    from flowlite.cli.commands import batch_scripts
+    from flowlite.cli.submit_and_follow import submit_and_follow, preview
 
     if target is not None and batch_scripts.is_script(target):
         how = batch_scripts.RunOptions(
@@ -305,7 +305,9 @@ def run(
     if dry_run:
         preview(config, json)
         return
-    raise output.Quit(attend(config, detach=detach, json=json, show_logs=not no_logs, yes=yes))
+    raise output.Quit(
+        submit_and_follow(config, detach=detach, json=json, show_logs=not no_logs, yes=yes)
+    )
 
 
 def task_options(given: Mapping[str, Any]) -> dict[str, Any]:

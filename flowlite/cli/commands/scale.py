@@ -165,7 +165,7 @@ def scale(
     **options: Any,
 ) -> None:
     from flowlite.api.client import Flow
-    from flowlite.cli.attend import warnings_as_lines
+    from flowlite.cli.submit_and_follow import warnings_as_lines
 
     config = run.config_of(context, target, rest or [], run.task_options(options))
     for option, value in (("--nodes", nodes), ("--metric", metric)):
@@ -298,7 +298,7 @@ class _Left(Exception):
 
 def _run(flow: Flow, ladder: Ladder, config: TaskConfig, plan: Plan) -> Run:
     """Runs one task to its end. An error becomes the reason of the run."""
-    from flowlite.cli.attend import follow, interrupted, warnings_as_lines
+    from flowlite.cli.submit_and_follow import follow, interrupted, warnings_as_lines
 
     nodes, workers = plan.num_instances, plan.num_instances * plan.processes_per_node
     left = ladder.left()

@@ -202,7 +202,7 @@ def get(
     """
     from flowlite.api.volume_files.reach import open_storage, split
     from flowlite.cli.transfer_progress import Transfer
-    from flowlite.supervise.attempt.outputs.landing import OutputDirectory
+    from flowlite.supervise.attempt.outputs.output_directory import OutputDirectory
 
     name, path, _ = split(volume)
     own = path.rpartition("/")[2] or name.removeprefix("s3://")

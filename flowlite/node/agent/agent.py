@@ -85,7 +85,7 @@ class Agent:
             self._setup = Setup(config, paths)
         self._storage = Storage(config, paths, self._tell, self._find_leader)
         self._stop_watch = StopWatch(config, paths, lambda: self._workers.listeners(signal.SIGUSR2))
-        self._led = LeaderRun(config, paths)
+        self._leader_run = LeaderRun(config, paths)
         self._readiness = Readiness(config, secret, self._silence_of)
         self._held_back: list[dict[str, Any]] = []
         self._unkept: asyncio.Task[None] | None = None
@@ -165,11 +165,11 @@ class Agent:
         self._address = addresses.address_towards(leader[0])
         await self._readiness.begin(self._address)
         incarnation = os.urandom(8).hex()
-        shields = None
+        new_tls = None
         if config.tls:
             from ..protocol import tls
 
-            shields = tls.client(self._paths.certificate)
+            new_tls = tls.client(self._paths.certificate)
         link = MemberClient(
             settings,
             self._secret,
@@ -177,7 +177,7 @@ class Agent:
             incarnation,
             leader,
             self,
-            shields,
+            new_tls,
             self._note_silence,
             self._stop_watch,
         )
@@ -201,23 +201,23 @@ class Agent:
         config = self._config
         locks = Path(config.ports_dir) if config.ports_dir else None
         self._master = MasterPort(config.leader_address, locks, config.master_port or PREFERRED)
-        shields = None
+        new_tls = None
         if config.tls:
             from ..protocol import tls
 
-            shields = tls.server(self._paths.certificate, self._paths.certificate_key)
+            new_tls = tls.server(self._paths.certificate, self._paths.certificate_key)
         self._server = RendezvousServer(
-            settings, self._secret, bind=config.bind, master=self._master, shields=shields
+            settings, self._secret, bind=config.bind, master=self._master, new_tls=new_tls
         )
         port = await self._server.start()
         place: dict[str, Any] = {"address": config.leader_address, "port": port}
-        place |= await self._led.serve()
+        place |= await self._leader_run.serve()
         if self._storage.sharing is not None:
             place["share"] = await self._storage.sharing.serve()
         if "batch" in self._call:
             from ..sbatch import router
 
-            self._router, place["steps"] = router.serve(config, self._secret, shields)
+            self._router, place["steps"] = router.serve(config, self._secret, new_tls)
         write_atomically(self._paths.leader, json.dumps(place))
         anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
         return anywhere.get(config.bind, config.bind), port
@@ -257,7 +257,7 @@ class Agent:
                 state = await self._set_up(self._setup)
             if self._call.get("start") == "fork" and state["hazard"]:
                 raise PrepareError(f'workers cannot be forked: {state["hazard"]}; use start="auto"')
-            if wrong := await self._led.missing():
+            if wrong := await self._leader_run.missing():
                 raise PrepareError(wrong)
             if self._call["kind"] == "function":
                 wrong = await self._workers.prepare(self._call)
@@ -287,7 +287,7 @@ class Agent:
             self._workers.forget_probe(self._needs.shared_paths, self._volume_token)
         inside = self._workers.warm.get("environment")
         orders = worker_orders(self._config, self._paths, self._call, go, inside)
-        self._led.order(orders, go)
+        self._leader_run.order(orders, go)
         environment = orders[0]["environment"]
         entry = {
             "container": self._container.entry() if self._container is not None else None,
@@ -429,7 +429,7 @@ class Agent:
                 self._paths.leader_silent.unlink()
 
     def _on_worker(self, body: dict[str, Any]) -> None:
-        self._led.worker_ended()
+        self._leader_run.worker_ended()
         self._bodies.append(body)
         checkpoints = self._storage.checkpoints
         if checkpoints is not None:
@@ -544,7 +544,7 @@ class Agent:
             self._setup.note_end()
         if self._container is not None:
             await self._container.close()
-        await self._led.end()
+        await self._leader_run.end()
         await self._storage.end()
         if self._server is not None:
             await self._server.close()

@@ -1,8 +1,8 @@
 """The lease of a host: one task at a time, across all users of the host.
 
 The lock is a name in the abstract namespace of Unix sockets. The kernel gives it to one process of the host at a time,
-across all users, and frees it when that process is gone. That process is the holder (`holder.py`). It answers only its
-own user. An answer from another user's process is never read (`asking.py`), and no answer decides where files are
+across all users, and frees it when that process is gone. That process is the holder
+(`lease_holder.py`). It answers only its own user. An answer from another user's process is never read (`requests.py`), and no answer decides where files are
 written or which command is run.
 
 Every two seconds the holder looks for a running agent of the task, and for files that are being written for it. After

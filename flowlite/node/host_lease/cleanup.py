@@ -16,7 +16,7 @@ import time
 from ..config import secret_files
 from ..config.secret_files import attempts
 from ..system import atomic_files, processes
-from .asking import MARKER
+from .requests import MARKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

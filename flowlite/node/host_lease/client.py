@@ -1,8 +1,8 @@
 """The client of a host's lease: takes, releases and shows it. A host runs one task at a time, across all its users.
 
 The lock is a Unix socket in the abstract namespace. The kernel gives its name to one process at a time, across all
-users of the host. A small process, the holder (`holder.py`), has the name from the launch on, and tells who holds the
-host. It loses the name when it dies, for any reason. No file can be left over, and no clock is involved.
+users of the host. A small process, the holder (`lease_holder.py`), has the name from the launch on, and tells
+who holds the host. It loses the name when it dies, for any reason. No file can be left over, and no clock is involved.
 
 `agent.pyz lease WHAT` reads a request as JSON from its standard input and writes the answer as JSON:
 
@@ -27,7 +27,7 @@ import sys
 import time
 
 from ..system import addresses
-from .asking import ask
+from .requests import ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,13 +42,13 @@ _PROBE_BYTES = 256 * 1024
 
 def take(request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
     """Takes the host for a task, or returns who holds it. The same token gives the same lease again (idempotent)."""
-    from . import holder
+    from . import lease_holder
 
     answer: dict[str, Any] | None = None
     for _ in range(_TAKE_TRIES):
         answer = ask({**request, "do": "take"}, name)
         if answer is None:
-            answer = holder.start(request, name)
+            answer = lease_holder.start(request, name)
         if answer is not None:
             break
         # Another process took the name first, or is about to release it.

@@ -91,12 +91,12 @@ class GangContext:
         try:
             network.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             network.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            shield: Callable[[], TlsSession] | None = None
+            tls_session: Callable[[], TlsSession] | None = None
             if self.config.tls:
                 from ..protocol import tls
 
-                shield = tls.client(self.paths.certificate)
-            stream = Stream(network, shield() if shield else None)
+                tls_session = tls.client(self.paths.certificate)
+            stream = Stream(network, tls_session() if tls_session else None)
             me = Hello(
                 self.config.task,
                 RELAY_ROLE,

@@ -231,17 +231,17 @@ def tunnel(arguments: list[str]) -> int:
     """`share-tunnel ATTEMPT_DIR PORT VOLUME …`: bridges standard input and output to the leader."""
     paths, volume = AttemptPaths(Path(arguments[0])), arguments[2]
     config = AgentConfig.from_json(paths.config.read_bytes())
-    shield = None
+    tls_session = None
     if config.tls:
         from ..protocol import tls
 
-        shield = tls.client(paths.certificate)()
+        tls_session = tls.client(paths.certificate)()
     leader = json.loads(paths.leader.read_bytes())
     try:
         place = (str(leader["address"]), int(arguments[1]))
         with socket.create_connection(place, timeout=OPENING_SECONDS) as network:
             network.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            stream = Stream(network, shield)
+            stream = Stream(network, tls_session)
             secret = paths.secret.read_bytes()
             ask(
                 stream,

@@ -104,10 +104,10 @@ class ConnectivityCheck:
         Raises:
             PrepareError: Some cannot be reached; the text names them and the probable cause.
         """
-        if "meeting" not in order:
+        if "connectivity" not in order:
             return
         try:
-            places = unpack_addresses(order["meeting"])
+            places = unpack_addresses(order["connectivity"])
         except MessageError as error:
             raise PrepareError(f"the leader did not say where the nodes meet: {error}") from None
         targets = [(rank, *_place(places[rank])) for rank in others(self._rank, len(places))]

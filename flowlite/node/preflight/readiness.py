@@ -33,7 +33,7 @@ class Readiness:
             silence: As for `ConnectivityCheck`.
         """
         self._config = config
-        self._meeting = ConnectivityCheck(
+        self._connectivity = ConnectivityCheck(
             config.task,
             config.epoch,
             config.node_rank,
@@ -52,7 +52,7 @@ class Readiness:
             address: The address of this node's interface towards the leader.
         """
         config = self._config
-        await self._meeting.open(config.leader_address if config.is_leader else address)
+        await self._connectivity.open(config.leader_address if config.is_leader else address)
         if not config.setup:
             # Costs no time while this node waits for others. A setup may change versions, so with one it comes later.
             self._found = asyncio.create_task(self._versions())
@@ -76,7 +76,7 @@ class Readiness:
             visible_gpus=config.visible_gpus,
             python=(config.python_spec or {}).get("python"),
         )
-        return {**found, **node_facts.surroundings(), "meeting": self._meeting.port}
+        return {**found, **node_facts.surroundings(), "connectivity": self._connectivity.port}
 
     async def prove(self, order: Mapping[str, Any]) -> None:
         """Check that ranks can communicate. Raises PrepareError if they cannot."""
@@ -86,7 +86,7 @@ class Readiness:
             )
             if wrong:
                 raise PrepareError(wrong)
-        await self._meeting.reach(order)
+        await self._connectivity.reach(order)
 
     async def report(self, made: Ready | None) -> dict[str, Any]:
         """Returns the facts that the leader compares between nodes: see `consistency.COMPARED`.
@@ -120,7 +120,7 @@ class Readiness:
 
     def close(self) -> None:
         """Stop listening and cancel queries. Called before the workers start, and at the end. May be called again."""
-        self._meeting.close()
+        self._connectivity.close()
         for task in (self._cards, self._found):
             if task is not None:
                 task.cancel()

@@ -34,16 +34,16 @@ class Channel:
             before.
     """
 
-    def __init__(self, session: Session, shield: TlsSession | None = None) -> None:
+    def __init__(self, session: Session, tls_session: TlsSession | None = None) -> None:
         """
         Args:
-            shield: The TLS session of this connection; None for a connection without encryption.
+            tls_session: The TLS session of this connection; None for a connection without encryption.
         """
         self.session = session
         self.full = False
         self.closing = False
         self._loop = asyncio.get_running_loop()
-        self._shield = shield
+        self._tls_session = tls_session
         self._socket: socket.socket | None = None
         self._pending: list[bytes] = []
         self._flushing: asyncio.Handle | None = None
@@ -100,12 +100,12 @@ class Channel:
         if self._flushing is not None:
             self._flushing.cancel()
             self._flushing = None
-        if self._shield is not None and not self._shield.open:
+        if self._tls_session is not None and not self._tls_session.open:
             return
         if self._pending and self._socket is not None:
             pending, self._pending = self._pending, []
             data = pending[0] if len(pending) == 1 else b"".join(pending)
-            self._write(data if self._shield is None else self._shield.seal(data))
+            self._write(data if self._tls_session is None else self._tls_session.seal(data))
 
     def close(self) -> None:
         """Closes the connection after everything sent so far has been written."""
@@ -160,8 +160,8 @@ class Channel:
 
     def _receive(self, data: bytes) -> None:
         try:
-            if self._shield is not None:
-                data = self._shield.receive(data)
+            if self._tls_session is not None:
+                data = self._tls_session.receive(data)
                 self._shake_hands()
                 if self.closing:
                     return
@@ -183,8 +183,8 @@ class Channel:
 
     def _shake_hands(self) -> None:
         """Writes the TLS session's handshake data and, once it is open, schedules the pending messages."""
-        if self._shield is not None:
-            if wanted := self._shield.take():
+        if self._tls_session is not None:
+            if wanted := self._tls_session.take():
                 self._write(wanted)
             if self._pending and self._flushing is None:
                 self._flushing = self._loop.call_soon(self.flush)

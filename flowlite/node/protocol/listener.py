@@ -34,11 +34,11 @@ class Listener:
         self._expected = Hello(config.task, role, "", config.epoch)
         self._secret = paths.secret.read_bytes()
         self._opening = threading.Semaphore(_MOST_OPENING)
-        self._shields = None
+        self._new_tls = None
         if config.tls:
             from . import tls
 
-            self._shields = tls.server(paths.certificate, paths.certificate_key)
+            self._new_tls = tls.server(paths.certificate, paths.certificate_key)
 
     def open(self, serve: Callable[[Stream, str, str], None]) -> int:
         """Starts to listen and returns the port.
@@ -73,7 +73,7 @@ class Listener:
             try:
                 network.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 network.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                stream = Stream(network, self._shields() if self._shields else None)
+                stream = Stream(network, self._new_tls() if self._new_tls else None)
                 what = admit(
                     stream,
                     self._secret,

@@ -56,7 +56,7 @@ _FACTS = fields(
         "disk_total_bytes": number,
         "shm_bytes": integer,
         "memlock_bytes": integer,
-        "meeting": maybe(count),
+        "connectivity": maybe(count),
     },
 )
 """What a node reports of itself when it joins."""
@@ -102,7 +102,7 @@ FIELDS: dict[str, Shape] = {
     "refuse": fields({"reason": text}),
     "prepare": fields(
         {"master_addr": text, "master_port": count, "volume_token": text},
-        {"meeting": fields({}, _ADDRESSES)},
+        {"connectivity": fields({}, _ADDRESSES)},
     ),
     "go": fields({"roster": text, "master_addr": text, "master_port": count}, _ADDRESSES),
     "ended": fields({"outcome": text, "reason": text}),

@@ -29,18 +29,18 @@ _LONGEST_LINE = 4096
 class Stream:
     """One end of a connection. It gives and takes plain bytes, and encrypts them where there is a TLS session."""
 
-    def __init__(self, network: socket.socket, shield: TlsSession | None) -> None:
+    def __init__(self, network: socket.socket, tls_session: TlsSession | None) -> None:
         self.network = network
-        self._shield = shield
+        self._tls_session = tls_session
         self._plain = b""
         self._ended = False
         self._until = time.monotonic() + OPENING_SECONDS
         network.settimeout(OPENING_SECONDS)
-        if shield is not None:
-            while not shield.open:
+        if tls_session is not None:
+            while not tls_session.open:
                 self._flush()
-                if not shield.open:
-                    self._plain += shield.receive(self._from_network())
+                if not tls_session.open:
+                    self._plain += tls_session.receive(self._from_network())
             self._flush()
 
     def read_exactly(self, size: int) -> bytes:
@@ -91,7 +91,9 @@ class Stream:
 
     def send(self, data: bytes) -> None:
         """Sends data of the opening."""
-        self.network.sendall(self._shield.seal(data) if self._shield is not None else data)
+        self.network.sendall(
+            self._tls_session.seal(data) if self._tls_session is not None else data
+        )
 
     def bridge(self, source: int, sink: int) -> None:
         """Copies bytes from `source` to the network and from the network to `sink`, until one side ends."""
@@ -119,11 +121,13 @@ class Stream:
                     data = os.read(source, _BLOCK)
                     if not data:
                         return
-                    outward += self._shield.seal(data) if self._shield is not None else data
+                    outward += (
+                        self._tls_session.seal(data) if self._tls_session is not None else data
+                    )
                 if number in ready:
                     inward += self._receive()
-                    if self._shield is not None:
-                        outward += self._shield.take()
+                    if self._tls_session is not None:
+                        outward += self._tls_session.take()
                 if sink in free:
                     inward = inward[os.write(sink, inward) :]
                 if number in free or (outward and number not in writing):
@@ -143,10 +147,10 @@ class Stream:
         if time.monotonic() > self._until:
             raise TimeoutError("the connection did not open in time")
         data = self._from_network()
-        if self._shield is None:
+        if self._tls_session is None:
             self._plain += data
         else:
-            self._plain += self._shield.receive(data)
+            self._plain += self._tls_session.receive(data)
             self._flush()
 
     def _from_network(self) -> bytes:
@@ -160,7 +164,7 @@ class Stream:
         if not data:
             self._ended = True
             return b""
-        return self._shield.receive(data) if self._shield is not None else data
+        return self._tls_session.receive(data) if self._tls_session is not None else data
 
     def _send_some(self, data: bytes) -> int:
         try:
@@ -169,8 +173,8 @@ class Stream:
             return 0
 
     def _flush(self) -> None:
-        assert self._shield is not None
-        if waiting := self._shield.take():
+        assert self._tls_session is not None
+        if waiting := self._tls_session.take():
             self.network.sendall(waiting)
 
 

@@ -497,9 +497,9 @@ class Rendezvous:
 
     def _prepare_order(self) -> Message:
         order = {"type": "prepare", **(self._order or {}), "volume_token": self._token}
-        ports = [member.facts.get("meeting") for member in self._members]
+        ports = [member.facts.get("connectivity") for member in self._members]
         if any(ports):
-            order["meeting"] = m.pack_places(self._members.addresses(), ports)
+            order["connectivity"] = m.pack_places(self._members.addresses(), ports)
         return order
 
     def _stop_order(self) -> Message:

@@ -130,7 +130,7 @@ class MemberClient:
         incarnation: str,
         leader: tuple[str, int],
         node: NodeActions,
-        shields: Callable[[], TlsSession] | None = None,
+        new_tls: Callable[[], TlsSession] | None = None,
         on_silence: Callable[[bool], None] | None = None,
         stop_listener: StopListener | None = None,
     ) -> None:
@@ -139,7 +139,7 @@ class MemberClient:
             incarnation: Random text, made once per agent process; it tells a rejoin from a second agent with the same
                 id.
             leader: Address and port of the leader's rendezvous.
-            shields: Makes the TLS session of each connection; None if the leader does not encrypt.
+            new_tls: Makes the TLS session of each connection; None if the leader does not encrypt.
             on_silence: Called when the leader is heard again (False), and when it becomes silent (True).
             stop_listener: Lets workers wait for a decision to stop; None if no worker ever calls `should_stop()`.
         """
@@ -148,7 +148,7 @@ class MemberClient:
         self._instance = instance
         self._leader = leader
         self._node = node
-        self._shields = shields
+        self._new_tls = new_tls
         self._on_silence = on_silence
         self._stop_listener = stop_listener
         self._silent = True
@@ -407,8 +407,8 @@ class _LeaderConnection(Channel):
     def __init__(self, link: MemberClient) -> None:
         settings = link._settings
         hello = Hello(settings.task, "member", link._instance, settings.epoch)
-        shield = link._shields() if link._shields else None
-        super().__init__(ClientSession(link._secret, hello), shield)
+        tls_session = link._new_tls() if link._new_tls else None
+        super().__init__(ClientSession(link._secret, hello), tls_session)
         self._link = link
         loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = loop.create_future()

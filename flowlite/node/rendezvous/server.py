@@ -74,18 +74,18 @@ class RendezvousServer:
         bind: str,
         master: Master,
         port: int = 0,
-        shields: Callable[[], TlsSession] | None = None,
+        new_tls: Callable[[], TlsSession] | None = None,
     ) -> None:
         """
         Args:
             bind: The only address it listens on.
-            shields: Makes the TLS session of each connection; None for a gang on one machine.
+            new_tls: Makes the TLS session of each connection; None for a gang on one machine.
         """
         self._settings = settings
         self._secret = secret
         self._bind = bind
         self._master = master
-        self._shields = shields
+        self._new_tls = new_tls
         self._machine: Rendezvous | None = None
         self._listener: socket.socket | None = None
         self._accepting = False
@@ -305,8 +305,8 @@ class _Peer(Channel):
     session: ServerSession
 
     def __init__(self, server: RendezvousServer, address: str) -> None:
-        shield = server._shields() if server._shields else None
-        super().__init__(ServerSession(server._secret, server._settings.task), shield)
+        tls_session = server._new_tls() if server._new_tls else None
+        super().__init__(ServerSession(server._secret, server._settings.task), tls_session)
         self._server = server
         self._chunks: deque[tuple[bytes, bytes]] = deque()
         self.number = 0

@@ -81,7 +81,7 @@ class SupervisorClient:
         silence: float = 15.0,
         beat: float = 1.0,
         name: str = "supervisor",
-        shields: Callable[[], TlsSession] | None = None,
+        new_tls: Callable[[], TlsSession] | None = None,
     ) -> None:
         """
         Args:
@@ -96,7 +96,7 @@ class SupervisorClient:
             silence: Seconds without a message of the leader until `LeaderUnreachable`.
             beat: Seconds between heartbeats to the leader.
             name: The name of this supervisor, for the leader's log.
-            shields: Makes the TLS session of each connection; None if the leader does not encrypt.
+            new_tls: Makes the TLS session of each connection; None if the leader does not encrypt.
         """
         self._task = task
         self._epoch = epoch
@@ -108,8 +108,8 @@ class SupervisorClient:
         self._silence = silence
         self._beat = beat
         self._name = name
-        self._shields = shields
-        self._shield: TlsSession | None = None
+        self._new_tls = new_tls
+        self._tls_session: TlsSession | None = None
         self._incoming: deque[dict[str, Any] | Exception | None] = deque()
         self._news = asyncio.Event()
         self._received_seq = after
@@ -287,21 +287,21 @@ class SupervisorClient:
 
     async def _shake_hands(self, reader: asyncio.StreamReader) -> None:
         """Do the TLS handshake, if the leader encrypts."""
-        self._shield = shield = self._shields() if self._shields else None
-        while shield is not None and not shield.open:
+        self._tls_session = tls_session = self._new_tls() if self._new_tls else None
+        while tls_session is not None and not tls_session.open:
             assert self._writer is not None
-            self._writer.write(shield.take())
-            shield.receive(await self._read_some(reader))
-        if shield is not None and self._writer is not None:
-            self._writer.write(shield.take())
+            self._writer.write(tls_session.take())
+            tls_session.receive(await self._read_some(reader))
+        if tls_session is not None and self._writer is not None:
+            self._writer.write(tls_session.take())
 
     async def _read(self, reader: asyncio.StreamReader) -> bytes:
-        shield = self._shield
-        if shield is None:
+        tls_session = self._tls_session
+        if tls_session is None:
             return await self._read_some(reader)
         # The bytes read may be less than a TLS record.
-        while not (plain := shield.receive(await self._read_some(reader))):
-            if (wanted := shield.take()) and self._writer is not None:
+        while not (plain := tls_session.receive(await self._read_some(reader))):
+            if (wanted := tls_session.take()) and self._writer is not None:
                 self._writer.write(wanted)
         return plain
 
@@ -313,7 +313,7 @@ class SupervisorClient:
 
     def _write(self, data: bytes) -> None:
         if self._writer is not None:
-            self._writer.write(data if self._shield is None else self._shield.seal(data))
+            self._writer.write(data if self._tls_session is None else self._tls_session.seal(data))
 
     def _flush(self, session: ClientSession) -> None:
         if session.outgoing:

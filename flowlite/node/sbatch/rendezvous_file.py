@@ -84,12 +84,12 @@ def dial(
     address = str(leader["address"])
     if config.is_leader:
         address = _ANYWHERE.get(config.bind, config.bind)
-    shield = None
+    tls_session = None
     if config.tls:
         from ..protocol import tls
 
-        shield = tls.client(paths.certificate)()
+        tls_session = tls.client(paths.certificate)()
     hello = Hello(config.task, STEP_ROLE, who, config.epoch)
     session = ClientSession(paths.secret.read_bytes(), hello)
     connected = socket.create_connection((address, int(leader["steps"])), CONNECT_SECONDS)
-    return connected, session, shield
+    return connected, session, tls_session

@@ -55,16 +55,16 @@ class Router:
     """Serves one attempt.
 
     Args:
-        shields: Returns a TLS session for each connection; None if the gang stays on one machine.
+        new_tls: Returns a TLS session for each connection; None if the gang stays on one machine.
     """
 
     def __init__(
-        self, config: AgentConfig, secret: bytes, shields: Callable[[], TlsSession] | None
+        self, config: AgentConfig, secret: bytes, new_tls: Callable[[], TlsSession] | None
     ) -> None:
         self.epoch = config.epoch
         self._config = config
         self._secret = secret
-        self._shields = shields
+        self._new_tls = new_tls
         self._counts = [int(each) for each in config.call["batch"]["counts"]]
         self._listener: socket.socket | None = None
         self._guests: set[_LocalClient] = set()
@@ -100,9 +100,9 @@ class Router:
         accepted = accept_in_loop(loop, self._listener, self._accept)
         if accepted is None:
             return
-        shield = self._shields() if self._shields is not None else None
+        tls_session = self._new_tls() if self._new_tls is not None else None
         guest = _LocalClient(
-            self, ServerSession(self._secret, self._config.task, (STEP_ROLE,)), shield
+            self, ServerSession(self._secret, self._config.task, (STEP_ROLE,)), tls_session
         )
         self._guests.add(guest)
         guest.begin(accepted[0])
@@ -238,8 +238,10 @@ class Router:
 class _LocalClient(Channel):
     """The connection of a worker or an srun."""
 
-    def __init__(self, router: Router, session: ServerSession, shield: TlsSession | None) -> None:
-        super().__init__(session, shield)
+    def __init__(
+        self, router: Router, session: ServerSession, tls_session: TlsSession | None
+    ) -> None:
+        super().__init__(session, tls_session)
         self._router = router
         self.place: Place | None = None
         self.step: _Step | None = None
@@ -272,8 +274,8 @@ class _LocalClient(Channel):
 
 
 def serve(
-    config: AgentConfig, secret: bytes, shields: Callable[[], TlsSession] | None
+    config: AgentConfig, secret: bytes, new_tls: Callable[[], TlsSession] | None
 ) -> tuple[Router, int]:
     """Starts the router of a batch task. Returns it and its port."""
-    router = Router(config, secret, shields)
+    router = Router(config, secret, new_tls)
     return router, router.start()

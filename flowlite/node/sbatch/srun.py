@@ -76,12 +76,12 @@ class _Client:
 
     async def run(self) -> int:
         try:
-            connected, session, shield = dial(self._config, self._paths, "srun")
+            connected, session, tls_session = dial(self._config, self._paths, "srun")
         except (OSError, KeyError, ValueError) as error:
             _say(f"error: node 0, which brings the tasks together, does not answer: {error}")
             return EXIT_USAGE
         loop = asyncio.get_running_loop()
-        self._link = _Link(session, shield, self)
+        self._link = _Link(session, tls_session, self)
         self._link.begin(connected)
         for number in _PASSED_ON:
             loop.add_signal_handler(number, self._signal, number)
@@ -281,8 +281,8 @@ class _Client:
 class _Link(Channel):
     """The connection to the router."""
 
-    def __init__(self, session: Any, shield: Any, client: _Client) -> None:
-        super().__init__(session, shield)
+    def __init__(self, session: Any, tls_session: Any, client: _Client) -> None:
+        super().__init__(session, tls_session)
         self._client = client
 
     def on_opened(self) -> None:

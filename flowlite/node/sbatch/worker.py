@@ -85,8 +85,8 @@ class _GangWorker:
                 self._paths.directory, processes.own_command(sys.executable, flags=("-I", "-S"))
             )
             shell_startup.write_bash_env(self._paths.directory, self._their_bash_env)
-        connected, session, shield = dial(self._config, self._paths, "worker")
-        link = _Link(session, shield, self)
+        connected, session, tls_session = dial(self._config, self._paths, "worker")
+        link = _Link(session, tls_session, self)
         self._runner = Runner(self._config, self._paths, self._ground, link.tell)
         link.begin(connected)
         link.tell({"type": "worker", "node": self._config.node_rank, "local": self._local})
@@ -233,8 +233,8 @@ class _GangWorker:
 class _Link(Channel):
     """The connection of a worker to the router."""
 
-    def __init__(self, session: Any, shield: Any, worker: _GangWorker) -> None:
-        super().__init__(session, shield)
+    def __init__(self, session: Any, tls_session: Any, worker: _GangWorker) -> None:
+        super().__init__(session, tls_session)
         self._worker = worker
         self._early: list[tuple[dict[str, Any], bytes]] | None = []
 

@@ -16,7 +16,7 @@ from flowlite.node.sbatch.getopt import OptionError
 from flowlite.node.sbatch.layout import LayoutError, per_node_of
 from flowlite.node.sbatch.srun_options import seconds
 from flowlite.spec.batch import values
-from flowlite.spec.batch.look import look
+from flowlite.spec.batch.missing_commands import look
 from flowlite.spec.batch.resources import Resources, resources_of
 from flowlite.spec.batch.script import BatchScript, Directive
 from flowlite.spec.batch.table import (

@@ -31,7 +31,6 @@ from flowlite.node.rendezvous.supervisor_client import (
     SupervisorClient,
 )
 from flowlite.output import redact
-from flowlite.supervise.attempt.bringup import BringUp, LeaderHasLeft, NotUp
 from flowlite.supervise.attempt.fetch_outputs import KEEP_EVERY, RESULT, FetchOutputs
 from flowlite.supervise.attempt.leader_events import LeaderEventFilter, trimmed
 from flowlite.supervise.attempt.liveness import LivenessWatch
@@ -40,6 +39,7 @@ from flowlite.supervise.attempt.node_handle import Finding, Node
 from flowlite.supervise.attempt.node_verdict import ProbeAnswer, Verdict
 from flowlite.supervise.attempt.outcome import End, end_by_leader, end_by_reports, ended_whole
 from flowlite.supervise.attempt.reachability import OUT_OF_REACH, Reachability
+from flowlite.supervise.attempt.start_agents import BringUp, LeaderHasLeft, NotUp
 from flowlite.supervise.attempt.unfetched import MissingOnNode
 from flowlite.supervise.record.paths import TaskPaths, write_private
 from flowlite.supervise.record.task_view import TaskView
@@ -348,10 +348,10 @@ class Attempt:
             offsets=lambda: self._collector.offsets() | self._harvest.result_offsets(relayed),
             after=after,
             streams=(*LOGS, RESULT) if relayed else LOGS,
-            shields=self._shields(),
+            new_tls=self._new_tls(),
         )
 
-    def _shields(self) -> Callable[[], TlsSession] | None:
+    def _new_tls(self) -> Callable[[], TlsSession] | None:
         if not self._bringup.encrypted:
             return None
         # Imported here because a supervisor of local nodes does not need ssl.

@@ -21,8 +21,8 @@ from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.system.byte_sizes import human_size
 from flowlite.supervise.attempt.node_handle import Node
 from flowlite.supervise.attempt.outputs import packs
-from flowlite.supervise.attempt.outputs.landing import NameTaken, OutputDirectory
 from flowlite.supervise.attempt.outputs.manifest import OutputFile, OutputManifest, ask
+from flowlite.supervise.attempt.outputs.output_directory import NameTaken, OutputDirectory
 from flowlite.supervise.attempt.reachability import GivenUp, NodeLost, Reachability
 from flowlite.supervise.attempt.unfetched import PATIENCE, PATIENCE_BADLY
 

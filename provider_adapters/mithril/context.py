@@ -14,11 +14,11 @@ from provider_adapters.mithril.bids import Bid
 from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.settings import AROUND_SECONDS, IN_SCRIPT
 from provider_adapters.mithril.volumes import Volumes
-from provider_adapters.rented.contact import Contact, MachineAccess
+from provider_adapters.rented.cloud_polls import CloudPolls
+from provider_adapters.rented.first_contact import Contact, MachineAccess
 from provider_adapters.rented.keys import client_public, new_key
 from provider_adapters.rented.ledger import Launch, Ledger
 from provider_adapters.rented.userdata import Boot, boot_script
-from provider_adapters.rented.waiting import CloudPolls
 
 if TYPE_CHECKING:
     from pathlib import Path

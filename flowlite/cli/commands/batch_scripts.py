@@ -52,7 +52,7 @@ def run_script(
     Raises:
         ConfigError: The script asks for something that is not available.
     """
-    from flowlite.cli.attend import attend, preview
+    from flowlite.cli.submit_and_follow import submit_and_follow, preview
     from flowlite.settings.settings import load_settings
     from flowlite.spec.batch import read_batch
 
@@ -68,12 +68,14 @@ def run_script(
     if how.dry_run:
         preview(config, how.json)
         return 0
-    return attend(config, detach=how.detach, json=how.json, show_logs=how.show_logs, yes=how.yes)
+    return submit_and_follow(
+        config, detach=how.detach, json=how.json, show_logs=how.show_logs, yes=how.yes
+    )
 
 
 def _run_array(reading: Reading, how: RunOptions) -> int:
     from flowlite.api.client import Flow
-    from flowlite.cli.attend import preview
+    from flowlite.cli.submit_and_follow import preview
 
     count = len(reading.configs)
     at_once = reading.at_once or min(count, AT_ONCE)

@@ -1,4 +1,4 @@
-"""Requests to the holder of a host's lease (`holder.py`), and what is known of a holder of another user.
+"""Requests to the holder of a host's lease (`lease_holder.py`), and what is known of a holder of another user.
 
 Any user of the host can take the name. An answer is therefore read only from a process of the same user. For any other
 process, only the kernel's information counts: that the name is taken, and by which user. `ask` returns None if the name

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flowlite.errors import ConfigError, NotFound, ProviderError
 from flowlite.settings.settings import HOME_FILE, ensure_home
 from flowlite.settings.suggest import did_you_mean
-from provider_adapters.ssh import checking, editing, fitting, hosts, leases
+from provider_adapters.ssh import checking, editing, host_requirements, hosts, leases
 from provider_adapters.ssh.hosts import Facts, Memory
 from provider_adapters.ssh.pools import Host, Pool, choose_pool, config_file, read_pools
 
@@ -172,7 +172,7 @@ def _row(host: Host, answer: tuple[Facts, dict[str, Any] | None] | Exception) ->
     if isinstance(answer, Exception):
         return {**row, "state": "unreachable", "why": str(answer) or type(answer).__name__}
     facts, held = answer
-    python = fitting.choose_python(host, facts, None)
+    python = host_requirements.choose_python(host, facts, None)
     state = "free" if not held else "warm" if held.get("state") == "warm" else "leased"
     return {
         **row,
@@ -181,10 +181,12 @@ def _row(host: Host, answer: tuple[Facts, dict[str, Any] | None] | Exception) ->
         "python_path": python[0] if python else None,
         "cores": facts.cores,
         "memory_gb": round(facts.memory_gb, 1),
-        "gpus": fitting.gpus_in_words(host, facts),
+        "gpus": host_requirements.gpus_in_words(host, facts),
         "free_gb": facts.disk.get("free_gb"),
         "state": state,
-        "why": leases.in_words(host.name, held) if held else fitting.python_problem(host, facts),
+        "why": leases.in_words(host.name, held)
+        if held
+        else host_requirements.python_problem(host, facts),
         "task": (held or {}).get("task"),
         "user": (held or {}).get("user"),
     }

@@ -19,7 +19,7 @@ from provider_adapters.rented.ledger import Call, Launch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from provider_adapters.mithril.workplace import MithrilContext
+    from provider_adapters.mithril.context import MithrilContext
 
 _BIDS = "/v2/spot/bids"
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0

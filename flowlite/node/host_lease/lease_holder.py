@@ -22,7 +22,7 @@ from ..config import secret_files
 from ..forkserver import registry
 from ..system import peer_credentials, processes, runtime_dir
 from ..system.accepting import accept
-from . import asking, cleanup
+from . import cleanup, requests
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def start(request: Mapping[str, Any], name: str) -> dict[str, Any] | None:
 def _be_holder(request: Mapping[str, Any], name: str, answer: int) -> int:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listener.bind(asking.address(name))
+        listener.bind(requests.address(name))
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return 0
@@ -146,7 +146,7 @@ class Holder:
             "lease": self._id,
             "marker": self._marker,
             "uid": self._uid,
-            "user": asking.user_name(self._uid),
+            "user": requests.user_name(self._uid),
             "state": self._state,
         }
         told["seconds"] = round(now - self._since, 1)
@@ -180,7 +180,7 @@ class Holder:
                 # The kernel has already told other users who holds the host. They cannot delay the owner's requests.
                 return
             connection.settimeout(_REQUEST_SECONDS)
-            line = asking.read_line(connection)
+            line = requests.read_line(connection)
             if not line:
                 return
             answer = self._answer(dict(json.loads(line)))

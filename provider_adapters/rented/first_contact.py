@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import HostKeyError, NodeUnreachable, ProviderError
 from flowlite.state import clock
-from provider_adapters.rented import meeting, ports
+from provider_adapters.rented import first_contact_commands, ports
 from provider_adapters.rented.keys import client_key
 from provider_adapters.rented.pins import Pins
-from provider_adapters.rented.readying import make_ready
+from provider_adapters.rented.preparation import make_ready
 from provider_adapters.ssh.hosts import everywhere
 
 if TYPE_CHECKING:
@@ -186,18 +186,18 @@ class Contact:
     def _meet(
         self, place: MachineAccess, connection: Connection, task: str, minor: str | None
     ) -> ReadyMachine | NotYet:
-        told = meeting.ask(connection, place.id, minor)
+        told = first_contact_commands.ask(connection, place.id, minor)
         pinned = self._pins.read(place.id)
         if pinned != [told.key]:
             if told.key not in pinned:
                 self._pins.write(place.id, [*pinned, told.key])
-            meeting.change_over(connection, place.id)
+            first_contact_commands.change_over(connection, place.id)
             if not self._shows(place, told.key):
                 return NotYet(place.id, BOOTING, "its sshd does not show its own key yet")
             self._pins.write(place.id, [told.key])
         if told.python(minor) is None:
-            meeting.bring_python(connection, told, minor, self._home)
-            told = meeting.ask(connection, place.id, minor)
+            first_contact_commands.bring_python(connection, told, minor, self._home)
+            told = first_contact_commands.ask(connection, place.id, minor)
         python = told.python(minor)
         if python is None:
             raise ProviderError(f"{place.id}: no Python 3.11 or newer, and none can be installed")

@@ -117,7 +117,7 @@ def _show_plan(plan: Plan) -> None:
         output.tell(ColouredText(name.ljust(width), DIM), f"  {value}")
 
 
-def attend(
+def submit_and_follow(
     config: TaskConfig,
     *,
     detach: bool,

@@ -13,13 +13,13 @@ from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.state import clock
 from provider_adapters.rented.ledger import Call, Launch
 from provider_adapters.slurm import refusals
+from provider_adapters.slurm.context import job_name
 from provider_adapters.slurm.login import SlurmUnreachable, last_line
 from provider_adapters.slurm.queries import state_words
-from provider_adapters.slurm.workplace import job_name
 
 if TYPE_CHECKING:
+    from provider_adapters.slurm.context import SlurmContext
     from provider_adapters.slurm.queries.parse import Job
-    from provider_adapters.slurm.workplace import SlurmContext
 
 # A submission whose connection broke may still be in progress.
 _UNDERWAY_SECONDS = 10.0
