@@ -293,8 +293,8 @@ def run(
         "retries": retries,
         "name": name,
     }
-    from flowlite.cli.commands import batch_scripts
-    from flowlite.cli.submit_and_follow import submit_and_follow, preview
+    from flowlite.cli import batch_scripts
+    from flowlite.cli.submit_and_follow import preview, submit_and_follow
 
     if target is not None and batch_scripts.is_script(target):
         how = batch_scripts.RunOptions(

@@ -2,8 +2,8 @@
 
 The lock is a name in the abstract namespace of Unix sockets. The kernel gives it to one process of the host at a time,
 across all users, and frees it when that process is gone. That process is the holder
-(`lease_holder.py`). It answers only its own user. An answer from another user's process is never read (`requests.py`), and no answer decides where files are
-written or which command is run.
+(`lease_holder.py`). It answers only its own user. An answer from another user's process is never read
+(`requests.py`), and no answer decides where files are written or which command is run.
 
 Every two seconds the holder looks for a running agent of the task, and for files that are being written for it. After
 `ttl` seconds without either, it ends the lease: it kills every process that has the lease's id in its environment, and

@@ -52,7 +52,7 @@ def run_script(
     Raises:
         ConfigError: The script asks for something that is not available.
     """
-    from flowlite.cli.submit_and_follow import submit_and_follow, preview
+    from flowlite.cli.submit_and_follow import preview, submit_and_follow
     from flowlite.settings.settings import load_settings
     from flowlite.spec.batch import read_batch
 
