@@ -1,7 +1,7 @@
 """The contract between flowlite and its providers, and the registry of adapters.
 
 An adapter is one class derived from `Provider` (`contract.py`), announced as an entry point of the group
-`flowlite.providers`. It implements the seven methods of the contract, and those of `optional.py` that its provider
+`flowlite.providers`. It implements the six methods of the contract, and those of `optional.py` that its provider
 allows. The values that cross the contract are plain frozen dataclasses (`plan.py`, `instance.py`, `findings.py`), so
 that the supervisor can store them as JSON without importing the validation of specs. `registry.py` finds adapters.
 

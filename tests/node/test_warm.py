@@ -40,12 +40,12 @@ class Client:
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.connection = warm.join(spec)
-        self._file = self.connection.makefile("rw", encoding="utf-8")
+        # A file that is both read and written as text drops what it has read ahead when it is written.
+        self._file = self.connection.makefile("r", encoding="utf-8")
         self.ready = self.ask("ready", do="hello", node=0, stop_signal=15, grace=0.5)
 
     def tell(self, **request: Any) -> None:
-        self._file.write(json.dumps(request) + "\n")
-        self._file.flush()
+        self.connection.sendall(json.dumps(request).encode() + b"\n")
 
     def hear(self) -> dict[str, Any]:
         self.connection.settimeout(60)

@@ -19,6 +19,8 @@ _PROGRAM = programs.NODE / "volume_files" / "program.py"
 _SECONDS = 600.0
 # Bytes of content, and files, in one request. An answer must stay below the bound of a command's output.
 _AT_ONCE = MOST_OUTPUT // 2
+# Bytes of a list of as many files as a directory may have (`MOST_FILES` of the program).
+_LONGEST_ANSWER = 16 << 20
 _MOST_FILES = 1000
 # Large files are read and written in parts of this size.
 _PART = _AT_ONCE
@@ -189,7 +191,9 @@ class MachineVolume:
     def _ask(self, request: dict[str, Any], content: bytes = b"") -> tuple[dict[str, Any], bytes]:
         head = json.dumps({"root": self._root, **request}).encode() + b"\n"
         try:
-            done = self._connection.run(self._command, input=head + content, timeout=_SECONDS)
+            done = self._connection.run(
+                self._command, input=head + content, timeout=_SECONDS, most=_LONGEST_ANSWER
+            )
         except TimeoutError as error:
             raise NodeUnreachable(str(error)) from error
         line, _, rest = done.stdout.partition(b"\n")
