@@ -162,7 +162,7 @@ def set_up(host: Host, shared: Path, user: str = "root") -> None:
         (["sh", "-c", _USER if user != "root" else ":"], user),
         (["podman", "import", "/mnt/shared/image.tar", IMAGE], user),
     ):
-        done = host.exec(words, user=who)
+        done = host.exec(words, user=who, timeout=180)
         assert done.returncode == 0, done.stderr
 
 

@@ -79,7 +79,9 @@ def calls(clock: Clock, flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         Catalog, "_ask_prices", lambda self, types: counted.update(["GetProducts"]) or {}
     )
     monkeypatch.setattr(
-        Catalog, "_ask_disk_price", lambda self: counted.update(["GetProducts"]) or 0.08
+        Catalog,
+        "_ask_storage_price",
+        lambda self, kind: counted.update(["GetProducts"]) or 0.08,
     )
     with moto.mock_aws():
         open_default_vpc()

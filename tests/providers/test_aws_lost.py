@@ -80,7 +80,7 @@ def test_what_a_lost_answer_has_made_is_listed_and_ended_without_another_launch(
 
 
 def test_what_may_have_been_made_is_not_called_gone(aws: Client) -> None:
-    aws.settings('listing_lag = "4s"')
+    aws.settings('listing_lag = "12s"')
     aws.box.aws.fault("RunInstances", code="InternalError", status=500, when="before")
     with pytest.raises(CapacityUnavailable, match="not known"):
         adapter("aws").launch(aws.intent())

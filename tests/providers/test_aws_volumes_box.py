@@ -63,7 +63,9 @@ def test_a_disk_goes_from_task_to_task(box: CloudInABox, laptop: Laptop) -> None
     assert {each["state"] for each in placed} == {"terminated"}
     (disk,) = box.aws.leftovers()["volumes"]
     listed = laptop.flow("volumes", "list")
-    assert re.search(rf"scratch +aws +us-east-1\w +block +1 GB +- +\$0.08 +- +{disk}", listed)
+    assert re.search(
+        rf"scratch +aws +us-east-1\w +block +1 GB +- +\$0.08 +2\S+ +\$\S+ +- +{disk}", listed
+    )
     laptop.flow("volumes", "delete", "scratch", "--yes")
     assert box.aws.leftovers()["volumes"] == []
 
