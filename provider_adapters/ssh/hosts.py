@@ -54,7 +54,7 @@ _PROBE_NEEDS = (
     "system.peer_credentials",
     "system.ownership",
     "system.runtime_dir",
-    "host_lease.asking",
+    "host_lease.requests",
 )
 
 
