@@ -114,10 +114,14 @@ def test_a_checkpoint_on_a_volume_is_that_of_all_nodes(tmp_path: Path) -> None:
     )
     def save() -> None:
         import os
+        import time
         from pathlib import Path
 
         here = Path(os.environ["FLOW_CHECKPOINT_DIR"])
         (here / f"{os.environ['RANK']}.pt").write_bytes(b"x")
+        # The last copy is made when the workers of node 0 have ended.
+        while not (here / "1.pt").exists():
+            time.sleep(0.01)
 
     save.remote()
     assert set(newest(tmp_path / "kept")) == {"0.pt", "1.pt"}

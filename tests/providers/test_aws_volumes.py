@@ -17,7 +17,7 @@ from flowlite.errors import CapacityUnavailable, ConfigError, NotFound, Provider
 boto3 = pytest.importorskip("boto3")
 moto = pytest.importorskip("moto")
 
-from provider_adapters.aws.storage.volumes import VOLUMES_TAG, Place, Volumes, tags_for  # noqa: E402
+from provider_adapters.aws.storage.volumes import VOLUMES_TAG, LaunchLocation, Volumes, tags_for  # noqa: E402
 
 REGION = "us-east-1"
 ZONE, OTHER_ZONE = "us-east-1a", "us-east-1b"
@@ -101,9 +101,9 @@ class Account:
         )
         return str(made["Instances"][0]["InstanceId"])
 
-    def place(self, group: str, zone: str = ZONE) -> Place:
+    def place(self, group: str, zone: str = ZONE) -> LaunchLocation:
         subnet = self.subnets[zone]
-        return Place(zone, subnet["VpcId"], subnet["SubnetId"], group)
+        return LaunchLocation(zone, subnet["VpcId"], subnet["SubnetId"], group)
 
     @property
     def vpc(self) -> str:
@@ -123,7 +123,7 @@ def config(*volumes: dict[str, Any], nodes: int = 1) -> TaskConfig:
     )
 
 
-def until_there(volumes: Volumes, entries: Any, place: Place, instances: list[str]) -> Any:
+def until_there(volumes: Volumes, entries: Any, place: LaunchLocation, instances: list[str]) -> Any:
     """`attach`, as a launch calls it: again while something is being made."""
     for _ in range(10):
         with suppress(CapacityUnavailable):
