@@ -177,12 +177,12 @@ class AwsProvider(Provider):
         return self._volumes().create(name, size_gb, interface, zones)
 
     def list_volumes(self) -> list[VolumeInfo]:
-        from provider_adapters.aws.storage.account import list_volumes
+        from provider_adapters.aws.storage.account_volumes import list_volumes
 
         return list_volumes(self._context) if self._is_used() else []
 
     def delete_volume(self, name: str) -> None:
-        from provider_adapters.aws.storage.account import delete_volume
+        from provider_adapters.aws.storage.account_volumes import delete_volume
 
         delete_volume(self._context, name)
 

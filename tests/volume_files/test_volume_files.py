@@ -16,7 +16,7 @@ import pytest
 from flowlite.api.volume_files import on_machine
 from flowlite.api.volume_files.files import Tree, plain_path, sources_of
 from flowlite.api.volume_files.on_machine import MachineVolume
-from flowlite.api.volume_files.reach import split
+from flowlite.api.volume_files.storage import split
 from flowlite.cli import main
 from flowlite.connect.bounded import MOST_OUTPUT
 from flowlite.connect.local import LocalConnection

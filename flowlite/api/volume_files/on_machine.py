@@ -12,6 +12,7 @@ from flowlite.connect import fetching, programs
 from flowlite.connect.base import Connection
 from flowlite.connect.bounded import MOST_OUTPUT
 from flowlite.errors import FlowError, NodeUnreachable, NotFound, ProviderError
+from flowlite.supervise.attempt.outputs import packs
 from flowlite.supervise.attempt.outputs.manifest import OutputFile, is_inside
 from flowlite.supervise.attempt.outputs.output_directory import NameTaken, OutputDirectory
 
@@ -80,7 +81,7 @@ class MachineVolume:
                 moved(file.size)
             else:
                 lacking.append(file)
-        for group in _groups(lacking):
+        for group in packs.groups(lacking):
             if len(group) > 1 or group[0].size < _PART:
                 taken += self._get_small(path, tree, group, destination, name, moved)
                 continue
@@ -211,20 +212,6 @@ class MachineVolume:
             absent = answer.get("errno") in (errno.ENOENT, errno.ENOTDIR)
             raise NotFound(text) if absent else FlowError(text)
         return answer, rest
-
-
-def _groups(files: Sequence[OutputFile]) -> Iterator[list[OutputFile]]:
-    """Yields small files in groups that fit into one answer, and large files alone."""
-    group: list[OutputFile] = []
-    size = 0
-    for file in files:
-        if group and (size + file.size > _AT_ONCE or len(group) == _MOST_FILES):
-            yield group
-            group, size = [], 0
-        group.append(file)
-        size += file.size
-    if group:
-        yield group
 
 
 def _whole(path: str, tree: Tree, file: OutputFile) -> str:

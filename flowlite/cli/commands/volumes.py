@@ -172,7 +172,7 @@ def put(
     broke off.
     """
     from flowlite.api.volume_files.files import sources_of
-    from flowlite.api.volume_files.reach import open_storage, split
+    from flowlite.api.volume_files.storage import open_storage, split
     from flowlite.cli.transfer_progress import Transfer
 
     if not source.exists():
@@ -200,7 +200,7 @@ def get(
     As with cp, it is copied into a directory that exists. Nothing here is overwritten. Run again, it goes on where it
     broke off.
     """
-    from flowlite.api.volume_files.reach import open_storage, split
+    from flowlite.api.volume_files.storage import open_storage, split
     from flowlite.cli.transfer_progress import Transfer
     from flowlite.supervise.attempt.outputs.output_directory import OutputDirectory
 
@@ -225,7 +225,7 @@ def get(
 
 def ls(volume: Place, provider: Provider = None, json: Json = False) -> None:
     """List the files in a directory of a volume or bucket."""
-    from flowlite.api.volume_files.reach import open_storage, split
+    from flowlite.api.volume_files.storage import open_storage, split
 
     name, path, _ = split(volume)
     with open_storage(name, provider) as storage:
@@ -268,7 +268,7 @@ def rm(
     json: Json = False,
 ) -> None:
     """Remove a file or directory from a volume or bucket."""
-    from flowlite.api.volume_files.reach import open_storage, split
+    from flowlite.api.volume_files.storage import open_storage, split
 
     name, path, _ = split(volume)
     with open_storage(name, provider) as storage:
