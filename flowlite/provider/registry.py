@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from flowlite.errors import NotFound
 from flowlite.provider.contract import Provider
+from flowlite.settings import entry_points
 from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.settings.suggest import did_you_mean
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
-GROUP = "flowlite.providers"
 
 
 class SubmittedTask(Protocol):
@@ -31,7 +25,7 @@ class SubmittedTask(Protocol):
 
 def provider_names() -> list[str]:
     """Returns the names of all adapters that can be loaded, sorted."""
-    return sorted(_announced(tuple(sys.path)))
+    return sorted(entry_points.adapters())
 
 
 def adapter_class(name: str) -> type[Provider]:
@@ -40,7 +34,7 @@ def adapter_class(name: str) -> type[Provider]:
     Raises:
         NotFound: No adapter is announced under the name. The message lists the known ones.
     """
-    found = _announced(tuple(sys.path)).get(name)
+    found = entry_points.adapters().get(name)
     if found is None:
         known = provider_names()
         raise NotFound(
@@ -48,7 +42,7 @@ def adapter_class(name: str) -> type[Provider]:
             + (
                 ""
                 if known
-                else f". No package with entry points of the group {GROUP!r} is "
+                else f". No package with entry points of the group {entry_points.GROUP!r} is "
                 "installed; a source checkout of flowlite has them after `pip install -e .`"
             )
         )
@@ -70,16 +64,3 @@ def settings_of_task(record: SubmittedTask) -> ProviderSettings:
 def provider_of_task(record: SubmittedTask, home: Path) -> Provider:
     """Creates the adapter for an existing task, with the settings the task was submitted with. Raises NotFound."""
     return get_provider(home, settings_of_task(record))
-
-
-@functools.lru_cache(maxsize=8)
-def _announced(path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Returns the entry points of all adapters by name.
-
-    Args:
-        path: The present `sys.path`, where they are found.
-    """
-    # Imported here because it is slow, and a program that uses no provider does not need it.
-    import importlib.metadata
-
-    return {each.name: each for each in importlib.metadata.entry_points(group=GROUP)}

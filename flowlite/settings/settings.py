@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.errors import ConfigError
-from flowlite.settings import parse, trust
+from flowlite.settings import entry_points, parse, trust
 from flowlite.settings.parse import duration_seconds as duration_seconds
 from flowlite.settings.private_files import directories_above
 from flowlite.settings.provider_settings import ProviderSettings
@@ -29,7 +29,6 @@ HOME_FILE = "config.toml"
 PROVIDERS_TABLE = "providers"
 # Adapters that come with flowlite. Other adapters are searched for only if a table has an unknown name.
 _ADAPTERS = ("local", "ssh", "slurm", "aws", "mithril")
-_ENTRY_POINTS = "flowlite.providers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,18 +394,11 @@ def _check_providers(value: object, path: Path) -> None:
 
 
 def _is_adapter(name: str) -> bool:
-    if name in _ADAPTERS:
-        return True
-    import importlib.metadata
-
-    return any(each.name == name for each in importlib.metadata.entry_points(group=_ENTRY_POINTS))
+    return name in _ADAPTERS or name in entry_points.adapters()
 
 
 def _no_adapter(name: str) -> str:
-    import importlib.metadata
-
-    others = {each.name for each in importlib.metadata.entry_points(group=_ENTRY_POINTS)}
-    known = sorted({*_ADAPTERS, *others})
+    known = sorted({*_ADAPTERS, *entry_points.adapters()})
     return (
         f"there is no provider {name!r}{did_you_mean(name, known, 0.7)}; known: {', '.join(known)}"
     )
