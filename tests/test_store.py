@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import sqlite3
 import subprocess
@@ -14,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.errors import LeaseLost, NotFound, StoreError
+from flowlite.errors import LeaseLost, NotFound, StoreDamaged, StoreError
+from flowlite.provider import Candidate, Plan
 from flowlite.state.database import MIGRATIONS, SCHEMA_VERSION
 from flowlite.state.store import InstanceRecord, Lease, Store, TaskRecord
 from tests.helpers import eventually
@@ -238,6 +241,55 @@ def test_a_database_of_every_older_version_is_brought_up_to_date(tmp_path: Path)
         store = Store(path)
         store.create_task(task())
         assert store.get_task("t1").name == "digits"
+
+
+def test_a_task_of_an_older_version_has_one_place(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    with sqlite3.connect(path) as db:
+        for statement in MIGRATIONS[0]:
+            db.execute(statement)
+        db.execute(
+            "INSERT INTO tasks (id, name, function, provider, state, config, plan, call, created_at) "
+            "VALUES ('t1', 'digits', 'train', 'local', 'running', '{}', ?, '{}', 1.0)",
+            (json.dumps(PLAN),),
+        )
+        db.execute("PRAGMA user_version = 1")
+    db.close()
+    found = Store(path).get_task("t1")
+    assert (found.candidates, found.candidate, found.tried) == ([], 0, [])
+
+
+def test_the_places_of_a_task_are_kept_and_changed(store: Store) -> None:
+    places = [Candidate(Plan.from_json(PLAN), {"gpu": gpu}).to_json() for gpu in ("h100", "a100")]
+    store.create_task(task(candidates=places))
+    lease = store.acquire_lease("t1", "me", 60, now=1.0)
+    assert lease is not None
+    tried = [{"candidate": 0, "at": 2.0, "why": "no room"}]
+    store.update_task(lease, candidate=1, tried=tried)
+    found = store.get_task("t1")
+    assert [Candidate.from_json(each).options["gpu"] for each in found.candidates] == [
+        "h100",
+        "a100",
+    ]
+    assert (found.candidate, found.tried) == (1, tried)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "why"),
+    [
+        ("candidates", "[1]", "candidates: not a list of objects"),
+        ("candidates", '[{"plan": {}}]', "candidates: one is not what it may be"),
+        ("candidate", "7", "candidate: 7 is not one of 1"),
+        ("tried", "{}", "tried: not what it may be"),
+    ],
+)
+def test_damaged_places_are_named(store: Store, column: str, value: str, why: str) -> None:
+    store.create_task(task(candidates=[Candidate(Plan.from_json(PLAN)).to_json()]))
+    with contextlib.closing(sqlite3.connect(store.path)) as db:
+        db.execute(f"UPDATE tasks SET {column} = ?", (value,))
+        db.commit()
+    with pytest.raises(StoreDamaged, match=why):
+        store.get_task("t1")
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:

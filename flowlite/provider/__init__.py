@@ -3,11 +3,13 @@
 An adapter is one class derived from `Provider` (`contract.py`), announced as an entry point of the group
 `flowlite.providers`. It implements the six methods of the contract, and those of `optional.py` that its provider
 allows. The values that cross the contract are plain frozen dataclasses (`plan.py`, `instance.py`, `findings.py`), so
-that the supervisor can store them as JSON without importing the validation of specs. `registry.py` finds adapters.
+that the supervisor can store them as JSON without importing the validation of specs; so is `candidate.py`, a plan
+beside others that would do. `registry.py` finds adapters.
 
 This package imports `errors` and `settings`; types of `connect`, `spec` and `state` are named only.
 """
 
+from flowlite.provider.candidate import Candidate
 from flowlite.provider.contract import Provider
 from flowlite.provider.findings import Finding, Offer, VolumeInfo, VolumePlace
 from flowlite.provider.instance import PRICES, Instance, NodeSettings
@@ -22,6 +24,7 @@ from flowlite.provider.registry import (
 
 __all__ = [
     "PRICES",
+    "Candidate",
     "Finding",
     "Instance",
     "LaunchIntent",

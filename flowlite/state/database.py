@@ -59,6 +59,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )""",
         "CREATE INDEX events_by_task ON events (task_id, seq)",
     ),
+    (
+        "ALTER TABLE tasks ADD COLUMN candidates TEXT NOT NULL DEFAULT '[]'",
+        "ALTER TABLE tasks ADD COLUMN candidate INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE tasks ADD COLUMN tried TEXT NOT NULL DEFAULT '[]'",
+    ),
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 TABLES = frozenset({"tasks", "instances", "intents", "events"})

@@ -19,6 +19,10 @@ class TaskRecord:
         call: What the workers run, as in the agent's configuration, with paths on this machine.
         attempt: Number of the current attempt, from 1; 0 before the first.
         roster: Instance ids by node rank.
+        candidates: The places where the task may run (`Candidate` as JSON), the preferred one first. Empty for a task
+            that was submitted for one place only.
+        candidate: Index in `candidates` of the present one, whose plan and provider are those of the record.
+        tried: What became of the places that were tried, in order: {"candidate": index, "at": Unix time, "why": words}.
         lease_token: Increases with every change of supervisor.
     """
 
@@ -43,6 +47,9 @@ class TaskRecord:
     lease_owner: str | None = None
     lease_token: int = 0
     lease_expires: float = 0.0
+    candidates: list[dict[str, Any]] = field(default_factory=list)
+    candidate: int = 0
+    tried: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def final(self) -> bool:

@@ -13,10 +13,10 @@ import sqlite3
 from types import NoneType
 from typing import Any, TypeVar
 
-from flowlite.provider import Instance, Plan
+from flowlite.provider import Candidate, Instance, Plan
 from flowlite.state.records import STATES, Event, InstanceRecord, Intent, TaskRecord
 
-JSON_FIELDS = frozenset({"config", "plan", "call", "roster", "data"})
+JSON_FIELDS = frozenset({"config", "plan", "call", "roster", "data", "candidates", "tried"})
 TABLES: dict[type, str] = {
     TaskRecord: "tasks",
     InstanceRecord: "instances",
@@ -34,7 +34,14 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
     "dict[str, Any]": (dict,),
     "list[str]": (list,),
+    "list[dict[str, Any]]": (list,),
     "tuple[str, ...]": (tuple,),
+}
+# Of collections, the type of the elements, and its name in messages.
+_ELEMENTS: dict[str, tuple[type, str]] = {
+    "list[str]": (str, "texts"),
+    "tuple[str, ...]": (str, "texts"),
+    "list[dict[str, Any]]": (dict, "objects"),
 }
 # Later times (after the year 5138) cannot be shown.
 _LATEST = 1e11
@@ -52,6 +59,7 @@ def read_row(kind: type[_Record], row: sqlite3.Row) -> _Record:
         if values["state"] not in STATES:
             raise RowDamaged(f"state: {values['state']!r} is none")
         _check_value("plan", Plan, values["plan"])
+        _check_candidates(values["candidates"], values["candidate"])
     if kind is InstanceRecord:
         _check_value("data", Instance, values["data"])
     try:
@@ -92,24 +100,35 @@ def _check_value(name: str, kind: type[Plan] | type[Instance], data: dict[str, A
         raise RowDamaged(f"{name}: {error}") from None
 
 
+def _check_candidates(candidates: list[dict[str, Any]], present: int) -> None:
+    if candidates and not 0 <= present < len(candidates):
+        raise RowDamaged(f"candidate: {present} is not one of {len(candidates)}")
+    for each in candidates:
+        try:
+            Candidate.from_json(each)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise RowDamaged("candidates: one is not what it may be") from None
+        _check_value("candidates: plan", Plan, each["plan"])
+
+
 def _check_types(kind: type, values: dict[str, Any]) -> None:
     for name, accepted, elements in _fields_of(kind):
         value: Any = values.get(name)
         if not isinstance(value, accepted):
             raise RowDamaged(f"{name}: not what it may be")
-        if elements and not all(isinstance(each, str) for each in value):
-            raise RowDamaged(f"{name}: not a list of texts")
+        if elements is not None and not all(isinstance(each, elements[0]) for each in value):
+            raise RowDamaged(f"{name}: not a list of {elements[1]}")
         is_time = name == "at" or name.endswith(("_at", "_expires"))
         if is_time and value is not None and not 0 <= value < _LATEST:
             raise RowDamaged(f"{name}: not a time")
 
 
 @functools.cache
-def _fields_of(kind: type) -> tuple[tuple[str, Any, bool], ...]:
-    """Returns name, accepted types, and whether it is a collection of texts, for each field."""
+def _fields_of(kind: type) -> tuple[tuple[str, Any, tuple[type, str] | None], ...]:
+    """Returns name, accepted types, and what the elements of a collection are, for each field."""
     found = []
     for field in dataclasses.fields(kind):
         plain = str(field.type).removesuffix(" | None")
         accepted = _TYPES.get(plain, (object,)) + ((NoneType,) if plain != field.type else ())
-        found.append((field.name, accepted, plain in ("list[str]", "tuple[str, ...]")))
+        found.append((field.name, accepted, _ELEMENTS.get(plain)))
     return tuple(found)

@@ -191,12 +191,12 @@ def test_a_copy_is_made_before_a_migration(tmp_path: Path, monkeypatch: pytest.M
     store.close()
     more = (*database.MIGRATIONS, ("ALTER TABLE intents ADD COLUMN more TEXT",))
     monkeypatch.setattr(database, "MIGRATIONS", more)
-    monkeypatch.setattr(database, "SCHEMA_VERSION", 2)
+    monkeypatch.setattr(database, "SCHEMA_VERSION", len(more))
     Store(tmp_path / "state.db").close()
     (copy,) = backups.list_backups(tmp_path)
-    assert copy.name.endswith("-schema1")
+    assert copy.name.endswith(f"-schema{len(more) - 1}")
     with contextlib.closing(sqlite3.connect(copy.path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone()[0] == 1
+        assert db.execute("PRAGMA user_version").fetchone()[0] == len(more) - 1
         assert db.execute("SELECT count(*) FROM tasks").fetchone()[0] == 1
 
 

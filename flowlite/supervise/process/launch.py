@@ -15,7 +15,7 @@ import secrets as random_secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any
 
 import flowlite
 from flowlite.errors import ConfigError, StoreError
-from flowlite.provider import Plan
+from flowlite.provider import Candidate, Plan
 from flowlite.state import clock
 from flowlite.state.store import LeaseHolder, Store, TaskRecord
 from flowlite.supervise.record import process_identity
@@ -86,6 +86,7 @@ def submit(
     config: Mapping[str, Any],
     plan: Plan,
     call: Mapping[str, Any],
+    candidates: Sequence[Candidate] = (),
     secrets: Mapping[str, str] | None = None,
     storage: Mapping[str, Any] | None = None,
     outputs_below: Path | None = None,
@@ -101,6 +102,7 @@ def submit(
         config: `TaskConfig` as JSON.
         plan: What to launch.
         call: What workers run, as `AgentConfig.call`, with paths on this machine.
+        candidates: All places where it may run, if there are several; the first is that of `plan`.
         secrets: Secret variables of the workers.
         storage: Credentials for the task's buckets on its nodes.
         outputs_below: Directory in which one is created for the task's outputs, if it has any. None is the task's own
@@ -122,6 +124,7 @@ def submit(
         config=dict(config),
         plan=plan.to_json(),
         call=dict(call),
+        candidates=[each.to_json() for each in candidates],
         created_at=clock.now(paths.home),
     )
     with _explained(paths.home):
