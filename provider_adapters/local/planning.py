@@ -85,8 +85,16 @@ def _directory(config: TaskConfig) -> str | None:
     if config.sync or config.files:
         return None
     directory = os.path.abspath(config.workdir or ".")
-    if not config.directory_on_node and not os.path.isdir(directory):
-        raise ConfigError(f"workdir: there is no directory {directory}")
+    # A container, and what is mounted for the task, may have directories that this machine has not.
+    mounted = any(
+        directory == path or directory.startswith(f"{path}/")
+        for path in (*config.volumes, *config.mounts)
+    )
+    inside = config.directory_on_node and (config.image or mounted)
+    if not inside and not os.path.isdir(directory):
+        raise ConfigError(
+            f"workdir: there is no directory {directory}; make it, or name another one"
+        )
     return directory
 
 

@@ -269,6 +269,15 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
 
         ctypes.string_at(0)
 
+    def has_a_child_that_aborts() -> str:
+        import ctypes
+
+        pid = os.fork()
+        if pid == 0:
+            ctypes.string_at(0)
+        os.waitpid(pid, 0)
+        return Path(f"/proc/{os.getpid()}/fd/2").read_text()
+
     chosen = {each.__name__: each for each in list(locals().values()) if callable(each)}
     ran = run_calls(tmp_path_factory.mktemp("ends"), *chosen.values())
     return dict(zip(chosen, ran, strict=True))
@@ -321,7 +330,10 @@ class TestEnds:
     def test_a_crash_leaves_a_stack(self, ended: dict[str, Ran]) -> None:
         assert ended["aborts"].signal == signal.SIGSEGV
         assert "Segmentation fault" in ended["aborts"].err
-        assert "in aborts" in ended["aborts"].err
+        assert ended["aborts"].err.rstrip().splitlines()[-1].endswith("in aborts")
+
+    def test_a_crash_of_a_child_process_is_told_at_once(self, ended: dict[str, Ran]) -> None:
+        assert "Segmentation fault" in ended["has_a_child_that_aborts"].value
 
 
 def test_a_failure_is_known_although_a_thread_is_waited_for(tmp_path: Path) -> None:

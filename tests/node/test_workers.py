@@ -375,9 +375,7 @@ def test_last_words(tmp_path: Path, written: bytes, shown: list[str]) -> None:
 
 def test_of_a_crash_in_native_code_the_users_line_is_shown(tmp_path: Path) -> None:
     deep = "".join(f'  File "/home/me/train.py", line {line} in step\n' for line in range(7, 40))
-    ours = "".join(
-        f'  File "flowlite_node/forkserver/server.py", line {line} in main\n' for line in range(60)
-    )
+    ours = "".join(f'  File "{client.__file__}", line {line} in main\n' for line in range(60))
     files = {"out": tmp_path / "out", "err": tmp_path / "err"}
     for frames, shown in (
         ('  File "/home/me/train.py", line 7 in step\n', 1),
@@ -398,7 +396,7 @@ def test_of_a_crash_in_native_code_the_users_line_is_shown(tmp_path: Path) -> No
         ]
         # What is shown of them later is ten lines at most.
         assert len(said) == 2 + shown
-        assert not any("flowlite_node" in line or "runpy" in line for line in said)
+        assert not any(client.__file__ in line or "runpy" in line for line in said)
     files["err"].write_text(
         "Fatal Python error: Aborted\n\nCurrent thread 0x02 (most recent call first):\n  <no Python frame>\n"
     )

@@ -50,6 +50,14 @@ def test_a_plan_without_gpu(provider: LocalProvider) -> None:
     assert plan.worst_case_cost == 0.0
 
 
+def test_a_working_directory_that_is_not_here(provider: LocalProvider) -> None:
+    for config in (TaskConfig(workdir="/no/such"), TaskConfig(workdir="missing")):
+        with pytest.raises(ConfigError, match="workdir: there is no directory"):
+            provider.plan(config)
+    on_volume = TaskConfig(workdir="/data/run", volumes={"/data": "corpus"})
+    assert provider.plan(on_volume).options["workdir"] == "/data/run"
+
+
 def test_planning_changes_nothing(provider: LocalProvider, flow_home: Path) -> None:
     before = sorted(flow_home.iterdir())
     provider.plan(TaskConfig(volumes={"/data": "corpus"}))

@@ -135,6 +135,14 @@ def test_nothing_travels_without_sync(lab: Lab, project: Path) -> None:
     assert sent(lab) == []
 
 
+def test_a_working_directory_that_a_host_lacks(lab: Lab, project: Path) -> None:
+    words = ("run", "-N", "2", "--workdir", "/no/such", "--", "true")
+    said = " ".join(lab.flow(*words, cwd=project, code=1).stderr.split())
+    assert "cannot start in the working directory /no/such: No such file or directory. An" in said
+    assert "node0" in said
+    assert "all ranks started" not in said
+
+
 def test_a_command_that_names_a_file_which_is_only_here_is_refused(
     lab: Lab, project: Path, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ class Agent:
             stop_signal=signal.Signals[config.stop_signal],
             grace=config.grace,
             report=self._on_worker,
+            workdir=config.workdir,
         )
         self._streams = {
             f"{rank}.{stream}": paths.stream(rank, stream)
@@ -251,6 +252,11 @@ class Agent:
             state = await asyncio.shield(self._warming)
             if state["volumes_error"]:
                 raise PrepareError(state["volumes_error"])
+            if state["workdir_error"]:
+                raise PrepareError(
+                    f"workers cannot start in the working directory {state['workdir_error']}. An absolute workdir= "
+                    "must be on every node; without it they start in a copy of the project"
+                )
             if self._setup is not None:
                 # The setup may take long, so first make sure that the nodes of the gang can reach each other.
                 await self._prove(order, self._setup.workers)

@@ -3,7 +3,7 @@
 The reaper is forked from the fork server when the agent connects. It adopts every orphan that its workers leave. When
 the agent's connection ends, it stops the workers and exits. The connection carries lines of JSON:
 
-    from the agent   {"do": "hello", "node", "stop_signal", "grace", "scene", "log"}     answered by "ready"
+    from the agent   {"do": "hello", "node", "stop_signal", "grace", "scene", "workdir", "log"}      answered by "ready"
                      {"do": "prepare", "call"}                           verify the call, extract its code; "prepared"
                      {"do": "probe", "paths", "write", "token"}          write or read probe files; "probed"
                      {"do": "forget", "paths", "token"}                  remove these probe files
@@ -26,7 +26,7 @@ import sys
 import time
 
 from ..mount_namespace import hosts_file, worker_view
-from ..system import processes, retrying, signals
+from ..system import processes, retrying, signals, stack_dump
 from ..worker import worker
 
 TYPE_CHECKING = False
@@ -48,6 +48,7 @@ class _WorkerRecord:
 
     def __init__(self, pid: int, order: Mapping[str, Any]) -> None:
         self.pid = pid
+        self.order = order
         self.rank = int(order["rank"])
         self.local_rank = int(order["local_rank"])
         self.streams = (str(order["out"]), str(order["err"]))
@@ -141,6 +142,7 @@ class Reaper:
             if request.get("log"):
                 _write_to(request["log"])
             self._state.update(worker_view.enter(request.get("scene", {}), self._hosts))
+            self._state["workdir_error"] = _why_no_workdir(request.get("workdir"))
             self._send("ready", reaper=os.getpid(), **self._state)
         elif what == "prepare":
             self._send("prepared", **_prepare(request["call"]))
@@ -230,6 +232,7 @@ class Reaper:
             held = self._held.get(pid)
             if held is not None and held.status is None:
                 held.status = status
+                stack_dump.tell_crash(held.order)
                 held.ended = time.time()
                 failed = status != 0
                 allowed = LEFTOVER_SECONDS_FAILED if failed else LEFTOVER_SECONDS
@@ -370,6 +373,17 @@ def _write_to(log: str) -> None:
     for number in (1, 2):
         os.dup2(opened, number)
     os.close(opened)
+
+
+def _why_no_workdir(path: str | None) -> str | None:
+    """Returns why workers cannot start in a directory, as they see it; None if they can."""
+    if path is None:
+        return None
+    try:
+        os.stat(os.path.join(path, "."))
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    return None
 
 
 def _prepare(call: Mapping[str, Any]) -> dict[str, Any]:

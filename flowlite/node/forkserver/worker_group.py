@@ -46,6 +46,7 @@ class Workers:
         attempt: Number of the attempt.
         stop_signal: The signal that asks workers to stop.
         grace: Seconds from the stop signal to SIGKILL.
+        workdir: The directory in which the workers start, if it is to be checked when they are connected.
         report: Called with the body of the worker event of each worker that has ended.
     """
 
@@ -60,8 +61,10 @@ class Workers:
         stop_signal: int,
         grace: float,
         report: Report,
+        workdir: str | None = None,
     ) -> None:
         self._spec = spec
+        self._workdir = workdir
         self._paths = paths
         self._node = node
         self._markers = {
@@ -126,6 +129,7 @@ class Workers:
                     stop_signal=self._stop_signal,
                     grace=self._grace,
                     scene=await shown if shown is not None else {},
+                    workdir=self._workdir,
                     log=str(self._paths.directory / "warm.log"),
                 )
                 return self.warm

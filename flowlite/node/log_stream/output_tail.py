@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import re
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
+
+from ..system.stack_dump import without_own_frames
 
 TAIL_LINES = 20
 TAIL_BYTES = 4096
@@ -12,7 +14,6 @@ TAIL_BYTES = 4096
 _DUMP_BYTES = 256 * 1024
 _DUMP_FRAMES = 6
 _CRASH = "Fatal Python error: "
-_OURS = re.compile(r'  File "(flowlite_node/|[^"]*\.pyz/|<frozen runpy>)')
 
 
 def sizes(files: Mapping[str, Path]) -> dict[str, int]:
@@ -68,12 +69,8 @@ def _crash(path: Path) -> list[str]:
     current = next((i for i, line in enumerate(dump) if line.startswith("Current thread ")), None)
     if current is None:
         return []
-    frames: list[str] = []
-    for line in dump[current + 1 :]:
-        if not line.startswith("  File "):
-            break
-        if not _OURS.match(line):
-            frames.append(line)
+    frames = list(itertools.takewhile(lambda line: line.startswith("  File "), dump[current + 1 :]))
+    frames = without_own_frames(frames)
     if not frames:
         return []
     more = ["  …"] if frames[_DUMP_FRAMES:] else []

@@ -68,6 +68,7 @@ class Setup:
             stop_signal=15,
             grace=config.grace,
             report=self._on_end,
+            workdir=config.workdir,
         )
 
     def use_python(self, python: str) -> None:

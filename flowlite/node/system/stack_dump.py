@@ -3,10 +3,14 @@
 A worker writes its pid to `r<rank>.pid`. A function worker also installs a signal handler that writes its Python stack
 to `r<rank>.stacks`. Its note names the signal only after that, since the signal would kill a process without a handler.
 The stacks of other processes are read with py-spy, if the node has it.
+
+If a function worker crashes in native code, faulthandler writes its stacks to `r<rank>.crash`. The reaper appends them
+to the stderr of the worker without the frames of flowlite, which are the outermost ones and come last.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -17,13 +21,15 @@ from . import atomic_files, processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
 _DUMP_SECONDS = 3.0
 _SETTLED_SECONDS = 0.05
 _PY_SPY_SECONDS = 20.0
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
+# The agent runs from a zip, where this is a relative path.
+_OWN_FILES = os.path.dirname(os.path.dirname((lambda: None).__code__.co_filename))
 
 
 # In the worker
@@ -57,6 +63,20 @@ def answer_for_stacks(order: Mapping[str, Any]) -> None:
     note_worker(order, number)
 
 
+def open_crash_file(order: Mapping[str, Any]) -> int:
+    """Opens the file for the stacks of a crash of this process. Returns its descriptor, or that of stderr.
+
+    In child processes the descriptor is stderr, since a child may crash long before this process ends.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    try:
+        descriptor = os.open(_beside(order, "crash"), flags, 0o600)
+    except OSError:
+        return 2
+    os.register_at_fork(after_in_child=lambda: os.dup2(2, descriptor, inheritable=False))
+    return descriptor
+
+
 def dump_signal() -> int | None:
     """Returns a signal that trainers do not use. Schedulers and their plugins use SIGUSR1 and SIGUSR2."""
     if hasattr(signal, "SIGRTMIN"):
@@ -69,6 +89,33 @@ def _beside(order: Mapping[str, Any], kind: str) -> str:
 
 
 # In other processes
+
+
+def tell_crash(order: Mapping[str, Any]) -> None:
+    """Appends the stacks of a crashed worker, if any, to its stderr; without frames of flowlite."""
+    path = _beside(order, "crash")
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = without_own_frames(file.readlines())
+        os.unlink(path)
+        if lines:
+            with open(order["err"], "a", encoding="utf-8") as stderr:
+                stderr.writelines(lines)
+    except OSError:
+        # There is no such file for a command, and a full disk has no place for a stack.
+        return
+
+
+def without_own_frames(dump: Sequence[str]) -> list[str]:
+    """Returns the lines of faulthandler's output without frames of flowlite and of what it was started by."""
+    kept: list[str] = []
+    for are_frames, group in itertools.groupby(dump, lambda line: _FRAME.match(line) is not None):
+        lines = list(group)
+        own = [at for at, line in enumerate(lines) if line.startswith(f'  File "{_OWN_FILES}/')]
+        if are_frames and own:
+            lines = [line for at, line in enumerate(lines[: own[-1]]) if at not in own]
+        kept += lines
+    return kept
 
 
 def living_workers(attempt: str) -> list[dict[str, Any]]:

@@ -167,9 +167,11 @@ def run_function(order: Mapping[str, Any], *, forked: bool = False) -> int:
     from . import load_call, torch_teardown
 
     _open_standard_streams()
-    faulthandler.enable(2, all_threads=True)
+    dump = 2
     if "out" in order:
+        dump = stack_dump.open_crash_file(order)
         stack_dump.answer_for_stacks(order)
+    faulthandler.enable(dump, all_threads=True)
     _fresh_main(order)
     if forked:
         _reseed()
@@ -188,7 +190,7 @@ def run_function(order: Mapping[str, Any], *, forked: bool = False) -> int:
         return 0
     _note_failure(order, failure)
     _show_traceback(order, failure)
-    faulthandler.dump_traceback_later(FAILED_EXIT_SECONDS, exit=True, file=2)
+    faulthandler.dump_traceback_later(FAILED_EXIT_SECONDS, exit=True, file=dump)
     return EXIT_FAILED
 
 
