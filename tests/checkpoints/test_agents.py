@@ -34,11 +34,9 @@ def write(path, letter, pause=0.0, final=True):
         for _ in range(16):
             file.write(letter * (WHOLE // 16))
             time.sleep(pause)
-def at_rest(name):
+def at_rest(name, memory=Path("checkpoint.json")):
     # Until the node has seen that the file is finished.
-    while not Path("checkpoint.json").exists() or name not in json.loads(
-        Path("checkpoint.json").read_text()
-    )["finished"]:
+    while not memory.exists() or name not in json.loads(memory.read_text())["finished"]:
         time.sleep(0.01)
 def copied(name):
     while True:
@@ -317,6 +315,94 @@ until(here / "go.tmp")
             assert "final_seconds" in told(run, "warning")[-1]
             assert not told(run)
             run.assert_nothing_left()
+
+
+class TestDirectoriesOfAllNodes:
+    """One directory that all nodes write to, here one that the machine has already."""
+
+    def gang(self, tmp_path: Path, body: str, **options: Any) -> RealGang:
+        here = tmp_path / "scratch"
+        here.mkdir()
+        checkpoint = {"path": str(here), "every": 60.0, **options.pop("checkpoint", {})}
+        return gang(tmp_path, body, nodes=2, checkpoint=checkpoint, **options)
+
+    def test_a_node_that_writes_when_the_leader_has_ended(
+        self, tmp_path: Path, remote: Path
+    ) -> None:
+        body = """
+if rank == 1:
+    until(here / "go.tmp")
+write(here / f"{rank}.pt", b"%d" % rank)
+"""
+        with self.gang(tmp_path, body) as run:
+            run.start()
+
+            async def follow() -> dict[str, Any]:
+                ended = await run.until("worker")
+                assert ended["rank"] == 0, "what it has to copy does not hold its report back"
+                (tmp_path / "scratch" / "go.tmp").touch()
+                return await run.finish()
+
+            assert asyncio.run(follow())["outcome"] == "done", run.logs()
+            assert newest(remote) == {"0.pt": b"0" * WHOLE, "1.pt": b"1" * WHOLE}
+            run.assert_nothing_left()
+
+    def test_a_node_that_writes_at_the_stop_signal(self, tmp_path: Path, remote: Path) -> None:
+        body = """
+def save(*_):
+    time.sleep(1.5)
+    write(here / "late.pt", b"l", pause=0.02)
+    sys.exit(143)
+if rank == 1:
+    signal.signal(signal.SIGTERM, save)
+(here / f"{rank}.tmp").touch()
+if rank == 0:
+    until(here / "1.tmp")
+    raise SystemExit(3)
+time.sleep(600)
+"""
+        with self.gang(tmp_path, body, grace=60.0) as run:
+            assert run.run()["outcome"] == "failed", run.logs()
+            assert newest(remote) == {"late.pt": b"l" * WHOLE}
+            run.assert_nothing_left()
+
+    def test_half_of_a_file_of_another_node_is_in_no_set(
+        self, tmp_path: Path, remote: Path
+    ) -> None:
+        body = """
+if rank == 0:
+    until(here / "never")
+with open(here / "half.pt", "wb", buffering=0) as file:
+    file.write(b"h" * 100)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+        with self.gang(tmp_path, body) as run:
+            assert run.run()["outcome"] == "failed", run.logs()
+            assert not names_at(remote)
+            assert "half.pt was being written" in " ".join(told(run, "warning"))
+
+    def test_a_node_that_does_not_stop_is_not_waited_for(
+        self, tmp_path: Path, remote: Path
+    ) -> None:
+        body = """
+if rank == 0:
+    write(here / "0.pt", b"0")
+    at_rest("0.pt", here / ".flowlite-checkpoint.json")
+    (here / "0.tmp").touch()
+time.sleep(600)
+"""
+        with self.gang(tmp_path, body, lost_after=4.0, fence_after=60.0) as run:
+            run.start()
+
+            asyncio.run(run.until("started"))
+            eventually((tmp_path / "scratch" / "0.tmp").exists)
+            run.agents[1].send_signal(signal.SIGSTOP)
+            try:
+                run.agents[0].send_signal(signal.SIGTERM)
+                assert run.agents[0].wait(60) == 0, run.logs()
+            finally:
+                run.agents[1].send_signal(signal.SIGCONT)
+            assert newest(remote) == {"0.pt": b"0" * WHOLE}
 
 
 class TestComingBack:

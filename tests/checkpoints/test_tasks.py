@@ -104,7 +104,8 @@ def test_a_cancelled_task_leaves_its_last_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("own-mounts")
-def test_a_checkpoint_on_a_volume_is_that_of_all_nodes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_checkpoint_on_a_volume_is_that_of_all_nodes(tmp_path: Path, last: int) -> None:
     app = FlowApp()
 
     @app.function(
@@ -112,18 +113,22 @@ def test_a_checkpoint_on_a_volume_is_that_of_all_nodes(tmp_path: Path) -> None:
         volumes={"/flowlite-shared": "shared"},
         checkpoint={"path": "/flowlite-shared/ckpt", "sync": str(tmp_path / "kept"), "every": 60.0},
     )
-    def save() -> None:
+    def save(last: int) -> None:
         import os
         import time
         from pathlib import Path
 
         here = Path(os.environ["FLOW_CHECKPOINT_DIR"])
-        (here / f"{os.environ['RANK']}.pt").write_bytes(b"x")
-        # The last copy is made when the workers of node 0 have ended.
-        while not (here / "1.pt").exists():
-            time.sleep(0.01)
+        rank = int(os.environ["RANK"])
+        if rank == last:
+            first = here / f"{1 - last}.pt"
+            while not first.exists():
+                time.sleep(0.01)
+            # Long after the worker of the other node has ended.
+            time.sleep(4)
+        (here / f"{rank}.pt").write_bytes(b"x")
 
-    save.remote()
+    save.remote(last)
     assert set(newest(tmp_path / "kept")) == {"0.pt", "1.pt"}
 
 

@@ -28,9 +28,11 @@ from flowlite.node.rendezvous.actions import (
     CloseMaster,
     Finish,
     LeaderTime,
+    OthersEnded,
     Peer,
     ProveMaster,
     Send,
+    WorkerEnded,
 )
 from flowlite.node.rendezvous.leader import Rendezvous
 from flowlite.node.rendezvous.member import Member, MemberAction
@@ -68,6 +70,7 @@ class World:
         self.rosters: dict[int, tuple[str, ...]] = {}
         self.times = TIMES
         self.longest_run = 30.0
+        self.copies_for_all = seed % 3 == 0
         self.supervisor = self._make_supervisor()
 
     def _make_supervisor(self) -> Supervisor:
@@ -256,7 +259,9 @@ class Agent:
         self._wires: dict[int, Wire] = {}
         self._numbers = 0
         if settings.rank_of(instance) == 0 and not stray:
-            self.rendezvous = Rendezvous(settings, self.moment())
+            self.rendezvous = Rendezvous(
+                settings, self.moment(), copies_for_all=world.copies_for_all
+            )
         world.agents.append(self)
         self._dial()
         self._tick()
@@ -449,10 +454,29 @@ class Agent:
                         self._lead(self.rendezvous.master_failed("no port is free", self.moment()))
                     else:
                         self._lead(self.rendezvous.master_proved(29500, self.moment()))
-                case CloseMaster():
+                case OthersEnded():
+                    self._check_others()
+                    self._soon(0.1, 5.0, self._copy)
+                case CloseMaster() | WorkerEnded():
                     pass
                 case Finish():
                     self._finish()
+
+    def _check_others(self) -> None:
+        """While a gang runs, its leader waits for the workers of all other nodes."""
+        assert self.rendezvous is not None
+        if self.rendezvous.phase == m.RUNNING:
+            others = [each for each in self.world.agents if each.settings is self.settings]
+            wrong = [each.instance for each in others if each is not self and each.working]
+            assert not wrong, f"the last copy is made while workers run on {wrong}"
+
+    def _copy(self) -> list[MemberAction]:
+        """The last copy of files that all nodes write, after the workers of this node."""
+        if self.working:
+            self._soon(0.1, 1.0, self._copy)
+        elif self.rendezvous is not None:
+            self._lead(self.rendezvous.copied(self.moment()))
+        return []
 
     def _finish(self) -> None:
         """The leader's agent ends when both its halves have."""

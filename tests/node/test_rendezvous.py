@@ -13,9 +13,11 @@ from flowlite.node.rendezvous.actions import (
     CloseMaster,
     Finish,
     LeaderTime,
+    OthersEnded,
     Peer,
     ProveMaster,
     Send,
+    WorkerEnded,
 )
 from flowlite.node.rendezvous.leader import Rendezvous
 
@@ -26,7 +28,9 @@ SUPERVISOR = 900
 class Leader:
     """Drives a machine, and keeps what it says to whom."""
 
-    def __init__(self, nodes: int = 2, per_node: int = 1, **changes: Any) -> None:
+    def __init__(
+        self, nodes: int = 2, per_node: int = 1, *, copies_for_all: bool = False, **changes: Any
+    ) -> None:
         times = {
             "join_timeout": 10.0,
             "lost_after": 20.0,
@@ -36,7 +40,11 @@ class Leader:
         }
         self.settings = GangSettings("t", times.pop("epoch", 2), IDS[:nodes], per_node, **times)
         self.now = 1000.0
-        self.machine = Rendezvous(self.settings, self.moment(), "token")
+        self.machine = Rendezvous(
+            self.settings, self.moment(), "token", copies_for_all=copies_for_all
+        )
+        self.ended_elsewhere: list[int] = []
+        self.others_ended: float | None = None
         self.told: dict[int, list[dict[str, Any]]] = {}
         self.closed: list[int] = []
         self.master: list[str] = []
@@ -63,6 +71,11 @@ class Leader:
                         self.act(self.machine.master_proved(self.port, self.moment()))
                 case CloseMaster():
                     self.master.append("close")
+                case WorkerEnded(body):
+                    self.ended_elsewhere.append(body["rank"])
+                case OthersEnded():
+                    assert self.others_ended is None
+                    self.others_ended = self.now
                 case Finish():
                     self.finished = True
 
@@ -734,3 +747,76 @@ def test_four_thousand_nodes_join_in_time_that_grows_no_faster_than_they() -> No
         sent = sum(len(action.connections) for action in actions if isinstance(action, Send))
         assert machine.phase == m.RUNNING
         assert sent == 3 * count
+
+
+class TestCopiesForAll:
+    """The leader's node copies what all nodes write, when every worker has ended."""
+
+    def started(self, nodes: int = 2, **changes: Any) -> Leader:
+        leader = Leader(nodes, copies_for_all=True, lost_after=20.0, grace=2.0, **changes)
+        leader.attach()
+        leader.go()
+        return leader
+
+    def copied(self, leader: Leader) -> None:
+        leader.act(leader.machine.copied(leader.moment()))
+
+    @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+    def test_a_gang_that_does_well_ends_after_the_copy(self, order: tuple[int, ...]) -> None:
+        leader = self.started(3)
+        for rank in order:
+            assert leader.others_ended is None or rank == 0
+            leader.exit(rank, rank)
+            leader.wait(1.0, 0, 1, 2, SUPERVISOR)
+        assert leader.others_ended is not None
+        assert leader.ended_elsewhere == [rank for rank in order if rank > 0]
+        assert leader.kinds().count("worker") == 3, "no report is held back"
+        assert leader.machine.phase == "running"
+        self.copied(leader)
+        assert (leader.machine.phase, leader.machine.outcome) == ("ended", "done")
+
+    def test_a_copy_that_is_early_does_not_end_the_gang(self) -> None:
+        leader = self.started()
+        leader.exit(0, 0)
+        self.copied(leader)
+        assert leader.machine.phase == "running"
+        leader.exit(1, 1)
+        assert leader.machine.outcome == "done"
+
+    def test_after_a_failure_it_waits_for_nodes_that_stop(self) -> None:
+        leader = self.started(3)
+        leader.exit(0, 0, code=1)
+        leader.say(0, "stopped")
+        leader.say(1, "stopped")
+        leader.wait(1.0, 0, 1, 2, SUPERVISOR)
+        assert leader.others_ended is None
+        leader.say(2, "stopped")
+        leader.wait(0.5, 0, 1, 2, SUPERVISOR)
+        assert leader.others_ended is not None
+
+    def test_a_node_that_does_not_stop_leaves_all_its_time_to_the_copy(self) -> None:
+        leader = self.started(after_stop=100.0)
+        leader.say(0, "halt", kind="deadline", reason="over")
+        began = leader.now
+        leader.wait(60.0, 0, SUPERVISOR)
+        assert leader.others_ended == began + 2.0 + 10.0
+        assert leader.machine.phase == "stopping"
+        leader.wait(70.0, 0, SUPERVISOR)
+        assert leader.machine.phase == "ended"
+
+    def test_nobody_waits_for_a_lost_node(self) -> None:
+        leader = self.started()
+        leader.leave(1)
+        leader.wait(21.0, 0, SUPERVISOR)
+        leader.say(SUPERVISOR, "lost", name="s", instance=IDS[1], why="it is gone")
+        leader.wait(0.5, 0, SUPERVISOR)
+        assert leader.others_ended is not None
+
+    def test_a_gang_that_never_ran_waits_for_nothing(self) -> None:
+        leader = Leader(copies_for_all=True)
+        leader.join(0)
+        leader.say(0, "halt", kind="cancel", reason="no")
+        leader.say(0, "stopped")
+        leader.wait(0.5, 0)
+        assert leader.machine.phase == "ended"
+        assert leader.others_ended is not None

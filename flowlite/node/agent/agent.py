@@ -208,7 +208,12 @@ class Agent:
 
             new_tls = tls.server(self._paths.certificate, self._paths.certificate_key)
         self._server = RendezvousServer(
-            settings, self._secret, bind=config.bind, master=self._master, new_tls=new_tls
+            settings,
+            self._secret,
+            bind=config.bind,
+            master=self._master,
+            new_tls=new_tls,
+            copies=self._storage.checkpoints if self._copies_for_all else None,
         )
         port = await self._server.start()
         place: dict[str, Any] = {"address": config.leader_address, "port": port}
@@ -452,6 +457,12 @@ class Agent:
         self._report(body)
 
     @property
+    def _copies_for_all(self) -> bool:
+        """Whether this node copies checkpoints that other nodes may write, too."""
+        checkpoints = self._storage.checkpoints
+        return checkpoints is not None and checkpoints.for_all
+
+    @property
     def _loses_files(self) -> bool:
         """Whether the workers' directory is removed with the node."""
         workdir = Path(self._config.workdir or self._paths.home)
@@ -478,19 +489,29 @@ class Agent:
             self._link.report_worker(body)
 
     async def _stop_and_copy(self, grace: float | None = None) -> None:
-        """Stop the workers, make the last copy of the checkpoints, and report workers that were held back for it."""
+        """Stop the workers, make the last copy of the checkpoints, and report workers that were held back for it.
+
+        A copy for all nodes waits for the workers of other nodes. It holds no report back, since a report says which
+        worker still runs: the leader waits for that copy itself.
+        """
         checkpoints = self._storage.checkpoints
         if checkpoints is not None and self._workers.running:
             checkpoints.hurry()
         if self._setup is not None:
             await self._setup.stop(grace)
         await self._workers.stop(grace)
-        if checkpoints is not None:
+        if checkpoints is not None and not checkpoints.for_all:
             await checkpoints.finish()
         if self._unkept is not None:
             await asyncio.shield(self._unkept)
         while self._held_back:
             self._report(self._held_back.pop())
+        if checkpoints is not None and checkpoints.for_all:
+            try:
+                await checkpoints.finish()
+            finally:
+                if self._server is not None:
+                    self._server.copied()
 
     def _longest_run(self) -> float | None:
         """How many seconds from now the workers may run; None for no limit."""
@@ -523,6 +544,10 @@ class Agent:
         assert self._ended is not None
         if self._link is not None:
             self._link.halt(*self._ended)
+        if self._storage.checkpoints is not None:
+            # The leader says so, unless its order to stop does not arrive.
+            late = self._config.grace + self._config.lost_after
+            asyncio.get_running_loop().call_later(late, self._storage.checkpoints.others_ended)
         await self._stop_and_copy()
         if self._bodies:
             await asyncio.sleep(GOODBYE_SECONDS)
@@ -539,6 +564,9 @@ class Agent:
     async def _leave(self, outcome: str, reason: str) -> None:
         """End every process and mount of this attempt on the node, then write the report. May be called again."""
         self._readiness.close()
+        if self._storage.checkpoints is not None:
+            # The gang has ended, or this node is no part of it any more.
+            self._storage.checkpoints.others_ended()
         await self._stop_and_copy()
         if self._storage.checkpoints is not None:
             await self._storage.checkpoints.end()

@@ -1,7 +1,8 @@
 """The agent's side of checkpoints; a sidecar does the copying (`sidecar.py`).
 
 Before GO the newest complete set is restored. From GO on, finished files are copied. When all workers have ended, for
-any reason, there is one more copy, within `final_seconds`.
+any reason, there is one more copy, within `final_seconds`. A directory that is private to the node is copied when the
+node's own workers have ended, one that other nodes may write to when theirs have, too.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Checkpoints:
         self._started = False
         self._finishing: asyncio.Task[None] | None = None
         self.volume: dict[str, Any] | None = None
-        self._root, self._others_write = self._find_root()
+        self._root, self._shared = self._find_root()
+        self._others_ended = asyncio.Event()
 
     # Locations
 
@@ -63,8 +65,17 @@ class Checkpoints:
         """Whether this node copies. All nodes restore."""
         return self._config.is_leader or self._asked["nodes"] == "all"
 
+    @property
+    def for_all(self) -> bool:
+        """Whether this node copies files that other nodes may write, too."""
+        return (
+            self._config.is_leader
+            and self._config.num_nodes > 1
+            and (self._shared or (self.volume is None and self._asked["nodes"] != "all"))
+        )
+
     def _find_root(self) -> tuple[Path, bool]:
-        """Returns the directory that holds the files, and whether other nodes write to it too."""
+        """Returns the directory that holds the files, and whether it is known that all nodes share it."""
         path = str(self._asked["path"])
         for volume in self._config.volumes:
             top = str(volume["path"]).rstrip("/")
@@ -95,12 +106,12 @@ class Checkpoints:
         Raises:
             CheckpointError: It is not possible; the text says what to do.
         """
-        if self._others_write and not self._config.is_leader:
+        if self._shared and not self._config.is_leader:
             return {}
         await self._start_process()
         if self.copies:
             await self._ask("checked", do="check")
-        if self._config.num_nodes > 1 and token and not self._others_write:
+        if self._config.num_nodes > 1 and token and not self._shared:
             await self._ask("proved", do="prove", token=token, write=self._config.is_leader)
         told = await self._ask("restored", do="restore", aside=self.volume is not None)
         if told["aside"]:
@@ -125,9 +136,13 @@ class Checkpoints:
 
     def worker_ended(self, body: Mapping[str, Any]) -> None:
         """Records that a worker ended. If it was killed or failed, the files it was writing may be incomplete."""
-        by_itself = body["code"] is not None and (body["code"] == 0 or body["stopped"])
+        by_itself = body["code"] is not None and (body["code"] == 0 or body.get("stopped"))
         if not by_itself and self._started:
             self._sidecar.send(do="cut")
+
+    def others_ended(self) -> None:
+        """Lets the last copy be made without waiting for workers of other nodes any longer."""
+        self._others_ended.set()
 
     def hurry(self) -> None:
         """Copies finished files at once, while workers are still being stopped."""
@@ -143,6 +158,8 @@ class Checkpoints:
         """
         if not self._started:
             return
+        if self.for_all:
+            await self._others_ended.wait()
         if self._finishing is None:
             self._finishing = asyncio.create_task(self._finish())
         await asyncio.shield(self._finishing)
@@ -197,7 +214,7 @@ class Checkpoints:
             "node": self._config.node_rank if self._asked["nodes"] == "all" else 0,
             "nodes": self._config.num_nodes if self._asked["nodes"] == "all" else 1,
             "source": self.copies,
-            "others_write": self._others_write,
+            "others_write": self.for_all,
             "outage": self._config.join_timeout,
             "writer": f"{self._config.task}.{self._config.epoch}",
             "facts": {

@@ -115,7 +115,11 @@ class CheckpointSidecar:
         report("finished", replaced=self._replaced, **copier.told())
 
     def _wait_for_rest(self) -> None:
-        """Waits until workers of other nodes have stopped writing to this directory."""
+        """Waits until files that other nodes have written do not change any more.
+
+        What their workers wrote last may still be on its way through a network file system, and workers of a lost node
+        may still write.
+        """
         until = time.monotonic() + 5 * SETTLE_SECONDS
         self._copier.look(None)
         while self._copier.watch.busy and time.monotonic() < until:

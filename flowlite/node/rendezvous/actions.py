@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..protocol.messages import GangSettings, Message
 
@@ -57,7 +57,19 @@ class Finish:
     """End the server: nothing is left to serve."""
 
 
-Action = Send | Close | ProveMaster | CloseMaster | Finish
+@dataclass(frozen=True, slots=True)
+class WorkerEnded:
+    """A worker of another node has ended. Only if the leader's node copies files for all nodes."""
+
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OthersEnded:
+    """The leader's node need not wait for workers of other nodes any more. Only if it copies files for all nodes."""
+
+
+Action = Send | Close | ProveMaster | CloseMaster | WorkerEnded | OthersEnded | Finish
 
 
 class Outbox:

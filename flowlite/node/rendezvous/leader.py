@@ -19,7 +19,17 @@ from ..protocol import messages as m
 from ..protocol.message_check import FROM_MEMBER, FROM_SUPERVISOR, check
 from ..protocol.messages import GangSettings, Message, MessageError
 from . import consistency
-from .actions import Action, Close, CloseMaster, LeaderTime, Outbox, Peer, ProveMaster
+from .actions import (
+    Action,
+    Close,
+    CloseMaster,
+    LeaderTime,
+    OthersEnded,
+    Outbox,
+    Peer,
+    ProveMaster,
+    WorkerEnded,
+)
 from .admission import Refusal, admit
 from .consistency import disagreements, warnings
 from .heartbeat import Heartbeat
@@ -42,8 +52,23 @@ class Rendezvous:
         first_failure: The report of the worker whose failure stopped the gang; None if none did.
     """
 
-    def __init__(self, settings: GangSettings, now: LeaderTime, volume_token: str = "") -> None:
+    def __init__(
+        self,
+        settings: GangSettings,
+        now: LeaderTime,
+        volume_token: str = "",
+        *,
+        copies_for_all: bool = False,
+    ) -> None:
+        """
+        Args:
+            copies_for_all: The leader's node copies files that all nodes write, for the last time when every worker has
+                ended. A gang that ends well waits for `copied`.
+        """
         self._settings = settings
+        self._copies_for_all = copies_for_all
+        self._copied = not copies_for_all
+        self._others_ended = False
         self._members = Members(settings)
         self._outbox = Outbox(settings)
         self._session = SupervisorSession(settings, self._outbox, self._members, now)
@@ -136,6 +161,12 @@ class Rendezvous:
         self._stop(m.STOP_OUTCOMES.get(kind, m.ERROR), reason, now)
         return self._outbox.take()
 
+    def copied(self, now: LeaderTime) -> list[Action]:
+        """Notes that the leader's node has made the last copy, or could not."""
+        self._copied = True
+        self._end_if_complete(now)
+        return self._outbox.take()
+
     def turned_away(self, address: str) -> None:
         """Counts a connection that failed authentication. The error for missing nodes names its address."""
         if address in self._turned_away or len(self._turned_away) < _STRANGERS_NAMED:
@@ -161,6 +192,9 @@ class Rendezvous:
         else:
             self._watch(now)
             self._time_out(now)
+        if self._copies_for_all and not self._others_ended and not self._others_run(now):
+            self._others_ended = True
+            self._outbox.add(OthersEnded())
         return self._outbox.take()
 
     # Members.
@@ -272,13 +306,19 @@ class Rendezvous:
         if body is None:
             return
         self._session.record("worker", now, **body)
+        if self._copies_for_all and member.rank > 0:
+            self._outbox.add(WorkerEnded(body))
         if self.phase == m.RUNNING and self._worker_exits.first is not None:
             self.first_failure = body
             self._session.record(
                 "first_failure", now, **{**body, "reason": self._worker_exits.reason}
             )
             self._stop(m.FAILED, self._worker_exits.reason, now)
-        elif self.phase == m.RUNNING and self._worker_exits.complete:
+        else:
+            self._end_if_complete(now)
+
+    def _end_if_complete(self, now: LeaderTime) -> None:
+        if self.phase == m.RUNNING and self._worker_exits.complete and self._copied:
             if self._stop_coordinator.outcome(m.DONE) == m.DONE:
                 self._end(m.DONE, "every worker ended well", now)
             else:
@@ -395,6 +435,16 @@ class Rendezvous:
         ):
             assert self.outcome is not None
             self._end(self.outcome, self.reason, now)
+
+    def _others_run(self, now: LeaderTime) -> bool:
+        """Whether the leader's node has to wait for workers of other nodes before it makes its last copy."""
+        if self.phase == m.STOPPING:
+            # Half of `lost_after` is for the reports of workers that were killed at the end of the grace period. The
+            # copy may then take all of `after_stop`.
+            limit = self._stop_coordinator.grace + self._settings.lost_after / 2
+            late = now.steady - self._since >= limit
+            return not late and not all(each.settled for each in self._members if each.rank > 0)
+        return self.phase != m.ENDED and not self._worker_exits.others_ended
 
     def _missing(
         self, what: str, members: list[MemberState], waited: float, now: LeaderTime

@@ -21,7 +21,18 @@ from typing import Any, Protocol
 from ..protocol.channel import Channel
 from ..protocol.framing import Frame, ServerSession, WireError, encode
 from ..protocol.messages import GangSettings, Message, MessageError
-from .actions import Action, Close, CloseMaster, Finish, LeaderTime, Peer, ProveMaster, Send
+from .actions import (
+    Action,
+    Close,
+    CloseMaster,
+    Finish,
+    LeaderTime,
+    OthersEnded,
+    Peer,
+    ProveMaster,
+    Send,
+    WorkerEnded,
+)
 from .leader import Rendezvous
 
 TYPE_CHECKING = False
@@ -58,6 +69,16 @@ class Master(Protocol):
         """Stop listening. Called just before GO, so that the port is free for the workers. May be called again."""
 
 
+class CopiesForAll(Protocol):
+    """Copies files that all nodes write. `RendezvousServer.copied` says that it has made its last copy."""
+
+    def worker_ended(self, body: Mapping[str, Any]) -> None:
+        """Called for every worker of another node that has ended."""
+
+    def others_ended(self) -> None:
+        """Called once the last copy need not wait for workers of other nodes any more."""
+
+
 class RendezvousServer:
     """Serves the rendezvous of one gang in one attempt.
 
@@ -75,17 +96,20 @@ class RendezvousServer:
         master: Master,
         port: int = 0,
         new_tls: Callable[[], TlsSession] | None = None,
+        copies: CopiesForAll | None = None,
     ) -> None:
         """
         Args:
             bind: The only address it listens on.
             new_tls: Makes the TLS session of each connection; None for a gang on one machine.
+            copies: What this node copies for all nodes, for the last time when every worker has ended.
         """
         self._settings = settings
         self._secret = secret
         self._bind = bind
         self._master = master
         self._new_tls = new_tls
+        self._copies = copies
         self._machine: Rendezvous | None = None
         self._listener: socket.socket | None = None
         self._accepting = False
@@ -129,7 +153,12 @@ class RendezvousServer:
         )
         self._listener.setblocking(False)
         self.port = self._listener.getsockname()[1]
-        self._machine = Rendezvous(self._settings, self._now(), os.urandom(8).hex())
+        self._machine = Rendezvous(
+            self._settings,
+            self._now(),
+            os.urandom(8).hex(),
+            copies_for_all=self._copies is not None,
+        )
         self._accept(True)
         self._tick()
         return self.port
@@ -148,6 +177,11 @@ class RendezvousServer:
         """Stop the gang from the leader's own side; `kind` as in `messages.STOP_OUTCOMES`."""
         if self._machine is not None:
             self._act(self._machine.halt(kind, reason, self._now()))
+
+    def copied(self) -> None:
+        """Notes that the last copy for all nodes was made or has failed. A gang that ended well has waited for it."""
+        if self._machine is not None:
+            self._act(self._machine.copied(self._now()))
 
     async def close(self) -> None:
         """Close every connection and the port at once, whatever the phase. May be called again."""
@@ -276,6 +310,12 @@ class RendezvousServer:
                     waiting.extend(self._prove_master())
                 case CloseMaster():
                     self._master.close()
+                case WorkerEnded(body):
+                    if self._copies is not None:
+                        self._copies.worker_ended(body)
+                case OthersEnded():
+                    if self._copies is not None:
+                        self._copies.others_ended()
                 case Finish():
                     self._finished.set()
 

@@ -20,6 +20,7 @@ class WorkerExits:
     def __init__(self, settings: GangSettings) -> None:
         self._settings = settings
         self._ends: set[int] = set()
+        self._on_others = 0
         self.first: dict[str, Any] | None = None
 
     def add(self, node: int, message: Message) -> dict[str, Any] | None:
@@ -37,6 +38,7 @@ class WorkerExits:
         if rank in self._ends:
             return None
         self._ends.add(rank)
+        self._on_others += node > 0
         body = {name: value for name, value in message.items() if name not in _ENVELOPE}
         body["node"] = node
         if self.first is None and failed(body):
@@ -47,6 +49,12 @@ class WorkerExits:
     def complete(self) -> bool:
         """Whether every worker has ended without a failure."""
         return self.first is None and len(self._ends) == self._settings.world_size
+
+    @property
+    def others_ended(self) -> bool:
+        """Whether every worker that is not on the leader's node has ended."""
+        settings = self._settings
+        return self._on_others == settings.world_size - settings.processes_per_node
 
     @property
     def reason(self) -> str:
