@@ -11,6 +11,7 @@ from flowlite.api.session import Session, open_session
 from flowlite.api.task import Task
 from flowlite.node.serialization.result_file import write_exception, write_value
 from flowlite.state.store import InstanceRecord, Lease, Store, TaskRecord
+from flowlite.supervise.money.cost import END_IS_A_BOUND
 from flowlite.supervise.process.launch import new_task_id
 from flowlite.supervise.record import process_identity
 
@@ -85,8 +86,9 @@ class HandMade:
         price: float = 0.0,
         hours: float = 0.0,
         ended: bool = False,
+        unobserved: bool = False,
     ) -> None:
-        """A node, launched some hours ago."""
+        """A node, launched some hours ago. With `unobserved`, nobody saw when it ended."""
         now, name = time.time(), name or f"{self.id}-{rank}"
         self.store.put_instances(
             self.lease,
@@ -104,6 +106,7 @@ class HandMade:
                         "id": name,
                         "task_id": self.id,
                         "address": f"10.0.0.{rank}",
+                        **({END_IS_A_BOUND: True} if unobserved else {}),
                     },
                 )
             ],

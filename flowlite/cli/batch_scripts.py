@@ -137,7 +137,7 @@ def _attend_all(starts: Sequence[Start], at_once: int, json: bool) -> int:
         failed += error is not None
         output.tell(str(error) if error else f"task {task.name} ({task.id}): {task.status}")
     if json:
-        records = [output.task_json(task.record, task.estimated_cost) for task in started]
+        records = [output.task_json(task) for task in started]
         output.print_json("tasks", records)
     output.tell(f"{len(started) - failed} of {len(starts)} tasks completed; output: flow logs TASK")
     return 1 if failed else 0

@@ -48,7 +48,7 @@ def confirm_launch(plan: Plan, yes: bool, *, tasks: int = 1) -> None:
     if not asks_before(plan, yes):
         return
     many = f"{tasks} tasks, each on " if tasks > 1 else ""
-    worst = price_text.worst_case(plan) + (" for each" if tasks > 1 else "")
+    worst = price_text.worst_case(plan, " for each" if tasks > 1 else "")
     confirm(f"Launch {many}{price_text.gang(plan)}? Cost at most: {worst}", "nothing was launched")
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from flowlite import terminal
 from flowlite.display.format import UNKNOWN
+from flowlite.display.format import cost_of as cost_of
 from flowlite.display.format import duration as duration
 from flowlite.display.format import money as money
 from flowlite.errors import FlowError, RemoteTraceback
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from flowlite.cli.columns import FittedTable
-    from flowlite.state.store import TaskRecord
+    from flowlite.display.shown_task import ShownTask
 
 # Increased when a field is renamed or removed; new fields do not count.
 JSON_SCHEMA = 1
@@ -80,8 +81,12 @@ def json_time(at: float | None) -> str | None:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def task_json(record: TaskRecord, cost: float) -> dict[str, Any]:
+def task_json(task: ShownTask) -> dict[str, Any]:
     """A task in the JSON output of commands."""
+    from flowlite.provider import Plan
+    from flowlite.supervise.money import price_text
+
+    record = task.record
     return {
         "id": record.id,
         "name": record.name,
@@ -102,7 +107,9 @@ def task_json(record: TaskRecord, cost: float) -> dict[str, Any]:
         "region": record.plan.get("region") or None,
         "max_price_per_hour": record.config.get("max_price_per_hour"),
         "max_cost": record.config.get("max_cost"),
-        "estimated_cost": round(cost, 6),
+        **price_text.worst_case_json(Plan.from_json(record.plan), ended=record.final),
+        "estimated_cost": round(task.estimated_cost, 6),
+        "upper_bound": task.cost_is_upper_bound,
     }
 
 

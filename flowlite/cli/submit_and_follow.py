@@ -16,6 +16,7 @@ from flowlite.display.task_display import TaskDisplay, beginning, ending
 from flowlite.display.waiting import wait_for_end
 from flowlite.errors import FlowError
 from flowlite.output.printing import DIM, ColouredText
+from flowlite.supervise.money import price_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +42,7 @@ def preview(config: TaskConfig, json: bool) -> None:
         data = {
             "config": config.to_dict(),
             "plan": plan.to_json(),
-            "worst_case_cost": plan.worst_case_cost,
+            **price_text.worst_case_json(plan),
             "files": _files_json(travelling),
         }
         output.print_json("plan", data)
@@ -91,8 +92,6 @@ def _files_json(travelling: FilesToSend | None) -> dict[str, Any] | None:
 
 def plan_facts(plan: Plan) -> dict[str, str | None]:
     """What a plan would launch and what that costs, as names and values."""
-    from flowlite.supervise.money import price_text
-
     per_node = plan.processes_per_node
     return {
         "provider": " ".join(filter(None, (plan.provider, plan.region))),
@@ -169,7 +168,7 @@ def submit_and_follow(
 
 def _leave(task: Task[Any], json: bool) -> int:
     if json:
-        output.print_json("task", output.task_json(task.record, task.estimated_cost))
+        output.print_json("task", output.task_json(task))
         return 0
     output.say(task.id)
     output.tell(f"task {task.name} ({task.id}) goes on without this terminal")
@@ -202,7 +201,7 @@ def _end(task: Task[Any], *, json: bool, logs_shown: bool) -> int:
             error = unreadable
     record = task.record
     if json:
-        data = output.task_json(record, task.estimated_cost)
+        data = output.task_json(task)
         data.update(result_json(None) if error is not None else result_json(value))
         data["error"] = output.error_json(error) if error is not None else None
         output.print_json("result", data)

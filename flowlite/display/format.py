@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from flowlite.supervise.money.price_text import dollars
+from typing import TYPE_CHECKING
+
+from flowlite.supervise.money.price_text import dollars, spent
+
+if TYPE_CHECKING:
+    from flowlite.display.shown_task import ShownTask
 
 UNKNOWN = "-"
 
@@ -12,6 +17,12 @@ def money(amount: float | None) -> str:
     if amount is None:
         return UNKNOWN
     return dollars(amount)
+
+
+def cost_of(task: ShownTask) -> str:
+    """What a task has cost so far, such as `$1.25`; `≤ $1.25` if it may have cost less."""
+    amount = task.estimated_cost
+    return spent(amount, amount > 0 and task.cost_is_upper_bound)
 
 
 def duration(seconds: float | None) -> str:

@@ -40,5 +40,9 @@ class ShownTask(Protocol):
     def estimated_cost(self) -> float:
         """What it has cost so far, in US dollars."""
 
+    @property
+    def cost_is_upper_bound(self) -> bool:
+        """Whether it may have cost less, because the end of one of its nodes was not observed."""
+
     def logs(self, *, follow: bool = False) -> Logs:
         """The output of its workers."""

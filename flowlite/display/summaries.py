@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowlite.display.format import duration, money
+from flowlite.display.format import cost_of, duration
 from flowlite.output import html
+from flowlite.supervise.money import price_text
 
 if TYPE_CHECKING:
     from flowlite.display.shown_task import ShownTask
@@ -30,7 +31,8 @@ def of_task(task: ShownTask) -> str:
             "provider": " ".join(filter(None, (record.provider, plan.get("region")))),
             "created": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created_at)),
             "run time": _run_time(task),
-            "cost": money(task.estimated_cost),
+            "cost": cost_of(task),
+            "at most": price_text.worst_case_of_task(record),
         },
     )
 
@@ -46,7 +48,7 @@ def of_tasks(tasks: Sequence[ShownTask]) -> str:
             task.record.state,
             task.record.plan.get("num_instances", ""),
             _run_time(task),
-            money(task.estimated_cost),
+            cost_of(task),
             _cut(task.record.reason),
         )
         for task in tasks[:_MOST_TASKS]

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from flowlite import terminal
-from flowlite.display.format import duration, money
+from flowlite.display.format import cost_of, duration
 from flowlite.output.printing import DIM, ColouredText
 from flowlite.supervise.record.lifecycle import STOPPING_REASONS
 
@@ -135,7 +135,7 @@ def ending(task: ShownTask) -> str:
         why = f": {terminal.in_one_line(record.reason)}" if record.reason else ""
         return f"task {_title(task)} {record.state}{why}"
     took = duration((record.finished_at or record.created_at) - record.created_at)
-    return f"task {_title(task)} completed in {took}, cost {money(task.estimated_cost)}"
+    return f"task {_title(task)} completed in {took}, cost {cost_of(task)}"
 
 
 def _title(task: ShownTask) -> str:

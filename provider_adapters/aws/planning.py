@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _SUBNET_SECONDS = 600.0
 # From first boot until the workers start, besides booting itself: environments are created, volumes mounted.
 _PREPARE_SECONDS = 3600.0
+MAY_EXCEED = "if this machine is lost for good while a node hangs or never boots, so that it cannot end itself"
+"""When caps are no bound: a machine ends itself by a program on it, and EC2 has no end that is sent with a launch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class Planner:
             price_cap=cap,
             max_run_seconds=config.max_run_seconds,
             max_cost=config.max_cost,
+            may_exceed=MAY_EXCEED,
             not_included=("traffic out of AWS", *(volumes.costs if volumes else ())),
             notes=(
                 *(volumes.notes if volumes else ()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -17,10 +16,8 @@ import pytest
 from flowlite.api.client import Flow as Client
 from flowlite.cli.commands import scale
 from flowlite.errors import CapExceeded
-from flowlite.provider import Plan
 from flowlite.scaling.ladder import Run
 from flowlite.spec import TaskConfig
-from provider_adapters.local import LocalProvider
 from tests.cli.conftest import Flow
 from tests.helpers import assert_no_process_left, eventually
 
@@ -101,22 +98,6 @@ def test_the_cost_of_the_whole_ladder_is_shown_before(flow: Flow, flow_home: Pat
     assert flow(*words, "--json", "--max-cost", "20").json["worst_case_cost"] == 20.0
     assert "no limit: set max_run_time_hours" in flow("scale", "train.py", *LADDER, "--dry-run").err
     assert not (flow_home / "tasks").exists()
-
-
-def test_a_ladder_that_may_cost_more_than_its_caps_says_when(
-    monkeypatch: pytest.MonkeyPatch, flow: Flow, flow_home: Path
-) -> None:
-    (flow_home / "config.toml").write_text("[providers.local]\nprice_per_hour = 10.0\n")
-    before = LocalProvider.plan
-
-    def plan(self: LocalProvider, config: TaskConfig) -> Plan:
-        return dataclasses.replace(before(self, config), may_exceed="if nobody ends it")
-
-    monkeypatch.setattr(LocalProvider, "plan", plan)
-    words = ("scale", "train.py", *LADDER, "--max-run-time-hours", "0.5", "--dry-run")
-    said = flow(*words).err
-    assert "cost at most $35.00, for all runs together; more if nobody ends it" in said
-    assert flow(*words, "--json").json["may_exceed"] == "if nobody ends it"
 
 
 def test_a_cap_that_one_rung_breaks_starts_nothing(flow: Flow, flow_home: Path) -> None:

@@ -12,6 +12,7 @@ from flowlite.api.submission import with_caps
 from flowlite.errors import CapExceeded, ConfigError, ProviderError
 from flowlite.provider import Plan
 from flowlite.spec import TaskConfig
+from flowlite.supervise.money import price_text
 from provider_adapters.aws import AwsProvider
 from provider_adapters.aws.catalog.instance_types import Machine, MachineRequirements, nearest
 from provider_adapters.aws.catalog.offers import offers_of
@@ -187,6 +188,10 @@ def test_the_plan_is_what_is_launched() -> None:
     # The boot, and the bring-up before the ranks start, are charged like the run.
     seconds = 7200 + found.start_seconds
     assert found.worst_case_cost == pytest.approx((55.04 + EXTRAS) * 4 * seconds / 3600)
+    # No program on a machine that hangs can end it, and EC2 has no end that is sent with a launch.
+    assert "or more if this machine is lost for good while a node hangs" in price_text.worst_case(
+        found
+    )
 
 
 def test_low_priority_is_spot_with_the_cap_as_its_highest_price() -> None:

@@ -118,9 +118,8 @@ def test_the_plan_says_what_is_bid_and_what_it_can_come_to() -> None:
     # The time until the ranks start is charged, too.
     hours = 2 + made.start_seconds / 3600
     assert made.worst_case_cost == pytest.approx(4 * 20.0 * hours)
-    assert "more if this machine is lost for good before the nodes are up" in price_text.worst_case(
-        made
-    )
+    said = price_text.worst_case(made)
+    assert ", or more if this machine is lost for good before the nodes are up" in said
     assert "the bid is $20.00" in made.notes[0]
     assert Plan.from_json(json.loads(json.dumps(made.to_json()))) == made
 
@@ -128,7 +127,7 @@ def test_the_plan_says_what_is_bid_and_what_it_can_come_to() -> None:
 @pytest.mark.parametrize(
     ("node_key", "words"),
     [
-        ("script", "more if all nodes die at once while this machine is lost"),
+        ("script", ", or more if all nodes die at once while this machine is lost"),
         (False, "no node can end the bid (node_key = false)"),
     ],
 )

@@ -10,6 +10,7 @@ import typer
 from flowlite.cli import output
 from flowlite.cli.completion import complete_provider, complete_task
 from flowlite.errors import ConfigError
+from flowlite.supervise.money import price_text
 
 if TYPE_CHECKING:
     from flowlite.api.task import Task
@@ -67,7 +68,7 @@ def cost(
     if left_out := sorted({each for row in rows for each in row["not_included"]}):
         output.say(f"not in it: {'; '.join(left_out)}")
     if task is None:
-        in_all = _at_most(total, any(row["upper_bound"] for row in rows))
+        in_all = price_text.spent(total, any(row["upper_bound"] for row in rows))
         tasks_counted = "1 task" if len(rows) == 1 else f"{len(rows)} tasks"
         output.say(f"in all: {in_all} for {tasks_counted}, {output.money(rate)} per hour now")
 
@@ -228,7 +229,7 @@ def _show_tasks(rows: Sequence[dict[str, Any]]) -> None:
                 row["name"],
                 row["id"],
                 row["status"],
-                _at_most(row["estimated_cost"], row["upper_bound"]),
+                price_text.spent(row["estimated_cost"], row["upper_bound"]),
                 output.money(row["cost_per_hour_now"]),
                 _worst_case(row),
             )
@@ -249,11 +250,6 @@ def _is_exceedable(row: dict[str, Any]) -> bool:
     return bool(row["may_exceed"]) and row["worst_case_cost"] is not None
 
 
-def _at_most(amount: float, is_bound: bool) -> str:
-    """An amount as text, marked if it is an upper bound."""
-    return f"≤ {output.money(amount)}" if is_bound else output.money(amount)
-
-
 def _show_groups(by: str, groups: Sequence[dict[str, Any]]) -> None:
     shown = [row for row in groups if row["estimated_cost"]]
     if shown:
@@ -263,7 +259,7 @@ def _show_groups(by: str, groups: Sequence[dict[str, Any]]) -> None:
                 (
                     row[by],
                     str(row["tasks"]),
-                    output.money(row["estimated_cost"]),
+                    price_text.spent(row["estimated_cost"], row["upper_bound"]),
                 )
                 for row in shown
             ],
@@ -274,14 +270,23 @@ def _sums(tasks: Sequence[Task[Any]], by: str) -> list[dict[str, Any]]:
     """The cost of tasks by group: days in order, other groups by descending cost."""
     totals: dict[str, float] = {}
     counts: dict[str, int] = {}
+    bounds: set[str] = set()
     for task in tasks:
         parts = task.cost_by_day if by == "day" else {_key(task, by): task.estimated_cost}
         for key, amount in parts.items():
             totals[key] = totals.get(key, 0.0) + amount
             counts[key] = counts.get(key, 0) + 1
+        if task.cost_is_upper_bound:
+            bounds |= parts.keys()
     order = sorted(totals, key=lambda key: key if by == "day" else (-totals[key], key))
     return [
-        {by: key, "tasks": counts[key], "estimated_cost": round(totals[key], 6)} for key in order
+        {
+            by: key,
+            "tasks": counts[key],
+            "estimated_cost": round(totals[key], 6),
+            "upper_bound": key in bounds,
+        }
+        for key in order
     ]
 
 
@@ -301,8 +306,6 @@ def _cost_of(task: Any) -> dict[str, Any]:
         "estimated_cost": round(task.estimated_cost, 6),
         "upper_bound": task.cost_is_upper_bound,
         "cost_per_hour_now": round(task.cost_per_hour, 6),
-        "worst_case_cost": plan.worst_case_cost,
-        # A task is final when the provider lists none of its machines any more.
-        "may_exceed": "" if record.final else plan.may_exceed,
+        **price_text.worst_case_json(plan, ended=record.final),
         "not_included": list(plan.not_included),
     }

@@ -20,6 +20,7 @@ from flowlite.cli.confirmation import asks_before, confirm
 from flowlite.errors import CapExceeded, ConfigError, FlowError
 from flowlite.scaling.ladder import Run, read_nodes, rungs_of
 from flowlite.scaling.metric import NoMetric, of_lines, of_result
+from flowlite.supervise.money import price_text
 
 if TYPE_CHECKING:
     from flowlite.api.client import Flow
@@ -222,7 +223,6 @@ def _planned(
 def _show_plan(ladder: Ladder) -> None:
     """Shows on standard error what will be run and what it can cost."""
     from flowlite.scaling import picture
-    from flowlite.supervise.money import price_text
 
     tasks = len(ladder.plans) * ladder.repeat
     sizes = ", ".join(str(plan.num_instances) for plan in ladder.plans)
@@ -234,8 +234,8 @@ def _show_plan(ladder: Ladder) -> None:
             output.tell(f"  {price_text.sentence(plan)}")
         worst = ladder.worst_case()
         total = price_text.NO_LIMIT if worst is None else price_text.dollars(worst)
-        more = f"; more {ladder.may_exceed()}" if ladder.may_exceed() and worst is not None else ""
-        output.tell(f"cost at most {total}, for all runs together{more}")
+        bound = f"cost at most {total}, for all runs together"
+        output.tell(bound if worst is None else price_text.or_more(bound, ladder.may_exceed()))
     try:
         picture.check()
     except picture.NoMatplotlib as error:
@@ -244,7 +244,7 @@ def _show_plan(ladder: Ladder) -> None:
 
 def _plan_json(ladder: Ladder) -> dict[str, Any]:
     rungs = [
-        {"nodes": p.num_instances, "plan": p.to_json(), "worst_case_cost": p.worst_case_cost}
+        {"nodes": p.num_instances, "plan": p.to_json(), **price_text.worst_case_json(p)}
         for p in ladder.plans
     ]
     return {

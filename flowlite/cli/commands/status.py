@@ -258,7 +258,7 @@ def _row(task: Task[Any]) -> tuple[str, ...]:
         f"{gpu}:{count}" if gpu and count else gpu,
         f"{output.duration(clock.now() - record.created_at)} ago",
         output.duration(_run_time(record)) if record.started_at is not None else "",
-        output.money(task.estimated_cost),
+        output.cost_of(task),
         " ".join(record.reason.split()),
     )
 
@@ -344,7 +344,7 @@ def _picture_of_one(listing: TaskSelection, width: int, height: int) -> Any:
 def _task_json(task: Task[Any], warm: Sequence[InstanceRecord]) -> dict[str, Any]:
     mine = [each for each in warm if each.task_id == task.id]
     return {
-        **output.task_json(task.record, task.estimated_cost),
+        **output.task_json(task),
         "needs_resume": task.needs_resume,
         "warm_nodes": len(mine),
         "warm_until": output.json_time(_until(mine)),
@@ -372,7 +372,7 @@ def _show_one(task: Task[Any], json: bool) -> None:
     nodes = task.nodes
     events = task.events()
     if json:
-        data = output.task_json(record, task.estimated_cost)
+        data = output.task_json(task)
         data["call"] = task.call
         data["needs_resume"] = task.needs_resume
         data["cost_per_hour_now"] = round(task.cost_per_hour, 6)
@@ -458,7 +458,7 @@ def _show_facts(task: Task[Any]) -> None:
             "run time": output.duration(_run_time(record)) if record.started_at else None,
             "price": price_text.price(asked) if asked.is_paid else None,
             "cost": cost,
-            "at most": price_text.worst_case(asked) if asked.is_paid and not record.final else None,
+            "at most": price_text.worst_case_of_task(record),
             "not in it": "; ".join(asked.not_included) or None,
             "caps": ", ".join(filter(None, caps)) or None,
             "notes": "; ".join(plan.get("notes") or ()) or None,

@@ -52,7 +52,7 @@ def cancel(
             one.wait(show_logs=False)
     if json:
         data = [
-            {**output.task_json(one.record, one.estimated_cost), "cancel_requested": was}
+            {**output.task_json(one), "cancel_requested": was}
             for one, was in zip(found, asked, strict=True)
         ]
         output.print_json("tasks", data)
@@ -91,7 +91,7 @@ def resume(
     for one in found:
         one.resume()
     if json:
-        data = [output.task_json(one.record, one.estimated_cost) for one in found]
+        data = [output.task_json(one) for one in found]
         output.print_json("tasks", data)
         return
     for one in found:
@@ -119,7 +119,7 @@ def result(
     found = task_or_newest(Flow(), task)
     value = found.result_of(rank, timeout, allow_pickle=pickle, show_logs=False)
     if json:
-        data = output.task_json(found.record, found.estimated_cost)
+        data = output.task_json(found)
         output.print_json("result", {**data, "rank": rank, **result_json(value)})
         return
     show_value(value)

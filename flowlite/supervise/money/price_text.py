@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flowlite.supervise.record import wording
 
 if TYPE_CHECKING:
     from flowlite.provider import Plan
+    from flowlite.state.records import TaskRecord
 
 NO_LIMIT = "no limit: set max_run_time_hours or max_cost"
 
@@ -15,6 +16,11 @@ NO_LIMIT = "no limit: set max_run_time_hours or max_cost"
 def dollars(amount: float) -> str:
     """Returns `$1.25`, with more digits for fractions of a cent."""
     return f"${amount:.4f}" if 0 < amount < 0.01 else f"${amount:,.2f}"
+
+
+def spent(amount: float, upper_bound: bool) -> str:
+    """Returns what something has cost: `$1.25`, or `≤ $1.25` if it may have cost less."""
+    return f"≤ {dollars(amount)}" if upper_bound else dollars(amount)
 
 
 def gang(plan: Plan) -> str:
@@ -38,12 +44,40 @@ def price(plan: Plan) -> str:
     return f"{text}; spot, at most {dollars(plan.price_cap)} per instance"
 
 
-def worst_case(plan: Plan) -> str:
-    """Returns the cost at most and how it is computed. If it is not a strict bound, says when it may be exceeded."""
+def worst_case(plan: Plan, of: str = "") -> str:
+    """Returns the cost at most and how it is computed. If it is not a strict bound, says when it may be exceeded.
+
+    Args:
+        plan: What is launched.
+        of: What the amount is for, if not for the whole task, such as " for each".
+    """
     text = _bound(plan)
-    if text == NO_LIMIT or not plan.may_exceed:
-        return text
-    return f"{text}; more {plan.may_exceed}"
+    return text if text == NO_LIMIT else or_more(f"{text}{of}", plan.may_exceed)
+
+
+def or_more(bound: str, may_exceed: str) -> str:
+    """Returns `$40.00, or more if this machine is lost`; the bound alone if it is strict."""
+    return f"{bound}, or more {may_exceed}" if may_exceed else bound
+
+
+def worst_case_of_task(record: TaskRecord) -> str | None:
+    """The worst case of a task that costs money; None once it has ended, since its cost is then known."""
+    from flowlite.provider import Plan
+
+    plan = Plan.from_json(record.plan)
+    return None if record.final or not plan.is_paid else worst_case(plan)
+
+
+def worst_case_json(plan: Plan, *, ended: bool = False) -> dict[str, Any]:
+    """The worst case in the JSON output of commands.
+
+    `worst_case_cost` is None without a cap. `may_exceed` says when the cost may be higher; "" if it is a strict bound.
+    A task has ended when the provider lists none of its machines any more.
+    """
+    return {
+        "worst_case_cost": plan.worst_case_cost,
+        "may_exceed": "" if ended else plan.may_exceed,
+    }
 
 
 def _bound(plan: Plan) -> str:

@@ -20,6 +20,7 @@ from flowlite.output import redact
 from flowlite.state.store import Store, TaskRecord
 from flowlite.supervise.background import run_detached
 from flowlite.supervise.money import price_text
+from flowlite.supervise.money.cost import is_upper_bound
 from flowlite.supervise.record import wording
 from flowlite.supervise.record.paths import TaskPaths, write_private
 
@@ -49,8 +50,8 @@ def begin(paths: TaskPaths, event: str) -> None:
         run_detached(paths.home, "flowlite.supervise.process.notifications", paths.task_id, event)
 
 
-def message_of(record: TaskRecord, event: str) -> Message:
-    """Returns the message for an event of a task."""
+def message_of(record: TaskRecord, event: str, *, upper_bound: bool = False) -> Message:
+    """Returns the message for an event of a task. With `upper_bound`, it may have cost less than its record says."""
     what = _WORDS.get(event, record.state)
     title = f"{record.name} ({record.id}) {what}"
     text = f"task {title}"
@@ -58,7 +59,9 @@ def message_of(record: TaskRecord, event: str) -> Message:
         text += f": {record.reason}"
     if event != RETRYING:
         took = (record.finished_at or record.created_at) - (record.started_at or record.created_at)
-        text += f" ({wording.duration(max(0.0, took))}, {price_text.dollars(record.cost)})"
+        text += (
+            f" ({wording.duration(max(0.0, took))}, {price_text.spent(record.cost, upper_bound)})"
+        )
     task = {
         "id": record.id,
         "name": record.name,
@@ -72,6 +75,7 @@ def message_of(record: TaskRecord, event: str) -> Message:
         "started_at": record.started_at,
         "finished_at": record.finished_at,
         "cost": record.cost,
+        "upper_bound": upper_bound,
     }
     return Message(event, readable(title), readable(text), task)
 
@@ -79,7 +83,8 @@ def message_of(record: TaskRecord, event: str) -> Message:
 def notify(store: Store, paths: TaskPaths, event: str) -> None:
     """Sends the notification of an event to each target in turn, and records each result in the task's history."""
     targets, directory = targets_of(paths)
-    message = message_of(store.get_task(paths.task_id), event)
+    unobserved = is_upper_bound(store.instances(paths.task_id))
+    message = message_of(store.get_task(paths.task_id), event, upper_bound=unobserved)
     for target in targets:
         for key in keys_in(target):
             redact.keep_out(key)
