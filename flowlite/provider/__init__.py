@@ -13,6 +13,7 @@ from flowlite.provider.candidate import Candidate
 from flowlite.provider.contract import Provider
 from flowlite.provider.findings import Finding, Offer, VolumeInfo, VolumePlace
 from flowlite.provider.instance import PRICES, Instance, NodeSettings
+from flowlite.provider.pending import LaunchPending
 from flowlite.provider.plan import LaunchIntent, Plan
 from flowlite.provider.registry import (
     adapter_class,
@@ -28,6 +29,7 @@ __all__ = [
     "Finding",
     "Instance",
     "LaunchIntent",
+    "LaunchPending",
     "NodeSettings",
     "Offer",
     "Plan",

@@ -79,9 +79,13 @@ class Provider(OptionalMethods, ABC):
     def launch(self, intent: LaunchIntent) -> list[Instance]:
         """Launches all instances or none. For the same token, returns the same instances again.
 
+        Does not block while machines boot or a job is queued, so that a cancellation takes effect.
+
         Raises:
-            CapacityUnavailable: There is no capacity now. Nothing was launched.
-            ProviderError: The provider refused. Nothing was launched.
+            LaunchPending: The launch is under way, or its outcome is not known; to be called again.
+            CapacityUnavailable: There is no room now. Nothing of this token exists but what is listed as ending, and
+                nothing comes unless it is called again.
+            ProviderError: The provider refused, likewise.
         """
 
     @abstractmethod
@@ -89,11 +93,14 @@ class Provider(OptionalMethods, ABC):
         """Returns the existing instances with the tag of this FLOW_HOME, of one task or of all.
 
         Ended instances may be listed as "ended" or left out. `flow gc` ends listed instances of tasks that have ended.
+        Whatever a launch may still bring is listed too, in state "starting", until it is certain that it cannot come:
+        a request without an answer, an open bid, a queued job. An empty listing of a task therefore proves that it has
+        nothing, and the supervisor asks another place only then.
         """
 
     @abstractmethod
     def terminate(self, instances: Sequence[Instance]) -> None:
-        """Requests the end of these instances. Unknown and ended ones are no error.
+        """Requests the end of these instances, and withdraws what may still come. Unknown and ended ones are no error.
 
         `list_instances` shows when they have ended. An instance in state "unreachable" is known not to answer. An
         adapter that can end it only by asking the machine itself gives it up at once, and must not list it for its

@@ -19,7 +19,7 @@ from flowlite.errors import (
     StoreError,
 )
 from flowlite.node.config import ranks
-from flowlite.provider import Instance, LaunchIntent, Plan, Provider
+from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan, Provider
 from flowlite.state import clock
 from flowlite.state.store import InstanceRecord, Intent, Lease, Store, TaskRecord
 from flowlite.supervise.money import price_text
@@ -371,7 +371,7 @@ class Provisioner:
             try:
                 # The outcome must be known before anything can be ended, so the call is always awaited.
                 return await self._threads.run(self._provider.launch, intent)
-            except CapacityUnavailable as error:
+            except (CapacityUnavailable, LaunchPending) as error:
                 tell_waiting(str(error))
                 pause = error.retry_after
             except QuotaExceeded as error:

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import pytest
 
 from flowlite.connect.base import Connection
-from flowlite.errors import CapacityUnavailable, NodeUnreachable, ProviderError
-from flowlite.provider import Instance, LaunchIntent, Provider
+from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.provider import Instance, LaunchIntent, LaunchPending, Provider
 from flowlite.spec import TaskConfig
 
 Value = TypeVar("Value")
@@ -111,7 +111,7 @@ class ProviderUnderTest(ABC):
         """Launches as the supervisor does: asks the provider again while machines boot.
 
         Raises:
-            CapacityUnavailable: Nothing was launched.
+            CapacityUnavailable: There is no room. Nothing was launched.
             ProviderError: The provider refused the launch.
         """
         provider = self.make()
@@ -119,9 +119,7 @@ class ProviderUnderTest(ABC):
         def launched() -> list[Instance] | None:
             try:
                 return provider.launch(intent)
-            except CapacityUnavailable:
-                if not self.listed(intent.task_id):
-                    raise
+            except LaunchPending:
                 return None
 
         return self.eventually(launched, "the machines have booted", every=0.1)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.errors import CapacityUnavailable, FlowError, ProviderError
-from flowlite.provider import Instance, Plan
+from flowlite.provider import Instance, LaunchPending, Plan
 from flowlite.state import clock
 from provider_adapters.aws.context import Context, region_of, zone_of
 from provider_adapters.aws.ending import Ending
@@ -62,7 +62,7 @@ class BootingMachines:
         """The instances, ready for agents.
 
         Raises:
-            CapacityUnavailable: Not all of them answer yet.
+            LaunchPending: Not all of them answer yet.
             ProviderError: A machine has died, or takes too long; all of them are being ended.
         """
         token = self._launch.token
@@ -150,21 +150,21 @@ class BootingMachines:
 
     def _begin_mounts(self) -> None:
         """Starts creating mounts while the machines boot, since it takes about as long. Raises ProviderError."""
-        with suppress(CapacityUnavailable):
+        with suppress(CapacityUnavailable, LaunchPending):
             self._mounted()
 
     def _mounted(self) -> list[dict[str, Any]]:
         """The mounts of the nodes. Ends the machines if they cannot be created, or not in time.
 
         Raises:
-            CapacityUnavailable: They are still being created.
+            LaunchPending: They are still being created.
             ProviderError: They cannot be created; the machines are being ended, unless AWS has not answered.
         """
         try:
             return self._mounts()
         except (NoAnswer, NotKnownYet):
             raise
-        except CapacityUnavailable as error:
+        except (CapacityUnavailable, LaunchPending) as error:
             self._check_time(str(error), [])
             raise
         except ProviderError as error:
@@ -172,7 +172,7 @@ class BootingMachines:
             raise
 
     def _mounts(self) -> list[dict[str, Any]]:
-        """The mounts of the nodes. Raises CapacityUnavailable while they are being created."""
+        """The mounts of the nodes. Raises LaunchPending while they are being created."""
         here = self._launch.notes.get("groups", {}).get(self._region, {})
         if not here.get("volumes"):
             return []
@@ -226,7 +226,7 @@ class BootingMachines:
         self._check_time(why, missing)
         count = len(self._nodes)
         waiting = len(missing) or count
-        raise CapacityUnavailable(
+        raise LaunchPending(
             f"{waiting} of {count} nodes are still starting ({why})",
             PORTS
             if self._reachable()
@@ -241,7 +241,7 @@ class BootingMachines:
             self._end()
             detail = {"over": f"{instance.id}: {why}", "kind": "capacity", "code": code}
             self._context.ledger.made(self._launch.token, self._call.name, [], detail)
-            raise CapacityUnavailable(f"EC2 has taken {instance.id} back: {why}", 1.0)
+            raise LaunchPending(f"EC2 has taken {instance.id} back: {why}", 1.0)
         self._fail(f"{instance.id} ended while it booted: {why}{self._console(instance.id)}")
 
     def _fail(self, message: str) -> None:

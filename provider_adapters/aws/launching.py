@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flowlite.errors import CapacityUnavailable, ProviderError
-from flowlite.provider import Instance, LaunchIntent, Plan
+from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan
 from flowlite.state import clock
 from provider_adapters.aws import instances, network, requests
 from provider_adapters.aws.booting import BootingMachines
@@ -54,7 +54,8 @@ class Launching:
         """The instances, once all of them answer.
 
         Raises:
-            CapacityUnavailable: Not yet: they are starting, or there is no capacity now; to be called again.
+            LaunchPending: They are starting, or it is not known whether they exist; to be called again.
+            CapacityUnavailable: No zone has capacity now. No machine exists.
             ProviderError: The launch failed; what was created is being ended.
         """
         try:
@@ -66,8 +67,14 @@ class Launching:
             ) from error
         except NotKnownYet as error:
             raise self._ask_again(error, "unknown", _KNOWN_SECONDS, "") from error
-        except CapacityUnavailable:
+        except LaunchPending:
             self._answered()
+            raise
+        except CapacityUnavailable as error:
+            self._answered()
+            if self._may_exist():
+                # What lacks room is needed beside the machines, such as an address for a volume.
+                raise LaunchPending(str(error), error.retry_after) from error
             raise
         self._answered()
         return found
@@ -120,7 +127,12 @@ class Launching:
             return ProviderError(message)
         self._ledger.note(launch.token, **{what: {"since": since, "tries": tries}})
         pause = min(_MOST_PAUSE, 0.25 * 2**tries)
-        return CapacityUnavailable(f"{error}; it is asked again", min(pause, limit))
+        return LaunchPending(f"{error}; it is asked again", min(pause, limit))
+
+    def _may_exist(self) -> bool:
+        """Whether machines of the launch exist, or may exist."""
+        launch = self._read()
+        return launch.open_call is not None or made_by(launch) is not None
 
     def _answered(self) -> None:
         launch = self._ledger.read(self._intent.token)
@@ -358,7 +370,7 @@ class Launching:
             The refusal; None if the machines exist.
 
         Raises:
-            CapacityUnavailable: It is not known whether it had an effect; to be called again.
+            LaunchPending: It is not known whether it had an effect; to be called again.
             ProviderError: It cannot be made; if it was never made before, it is settled.
         """
         token, region = self._intent.token, region_of(call)
@@ -385,7 +397,7 @@ class Launching:
             # Something was created with this token; the listing shows what.
             if self._listing.settle(token) is None and made_by(self._read()) is not None:
                 return None
-            raise CapacityUnavailable(f"what {call.name} has made is not listed yet", 2.0)
+            raise LaunchPending(f"what {call.name} has made is not listed yet", 2.0)
         # An error raised before EC2 looks up the token says nothing about an earlier call.
         conclusive = said.kind in ("capacity", "quota", "refused") and said.code != ""
         uncertain = said.kind == "uncertain" or (before and not conclusive)
@@ -399,7 +411,7 @@ class Launching:
             raise said.error(call.where)
         raise self._later(call, said)
 
-    def _later(self, call: Call, said: Refusal) -> CapacityUnavailable:
+    def _later(self, call: Call, said: Refusal) -> LaunchPending:
         launch = self._read()
         tries = int(launch.notes.get("tries", 0)) + 1
         # A zone that was not really asked is asked again.
@@ -413,7 +425,7 @@ class Launching:
             "throttled": "AWS wants fewer calls just now",
             "unreachable": "AWS cannot be reached",
         }.get(said.kind, "whether EC2 has started the machines is not known; it is asked again")
-        return CapacityUnavailable(
+        return LaunchPending(
             f"{told} ({said.code}: {said.message})", min(_MOST_PAUSE, 0.5 * 2**tries)
         )
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flowlite.errors import CapacityUnavailable, ProviderError, QuotaExceeded
+from flowlite.errors import ProviderError, QuotaExceeded
+from flowlite.provider import LaunchPending
 from flowlite.state import clock
 from provider_adapters.mithril import bids, nodekey
 from provider_adapters.mithril.rest import requests
@@ -38,7 +39,7 @@ class BidSubmission:
         """Places a bid under a new name.
 
         Raises:
-            CapacityUnavailable: It was not placed, or that is not known yet; to be tried again.
+            LaunchPending: It was not placed, or that is not known yet; to be tried again.
             ProviderError: It was refused.
         """
         call = self._place.ledger.intend(launch.token, str(body["region"]), body)
@@ -52,7 +53,7 @@ class BidSubmission:
                 within the listing's lag counts as never placed.
 
         Raises:
-            CapacityUnavailable: It is still not known.
+            LaunchPending: It is still not known.
             ProviderError: It was refused.
         """
         with self._place.ledger.hold(launch.token):
@@ -64,7 +65,7 @@ class BidSubmission:
                 return
             age = clock.now() - call.at
             if repeat and age < _LISTED_SECONDS:
-                raise CapacityUnavailable(
+                raise LaunchPending(
                     "whether the bid was placed is not known yet, it is looked up", _FIRST_PAUSE
                 )
             if repeat:
@@ -131,7 +132,7 @@ class BidSubmission:
                 bids.end(account.api, str(each["fid"]))
         return True
 
-    def _doubt(self, launch: Launch, error: Exception) -> CapacityUnavailable:
+    def _doubt(self, launch: Launch, error: Exception) -> LaunchPending:
         times = int(launch.notes.get("unknown", 0)) + 1
         self._place.ledger.note(launch.token, unknown=times)
         pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (times - 1))

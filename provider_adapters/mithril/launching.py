@@ -15,9 +15,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flowlite.errors import CapacityUnavailable, NodeUnreachable, ProviderError
+from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.config.ranks import assign_ranks
-from flowlite.provider import Instance, LaunchIntent, Plan
+from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan
 from flowlite.state import clock
 from provider_adapters.mithril import bids, costs, disks, nodekey
 from provider_adapters.mithril.bid_submission import BidSubmission
@@ -53,7 +53,7 @@ class Launching:
         """All machines of an intent, as soon as all of them answer.
 
         Raises:
-            CapacityUnavailable: Not yet; the bid continues.
+            LaunchPending: Not yet; the bid continues.
             ProviderError: The launch failed; nothing of it continues.
         """
         ledger = self._place.ledger
@@ -112,9 +112,7 @@ class Launching:
                 ):
                     continue
                 if bid.status == requests.PAUSED:
-                    raise CapacityUnavailable(
-                        _PAUSED.format(name=bid.name, task=launch.task), _LOOK
-                    )
+                    raise LaunchPending(_PAUSED.format(name=bid.name, task=launch.task), _LOOK)
                 self._ending.end_bid(other, bid.fid)
 
     # Checking the bid
@@ -160,7 +158,7 @@ class Launching:
         if bid.gone:
             self._lost(launch, call, bid)
         if bid.status == requests.OPEN or not bid.live:
-            raise self._wait(launch, self._auction(launch, bid))
+            raise self._wait(launch, self._auction(launch, bid), queued=True)
         if bid.status == requests.PREEMPTING:
             raise self._wait(launch, "Mithril takes the machines away before they were ready")
         return self._meet(intent, launch, bid)
@@ -214,7 +212,7 @@ class Launching:
         try:
             disk_of = self._disks(launch, met[0])
             self._give_keys(launch, bid, met)
-        except CapacityUnavailable as error:
+        except LaunchPending as error:
             # Preparing machines counts as booting, since they are paid for meanwhile.
             self._check_time(launch, bid, since, {met[0].id: str(error)})
             raise
@@ -294,7 +292,7 @@ class Launching:
             for result in everywhere(enumerate(met), bring):
                 if isinstance(result, Exception):
                     raise result
-        except (CapacityUnavailable, NodeUnreachable, OSError) as error:
+        except (LaunchPending, NodeUnreachable, OSError) as error:
             raise self._wait(
                 launch, f"not all nodes have a key yet to end the bid: {error}"
             ) from error
@@ -318,7 +316,7 @@ class Launching:
         try:
             until = clock.now() + nodekey.LONGEST_SECONDS
             made = nodekey.make(self._place.account.api, name, until)
-        except CapacityUnavailable:
+        except LaunchPending:
             raise
         except ProviderError as error:
             raise self._keyless(error) from error
@@ -338,7 +336,7 @@ class Launching:
         account = self._place.account
         try:
             bill = costs.bill_of(account.api, account.project, bid.fid)
-        except CapacityUnavailable:
+        except LaunchPending:
             bill = {}
         found = [instance_of(launch, bid, each, bill.get(each.id)) for each in met]
         if disk_of:
@@ -352,10 +350,10 @@ class Launching:
         return found
 
     def _wait(
-        self, launch: Launch, text: str, *, addresses_known: bool = False
-    ) -> CapacityUnavailable:
+        self, launch: Launch, text: str, *, addresses_known: bool = False, queued: bool = False
+    ) -> LaunchPending:
         pause = self._pace(launch).pause(launch.token, addresses_known=addresses_known)
-        return CapacityUnavailable(text, retry_after=min(_LOOK, max(0.1, pause)))
+        return LaunchPending(text, retry_after=min(_LOOK, max(0.1, pause)), queued=queued)
 
 
 # State of a launch

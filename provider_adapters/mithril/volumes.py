@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowlite.errors import CapacityUnavailable, ConfigError, NotFound, ProviderError
-from flowlite.provider import VolumeInfo
+from flowlite.errors import ConfigError, NotFound, ProviderError
+from flowlite.provider import LaunchPending, VolumeInfo
 from provider_adapters.mithril.planning import VOLUME_PRICE
 from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.rest.client import ApiRefused, OutcomeUnknown, Unreachable
@@ -76,7 +76,7 @@ class Volumes:
         """Ids of the volumes of a plan; creates those that are missing.
 
         Raises:
-            CapacityUnavailable: It is not known whether a volume was created.
+            LaunchPending: It is not known whether a volume was created.
             ProviderError: A volume is no longer available as planned.
         """
         if not wanted:
@@ -119,7 +119,7 @@ class Volumes:
             raise Unreachable(
                 f"whether the volume {name} was made is not known: {error}"
             ) from error
-        except CapacityUnavailable:
+        except LaunchPending:
             raise
         except ApiRefused as error:
             there = self._named(name)

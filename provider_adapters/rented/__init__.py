@@ -8,7 +8,7 @@ with its idempotency token or unique name and all its parameters. If its outcome
 is settled before anything else is done for the task: by sending the very same request again (EC2), or by looking for
 the name (Mithril).
 
-`launch` does not block. While machines boot it raises `CapacityUnavailable` with the time until the next check, and is
+`launch` does not block. While machines boot it raises `LaunchPending` with the time until the next check, and is
 called again with the same token. A cancel therefore takes effect, and a supervisor that was killed continues where it
 was. Only an explicit refusal ends the launch; faults of the cloud, throttling and network errors are retried with
 growing pauses until `boot_timeout`.

@@ -18,7 +18,7 @@ class CloudPolls:
     if looks.due(token):
         described = ...  # one call for all machines of the launch
         looks.looked(token)
-    raise CapacityUnavailable(message, retry_after=looks.pause(token, addresses_known=True))
+    raise LaunchPending(message, retry_after=looks.pause(token, addresses_known=True))
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite.errors import CapacityUnavailable
+from flowlite.provider import LaunchPending
 from flowlite.state import clock
 from provider_adapters.rented.ledger import MADE, REFUSED, Call, Launch, Ledger
 from provider_adapters.slurm import shared
@@ -62,7 +62,7 @@ class Arrays:
             script: Renders the batch script, as `Launching.script`.
 
         Raises:
-            CapacityUnavailable: Not yet: other tasks are waited for, or the outcome of the submission is not known.
+            LaunchPending: Not yet: other tasks are waited for, or the outcome of the submission is not known.
             ProviderError: Slurm refused the array.
         """
         if not self._asks(launch):
@@ -118,7 +118,7 @@ class Arrays:
         return first.token == launch.token
 
     def _join(self, array: Launch, launch: Launch) -> Launch:
-        """Records that a launch is ready. Raises CapacityUnavailable while others are not."""
+        """Records that a launch is ready. Raises LaunchPending while others are not."""
         now, index = clock.now(), _index(launch)
         members: dict[str, Any] = dict(array.notes.get("members", {}))
         came = now if index not in members else float(array.notes["came"])
@@ -131,7 +131,7 @@ class Arrays:
         array = self._ledger.note(array.token, members=members, came=came)
         there = len(_there(array, launch))
         if there < array.count and now - came < PATIENCE_SECONDS:
-            raise CapacityUnavailable(
+            raise LaunchPending(
                 f"the tasks of its sweep become one array: {there} of {array.count} are there",
                 _PAUSE,
             )
@@ -184,7 +184,7 @@ class Arrays:
         looks = int(array.notes.get("looks", 0)) + 1
         self._ledger.note(array.token, looks=looks)
         if clock.now() - call.at < _UNDERWAY_SECONDS or looks < _LOOKS:
-            raise CapacityUnavailable(
+            raise LaunchPending(
                 "whether the array was submitted is not known yet, it is looked up", _LOOK_PAUSE
             )
         self._ledger.note(array.token, looks=None, doubtful=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flowlite.errors import CapacityUnavailable, ProviderError
+from flowlite.errors import ProviderError
+from flowlite.provider import LaunchPending
 from flowlite.state import clock
 from provider_adapters.rented.ledger import Call, Launch
 from provider_adapters.slurm import refusals
@@ -38,7 +39,7 @@ class JobSubmission:
         """Submits the job of a call that is in the ledger.
 
         Raises:
-            CapacityUnavailable: It is not known whether the job was submitted.
+            LaunchPending: It is not known whether the job was submitted.
             ProviderError: The job was refused.
         """
         ledger, frozen = self._place.ledger, launch.frozen
@@ -49,7 +50,7 @@ class JobSubmission:
             comment = f"--comment={self._place.comment(launch.task, call.name)}"
             done = login.try_("sbatch", "--parsable", comment, input=script.encode(), asked=asked)
         except SlurmUnreachable as error:
-            raise CapacityUnavailable(
+            raise LaunchPending(
                 f"whether the job was submitted is not known yet, it is looked up: {error}", _PAUSE
             ) from error
         number = done.stdout.decode("utf-8", "replace").strip().splitlines()
@@ -69,7 +70,7 @@ class JobSubmission:
             repeat: Whether the caller will submit again if this returns False.
 
         Raises:
-            CapacityUnavailable: It is still not known.
+            LaunchPending: It is still not known.
         """
         ledger = self._place.ledger
         with ledger.hold(launch.token):
@@ -92,7 +93,7 @@ class JobSubmission:
                 ledger.refused(launch.token, call.name, {"why": "Slurm never had it"})
                 return True
             if repeat:
-                raise CapacityUnavailable(
+                raise LaunchPending(
                     "whether the job was submitted is not known yet, it is looked up", _PAUSE
                 )
             return True

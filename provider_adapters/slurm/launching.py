@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite.errors import CapacityUnavailable, ProviderError
-from flowlite.provider import Instance, LaunchIntent, Plan
+from flowlite.errors import ProviderError
+from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan
 from flowlite.state import clock
 from provider_adapters.rented.ledger import Call, Launch
 from provider_adapters.slurm import nodes, shared
@@ -57,7 +57,7 @@ class Launching:
         """All nodes of an intent, as soon as all of them answer.
 
         Raises:
-            CapacityUnavailable: Not yet; the job is pending or starting.
+            LaunchPending: Not yet; the job is pending or starting.
             ProviderError: The launch failed; nothing of it continues.
         """
         ledger = self._place.ledger
@@ -215,7 +215,8 @@ class Launching:
                 )
             if job.restarts and launch.notes.get("hurried") != job.restarts:
                 self._start_now(launch, job)
-            raise self._wait(launch, f"job {number} waits: {state_words.waits(job.reason)}")
+            text = f"job {number} waits: {state_words.waits(job.reason)}"
+            raise self._wait(launch, text, queued=True)
         if job.state in state_words.RUNNING:
             again = given(launch) and job.restarts == run_of(launch)
             return given(launch) if again else self._meet(launch, call, job)
@@ -271,7 +272,7 @@ class Launching:
                 f"job {job.id} runs, and {len(silent)} of its {launch.count} nodes did not answer within "
                 f"{_CONTACT_SECONDS:.0f} s: {some}"
             )
-        raise CapacityUnavailable(f"job {job.id} begins: {some}", _CONTACT_PAUSE)
+        raise LaunchPending(f"job {job.id} begins: {some}", _CONTACT_PAUSE)
 
     def _note_shared(self, launch: Launch, frozen: dict[str, Any], found: list[Instance]) -> None:
         if not frozen["shared"]:
@@ -294,15 +295,15 @@ class Launching:
             # The directory was shared once; the next job carries the program again.
             self._place.proof(launch.frozen["login"]).forget()
             ledger.made(launch.token, call.name, call.ids, {"dropped": True})
-            return CapacityUnavailable(
+            return LaunchPending(
                 f"job {job.id}: {state_words.CODES[code]}; another is submitted", 0.5
             )
         self._ending.end(launch)
         return ProviderError(f"job {job.id}: {state_words.end(job.state, code, job.reason)}")
 
-    def _wait(self, launch: Launch, text: str) -> CapacityUnavailable:
+    def _wait(self, launch: Launch, text: str, *, queued: bool = False) -> LaunchPending:
         pause = self._place.queue(launch.frozen["login"]).pause()
-        return CapacityUnavailable(text, retry_after=pause)
+        return LaunchPending(text, retry_after=pause, queued=queued)
 
 
 # State of a launch

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowlite.connect.bounded import MOST_SAID
-from flowlite.errors import CapacityUnavailable, NodeUnreachable, ProviderError
+from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.provider import LaunchPending
 from provider_adapters.ssh.patience import Patience
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ _DOWN = (
 )
 
 
-class SlurmUnreachable(CapacityUnavailable):
+class SlurmUnreachable(LaunchPending):
     """Slurm, or the login node, does not answer now. The request may have been carried out."""
 
 

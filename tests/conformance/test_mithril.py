@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from flowlite.api.adapters import adapter
-from flowlite.errors import CapacityUnavailable, FlowError
-from flowlite.provider import Instance, LaunchIntent, Provider
+from flowlite.errors import FlowError
+from flowlite.provider import Instance, LaunchIntent, LaunchPending, Provider
 from flowlite.testing.cloud import CloudInABox
 from flowlite.testing.conformance import ProviderSuite, ProviderUnderTest
 from flowlite.testing.launching import Intend
@@ -124,8 +124,9 @@ class TestMithril(ProviderSuite):
     def _no_machine(self, subject: ProviderUnderTest, intent: LaunchIntent) -> None:
         assert isinstance(subject, Mithril)
         for _ in range(3):
-            with pytest.raises(CapacityUnavailable) as waiting:
+            with pytest.raises(LaunchPending) as waiting:
                 subject.make().launch(intent)
             assert waiting.value.retry_after > 0
             subject.box.mithril.auction()
+        assert waiting.value.queued
         assert subject.box.mithril.instances() == []

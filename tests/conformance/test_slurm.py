@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowlite.api.adapters import adapter
-from flowlite.errors import CapacityUnavailable
-from flowlite.provider import Instance, LaunchIntent, Provider
+from flowlite.provider import Instance, LaunchIntent, LaunchPending, Provider
 from flowlite.testing.conformance import (
     ProviderSuite,
     ProviderUnderTest,
@@ -73,7 +72,7 @@ class Slurm(ProviderUnderTest):
         """As the supervisor does: as long as the job waits, the provider is asked again."""
 
         def launched() -> list[Instance] | None:
-            with suppress(CapacityUnavailable):
+            with suppress(LaunchPending):
                 return self.make().launch(intent)
             return None
 
@@ -108,10 +107,13 @@ class SlurmSuite(ProviderSuite):
 
     def _no_node(self, subject: Slurm, intent: LaunchIntent) -> None:
         for _ in range(3):
-            with pytest.raises(CapacityUnavailable) as waiting:
+            with pytest.raises(LaunchPending) as waiting:
                 subject.make().launch(intent)
             assert waiting.value.retry_after > 0
         subject.eventually(lambda: subject.slurm.jobs("PENDING"), "the job waits")
+        with pytest.raises(LaunchPending) as queued:
+            subject.make().launch(intent)
+        assert queued.value.queued
         assert subject.slurm.jobs("RUNNING") == []
 
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from flowlite import TaskConfig
-from flowlite.errors import CapacityUnavailable
-from flowlite.provider import Instance, LaunchIntent, Provider
+from flowlite.provider import Instance, LaunchIntent, LaunchPending, Provider
 from provider_adapters.mithril import nodekey
 from provider_adapters.rented.first_contact import Contact, MachineAccess, NotYet, ReadyMachine
 
@@ -83,7 +82,7 @@ def _until(ask: Any) -> Any:
         try:
             if found := ask():
                 return found
-        except CapacityUnavailable as error:
+        except LaunchPending as error:
             pause = error.retry_after
         # As a supervisor does: it asks again after a while, not at once.
         time.sleep(pause)

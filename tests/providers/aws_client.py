@@ -10,7 +10,7 @@ from typing import Any
 
 from flowlite.api.adapters import adapter
 from flowlite.errors import CapacityUnavailable
-from flowlite.provider import Instance, LaunchIntent
+from flowlite.provider import Instance, LaunchIntent, LaunchPending
 from flowlite.spec import TaskConfig
 from flowlite.testing.cloud import CloudInABox
 from tests.helpers import eventually
@@ -42,7 +42,7 @@ class Client:
         def launched() -> list[Instance] | None:
             try:
                 return provider.launch(intent)
-            except CapacityUnavailable:
+            except (CapacityUnavailable, LaunchPending):
                 return None
 
         return eventually(launched, timeout=SECONDS, every=0.1, what="launched")

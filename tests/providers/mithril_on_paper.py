@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from flowlite.api.adapters import settings_here
 from flowlite.connect.values import Completed
-from flowlite.errors import CapacityUnavailable
-from flowlite.provider import Instance, LaunchIntent
+from flowlite.provider import Instance, LaunchIntent, LaunchPending
 from flowlite.spec import TaskConfig
 from flowlite.testing.cloud.mithril.box import PaperMithril
 from provider_adapters.mithril import MithrilProvider
@@ -140,7 +139,7 @@ class Paper:
         def ask() -> list[Instance] | None:
             try:
                 return used.launch(intent)
-            except CapacityUnavailable:
+            except LaunchPending:
                 return None
 
         return eventually(ask, "the machines are there")
@@ -149,7 +148,7 @@ class Paper:
         """What the user is told while there are no machines yet; fails if there are."""
         try:
             found = self.provider.launch(intent)
-        except CapacityUnavailable as error:
+        except LaunchPending as error:
             return str(error)
         raise AssertionError(f"nobody waits: {found}")
 

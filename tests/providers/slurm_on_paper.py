@@ -16,8 +16,7 @@ from typing import Any
 from flowlite.api.adapters import settings_here
 from flowlite.connect.base import Connection
 from flowlite.connect.values import Completed, File
-from flowlite.errors import CapacityUnavailable
-from flowlite.provider import Instance, LaunchIntent, Plan
+from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan
 from flowlite.spec import TaskConfig
 from provider_adapters.slurm import SlurmProvider
 from provider_adapters.slurm.queries.parse import QUEUE_FORMAT
@@ -275,7 +274,7 @@ class Paper:
         for _ in range(tries):
             try:
                 return self.provider.launch(intent)
-            except CapacityUnavailable:
+            except LaunchPending:
                 for job in self.slurm.jobs:
                     if job.state == "PENDING":
                         job.state = "RUNNING"

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from flowlite.api.adapters import adapter
-from flowlite.errors import CapacityUnavailable
-from flowlite.provider import Instance, LaunchIntent
+from flowlite.provider import Instance, LaunchIntent, LaunchPending
 from flowlite.spec import TaskConfig
 from flowlite.state import clock as clocks
 from provider_adapters.aws import booting
@@ -113,7 +112,7 @@ def test_64_nodes_take_fewer_than_40_calls(calls: Counter[str], clock: Clock) ->
     while not found:
         try:
             found = provider.launch(intent)
-        except CapacityUnavailable as error:
+        except LaunchPending as error:
             # Longer steps than in life: what is counted are calls to AWS, which have a clock of their own.
             clock.now += max(error.retry_after, 3.0)
     assert len(found) == NODES

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from flowlite.api.adapters import adapter
-from flowlite.errors import CapacityUnavailable, ConfigError, ProviderError, QuotaExceeded
-from flowlite.provider import Instance, LaunchIntent, Plan, Provider
+from flowlite.errors import ConfigError, ProviderError, QuotaExceeded
+from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan, Provider
 from flowlite.testing.subject import ProviderUnderTest
 from provider_adapters.aws import ending, launching, session
 from tests.helpers import eventually
@@ -72,7 +72,7 @@ def test_what_a_lost_answer_has_made_is_listed_and_ended_without_another_launch(
     aws: Client,
 ) -> None:
     aws.box.aws.fault("RunInstances", code="InternalError", status=500, when="after")
-    with pytest.raises(CapacityUnavailable, match="not known"):
+    with pytest.raises(LaunchPending, match="not known"):
         adapter("aws").launch(aws.intent())
     assert len(aws.alive()) == 2
     aws.end()
@@ -82,7 +82,7 @@ def test_what_a_lost_answer_has_made_is_listed_and_ended_without_another_launch(
 def test_what_may_have_been_made_is_not_called_gone(aws: Client) -> None:
     aws.settings('listing_lag = "12s"')
     aws.box.aws.fault("RunInstances", code="InternalError", status=500, when="before")
-    with pytest.raises(CapacityUnavailable, match="not known"):
+    with pytest.raises(LaunchPending, match="not known"):
         adapter("aws").launch(aws.intent())
     (waiting,) = adapter("aws").list_instances("t1")
     assert waiting.state == "starting"
@@ -110,7 +110,7 @@ def test_a_client_that_is_killed_in_the_call_leaves_nothing(aws: Client, when: s
 def test_a_listing_that_lags_behind_is_not_believed(aws: Client) -> None:
     aws.box.aws.lag(5.0)
     intent = aws.intent()
-    with pytest.raises(CapacityUnavailable, match="2 of 2 nodes are still starting"):
+    with pytest.raises(LaunchPending, match="2 of 2 nodes are still starting"):
         adapter("aws").launch(intent)
     made = {each["id"] for each in aws.alive()}
     assert {each.id for each in adapter("aws").list_instances("t1")} == made
@@ -127,7 +127,7 @@ def launch_until_refused(aws: Client, intent: LaunchIntent) -> str:
     def refused() -> str:
         try:
             adapter("aws").launch(intent)
-        except CapacityUnavailable:
+        except LaunchPending:
             return ""
         except ProviderError as error:
             return str(error)
@@ -155,7 +155,7 @@ def test_machines_that_died_while_nobody_looked_leave_no_group(
     aws: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     aws.box.aws.boots("dies", "dies")
-    with pytest.raises(CapacityUnavailable, match="still starting"):
+    with pytest.raises(LaunchPending, match="still starting"):
         adapter("aws").launch(aws.intent())
     eventually(lambda: not aws.alive(), timeout=SECONDS)
     monkeypatch.setattr(ending, "_FRESH_SECONDS", 0.0)
@@ -180,7 +180,7 @@ def test_a_machine_that_never_boots_is_given_up_in_time(aws: Client) -> None:
 def test_room_that_was_none_after_all_leads_to_the_next_zone(aws: Client) -> None:
     aws.box.aws.timing(boot=2.0)
     intent = aws.intent(spot=True, num_instances=1)
-    with pytest.raises(CapacityUnavailable, match="still starting"):
+    with pytest.raises(LaunchPending, match="still starting"):
         adapter("aws").launch(intent)
     (first,) = aws.alive()
     aws.box.aws.preempt([first["id"]], 0.0)
@@ -236,7 +236,7 @@ def test_ssh_is_let_in_again_from_where_the_client_has_moved_to(
 def test_a_placement_group_and_efa_are_made_and_removed(aws: Client) -> None:
     aws.settings("public_ip = false")
     intent = aws.intent(gpu="a100:8", internode_interconnect="EFA", num_instances=2)
-    with pytest.raises(CapacityUnavailable):
+    with pytest.raises(LaunchPending):
         adapter("aws").launch(intent)
     assert aws.box.aws.leftovers()["placement groups"] == ["flowlite-t1"]
     (sent,) = aws.calls("RunInstances")
@@ -413,7 +413,7 @@ def test_the_pauses_grow_while_nothing_answers(
     aws.box.aws.fault("CreateSecurityGroup", code="Unavailable", status=503, times=3)
     intent, pauses = aws.intent(), []
     for _ in range(3):
-        with pytest.raises(CapacityUnavailable, match="asked again") as caught:
+        with pytest.raises(LaunchPending, match="asked again") as caught:
             adapter("aws").launch(intent)
         pauses.append(caught.value.retry_after)
     assert pauses == sorted(pauses)
@@ -432,7 +432,7 @@ def test_machines_that_nobody_can_see_are_ended_when_the_boot_time_is_over(
     def refused() -> str:
         try:
             adapter("aws").launch(intent)
-        except CapacityUnavailable:
+        except LaunchPending:
             return ""
         except ProviderError as error:
             return str(error)
@@ -479,7 +479,7 @@ def test_a_group_that_stays_unknown_fails_the_launch(
     def refused() -> bool:
         with pytest.raises(ProviderError, match=r"not known everywhere|not listed") as caught:
             adapter("aws").launch(intent)
-        return not isinstance(caught.value, CapacityUnavailable)
+        return not isinstance(caught.value, LaunchPending)
 
     eventually(refused, timeout=SECONDS, every=0.1)
     assert aws.alive() == []

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from flowlite import TaskConfig
-from flowlite.errors import CapacityUnavailable, ConfigError, NotFound, ProviderError
+from flowlite.errors import ConfigError, NotFound, ProviderError
+from flowlite.provider import LaunchPending
 
 boto3 = pytest.importorskip("boto3")
 moto = pytest.importorskip("moto")
@@ -126,7 +127,7 @@ def config(*volumes: dict[str, Any], nodes: int = 1) -> TaskConfig:
 def until_there(volumes: Volumes, entries: Any, place: LaunchLocation, instances: list[str]) -> Any:
     """`attach`, as a launch calls it: again while something is being made."""
     for _ in range(10):
-        with suppress(CapacityUnavailable):
+        with suppress(LaunchPending):
             return volumes.attach(entries, place, instances, TASK)
     raise AssertionError("it is never there")
 
@@ -388,7 +389,7 @@ def test_a_disk_belongs_to_one_instance(account: Account, volumes: Volumes) -> N
     second = account.instance()
     with pytest.raises(ProviderError, match=rf"the task t-first on {first}") as caught:
         volumes.attach(entries, account.place(""), [second], TASK)
-    assert not isinstance(caught.value, CapacityUnavailable)
+    assert not isinstance(caught.value, LaunchPending)
     with pytest.raises(ConfigError, match="one node alone"):
         volumes.attach(entries, account.place(""), [first, second], TASK)
     # Before anything is launched, and so before money is spent: by the plan, and once more right before the launch.
@@ -398,7 +399,7 @@ def test_a_disk_belongs_to_one_instance(account: Account, volumes: Volumes) -> N
         volumes.ready(entries, account.vpc, TASK)
     # EC2 may go on to call it running when the task itself has ended it, and launches anew.
     volumes.ready(entries, account.vpc, "t-first")
-    with pytest.raises(CapacityUnavailable, match="which is ending"):
+    with pytest.raises(LaunchPending, match="which is ending"):
         volumes.attach(entries, account.place(""), [second], "t-first")
     # One that is ending will let go.
     account("ec2").terminate_instances(InstanceIds=[first])

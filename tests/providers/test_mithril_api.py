@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from flowlite.errors import (
-    CapacityUnavailable,
     FlowError,
     PermissionRefused,
     ProviderError,
     QuotaExceeded,
 )
+from flowlite.provider import LaunchPending
 from flowlite.settings.credentials import Key
 from provider_adapters.mithril.rest.client import (
     ApiRefused,
@@ -128,7 +128,7 @@ def test_there_is_an_end_to_it(trouble: Any) -> None:
     with pytest.raises(Unreachable) as caught:
         server.api().get("/v2/x")
     assert len(server.requests) == 4
-    assert isinstance(caught.value, CapacityUnavailable)
+    assert isinstance(caught.value, LaunchPending)
     assert caught.value.retry_after > 0
 
 

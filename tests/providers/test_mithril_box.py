@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flowlite.api.adapters import adapter
-from flowlite.errors import CapacityUnavailable
-from flowlite.provider import Instance, LaunchIntent
+from flowlite.provider import Instance, LaunchIntent, LaunchPending
 from flowlite.spec import TaskConfig
 from provider_adapters.mithril import MithrilProvider
 from tests.helpers import eventually
@@ -37,7 +36,7 @@ def launch(provider: MithrilProvider, count: int = 2) -> list[Instance]:
     def ask() -> list[Instance] | None:
         try:
             return provider.launch(intent)
-        except CapacityUnavailable:
+        except LaunchPending:
             return None
 
     return eventually(ask, timeout=PATIENCE, every=0.1, what="the machines are there") or []
@@ -135,7 +134,7 @@ def test_machines_that_nobody_ever_met_end_the_bid_with_a_key_from_the_script(
     config = TaskConfig(provider="mithril", command=["true"], num_instances=2, max_cost=0.04)
     plan = provider.plan(config)
     intent = LaunchIntent(f"{TASK}-launch-1", TASK, 2, plan.to_json())
-    with pytest.raises(CapacityUnavailable):
+    with pytest.raises(LaunchPending):
         provider.launch(intent)
     assert len(box.mithril.live_bids()) == 1
     # The bid is lost once, too, and wins other machines: they have the key as well.

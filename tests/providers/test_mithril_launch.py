@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from flowlite.errors import (
-    CapacityUnavailable,
     NodeUnreachable,
     PermissionRefused,
     ProviderError,
     QuotaExceeded,
 )
-from flowlite.provider import Instance, LaunchIntent
+from flowlite.provider import Instance, LaunchIntent, LaunchPending
 from tests.providers.mithril_on_paper import H100, TASK, Paper, eventually
 
 # The way it should go
@@ -324,7 +323,7 @@ def test_a_key_that_has_expired_is_named_by_where_it_comes_from(paper: Paper) ->
 def test_an_api_that_asks_for_patience_gets_it(paper: Paper) -> None:
     intent = paper.intend()
     paper.cloud.fault("create_bid", status=429, retry_after=60, times=1)
-    with pytest.raises(CapacityUnavailable) as caught:
+    with pytest.raises(LaunchPending) as caught:
         paper.provider.launch(intent)
     assert caught.value.retry_after == 60
     assert len(paper.launch(intent)) == 2

@@ -11,8 +11,8 @@ import pytest
 
 from flowlite.api.sweep import together
 from flowlite.connect.values import Completed
-from flowlite.errors import CapacityUnavailable, ProviderError
-from flowlite.provider import Instance, LaunchIntent, Plan
+from flowlite.errors import ProviderError
+from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan
 from provider_adapters.slurm import arrays
 from provider_adapters.slurm.arrays import elements
 from tests.providers.slurm_on_paper import Killed, Paper, PaperSlurm
@@ -75,7 +75,7 @@ class Sweep:
         """One try of one supervisor: its nodes, or why not yet."""
         try:
             return self.providers[index].launch(self.intents[index])
-        except CapacityUnavailable as error:
+        except LaunchPending as error:
             return str(error)
 
     def all_waiting(self, indices: Sequence[int] | None = None) -> list[str]:

@@ -7,12 +7,12 @@ import re
 import pytest
 
 from flowlite.errors import (
-    CapacityUnavailable,
     PermissionRefused,
     ProviderError,
     QuotaExceeded,
 )
 from flowlite.node.config.ranks import assign_ranks
+from flowlite.provider import LaunchPending
 from provider_adapters.slurm import ending, job_submission, nodes
 from provider_adapters.slurm.queries import queue
 from tests.providers.slurm_on_paper import TASK, Killed, Paper
@@ -28,7 +28,7 @@ def states(paper: Paper) -> dict[str, str]:
 
 def test_one_job_for_all_nodes(slurm_paper: Paper) -> None:
     intent = slurm_paper.intend()
-    with pytest.raises(CapacityUnavailable, match="job 7 waits"):
+    with pytest.raises(LaunchPending, match="job 7 waits"):
         slurm_paper.provider.launch(intent)
     found = slurm_paper.launch(intent)
     assert [each.id for each in found] == ["7.00.00000", "7.00.00001"]
@@ -54,10 +54,10 @@ def test_why_a_job_waits_is_said_in_words(slurm_paper: Paper) -> None:
         ("Priority", "other jobs come first"),
         ("QOSMaxGRESPerUser", "the QOS allows no more GPUs"),
     ):
-        with pytest.raises(CapacityUnavailable) as caught:
+        with pytest.raises(LaunchPending) as caught:
             slurm_paper.provider.launch(intent)
         slurm_paper.slurm.job().reason = reason
-        with pytest.raises(CapacityUnavailable) as caught:
+        with pytest.raises(LaunchPending) as caught:
             slurm_paper.provider.launch(intent)
         assert reason in str(caught.value)
         assert words in str(caught.value)
@@ -65,7 +65,7 @@ def test_why_a_job_waits_is_said_in_words(slurm_paper: Paper) -> None:
 
 def test_a_job_that_would_wait_for_ever_is_refused_and_cancelled(slurm_paper: Paper) -> None:
     intent = slurm_paper.intend()
-    with pytest.raises(CapacityUnavailable):
+    with pytest.raises(LaunchPending):
         slurm_paper.provider.launch(intent)
     slurm_paper.slurm.job().reason = "PartitionNodeLimit"
     with pytest.raises(ProviderError, match="does not allow so many nodes"):
@@ -107,13 +107,13 @@ def test_a_node_that_does_not_answer_is_named(slurm_paper: Paper) -> None:
     slurm_paper.silent["node02"] = "no route to host"
     with pytest.raises(AssertionError):
         slurm_paper.launch(slurm_paper.intend(), tries=4)
-    with pytest.raises(CapacityUnavailable, match=r"job 7 begins: node02: no route to host"):
+    with pytest.raises(LaunchPending, match=r"job 7 begins: node02: no route to host"):
         slurm_paper.provider.launch(slurm_paper.intend())
 
 
 def test_what_the_step_ended_with_is_told(slurm_paper: Paper) -> None:
     intent = slurm_paper.intend()
-    with pytest.raises(CapacityUnavailable):
+    with pytest.raises(LaunchPending):
         slurm_paper.provider.launch(intent)
     slurm_paper.slurm.job().state, slurm_paper.slurm.job().code = "FAILED", 101
     with pytest.raises(ProviderError, match=r"no Python 3.11 or newer"):
@@ -176,10 +176,10 @@ def test_volumes_need_a_directory_that_is_shared(slurm_paper: Paper) -> None:
 def test_a_directory_that_is_not_shared_any_more_is_found_out(slurm_paper: Paper) -> None:
     slurm_paper.launch(slurm_paper.intend())
     intent = slurm_paper.intend("tother-launch-1", "tother")
-    with pytest.raises(CapacityUnavailable):
+    with pytest.raises(LaunchPending):
         slurm_paper.provider.launch(intent)
     slurm_paper.slurm.jobs[1].state, slurm_paper.slurm.jobs[1].code = "FAILED", 104
-    with pytest.raises(CapacityUnavailable, match="another is submitted"):
+    with pytest.raises(LaunchPending, match="another is submitted"):
         slurm_paper.provider.launch(intent)
     slurm_paper.launch(intent)
     assert "FLOWLITE_PROGRAM" in slurm_paper.slurm.jobs[2].script
@@ -206,7 +206,7 @@ def test_a_job_is_told_to_end_and_cancelled_if_it_does_not(
 
 
 def test_a_job_that_waits_is_listed_and_can_be_cancelled(slurm_paper: Paper) -> None:
-    with pytest.raises(CapacityUnavailable):
+    with pytest.raises(LaunchPending):
         slurm_paper.provider.launch(slurm_paper.intend())
     assert states(slurm_paper) == {"7": "starting"}
     slurm_paper.provider.terminate(slurm_paper.provider.list_instances(TASK))
@@ -336,7 +336,7 @@ def test_a_job_that_is_being_ended_may_come_back_and_is_waited_for(slurm_paper: 
     assert set(states(slurm_paper).values()) == {"ending"}
     slurm_paper.provider.terminate(found)
     assert slurm_paper.slurm.job().state == "COMPLETING"
-    with pytest.raises(CapacityUnavailable, match="not certain"):
+    with pytest.raises(LaunchPending, match="not certain"):
         slurm_paper.provider.launch(slurm_paper.intend(f"{TASK}-launch-2"))
     assert len(slurm_paper.slurm.jobs) == 1
 
@@ -385,7 +385,7 @@ def test_killed_around_any_command_nothing_is_doubled_and_nothing_is_left(
 def test_a_submission_whose_answer_got_lost_is_found_again(slurm_paper: Paper) -> None:
     slurm_paper.slurm.fail["sbatch"] = TimeoutError()
     intent = slurm_paper.intend()
-    with pytest.raises(CapacityUnavailable, match="not known yet"):
+    with pytest.raises(LaunchPending, match="not known yet"):
         slurm_paper.provider.launch(intent)
     assert states(slurm_paper) != {}
     slurm_paper.launch(intent)
@@ -399,7 +399,7 @@ def test_a_submission_that_shows_up_late_is_cancelled(
     slurm.fail["sbatch"], slurm.listed, slurm.accounts = TimeoutError(), False, False
     intent = slurm_paper.intend()
     for _ in range(6):
-        with pytest.raises(CapacityUnavailable):
+        with pytest.raises(LaunchPending):
             slurm_paper.provider.launch(intent)
     # Three looks have not found it, so it was submitted again.
     assert len(slurm.jobs) == 2
@@ -418,7 +418,7 @@ def test_it_is_not_submitted_again_before_it_was_looked_for(
     slurm.fail["sbatch"], slurm.listed, slurm.accounts = TimeoutError(), False, False
     intent = slurm_paper.intend()
     for _ in range(6):
-        with pytest.raises(CapacityUnavailable):
+        with pytest.raises(LaunchPending):
             slurm_paper.provider.launch(intent)
     assert len(slurm.jobs) == 1
 
@@ -426,7 +426,7 @@ def test_it_is_not_submitted_again_before_it_was_looked_for(
 def test_slurm_that_does_not_answer_is_waited_for(slurm_paper: Paper) -> None:
     found = slurm_paper.launch(slurm_paper.intend())
     slurm_paper.slurm.down = True
-    with pytest.raises(CapacityUnavailable, match="does not answer"):
+    with pytest.raises(LaunchPending, match="does not answer"):
         slurm_paper.provider.launch(slurm_paper.intend())
     with pytest.raises(ProviderError):
         slurm_paper.provider.list_instances(TASK)

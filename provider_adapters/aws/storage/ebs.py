@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flowlite.errors import CapacityUnavailable, ConfigError, ProviderError
-from flowlite.provider import VolumeInfo
+from flowlite.errors import ConfigError, ProviderError
+from flowlite.provider import LaunchPending, VolumeInfo
 from provider_adapters.aws.catalog.regions import DISK
 from provider_adapters.aws.storage.common import (
     VOLUME_TAG,
@@ -114,7 +114,7 @@ class Disks:
             task: The launching task. Another instance of it that has the disk is about to end.
 
         Raises:
-            CapacityUnavailable: The disk is being created or attached, or is still attached to an instance that is
+            LaunchPending: The disk is being created or attached, or is still attached to an instance that is
                 ending.
             ProviderError: Another instance uses the disk.
         """
@@ -126,7 +126,7 @@ class Disks:
         disk = self._named(str(volume["id"] or name))
         if disk is None:
             self._make(name, int(volume["size_gb"]), zone)
-            raise CapacityUnavailable(f"volume {name!r} is being made", _RETRY)
+            raise LaunchPending(f"volume {name!r} is being made", _RETRY)
         if disk["AvailabilityZone"] != zone:
             raise ProviderError(
                 f"volume {name!r} is a disk in {disk['AvailabilityZone']}, and the launch is in {zone}; run it again, "
@@ -136,11 +136,11 @@ class Disks:
         held = _attachment(disk)
         if held is None:
             self._attach(disk, instances[0], device)
-            raise CapacityUnavailable(f"volume {name!r} is being attached", _RETRY)
+            raise LaunchPending(f"volume {name!r} is being attached", _RETRY)
         if held["InstanceId"] != instances[0]:
             raise self._taken(name, str(held["InstanceId"]), task)
         if held["State"] != "attached":
-            raise CapacityUnavailable(f"volume {name!r} is being attached", _RETRY)
+            raise LaunchPending(f"volume {name!r} is being attached", _RETRY)
         known = str(held.get("Device") or device)
         return {
             "share": "disk",
@@ -246,10 +246,10 @@ class Disks:
         if held is None:
             return None
         reason = self._taken(name, str(held["InstanceId"]), task)
-        return None if isinstance(reason, CapacityUnavailable) else reason
+        return None if isinstance(reason, LaunchPending) else reason
 
     def _taken(self, name: str, instance: str, task: str) -> ProviderError:
-        """The error for a disk that another instance uses; CapacityUnavailable if that instance is ending."""
+        """The error for a disk that another instance uses; LaunchPending if that instance is ending."""
         found = self._ec2.all(
             "DescribeInstances",
             "Reservations",
@@ -260,7 +260,7 @@ class Disks:
         whose_task = tags_of(holder).get("flowlite:task")
         # EC2 may report an instance that the task has just ended as running for a while.
         if state in ("shutting-down", "terminated", "gone") or (task and whose_task == task):
-            return CapacityUnavailable(
+            return LaunchPending(
                 f"volume {name!r} is still attached to {instance}, which is ending", _RETRY
             )
         whose = f"the task {whose_task} on {instance}" if whose_task else instance

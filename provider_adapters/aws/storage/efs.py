@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from flowlite.errors import CapacityUnavailable, ConfigError, ProviderError
-from flowlite.provider import VolumeInfo
+from flowlite.errors import ConfigError, ProviderError
+from flowlite.provider import LaunchPending, VolumeInfo
 from provider_adapters.aws.catalog.regions import FILES
 from provider_adapters.aws.storage.common import (
     GROUP_NAME,
@@ -108,7 +108,7 @@ class FileSystems:
                 "FileSystemId"
             )
             if not known:
-                raise CapacityUnavailable(f"volume {name!r} is being made", _RETRY) from answer
+                raise LaunchPending(f"volume {name!r} is being made", _RETRY) from answer
             return str(known)
         return str(made["FileSystemId"])
 
@@ -116,7 +116,7 @@ class FileSystems:
         """What a node in that place needs to mount the file system.
 
         Raises:
-            CapacityUnavailable: It is being created.
+            LaunchPending: It is being created.
         """
         name, system = str(volume["name"]), str(volume["id"])
         targets = self._targets(system)
@@ -124,11 +124,11 @@ class FileSystems:
         if target is None:
             self._check_network(name, targets, place)
             self._make_target(name, system, place)
-            raise CapacityUnavailable(
+            raise LaunchPending(
                 f"volume {name!r} is being made reachable from {place.zone}", _RETRY
             )
         if target["LifeCycleState"] in ("creating", "updating"):
-            raise CapacityUnavailable(
+            raise LaunchPending(
                 f"volume {name!r} is being made reachable from {place.zone}", _RETRY
             )
         if target["LifeCycleState"] != "available":
@@ -224,7 +224,7 @@ class FileSystems:
                 SecurityGroups=[place.group],
             )
         except Answered as answer:
-            raise CapacityUnavailable(f"volume {name!r} is being made", _RETRY) from answer
+            raise LaunchPending(f"volume {name!r} is being made", _RETRY) from answer
 
     def _check_way(self, name: str, target: Mapping[str, Any], place: LaunchLocation) -> None:
         """Checks that a mount target not made by flowlite lets the instances in. Other groups are never changed."""
@@ -259,7 +259,7 @@ def group_of(ec2: Service, vpc: str) -> str:
             )
         group = _find_group(ec2, vpc)
     if group is None:
-        raise CapacityUnavailable("the security group of the volumes is being made", _RETRY)
+        raise LaunchPending("the security group of the volumes is being made", _RETRY)
     name = str(group["GroupId"])
     if not _lets_in(group, name):
         with suppress(Answered):

@@ -179,7 +179,7 @@ class Volumes:
             task: Their task.
 
         Raises:
-            CapacityUnavailable: Something is still being created; to be called again after `retry_after`.
+            LaunchPending: Something is still being created; to be called again after `retry_after`.
             ProviderError: A volume is unavailable.
         """
         return [

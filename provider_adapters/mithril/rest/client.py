@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite.connect.bounded import parse_json
 from flowlite.errors import (
-    CapacityUnavailable,
     PermissionRefused,
     ProviderError,
     QuotaExceeded,
 )
+from flowlite.provider import LaunchPending
 from flowlite.settings.credentials import Key
 from flowlite.state import clock
 from provider_adapters.mithril.rest import bounded_http
@@ -65,7 +65,7 @@ class OutcomeUnknown(ProviderError):
     """It is not known whether something was created: the answer got lost, or the server failed."""
 
 
-class Unreachable(CapacityUnavailable):
+class Unreachable(LaunchPending):
     """The API does not answer now, or is rate-limiting. Nothing was done; a later try may succeed."""
 
 

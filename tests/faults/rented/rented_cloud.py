@@ -29,11 +29,12 @@ from pathlib import Path
 from typing import Any
 
 from flowlite import errors
-from flowlite.errors import CapacityUnavailable, ProviderError
+from flowlite.errors import ProviderError
 from flowlite.provider import (
     Finding,
     Instance,
     LaunchIntent,
+    LaunchPending,
     NodeSettings,
     Offer,
     Plan,
@@ -95,7 +96,7 @@ class RentedProvider(Provider):
             self._end(list(mine))
             raise ProviderError(f"{min(mine)} died while it booted")
         if time.time() < began + float(mood.get("boot", 0.0)):
-            raise CapacityUnavailable(f"0 of {intent.count} nodes have started", 0.1)
+            raise LaunchPending(f"0 of {intent.count} nodes have started", 0.1)
         nodes = self._local.launch(intent)
         with self._book() as book:
             for (name, entry), node in zip(sorted(mine.items()), nodes, strict=True):
