@@ -21,6 +21,7 @@ from flowlite.connect.bounded import MOST_OUTPUT, Output
 from flowlite.connect.fetching import make_private
 from flowlite.connect.pipe import Pipe
 from flowlite.connect.values import Completed
+from flowlite.node.system.atomic_files import open_regular
 from flowlite.output import printing
 
 _BLOCK = 1024 * 1024
@@ -124,7 +125,7 @@ class LocalConnection(Connection):
             super().get(source, target, size=size)
 
     def read(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path) as file:
             file.seek(offset)
             while block := file.read(_BLOCK):
                 yield block

@@ -342,6 +342,18 @@ def test_read_from_an_offset(connection: Connection, tmp_path: Path) -> None:
         list(connection.read(str(tmp_path)))
 
 
+def test_what_never_ends_is_not_read(connection: Connection, tmp_path: Path) -> None:
+    """A task can put a pipe or a device where it should have left a file."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path / "link", Path("/dev/zero")):
+        with pytest.raises(OSError, match="not a regular file"):
+            list(connection.read(str(path)))
+        with pytest.raises(OSError, match="not a regular file"):
+            connection.get(str(path), tmp_path / "here", size=10)
+    assert not (tmp_path / "here").exists()
+
+
 def test_a_reader_may_stop_early(connection: Connection, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(BIG * 8)

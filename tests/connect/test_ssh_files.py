@@ -218,12 +218,20 @@ def test_where_a_file_may_go(connection: SshConnection) -> None:
 
 
 def test_a_disk_that_hangs(
-    connection: SshConnection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    servers: Servers, connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(ssh_files, "_STALL_SECONDS", 0.5)
-    os.mkfifo(tmp_path / "pipe")
+    tools, disk, file = (tmp_path / name for name in ("tools", "disk", "file"))
+    tools.mkdir()
+    os.mkfifo(disk)
+    (tools / "cat").write_text(f"#!/bin/sh\nread answer <{disk}\n")
+    (tools / "cat").chmod(0o755)
+    file.write_bytes(b"x")
+    connection = connect(servers(SetEnv=f"PATH={tools}:{os.environ['PATH']}"))
     with pytest.raises(NodeUnreachable, match=r"stood still for \d+ s"):
-        list(connection.read(str(tmp_path / "pipe")))
+        list(connection.read(str(file)))
+    # The disk is back, so that the command there ends.
+    disk.write_bytes(b"")
 
 
 def test_secrets_are_on_no_command_line(connection: SshConnection, tmp_path: Path) -> None:

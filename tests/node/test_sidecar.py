@@ -50,6 +50,21 @@ class TestSidecar:
 
         asyncio.run(run())
 
+    def test_a_report_may_name_many_files(self, tmp_path: Path) -> None:
+        async def run() -> None:
+            sidecar = made(tmp_path)
+            text = "report('ready'); report('found', names=['name'] * 300_000); report('last')"
+            await sidecar.start(text, seconds=SECONDS)
+            found: list[dict[str, Any]] = []
+            over = asyncio.Event()
+            sidecar.follow(found.append, over.set)
+            async with asyncio.timeout(SECONDS):
+                await over.wait()
+            await sidecar.end(SECONDS)
+            assert [len(each.get("names", ())) for each in found] == [300_000, 0]
+
+        asyncio.run(run())
+
     def test_one_that_says_nothing_is_given_up_and_killed(self, tmp_path: Path) -> None:
         async def run() -> None:
             sidecar = made(tmp_path)

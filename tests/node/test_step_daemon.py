@@ -287,6 +287,7 @@ class TestTheEnd:
         assert notice["kind"] == kind
         assert least <= notice["seconds"] <= most
         assert held.process.poll() is None
+        eventually(lambda: not processes.descendants([held.process.pid]), timeout=30)
 
 
 def _mask(pid: int, field: str) -> int:

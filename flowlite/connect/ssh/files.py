@@ -18,17 +18,19 @@ from flowlite.connect.ssh.link import Link
 from flowlite.connect.ssh.quoting import quote, readable
 from flowlite.connect.values import File
 from flowlite.errors import NodeUnreachable
+from flowlite.node.system.atomic_files import NOT_REGULAR
 
 _BLOCK = 256 * 1024
 # A file operation in which nothing moves for this long counts as hung; hashing existing files gets longer.
 _STALL_SECONDS = 60.0
 _HASHED_PER_SECOND = 20e6
 # Exit statuses of the scripts below.
-_ABSENT, _NO_ACCESS, _DIRECTORY, _PARTIAL, _NO_TAR, _FAILED = 44, 45, 46, 47, 48, 74
+_ABSENT, _NO_ACCESS, _DIRECTORY, _PARTIAL, _NO_TAR, _SPECIAL, _FAILED = 44, 45, 46, 47, 48, 49, 74
 _REASONS = {
     _ABSENT: "it is not there",
     _NO_ACCESS: "this user may not read it",
     _DIRECTORY: "it is a directory",
+    _SPECIAL: NOT_REGULAR,
 }
 # About how many bytes are sent to a courier in one request.
 _SMALL = 256 * 1024
@@ -293,7 +295,12 @@ def _error(link: Link, code: int, errors: Tail, uploads: Sequence[_Upload]) -> O
 
 def os_error(link: Link, what: str, said: str, code: int) -> OSError:
     """The error of a file operation on a host, of the type that the same operation would raise locally."""
-    number = {_ABSENT: errno.ENOENT, _NO_ACCESS: errno.EACCES, _DIRECTORY: errno.EISDIR}.get(code)
+    number = {
+        _ABSENT: errno.ENOENT,
+        _NO_ACCESS: errno.EACCES,
+        _DIRECTORY: errno.EISDIR,
+        _SPECIAL: errno.EINVAL,
+    }.get(code)
     if number is None:
         known = (
             errno.ENOSPC,
@@ -328,8 +335,10 @@ def read_file(link: Link, path: str, offset: int) -> Iterator[bytes]:
     name = quote(path)
     tool = b"cat" if offset == 0 else b"tail -c +%d" % (offset + 1)
     text = (
-        b"LC_ALL=C;export LC_ALL;[ -e %s ]||exit 44;[ ! -d %s ]||exit 46;[ -r %s ]||exit 45;exec %s <%s"
+        b"LC_ALL=C;export LC_ALL;[ -e %s ]||exit 44;[ ! -d %s ]||exit 46;[ -f %s ]||exit 49;[ -r %s ]||exit 45;"
+        b"exec %s <%s"
         % (
+            name,
             name,
             name,
             name,

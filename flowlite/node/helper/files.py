@@ -103,7 +103,7 @@ def _has(path: str, sha256: str, size: int) -> bool:
 
 
 def _read(path: str, offset: int) -> None:
-    with open(path, "rb", buffering=0) as file:
+    with atomic_files.open_regular(path) as file:
         file.seek(offset)
         while data := file.read(_BLOCK):
             atomic_files.write(1, data)

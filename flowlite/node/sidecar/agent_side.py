@@ -18,6 +18,8 @@ from typing import Any
 from ..system import processes
 
 _LAST_REPORTS_SECONDS = 0.5
+_MOST_REPORT = 64 << 20
+"""Bytes of a report. It may name every file of a directory."""
 
 
 class SidecarFailed(OSError):
@@ -60,6 +62,7 @@ class Sidecar:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=said,
+                limit=_MOST_REPORT,
                 cwd="/",
                 start_new_session=True,
             )

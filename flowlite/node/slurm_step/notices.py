@@ -11,7 +11,7 @@ import sys
 import time
 from datetime import datetime
 
-from ..system import atomic_files
+from ..system import atomic_files, processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class Notices:
         self.asking = os.fork()
         if self.asking == 0:
             try:
+                os.setsid()
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 null = os.open(os.devnull, os.O_RDWR)
@@ -93,14 +94,18 @@ class Notices:
         """Writes the notice once the reason is known, or the time for the answer is over."""
         if self._reading < 0:
             return
-        ended = time.monotonic() - self._since > _ASK_SECONDS
+        late = time.monotonic() - self._since > _ASK_SECONDS
+        ended = False
         try:
             while data := os.read(self._reading, 1 << 16):
                 self._text += data
             ended = True
         except BlockingIOError:
             pass
-        if ended:
+        if late and not ended:
+            # As a child of this process, a `scontrol` that hangs would also keep the node from being given back.
+            processes.send_group(self.asking, signal.SIGKILL)
+        if ended or late:
             os.close(self._reading)
             self._reading = -1
             self.asking = 0

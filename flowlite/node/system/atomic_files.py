@@ -9,8 +9,10 @@ import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from io import FileIO
     from typing import Any
 
+NOT_REGULAR = "it is not a regular file"
 MOST_SMALL = 16 << 20
 """Bytes of a small file at most."""
 _BLOCK = 1 << 20
@@ -90,18 +92,33 @@ def beside(target: str) -> str:
     return f"{directory}/.{name[:_LONGEST_NAME]}.{os.urandom(4).hex()}.part"
 
 
+def open_regular(path: str | os.PathLike[str], flags: int = 0) -> FileIO:
+    """Opens a file for reading. A pipe or a device in its place is refused: reading it might never end.
+
+    Args:
+        flags: More flags of `os.open`.
+
+    Raises:
+        OSError: The file does not exist, cannot be read, or is not a regular file.
+    """
+    # Opening a pipe must not wait for its writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return open(descriptor, "rb", buffering=0)
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    raise OSError(errno.EINVAL, NOT_REGULAR, os.fspath(path))
+
+
 def read_small(path: str | os.PathLike[str], most: int = MOST_SMALL) -> bytes:
     """Returns the contents of a small file in a directory that the task's own programs can change.
 
-    A link, a pipe or a device in the file's place is not opened: reading it might never end.
-
     Raises:
-        OSError: The file does not exist, is not a regular file, or is longer than `most`.
+        OSError: The file does not exist, is a link, is not a regular file, or is longer than `most`.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+    with open_regular(path, os.O_NOFOLLOW) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"it is longer than {most:,} bytes", os.fspath(path))
