@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flowlite.testing.cloud import CloudInABox
@@ -19,12 +20,12 @@ class Laptop:
     def __init__(self, box: CloudInABox, home: Path, settings: str) -> None:
         (home / "config.toml").write_text(settings)
         variables = {"FLOW_HOME": str(home), "PYTHONPATH": str(ROOT)}
-        self._environment = {**box.client_environment(), **variables}
+        self.environment = {**box.client_environment(), **variables}
 
     def flow(self, *words: str, code: int = 0) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "flowlite.cli", *words],
-            env=self._environment,
+            env=self.environment,
             capture_output=True,
             text=True,
             timeout=150,
@@ -33,3 +34,15 @@ class Laptop:
         )
         assert done.returncode == code, f"{words}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
+
+    def newest(self) -> str:
+        """The id of the newest task."""
+        return str(self._tasks()[0]["id"])
+
+    def status(self) -> str:
+        """The state of the newest task."""
+        return str(self._tasks()[0]["status"])
+
+    def _tasks(self) -> list[dict[str, Any]]:
+        listed: list[dict[str, Any]] = json.loads(self.flow("status", "--json"))["data"]
+        return listed

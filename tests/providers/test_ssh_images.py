@@ -72,6 +72,26 @@ def test_a_function_in_containers_of_two_hosts(with_podman: Lab, tmp_path: Path)
     assert lab.held() == {}
 
 
+def test_the_project_is_in_the_container(with_podman: Lab, tmp_path: Path) -> None:
+    lab = with_podman
+    lab.environment["FLOW_SYNC"] = "true"
+    project = tmp_path / "project"
+    (project / "data").mkdir(parents=True)
+    (project / "pyproject.toml").touch()
+    (project / "data" / "numbers.csv").write_text("1,2,3")
+    (project / "go.sh").write_text(
+        "#!/bin/sh\npwd; cat numbers.csv; echo $RANK > out-$RANK.txt; ls\n"
+    )
+    (project / "go.sh").chmod(0o755)
+    words = ("-N", "2", "--image", IMAGE, "--outputs", "*.txt", "--", "../go.sh")
+    said = lab.flow("run", *words, cwd=project / "data").stdout
+    assert said.count("/project/data\n") == 2
+    assert said.count("1,2,3") == 2
+    (place,) = (project / "data" / "flow-outputs").iterdir()
+    found = sorted(path.name for path in place.rglob("*.txt"))
+    assert found == ["out-0.txt", "out-1.txt"]
+
+
 def test_a_cancelled_task_leaves_no_container_on_its_host(with_podman: Lab, tmp_path: Path) -> None:
     lab = with_podman
     task_file = tmp_path / "task.yaml"

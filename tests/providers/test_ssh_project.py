@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import eventually
 from tests.providers.lab import Lab
 
 TRAIN = """
@@ -51,6 +52,22 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
+def run_on_laptop(lab: Lab, project: Path, program: str) -> str:
+    """What a program prints that is run on the laptop."""
+    with lab.cluster.enter_laptop():
+        done = subprocess.run(
+            [sys.executable, program],
+            env=lab.environment,
+            cwd=project,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+    assert done.returncode == 0, f"{done.stderr}\n{lab.supervisor_logs()}"
+    return done.stdout
+
+
 def sent(lab: Lab) -> list[int]:
     """How many files went to each node."""
     return [int(n) for n in re.findall(r"sent (\d+) files of the project", lab.supervisor_logs())]
@@ -79,6 +96,65 @@ def test_only_what_changed_is_sent_and_nothing_old_is_left(lab: Lab, project: Pa
     assert sorted(sent(lab)) == [1, 4]
 
 
+STAY = """
+import os, pathlib, time
+print(os.environ["FLOW_ATTEMPT"], os.uname().nodename, pathlib.Path("data.csv").read_text(), flush=True)
+while not os.path.exists("/mnt/shared/go"):
+    time.sleep(0.1)
+"""
+
+
+def test_a_node_that_replaces_another_has_the_project(lab: Lab, project: Path) -> None:
+    (project / "stay.py").write_text(STAY)
+    words = ("-N", "2", "--retries", "1", "--", "python", "stay.py")
+    task = lab.flow("run", "--detach", *words, cwd=project).stdout.split()[-1]
+    first, second = lab.hosts[:2]
+    eventually(lambda: lab.flow("logs", task).stdout.count(" 1,2,3") == 2, timeout=60, every=0.5)
+    # What is sent now is as it was, too.
+    (project / "data.csv").write_text("4,5,6")
+    second.kill()
+    eventually(lambda: lab.flow("logs", task).stdout.count(" 1,2,3") == 4, timeout=90, every=0.5)
+    said = lab.flow("logs", task).stdout
+    assert f"2 {first.name} 1,2,3" in said
+    assert f"2 {second.name}" not in said
+    first.exec(["touch", "/mnt/shared/go"])
+    lab.wait(task, "completed")
+
+
+WARM = """
+import os
+from pathlib import Path
+from flowlite import FlowApp
+
+app = FlowApp(provider="ssh")
+
+@app.function(keep_warm="5m")
+def read() -> str:
+    Path("written.csv").write_text("left by a task")
+    import beside
+    return f"{Path('data.csv').read_text()} {beside.WHAT} {sorted(os.listdir())}"
+
+if __name__ == "__main__":
+    print(read.remote())
+"""
+
+
+def test_a_warm_host_has_the_project_of_each_task(lab: Lab, project: Path) -> None:
+    (project / "work.py").write_text(WARM)
+    for text in ("1,2,3", "4,5,6"):
+        (project / "data.csv").write_text(text)
+        (project / "beside.py").write_text(f"WHAT = 'code of {text}'\n")
+        done = run_on_laptop(lab, project, "work.py")
+        assert done.startswith(
+            f"{text} code of {text} ['.gitignore', 'beside.py', 'data', 'data.csv',"
+        )
+        assert done.count("written.csv") == 1
+    kept = lab.json("hosts", "list")
+    assert [each["state"] for each in kept].count("warm") == 1
+    # The second run sent only what had changed.
+    assert sorted(sent(lab))[:1] == [2]
+
+
 def test_a_directory_below_the_root(lab: Lab, project: Path) -> None:
     below = project / "experiments"
     below.mkdir()
@@ -93,17 +169,7 @@ def test_a_directory_below_the_root(lab: Lab, project: Path) -> None:
 
 def test_a_function_finds_it_too(lab: Lab, project: Path) -> None:
     (project / "work.py").write_text(FUNCTION)
-    with lab.cluster.enter_laptop():
-        done = subprocess.run(
-            [sys.executable, "work.py"],
-            env=lab.environment,
-            cwd=project,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-    assert done.stdout == "1,2,3 1,2,3 project\n", f"{done.stderr}\n{lab.supervisor_logs()}"
+    assert run_on_laptop(lab, project, "work.py") == "1,2,3 1,2,3 project\n"
 
 
 def test_files_from_elsewhere(lab: Lab, project: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files of a task on a real Slurm: the project, a setup, outputs; and a forwarded port, whose connection is cut."""
+"""Files of a task on a real Slurm: the project, a setup, outputs, a volume; and a forwarded port, which is cut."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ SERVE = """
 import http.server, os, pathlib, threading, time
 rank = os.environ["FLOW_NODE_RANK"]
 print("rank", rank, "reads", pathlib.Path("data.csv").read_text(), open("/tmp/prepared").read().split(), flush=True)
+print("volume", open("/data/in/data.csv").read(), flush=True)
+pathlib.Path("/data/out" + rank).write_text("from " + rank)
 pathlib.Path("runs").mkdir()
 for number in range(50):
     pathlib.Path("runs", f"{number}.txt").write_text(f"{rank} {number}")
@@ -63,7 +65,11 @@ def test_a_project_a_setup_a_port_and_outputs(slurm_site: SlurmSite, tmp_path: P
         "echo x >> /tmp/prepared; echo setup on $(hostname)",
         "--outputs",
         "runs/**",
+        "--volume",
+        "/data=corpus",
     )
+    flow("volumes", "create", "corpus", "--provider", "slurm")
+    flow("volumes", "put", "data.csv", "corpus:in/", "--provider", "slurm")
     options = ("--provider", "slurm", "-N", "2", "--manual")
     task = flow("run", "-d", *options, *words, "--", sys.executable, "serve.py").split()[-1]
     eventually(lambda: flow("logs", task).count("reads 1,2,3 ['x']") == 2, timeout=150, every=1)
@@ -117,3 +123,10 @@ def test_a_project_a_setup_a_port_and_outputs(slurm_site: SlurmSite, tmp_path: P
     found = {str(p.relative_to(place)): p.read_text() for p in place.rglob("*") if p.is_file()}
     wanted = {f"node{n}/runs/{i}.txt": f"{n} {i}" for n in range(2) for i in range(50)}
     assert found == wanted
+    assert flow("logs", task).count("volume 1,2,3") == 2
+    flow("volumes", "get", "corpus", "back", "--provider", "slurm")
+    back = {p.name: p.read_text() for p in (project / "back").rglob("*") if p.is_file()}
+    assert back == {"data.csv": "1,2,3", "out0": "from 0", "out1": "from 1"}
+    flow("volumes", "rm", "--recursive", "corpus:in", "--provider", "slurm")
+    listed = flow("volumes", "ls", "corpus", "--provider", "slurm")
+    assert ("out1" in listed, "in" in listed.split()) == (True, False)
