@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 from flowlite.api.session import Session, open_session
 from flowlite.api.task import Task
 from flowlite.errors import ConfigError
+from flowlite.node.system import trace
 
 if TYPE_CHECKING:
     from flowlite.api.sweep import Element
@@ -128,14 +129,17 @@ class Flow:
 
         import_guard.refuse("starts a task")
         refuse_on_a_node()
-        config, plan = self.plan(config)
+        trace.begin_client()
+        with trace.span("plan"):
+            config, plan = self.plan(config)
         if element is not None:
             plan = dataclasses.replace(plan, options={**plan.options, "array": dict(element)})
         storage = bucket_credentials.storage_for(config)
         kept = None
         if inputs_of is not None and not files_now:
             kept = kept_project(self._session, inputs_of.record, config, plan)
-        travelling = self.travelling(config, plan) if kept is None else None
+        with trace.span("list the project's files"):
+            travelling = self.travelling(config, plan) if kept is None else None
         if inputs_of is not None and kept is not None:
             self._note(
                 f"the project's files are those of task {inputs_of.id}, as it was submitted; --now sends them as they "
@@ -159,16 +163,17 @@ class Flow:
                 announce(made[0])
 
         try:
-            submit(
-                session,
-                config,
-                plan,
-                tell,
-                storage=storage,
-                inputs_of=inputs,
-                travelling=travelling,
-                kept=kept,
-            )
+            with trace.span("submit"):
+                submit(
+                    session,
+                    config,
+                    plan,
+                    tell,
+                    storage=storage,
+                    inputs_of=inputs,
+                    travelling=travelling,
+                    kept=kept,
+                )
         except KeyboardInterrupt:
             if made and announce is None:
                 # The message comes first, since a second Ctrl-C may interrupt the cancellation.

@@ -17,6 +17,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import CapExceeded, ConfigError
+from flowlite.node.system import trace
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -67,12 +68,14 @@ def submit(
         if missing := missing_library(target):
             raise ConfigError(f"notify: {missing}")
     with launch.draft_task(session.home) as draft:
+        trace.write_to(draft.paths.trace)
         _note_packages(plan, draft)
         notifications.keep_targets(draft.paths, config.notify, os.getcwd())
         if inputs_of is not None and config.command is None:
             function, call = _call_again(config, draft, inputs_of)
         else:
-            function, call = _call(config, draft)
+            with trace.span("bundle"):
+                function, call = _call(config, draft)
         if kept is not None:
             call["project"] = _project_again(kept, draft)
         elif travelling is not None:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from flowlite.errors import NotFound, TaskTimeout
+from flowlite.node.system import trace
 from flowlite.output import redact
 from flowlite.output.reader import LogLine, Logs, parse_since
 from flowlite.state import clock
@@ -452,7 +453,9 @@ class Task(Generic[R_co]):
         display = waiting.display_in_program(self, show_logs)
         if display is not None:
             display.announce()
-        if not waiting.wait_for_end(self, display, timeout):
+        with trace.span("wait for the end"):
+            ended = waiting.wait_for_end(self, display, timeout)
+        if not ended:
             raise TaskTimeout(
                 f"task {self.name} ({self.id}) is still {self.status} after {timeout:g} s, and goes on; "
                 f"wait longer, or end it with `flow cancel {self.id}`"
@@ -503,12 +506,14 @@ class Task(Generic[R_co]):
     def _values_now(self, allow_pickle: bool, ranks: Sequence[int], seen: bool) -> list[Any]:
         """As `_values`, for a final task. `seen` says whether the output of its workers was shown."""
         outcomes = self._outcomes(allow_pickle)
-        error = self._error(outcomes, seen=seen)
+        with trace.span("look for an error"):
+            error = self._error(outcomes, seen=seen)
         if error is not None:
             raise error
         if outcomes.record.call.get("kind") != "function":
             return [None] * len(ranks)
-        return [outcomes.of(rank).unwrap() for rank in ranks]
+        with trace.span("read results"):
+            return [outcomes.of(rank).unwrap() for rank in ranks]
 
     def _error(self, outcomes: Outcomes, *, seen: bool = False) -> Exception | None:
         """The exception of the final task. Missing results and logs are fetched first, from nodes that answer now."""

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flowlite.errors import StoreDamaged, StoreError
+from flowlite.node.system import trace
 from flowlite.state import backups
 
 BUSY_TIMEOUT_SECONDS = 30.0
@@ -198,7 +199,7 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
         """Yields the connection inside one transaction: committed at the end, rolled back on any exception."""
-        with self._used():
+        with self._used(), trace.span("write to the store"):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db

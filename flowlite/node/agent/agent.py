@@ -27,7 +27,7 @@ from ..preflight.master_port import PREFERRED, MasterPort
 from ..preflight.readiness import Readiness
 from ..protocol.messages import GangSettings, failed
 from ..rendezvous.member_client import Fenced, MemberClient, PrepareError, Refused
-from ..system import addresses, node_facts, processes
+from ..system import addresses, node_facts, processes, trace
 from ..system.retrying import RetryWindow
 from ..worker.worker_spec import beyond_inherited, call_with_paths, worker_orders
 from . import go_checks
@@ -158,11 +158,13 @@ class Agent:
         serving: asyncio.Task[str] | None = None
         self._note_silence(True)
         if config.is_leader:
-            leader = await self._lead(settings)
+            with trace.span("serve the rendezvous"):
+                leader = await self._lead(settings)
             assert self._server is not None
             serving = asyncio.create_task(self._server.run())
         else:
-            leader = await self._find_leader()
+            with trace.span("wait for the leader's address"):
+                leader = await self._find_leader()
         self._address = addresses.address_towards(leader[0])
         await self._readiness.begin(self._address)
         incarnation = os.urandom(8).hex()
@@ -248,6 +250,10 @@ class Agent:
         return self._readiness.facts(self._paths.home, self._address)
 
     async def prepare(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        with trace.span("prepare"):
+            return await self._prepare(order)
+
+    async def _prepare(self, order: Mapping[str, Any]) -> dict[str, Any]:
         began = time.monotonic()
         wrong = node_facts.wrong_gpus(self._config.gpus, node_facts.gpus(self._config.visible_gpus))
         if wrong:
@@ -291,6 +297,7 @@ class Agent:
         }
 
     async def start(self, go: Mapping[str, Any]) -> None:
+        trace.mark("GO")
         self._readiness.close()
         if self._ended is not None:
             raise WorkersLost("this agent was asked to end")
@@ -329,6 +336,10 @@ class Agent:
 
         Returns the state of the fork server, as `Workers.connect` does.
         """
+        with trace.span("get ready: packages, mounts, fork server"):
+            return await self._get_environment_ready()
+
+    async def _get_environment_ready(self) -> dict[str, Any]:
         self._make_working_directory()
         if self._config.container is not None:
             return await self._get_ready_inside()
@@ -440,6 +451,7 @@ class Agent:
                 self._paths.leader_silent.unlink()
 
     def _on_worker(self, body: dict[str, Any]) -> None:
+        trace.mark("worker ended", rank=body["rank"])
         self._leader_run.worker_ended()
         self._bodies.append(body)
         checkpoints = self._storage.checkpoints
@@ -563,6 +575,10 @@ class Agent:
 
     async def _leave(self, outcome: str, reason: str) -> None:
         """End every process and mount of this attempt on the node, then write the report. May be called again."""
+        with trace.span("leave"):
+            await self._end_all(outcome, reason)
+
+    async def _end_all(self, outcome: str, reason: str) -> None:
         self._readiness.close()
         if self._storage.checkpoints is not None:
             # The gang has ended, or this node is no part of it any more.

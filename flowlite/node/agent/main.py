@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..config.agent_config import AgentConfig, AttemptPaths, ConfigFault, write_atomically
 from ..forkserver import client
-from ..system import processes
+from ..system import processes, trace
 from .agent import Agent
 
 log = logging.getLogger("flowlite.agent")
@@ -21,16 +21,20 @@ log = logging.getLogger("flowlite.agent")
 
 def main(arguments: Sequence[str]) -> int:
     """`agent DIR` runs an agent. `agent --detach DIR...` forks one for each directory and returns."""
+    began = trace.started_at()
     if arguments[0] != "--detach":
-        return run_agent(Path(arguments[0]))
+        return run_agent(Path(arguments[0]), began)
     for directory in arguments[1:]:
         if os.fork() == 0:
-            os._exit(run_agent(Path(directory)))
+            os._exit(run_agent(Path(directory), began))
     return 0
 
 
-def run_agent(directory: Path) -> int:
-    """Run the agent of an attempt directory. Returns the exit code; a second agent of the directory exits at once."""
+def run_agent(directory: Path, began: float | None = None) -> int:
+    """Run the agent of an attempt directory. Returns the exit code; a second agent of the directory exits at once.
+
+    `began` is when this program was started.
+    """
     import fcntl
 
     paths = AttemptPaths(directory.resolve())
@@ -48,6 +52,9 @@ def run_agent(directory: Path) -> int:
     write_atomically(paths.pid, json.dumps(noted))
     try:
         config = AgentConfig.from_json(paths.config.read_bytes())
+        if config.trace:
+            trace.begin(f"agent of node {config.node_rank}", paths.trace)
+            trace.add_start(began)
         agent = Agent(config, paths, paths.secret.read_bytes())
         if agent.needs.imports_nothing:
             # Fork before the event loop exists, which must not be forked. An error is reported later by `Workers`.

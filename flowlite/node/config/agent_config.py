@@ -51,6 +51,7 @@ class AgentConfig:
         checkpoint: Which checkpoints to copy away while workers run, and where to (node/checkpoints/agent_side.py).
         tls: Whether the rendezvous is encrypted (node/protocol/tls.py); its files are in the attempt's directory.
         warm_seconds: How long the fork server, with its imports, is kept for the next task.
+        trace: Whether the node's processes record what they do and when (node/system/trace.py).
         lease: {"file", "seconds"}: the machine's lease, which the agent renews (node/preemption/lease_file.py); None
             without one.
         max_run_seconds: The longest run after GO; None for no limit.
@@ -98,6 +99,7 @@ class AgentConfig:
     checkpoint: dict[str, Any] | None = None
     tls: bool = False
     warm_seconds: float = 0.0
+    trace: bool = False
     lease: dict[str, Any] | None = None
     preemption: dict[str, Any] | None = None
     gang: dict[str, Any] | None = None
@@ -221,6 +223,11 @@ class AttemptPaths:
     @property
     def environment(self) -> Path:
         return self.directory / "env.json"
+
+    @property
+    def trace(self) -> Path:
+        """What the processes of this node did and when, if that is recorded (node/system/trace.py)."""
+        return self.directory / "trace.json"
 
     @property
     def report(self) -> Path:

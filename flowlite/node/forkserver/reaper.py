@@ -10,6 +10,7 @@ the agent's connection ends, it stops the workers and exits. The connection carr
                      {"do": "start", "orders": [...]}                    start workers; orders are as in worker.main
                      {"do": "stop", "signal", "grace"}                   stop all workers; "stopped" when none is left
                      {"do": "dismiss"}                                   end the fork server after its last agent
+                     "trace" in "hello" is the file where this process records what it does, if it does
     to the agent     {"event": "ready" | "prepared" | "probed" | "started" | "exited" | "stopped", ...}
 
 A worker is reported as exited only when all its processes are gone. After its main process has ended, the processes
@@ -26,7 +27,7 @@ import sys
 import time
 
 from ..mount_namespace import hosts_file, worker_view
-from ..system import processes, retrying, signals, stack_dump
+from ..system import processes, retrying, signals, stack_dump, trace
 from ..worker import worker
 
 TYPE_CHECKING = False
@@ -141,11 +142,17 @@ class Reaper:
             self._grace = float(request["grace"])
             if request.get("log"):
                 _write_to(request["log"])
-            self._state.update(worker_view.enter(request.get("scene", {}), self._hosts))
+            spans = self._state.pop("spans", ())
+            if request.get("trace"):
+                trace.begin(f"reaper of node {request['node']}", request["trace"])
+                trace.add_of_other("fork server", int(self._state["fork_server"]), spans)
+            with trace.span("mount"):
+                self._state.update(worker_view.enter(request.get("scene", {}), self._hosts))
             self._state["workdir_error"] = _why_no_workdir(request.get("workdir"))
             self._send("ready", reaper=os.getpid(), **self._state)
         elif what == "prepare":
-            self._send("prepared", **_prepare(request["call"]))
+            with trace.span("verify the call"):
+                self._send("prepared", **_prepare(request["call"]))
         elif what == "probe":
             self._send("probed", **probe(request["paths"], request["token"], request["write"]))
         elif what == "forget":
@@ -184,6 +191,7 @@ class Reaper:
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
                 if afresh:
                     _become_afresh(order, str(self._state["python"]), reaper)
+                trace.be(f"rank {order['rank']}")
                 worker.main(order, reaper, forked=True)
             finally:
                 os._exit(worker.EXIT_FAILED)

@@ -28,7 +28,7 @@ import sys
 import time
 
 from ..mount_namespace import worker_view
-from ..system import peer_credentials, process_title, processes, signals
+from ..system import peer_credentials, process_title, processes, signals, trace
 from ..system.accepting import accept
 from . import registry, staleness
 
@@ -85,6 +85,7 @@ class ForkServer:
         self._ending = False
         self._listening = True
         self._used = False
+        self._spans: list[tuple[str, float, float]] = []
         self._idle_until = time.monotonic() + IDLE_BEFORE_FIRST
         self._wake_reader, self._wake_writer = os.pipe()
         self._poll = select.poll()
@@ -96,9 +97,16 @@ class ForkServer:
         signals.watch_signals(self._wake_writer, (signal.SIGCHLD, signal.SIGTERM))
         processes.adopt_orphans()
         self._note()
+        started, began = trace.started_at(), time.time()
         self._imports.take(self._spec["imports"])
+        imported = time.time()
         if self._spec["function"]:
             preload()
+        self._spans = [
+            ("start", started or began, began),
+            ("import what the call needs", began, imported),
+            ("import what workers need", imported, time.time()),
+        ]
         self._note()
         self._poll.register(self._listener.fileno(), select.POLLIN)
         self._poll.register(self._wake_reader, select.POLLIN)
@@ -132,6 +140,7 @@ class ForkServer:
                 self._idle_until = max(self._idle_until, time.monotonic() + keep)
                 if not self._reapers:
                     self._imports.seconds = 0.0
+                    self._spans.clear()
                 self._note()
         if crashed:
             # Orphans of a killed reaper are reparented to this process. Its workers died with it.
@@ -237,6 +246,7 @@ class ForkServer:
             "hazard": self._imports.hazard,
             "environment": dict(os.environ) if self._spec.get("inside") else None,
             "prepare_seconds": self._imports.seconds,
+            "spans": self._spans,
         }
 
     def _stale(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from ..config.agent_config import AttemptPaths
 from ..log_stream import output_tail
 from ..protocol.messages import STREAMS
-from ..system import caught_signals, processes
+from ..system import caught_signals, processes, trace
 from ..system.oom import OomWatch
 from ..system.signals import signal_name
 from . import client
@@ -131,6 +131,7 @@ class Workers:
                     scene=await shown if shown is not None else {},
                     workdir=self._workdir,
                     log=str(self._paths.directory / "warm.log"),
+                    trace=str(self._paths.trace) if trace.recording() else None,
                 )
                 return self.warm
             except WorkersLost:

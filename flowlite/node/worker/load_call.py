@@ -15,6 +15,7 @@ from typing import Any
 
 from ..serialization import main_module, pickling, result_file
 from ..serialization.envelope import Envelope, EnvelopeError, open_envelope
+from ..system import trace
 from . import process_settings
 
 
@@ -113,11 +114,14 @@ def run_call(
     """
     kind = "load"
     try:
-        ready = load_call(call, home)
+        with trace.span("load the call"):
+            ready = load_call(call, home)
         kind = "exception"
-        value = ready.run()
+        with trace.span("the function"):
+            value = ready.run()
         kind = "result"
-        result_file.write_value(result, value, ready.results, node=node, rank=rank)
+        with trace.span("write the result"):
+            result_file.write_value(result, value, ready.results, node=node, rank=rank)
     except SystemExit:
         raise
     except BaseException as error:

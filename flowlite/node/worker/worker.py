@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 
-from ..system import processes, stack_dump
+from ..system import processes, stack_dump, trace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def main(order: Mapping[str, Any], parent: int, *, forked: bool) -> NoReturn:
     """
     code = EXIT_FAILED
     try:
-        _settle(order, parent, forked)
+        with trace.span("settle"):
+            _settle(order, parent, forked)
         try:
             if order["workdir"] is not None:
                 os.chdir(order["workdir"])
@@ -131,6 +132,7 @@ def _run_command(order: Mapping[str, Any]) -> NoReturn:
     for number in (signal.SIGPIPE, signal.SIGINT, getattr(signal, "SIGXFSZ", signal.SIGPIPE)):
         signal.signal(number, signal.SIG_DFL)
     argv = order["argv"]
+    trace.mark("exec")
     try:
         os.execvpe(argv[0], argv, order["environment"])
     except OSError as error:
@@ -283,6 +285,7 @@ def leave(code: int) -> NoReturn:
     Threads are joined, exit handlers run, and buffers are flushed. Finalisation would take torch a second, and
     aborts at random with gloo.
     """
+    trace.mark("exit", code=code)
     try:
         import threading
 

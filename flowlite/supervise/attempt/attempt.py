@@ -30,6 +30,7 @@ from flowlite.node.rendezvous.supervisor_client import (
     LeaderUnreachable,
     SupervisorClient,
 )
+from flowlite.node.system import trace
 from flowlite.output import redact
 from flowlite.supervise.attempt.fetch_outputs import KEEP_EVERY, RESULT, FetchOutputs
 from flowlite.supervise.attempt.leader_events import LeaderEventFilter, trimmed
@@ -206,7 +207,9 @@ class Attempt:
         end.workers = self._workers
         end.replace = tuple({*end.replace, *self._watch.replace})
         self._note_end(end)
-        end = await self._collect(end)
+        with trace.span("collect"):
+            end = await self._collect(end)
+            await self._fetch_traces()
         # Nodes that will be taken away soon were still good enough to fetch their files.
         end.replace = tuple({*end.replace, *self._watch.vanishing})
         return end
@@ -255,7 +258,8 @@ class Attempt:
     async def _bring_up_and_follow(self) -> End:
         try:
             await self._bringup.start(self._stop_wanted)
-            leader = await self._bringup.find_leader(self._stop_wanted)
+            with trace.span("wait for the leader's address"):
+                leader = await self._bringup.find_leader(self._stop_wanted)
         except NotUp as error:
             outcome = messages.LOST if error.in_time else messages.MISSING
             return End(outcome, str(error), replace=error.replace)
@@ -426,6 +430,7 @@ class Attempt:
 
     def _handle(self, link: SupervisorClient, event: dict[str, Any]) -> None:
         kind = event["kind"]
+        trace.mark(f"leader says: {kind}")
         if kind == "go":
             self._harvest.began = True
         if kind in ("worker", "first_failure"):
@@ -576,10 +581,22 @@ class Attempt:
             end, outcome=messages.LOST, reason=reason, replace=tuple({*end.replace, *missed})
         )
 
+    async def _fetch_traces(self) -> None:
+        """Adds what the nodes' processes recorded to the trace of the task, if there is one."""
+        if trace.recording():
+
+            def fetch(node: Node) -> None:
+                with suppress(ProviderError, OSError):
+                    found = node.read_all("trace.json", trace.MOST_OF_A_NODE)
+                    trace.add_of_node(self._paths.trace, found, node.rank)
+
+            await self._threads.each(self._nodes, fetch)
+
     async def _not_durable(self) -> tuple[MissingOnNode, ...]:
         """Syncs everything that was fetched to disk before the nodes may remove it. Returns what may not be on disk."""
         try:
-            await self._threads.run(self._paths.make_output_durable, self._attempt)
+            with trace.span("sync output to disk"):
+                await self._threads.run(self._paths.make_output_durable, self._attempt)
         except OSError as error:
             return self._harvest.doubted(self._nodes, error)
         return ()

@@ -145,7 +145,7 @@ class Node:
     def read_json(self, name: str) -> dict[str, Any] | None:
         """Returns a JSON file of the attempt, or None if it does not exist or was not written by an agent."""
         try:
-            found = parse_object(self.connection.read_all(f"{self.directory}/{name}", MOST_JSON))
+            found = parse_object(self.read_all(name, MOST_JSON))
             check_file(name, found)
         except (FileNotFoundError, ValueError, AnswerTooLong):
             return None
@@ -204,6 +204,10 @@ class Node:
     def read(self, name: str, offset: int) -> Iterator[bytes]:
         """Reads a file of the attempt from `offset` on. Raises FileNotFoundError, NodeUnreachable."""
         return self.connection.read(f"{self.directory}/{name}", offset)
+
+    def read_all(self, name: str, most: int) -> bytes:
+        """Reads a whole file of the attempt. Raises FileNotFoundError, NodeUnreachable, AnswerTooLong."""
+        return self.connection.read_all(f"{self.directory}/{name}", most)
 
     def get_log(self, name: str, target: Path, mask: Mask) -> None:
         """Fetches the end of a log, with the values of secrets masked. Does nothing if the log does not exist."""

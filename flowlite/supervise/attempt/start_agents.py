@@ -16,6 +16,7 @@ from typing import Any
 from flowlite.errors import ProviderError
 from flowlite.node.config import distributed_modes
 from flowlite.node.config.agent_config import AgentConfig
+from flowlite.node.system import trace
 from flowlite.supervise.attempt import certificates, project
 from flowlite.supervise.attempt.node_handle import Node, start_agents
 from flowlite.supervise.attempt.node_verdict import ProbeAnswer
@@ -76,7 +77,8 @@ class BringUp:
             # Before the nodes are equipped concurrently.
             certificates.of_attempt(self.paths, self.attempt)
         nodes = self.nodes[:1] if self.began else self.nodes
-        await self._everywhere(nodes, self._equip, given_up)
+        with trace.span("equip nodes"):
+            await self._everywhere(nodes, self._equip, given_up)
         machines: dict[str, list[Node]] = {}
         for node in nodes:
             if not node.has_run:
@@ -84,7 +86,9 @@ class BringUp:
         groups = {group[0].rank: group for group in machines.values()}
         if not given_up.is_set():
             first = [group[0] for group in groups.values()]
-            await self._everywhere(first, lambda node: start_agents(groups[node.rank]), given_up)
+            with trace.span("start agents"):
+                start = lambda node: start_agents(groups[node.rank])  # noqa: E731
+                await self._everywhere(first, start, given_up)
         project.forget_packs(self.paths)
 
     async def find_leader(self, given_up: asyncio.Event) -> dict[str, Any] | None:
@@ -226,6 +230,7 @@ class BringUp:
             mounts=[dict(mount) for mount in asked.mounts],
             checkpoint=asked.checkpoint,
             warm_seconds=asked.warm_seconds,
+            trace=trace.recording(),
             lease=settings.lease,
             preemption=settings.preemption,
             gang={"cpus": asked.cpus} if asked.mode in distributed_modes.LED else None,

@@ -23,6 +23,7 @@ from typing import Any
 
 import flowlite
 from flowlite.errors import ConfigError, StoreError
+from flowlite.node.system import trace
 from flowlite.provider import Candidate, Plan
 from flowlite.state import clock
 from flowlite.state.store import LeaseHolder, Store, TaskRecord
@@ -140,7 +141,8 @@ def submit(
     store.create_task(record)
     draft.submitted = True
     if supervise:
-        start_supervisor(paths.home, record.id, spare=bool(record.config.get("keep_warm")))
+        with trace.span("start the supervisor"):
+            start_supervisor(paths.home, record.id, spare=bool(record.config.get("keep_warm")))
     return record
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite.connect.ssh import half_open
 from flowlite.errors import FlowError, LeaseLost
+from flowlite.node.system import trace
 from flowlite.provider import provider_of_task
 from flowlite.state.store import Store
 from flowlite.supervise.process.resuming import may_lead
@@ -19,6 +20,7 @@ from flowlite.supervise.process.supervisor import Supervisor
 from flowlite.supervise.process.task_lease import LEASE_SECONDS
 from flowlite.supervise.record import process_identity
 from flowlite.supervise.record.log import say
+from flowlite.supervise.record.paths import TaskPaths
 
 if TYPE_CHECKING:
     from flowlite.supervise.process.standby import Standby
@@ -32,7 +34,10 @@ def main() -> None:
 
         request_log.turn_on_if_asked()
     waiting: Standby | None = None
+    began = trace.started_at()
     while True:
+        _trace(task_id, home, began)
+        began = None
         code, seconds = lead(task_id, home)
         # A supervisor that did not finish its task must exit, so that it can be replaced.
         if code != 0 or seconds <= 0:
@@ -47,6 +52,15 @@ def main() -> None:
     # Threads that wait for a node that does not answer must not delay the exit.
     sys.stderr.flush()
     os._exit(code)
+
+
+def _trace(task_id: str, home: Path, began: float | None) -> None:
+    """Begins to record what this process does for a task, if that is asked for. `began` is when it was started."""
+    if trace.wanted():
+        trace.begin("supervisor", TaskPaths(home, task_id).trace)
+        trace.add_start(began)
+    else:
+        trace.end()
 
 
 def _as_spare() -> Standby:
@@ -76,18 +90,20 @@ def lead(
     """
     code, seconds = 0, 0.0
     try:
-        store = Store(home / "state.db")
+        with trace.span("open the store"):
+            store = Store(home / "state.db")
         before = store.get_task(task_id)
         provider = provider_of_task(before, home)
         lease = None
         # Checked before the lease is acquired, since a lease counts as a sign of life.
         if not before.final and may_lead(store, before, provider):
-            lease = store.acquire_lease(
-                task_id,
-                owner or process_identity.owner(),
-                LEASE_SECONDS,
-                is_dead=process_identity.provably_dead,
-            )
+            with trace.span("take the lease"):
+                lease = store.acquire_lease(
+                    task_id,
+                    owner or process_identity.owner(),
+                    LEASE_SECONDS,
+                    is_dead=process_identity.provably_dead,
+                )
         record = store.get_task(task_id)
         if lease is not None and not record.final:
             supervisor = Supervisor(store, home, record, lease, provider)

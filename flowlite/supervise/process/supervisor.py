@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from flowlite.bundle.agent_zip import build_agent_zip
 from flowlite.errors import LeaseLost, NodeUnreachable, ProviderError, StoreDamaged, StoreError
 from flowlite.node.protocol import messages
+from flowlite.node.system import trace
 from flowlite.output import redact
 from flowlite.provider import Instance, Provider
 from flowlite.state import clock
@@ -157,7 +158,8 @@ class Supervisor:
     async def _go_on(self) -> None:
         """Advances the task by one step, and records what prevented it. Raises StoreError."""
         try:
-            await self._advance()
+            with trace.span(self._record.state):
+                await self._advance()
             self._failures = 0
         except StoreError:
             raise
@@ -245,12 +247,13 @@ class Supervisor:
             return
         try:
             self._agent = self._agent or _agent_zip(self._home)
-            gathered = await self._provisioner.complete(
-                self._record,
-                self._agent[0],
-                self._journal.waiting,
-                self._cancelled.is_set,
-            )
+            with trace.span("launch"):
+                gathered = await self._provisioner.complete(
+                    self._record,
+                    self._agent[0],
+                    self._journal.waiting,
+                    self._cancelled.is_set,
+                )
         except LaunchRefused as error:
             await self._launch_again(error)
             return
@@ -288,7 +291,8 @@ class Supervisor:
         """Ends every instance, and makes the task final once the provider lists none."""
         stored = self._store.instances(self._record.id)
         wanted = self._asked.warm_seconds if self._sound else 0.0
-        ended = await self._provisioner.end_all(self._limits.warm_seconds(wanted, stored))
+        with trace.span("end the nodes"):
+            ended = await self._provisioner.end_all(self._limits.warm_seconds(wanted, stored))
         self._journal.kept_warm(ended)
         if any(each.state == "warm" for each in ended):
             self._kept_seconds = self._asked.warm_seconds
@@ -576,5 +580,6 @@ class Supervisor:
 
 
 def _agent_zip(home: Path) -> tuple[Path, str]:
-    built = build_agent_zip(home)
+    with trace.span("build the agent's archive"):
+        built = build_agent_zip(home)
     return built.path, built.sha256

@@ -82,6 +82,11 @@ class TaskPaths:
         return self.directory / f"rendezvous-a{attempt}.key"
 
     @property
+    def trace(self) -> Path:
+        """What the processes of the task did and when, in Chrome's trace format, if FLOW_TRACE was set."""
+        return self.directory / "trace.json"
+
+    @property
     def supervisor_log(self) -> Path:
         """The supervisor's log."""
         return self.directory / "supervisor.log"
