@@ -20,12 +20,14 @@ from flowlite.supervise.record.paths import TaskPaths
 
 if TYPE_CHECKING:
     from flowlite.api.session import Session
+    from flowlite.connect.base import Connection
     from flowlite.provider import Instance, Provider
     from flowlite.state.store import Event, TaskRecord
 
 _RESULT = "result"
 # Seconds to wait for a node's files if the task failed for another reason as well.
 _AT_ONCE = 3.0
+_LONGEST_CHECK = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,7 @@ class _Fetch(threading.Thread):
         home = self._provider.node_settings(Plan.from_json(record.plan), self._instance).home
         collector = Collector(paths, record.attempt)
         with closing(collector), self._provider.connect(self._instance) as connection:
+            _refuse_what_others_write(connection, f"{home}/a{record.attempt}")
             for name, size in self.told["files"].items():
                 source = f"{home}/a{record.attempt}/{name}"
                 rank, stream = _parsed(name)
@@ -148,7 +151,29 @@ class _Fetch(threading.Thread):
                         connection.get(source, paths.result(record.attempt, rank), size=size)
                     else:
                         blocks = connection.read(source, offset)
-                        add_all(collector, rank, node, stream, offset, blocks, time.time())
+                        add_all(collector, rank, node, stream, offset, blocks, time.time(), size)
+                        _check_size(source, collector.size(rank, stream), size)
+
+
+def _refuse_what_others_write(connection: Connection, directory: str) -> None:
+    """Raises OSError if other users of a node could have made what is in a directory.
+
+    It may be long since the task ended: the host may have lost the directory, and somebody else have made it anew.
+    """
+    from flowlite.connect.programs import SAFE_IN_SHELL, UNSAFE, unsafe
+    from flowlite.connect.ssh.quoting import readable
+
+    script = f'{SAFE_IN_SHELL}safe "$1" || exit {UNSAFE}'
+    done = connection.run(["sh", "-c", script, "sh", directory], timeout=_LONGEST_CHECK)
+    if done.code:
+        said = readable(done.stderr.strip().rpartition(b"\n")[2]) or f"exit status {done.code}"
+        raise PermissionError(unsafe(said) if done.code == UNSAFE else said)
+
+
+def _check_size(source: str, have: int, size: int | None) -> None:
+    """Raises OSError if a file ended early, so that its node does not delete it."""
+    if size and have < size:
+        raise OSError(f"{source}: {have} bytes of {size} came")
 
 
 @contextmanager

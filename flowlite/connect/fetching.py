@@ -19,6 +19,10 @@ from flowlite.node.system.byte_sizes import human_size
 Read = Callable[[int], Iterator[bytes]]
 """Yields the bytes of the file from an offset to its end."""
 
+# A longer file whose size is not known may not take the last part of the disk; it may never end.
+_UNQUESTIONED = 1 << 30
+_LAST_PART = 0.05
+
 
 class Partial:
     """A file of known size that is being fetched."""
@@ -62,9 +66,19 @@ class Partial:
         return have
 
     def add(self, offset: int, data: bytes) -> int:
-        """Writes a block at its offset; returns the offset of the next. Raises ValueError if that would leave a gap."""
+        """Writes a block at its offset; returns the offset of the next.
+
+        Raises:
+            ValueError: That would leave a gap.
+            OSError: The block cannot be written, or goes beyond the end of the file.
+        """
         if self.whole:
             return offset + len(data)
+        if offset + len(data) > self.size:
+            # Its source is wrong, or does not end.
+            self.discard()
+            what = f"more than the {self.size} bytes came that it has"
+            raise OSError(errno.EFBIG, what, str(self.target))
         if offset > self.have:
             raise ValueError(
                 f"bytes from {offset} came when {self.have} of {self.target} were here"
@@ -115,6 +129,15 @@ def fetch(read: Read, target: Path, size: int | None) -> None:
     partial.finish()
 
 
+def _leave_room(directory: Path, have: int) -> None:
+    """Raises OSError (ENOSPC) if a file of unknown size, of which so much is here, begins to fill the disk."""
+    if have >= _UNQUESTIONED:
+        free, facts = room_for(directory), os.statvfs(directory)
+        if free < _LAST_PART * facts.f_frsize * facts.f_blocks:
+            what = f"{human_size(have)} came, more are to come, and {human_size(free)} are free in {directory}"
+            raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {what}")
+
+
 def room_for(directory: Path) -> int:
     """Bytes that this user can still write to the disk of a directory."""
     facts = os.statvfs(directory)
@@ -135,6 +158,7 @@ def _fetch_now(read: Read, target: Path) -> None:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(descriptor, "wb", buffering=0) as file:
             for block in read(0):
+                _leave_room(target.parent, file.tell())
                 view = memoryview(block)
                 while view:
                     view = view[file.write(view) :]

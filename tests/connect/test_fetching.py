@@ -57,6 +57,29 @@ def test_a_fetch_goes_on_where_it_broke_off(tmp_path: Path) -> None:
     assert len(source.asked) == 4
 
 
+def test_a_source_without_end_fills_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def zeros(offset: int) -> Iterator[bytes]:
+        while True:
+            yield bytes(700)
+
+    target = tmp_path / "a1.r0.result"
+    with pytest.raises(OSError, match="more than the 1000 bytes came that it has") as seen:
+        fetch(zeros, target, 1000)
+    assert seen.value.errno == errno.EFBIG
+    assert files(tmp_path) == []
+    # Without a known size, the disk is not filled.
+    monkeypatch.setattr(fetching, "_UNQUESTIONED", 10_000)
+    monkeypatch.setattr(fetching, "_LAST_PART", 1.1)
+    with pytest.raises(OSError, match=r"No space left on device: 10\.5 kB came, more are to come"):
+        fetch(zeros, target, None)
+    assert files(tmp_path) == []
+    target.write_bytes(b"")
+    fetch(lambda offset: iter([bytes(9000)]), target, None)
+    assert target.stat().st_size == 9000
+
+
 def test_a_file_that_may_change_is_brought_from_its_beginning(tmp_path: Path) -> None:
     source, target = Source(CONTENT, 2500), tmp_path / "agent.log"
     with pytest.raises(ConnectionError):

@@ -136,11 +136,11 @@ def test_what_two_readings_bring_is_here_once(tmp_path: Path) -> None:
     collector, paths = new(tmp_path)
 
     def late() -> Iterator[bytes]:
-        add_all(collector, 0, 0, "out", 0, [b"1\n", b"2\nend\n"], 1.0)
+        add_all(collector, 0, 0, "out", 0, [b"1\n", b"2\nend\n"], 1.0, None)
         yield b"1\n2\n"
         yield b"end\n"
 
-    add_all(collector, 0, 0, "out", 0, late(), 2.0)
+    add_all(collector, 0, 0, "out", 0, late(), 2.0, None)
 
     assert paths.stream(1, 0, 0, "out").read_bytes() == b"1\n2\nend\n"
 
@@ -159,6 +159,6 @@ def test_any_pieces_in_any_order_give_the_stream(
         if start % 7 == 0:
             collector.close()
     have = collector.size(0, "out")
-    add_all(collector, 0, 0, "out", have, [content[have:]], 2.0)
+    add_all(collector, 0, 0, "out", have, [content[have:]], 2.0, None)
     file = paths.stream(1, 0, 0, "out")
     assert (file.read_bytes() if file.exists() else b"") == content

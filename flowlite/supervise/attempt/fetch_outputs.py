@@ -282,7 +282,8 @@ class FetchOutputs:
         with suppress(FileNotFoundError):
             offset = self.collector.size(rank, stream)
             blocks = node.read(f"r{rank}.{stream}", offset)
-            add_all(self.collector, rank, node.rank, stream, offset, blocks, time.time())
+            size = (self._sizes(rank) or {}).get(stream)
+            add_all(self.collector, rank, node.rank, stream, offset, blocks, time.time(), size)
 
     # What is missing
 

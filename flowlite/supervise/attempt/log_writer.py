@@ -147,12 +147,20 @@ def add_all(
     offset: int,
     blocks: Iterable[bytes],
     at: float,
+    size: int | None,
 ) -> None:
     """Adds consecutive blocks, of which the first begins at `offset`.
 
     Each block is written at the offset it was read from, since the same bytes may arrive from another reader
     meanwhile, such as an earlier one that was given up and continues.
+
+    Args:
+        size: Of the stream, if its worker is known to have ended. What comes beyond it is left out: a node may send
+            without end.
     """
     for block in blocks:
-        collector.add(rank, node, stream, offset, at, block)
-        offset += len(block)
+        fresh = block if size is None else block[: max(0, size - offset)]
+        collector.add(rank, node, stream, offset, at, fresh)
+        offset += len(fresh)
+        if len(fresh) < len(block):
+            return
