@@ -14,6 +14,7 @@ from flowlite.errors import ConfigError
 from flowlite.node.system import trace
 
 if TYPE_CHECKING:
+    from flowlite.api.candidates.ranking import Candidates
     from flowlite.api.sweep import Element
     from flowlite.bundle.files_to_send import FilesToSend
     from flowlite.provider import Offer, Plan, Provider, VolumeInfo
@@ -101,7 +102,7 @@ class Flow:
         config: TaskConfig,
         *,
         announce: Callable[[Task[Any]], None] | None = None,
-        show_plan: Callable[[Plan], None] | None = None,
+        show_plan: Callable[[Candidates], None] | None = None,
         element: Element | None = None,
         inputs_of: Task[Any] | None = None,
         files_now: bool = False,
@@ -114,7 +115,8 @@ class Flow:
 
         Args:
             announce: Called with the task as soon as it is recorded.
-            show_plan: Called with the plan before a launch that costs money; by default, `notify` gets the price.
+            show_plan: Called before a launch that may cost money, with the places where the task may run; by default,
+                `notify` gets the price.
             inputs_of: The task whose call is repeated, if the configuration has none. Its project's files are sent as
                 that task had them.
             files_now: Send them as they are now.
@@ -124,6 +126,7 @@ class Flow:
         from flowlite.api import import_guard
         from flowlite.api.submission import kept_project, submit
         from flowlite.in_worker.on_node import refuse_on_a_node
+        from flowlite.provider import Candidate
         from flowlite.supervise.cleanup import background_gc
         from flowlite.supervise.money import price_text
 
@@ -131,29 +134,36 @@ class Flow:
         refuse_on_a_node()
         trace.begin_client()
         with trace.span("plan"):
-            config, plan = self.plan(config)
+            config, places = self.candidates(config)
+        plan = places.best
+        ranked = places.ranked
         if element is not None:
-            plan = dataclasses.replace(plan, options={**plan.options, "array": dict(element)})
+            options = {**plan.options, "array": dict(element)}
+            plan = dataclasses.replace(plan, options=options)
+            ranked = (Candidate(plan, ranked[0].options),)
         storage = bucket_credentials.storage_for(config)
         kept = None
         if inputs_of is not None and not files_now:
-            kept = kept_project(self._session, inputs_of.record, config, plan)
+            kept = kept_project(self._session, inputs_of.record, config, places.sent_to)
         with trace.span("list the project's files"):
-            travelling = self.travelling(config, plan) if kept is None else None
+            travelling = self.travelling(config, places.sent_to) if kept is None else None
         if inputs_of is not None and kept is not None:
             self._note(
                 f"the project's files are those of task {inputs_of.id}, as it was submitted; --now sends them as they "
                 "are now"
             )
-        if plan.is_paid and show_plan is not None:
-            show_plan(plan)
-        elif plan.is_paid:
+        paid = {each.plan.provider for each in places.ranked if each.plan.is_paid}
+        if paid and show_plan is not None:
+            show_plan(places)
+        elif paid:
             self._note(price_text.sentence(plan))
+            if places.dearest is not plan:
+                self._note(f"or, at the dearest place: {price_text.sentence(places.dearest)}")
         for note in (*plan.notes, *bucket_credentials.notes(storage)):
             self._note(note)
         session = self._session
-        if plan.is_paid:
-            background_gc.remember_paid(session.home, plan.provider)
+        for name in sorted(paid):
+            background_gc.remember_paid(session.home, name)
         inputs = None if inputs_of is None else session.paths(inputs_of.id)
         made: list[Task[Any]] = []
 
@@ -167,7 +177,7 @@ class Flow:
                 submit(
                     session,
                     config,
-                    plan,
+                    ranked,
                     tell,
                     storage=storage,
                     inputs_of=inputs,
@@ -186,24 +196,27 @@ class Flow:
         return made[0]
 
     def plan(self, config: TaskConfig) -> tuple[TaskConfig, Plan]:
-        """Returns what would be launched, without launching it: the configuration with all settings, and the plan.
+        """Returns what would be launched first, without launching it: the first of `candidates`."""
+        config, found = self.candidates(config)
+        return config, found.best
+
+    def candidates(self, config: TaskConfig) -> tuple[TaskConfig, Candidates]:
+        """Returns all places where a task may run, without launching it, with the configuration and all settings.
 
         Raises:
-            ConfigError: An option is wrong, or the provider does not support it.
+            ConfigError: An option is wrong, or no provider supports it.
             CapExceeded: A price, time or cost cap forbids the launch.
         """
-        from flowlite.api.submission import check_caps, with_caps, with_notes
+        from flowlite.api.candidates.planning import plan_candidates
+        from flowlite.provider import provider_names
         from flowlite.settings.settings import load_settings
+        from flowlite.spec.several import ANY
 
-        settings = load_settings({"provider": self._provider})
-        config = config.with_defaults(settings.task_options())
-        name = self._provider or config.provider or settings.provider
-        provider = self._adapter(name)
-        plan = with_notes(config, provider.plan(config))
-        plan = dataclasses.replace(plan, settings=provider.settings.to_json())
-        plan = with_caps(config, plan, provider.teardown_seconds)
-        check_caps(config, plan)
-        return config, plan
+        config = config.with_defaults(load_settings({"provider": self._provider}).task_options())
+        names: Sequence[str] = self._providers(config)
+        every = ANY in names
+        names = provider_names() if every else names
+        return config, plan_candidates(config, names, self._adapter, only_configured=every)
 
     def travelling(self, config: TaskConfig, plan: Plan) -> FilesToSend | None:
         """The files of this machine that are sent to the nodes of a task; None if there are none.
@@ -223,10 +236,13 @@ class Flow:
 
     def launches_together(self, config: TaskConfig) -> bool:
         """Whether tasks like this one may be launched together, as a job array of Slurm is."""
-        from flowlite.settings.settings import load_settings
+        from flowlite.spec.several import ANY, PREFER
 
-        settings = load_settings({"provider": self._provider})
-        return self._adapter(self._provider or config.provider or settings.provider).arrays
+        several = isinstance(config.gpu, tuple) or isinstance(config.region, tuple)
+        names = self._providers(config)
+        if several or config.spot == PREFER or len(names) > 1 or ANY in names:
+            return False
+        return self._adapter(names[0]).arrays
 
     # Finding
 
@@ -324,6 +340,14 @@ class Flow:
         if note not in self._noted:
             self._noted.add(note)
             self._notify(note)
+
+    def _providers(self, config: TaskConfig) -> tuple[str, ...]:
+        """The names of the providers that a task may run at, or (ANY,)."""
+        from flowlite.settings.settings import load_settings
+        from flowlite.spec.several import values_of
+
+        asked = self._provider or config.provider
+        return values_of(asked or load_settings({"provider": self._provider})["provider"])
 
     @property
     def _session(self) -> Session:

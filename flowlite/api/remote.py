@@ -107,7 +107,7 @@ def _call_many(
 def _flow(config: TaskConfig, notify: Callable[[str], None] | None = None) -> Flow:
     from flowlite.api.client import Flow
 
-    return Flow(provider=config.provider, notify=notify)
+    return Flow(notify=notify)
 
 
 def _cancel_interrupted(tasks: Sequence[Task[Any]]) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from flowlite.errors import CapExceeded, ConfigError
+from flowlite.errors import ConfigError
 from flowlite.node.system import trace
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from flowlite.api.session import Session
     from flowlite.bundle.files_to_send import FilesToSend
-    from flowlite.provider import Plan
+    from flowlite.provider import Candidate, Plan
     from flowlite.spec import TaskConfig
     from flowlite.state.store import TaskRecord
     from flowlite.supervise.process.launch import TaskDraft
@@ -36,7 +36,7 @@ _LONGEST_FUNCTION = 200
 def submit(
     session: Session,
     config: TaskConfig,
-    plan: Plan,
+    places: Sequence[Candidate],
     announce: Callable[[TaskRecord], None],
     *,
     storage: Mapping[str, Any] | None = None,
@@ -50,6 +50,7 @@ def submit(
     caller does not know of.
 
     Args:
+        places: Where it may run, the preferred place first.
         storage: The credentials of its buckets, from `bucket_credentials.storage_for`.
         inputs_of: The files of a task whose call is repeated. Its secrets are used where none are set here.
         travelling: The files of this machine that are sent to its nodes.
@@ -69,7 +70,7 @@ def submit(
             raise ConfigError(f"notify: {missing}")
     with launch.draft_task(session.home) as draft:
         trace.write_to(draft.paths.trace)
-        _note_packages(plan, draft)
+        _note_packages(places, draft)
         notifications.keep_targets(draft.paths, config.notify, os.getcwd())
         if inputs_of is not None and config.command is None:
             function, call = _call_again(config, draft, inputs_of)
@@ -87,7 +88,8 @@ def submit(
                 name=config.name or _name_of(function),
                 function=function,
                 config=config.to_dict(),
-                plan=plan,
+                plan=places[0].plan,
+                candidates=places if len(places) > 1 else (),
                 call=call,
                 secrets=secrets,
                 storage=storage,
@@ -123,7 +125,9 @@ def config_of_task(record: TaskRecord, paths: TaskPaths, changes: Mapping[str, A
         raise ConfigError(
             "command: it cannot be changed; use `flow run -- COMMAND` for another one"
         )
-    kept = {"provider": record.provider, "notify": notifications.targets_of(paths)[0]}
+    kept: dict[str, Any] = {"notify": notifications.targets_of(paths)[0]}
+    if not record.candidates:
+        kept["provider"] = record.provider
     config = TaskConfig.from_json({"name": record.name, **record.config, **kept})
     config = config.replace(**changes)
     return config.with_batch(record.call["batch"]) if "batch" in record.call else config
@@ -183,78 +187,14 @@ def _share(path: Path, to: Path) -> None:
         shutil.copy2(path, to)
 
 
-def with_caps(config: TaskConfig, plan: Plan, teardown_seconds: float) -> Plan:
-    """The adapter's plan with all caps added, whether or not the adapter set them. This plan is shown and launched.
-
-    `max_cost` is converted to a maximum run time, which the nodes enforce themselves. It assumes the highest possible
-    price and subtracts the time that it takes to stop the workers and give the nodes back.
-    """
-    plan = dataclasses.replace(
-        plan,
-        warm_seconds=config.keep_warm or plan.warm_seconds,
-        price_cap=plan.price_cap or (config.max_price_per_hour if plan.spot else None),
-        max_cost=config.max_cost,
-    )
-    bounds = [each for each in (config.max_run_seconds, plan.max_run_seconds) if each is not None]
-    reserved = 0.0
-    if (paid := plan.paid_seconds) is not None:
-        checkpoint = config.checkpoint.final_seconds if config.checkpoint is not None else 0.0
-        reserved = config.grace_seconds + checkpoint + teardown_seconds
-        bounds.append(max(0.0, paid - reserved))
-    return dataclasses.replace(
-        plan, max_run_seconds=min(bounds, default=None), reserved_seconds=reserved
-    )
-
-
-def with_notes(config: TaskConfig, plan: Plan) -> Plan:
-    """The plan with notes that hold for any adapter: options of another provider that have no effect, and files that a
-    run on this machine finds and that other machines would not have."""
-    notes = []
-    if config.slurm and plan.provider != "slurm":
-        notes.append(f"slurm={{…}} has no effect on the provider {plan.provider}")
-    if plan.options.get("workdir") is not None and config.command is not None:
-        from flowlite.bundle.files_to_send import stays_behind
-
-        notes += stays_behind(config)
-    return dataclasses.replace(plan, notes=(*plan.notes, *notes)) if notes else plan
-
-
-def check_caps(config: TaskConfig, plan: Plan) -> None:
-    """Checks the plan against the caps, independently of the adapter.
-
-    Raises:
-        CapExceeded: The plan breaks a cap of the configuration; the message has both figures.
-    """
-    cap, price = config.max_price_per_hour, plan.price_per_hour
-    if cap is not None and price > cap:
-        now = " just now" if plan.spot else ""
-        raise CapExceeded(
-            f"{plan.provider} asks ${price:.2f} per hour for {plan.instance_type}{now}, and max_price_per_hour is "
-            f"${cap:.2f}; raise the cap, or ask for another machine (`flow offers`)"
-        )
-    if cap is not None and plan.price_cap is not None and plan.price_cap > cap:
-        raise CapExceeded(
-            f"{plan.provider} would let the price of {plan.instance_type} rise to ${plan.price_cap:.2f} per hour, and "
-            f"max_price_per_hour is ${cap:.2f}; nothing was launched"
-        )
-    if config.max_cost is not None and plan.reserved_seconds and not plan.max_run_seconds:
-        rate = plan.highest_rate * plan.num_instances
-        seconds = plan.paid_seconds or 0.0
-        raise CapExceeded(
-            f"max_cost of ${config.max_cost:.2f} pays for {seconds:.0f} s of {plan.num_instances} × "
-            f"{plan.instance_type} (${rate:.2f} per hour in all), and to stop and give them back alone takes up to "
-            f"{plan.reserved_seconds:.0f} s; raise the cap, ask for less, or lower grace_seconds"
-        )
-
-
 def command_line(command: str | Sequence[str]) -> str:
     """A command as it is typed in a shell."""
     return command if isinstance(command, str) else shlex.join(command)
 
 
-def _note_packages(plan: Plan, draft: TaskDraft) -> None:
+def _note_packages(places: Sequence[Candidate], draft: TaskDraft) -> None:
     """Writes the settings of package indexes for nodes that install packages."""
-    if plan.options.get("python_spec") is None:
+    if all(each.plan.options.get("python_spec") is None for each in places):
         return
     from flowlite.python_request import index_settings
     from flowlite.supervise.record.paths import write_private

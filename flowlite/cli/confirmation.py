@@ -10,6 +10,7 @@ import typer
 from flowlite.cli import output
 
 if TYPE_CHECKING:
+    from flowlite.api.candidates.ranking import Candidates
     from flowlite.provider import Plan
 
 
@@ -29,27 +30,33 @@ def confirm(question: str, otherwise: str) -> None:
         raise output.Quit(1)
 
 
-def confirm_launch(plan: Plan, yes: bool, *, tasks: int = 1) -> None:
+def confirm_launch(places: Candidates, yes: bool, *, tasks: int = 1) -> None:
     """Asks for confirmation before machines that cost money are launched, showing the worst-case cost.
 
     The user is not asked with `--yes`, with the setting `confirm = false`, without a terminal, and for the local
     provider, whose price is a rehearsal.
 
     Args:
-        plan: What is launched.
+        places: Where the task may run. The cost is that of the dearest place.
         yes: Whether the answer was given on the command line, or the output is for a program.
-        tasks: How many tasks of this plan are launched.
+        tasks: How many such tasks are launched.
 
     Raises:
         Quit: The answer is no.
     """
     from flowlite.supervise.money import price_text
 
-    if not asks_before(plan, yes):
+    dearest, others = places.dearest, len(places.ranked) - 1
+    if not asks_before(dearest, yes):
         return
     many = f"{tasks} tasks, each on " if tasks > 1 else ""
-    worst = price_text.worst_case(plan, " for each" if tasks > 1 else "")
-    confirm(f"Launch {many}{price_text.gang(plan)}? Cost at most: {worst}", "nothing was launched")
+    what, each = price_text.gang(places.best), " for each" if tasks > 1 else ""
+    if others:
+        what += f", or at one of {others} other places" if others > 1 else ", or at another place"
+        where = " ".join(filter(None, (dearest.provider, dearest.region)))
+        each += f", for {price_text.gang(dearest)} at {where}"
+    worst = price_text.worst_case(dearest, each)
+    confirm(f"Launch {many}{what}? Cost at most: {worst}", "nothing was launched")
 
 
 def asks_before(plan: Plan, yes: bool) -> bool:

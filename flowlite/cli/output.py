@@ -132,6 +132,12 @@ def tell_wrapped(text: str) -> None:
     tell("\n".join(_wrapped(text, sys.stderr)))
 
 
+def say_wrapped(text: str) -> None:
+    """Prints a sentence on standard output, wrapped at the width of the terminal."""
+    for line in _wrapped(terminal.in_one_line(text), sys.stdout):
+        say(line)
+
+
 def warn(text: str) -> None:
     """Prints a warning on standard error."""
     tell(ColouredText("warning:", YELLOW), " ", text)
@@ -162,6 +168,13 @@ def fitted_table(fitted: FittedTable) -> Table:
     for row in fitted.rows:
         drawn.add_row(*map(cell, row))
     return drawn
+
+
+def print_fitted(fitted: FittedTable) -> None:
+    """Prints a table that was fitted to the width of the terminal."""
+    from rich.console import Console
+
+    Console(file=sys.stdout).print(fitted_table(fitted))
 
 
 def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite import terminal
 from flowlite.cli import interrupts, output
+from flowlite.cli.candidate_table import candidates_json, show_candidates
 from flowlite.cli.confirmation import confirm_launch
 from flowlite.display.screen import terminal_screen
 from flowlite.display.task_display import TaskDisplay, beginning, ending
@@ -21,6 +22,7 @@ from flowlite.supervise.money import price_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from flowlite.api.candidates.ranking import Candidates
     from flowlite.api.task import Task
     from flowlite.bundle.files_to_send import FilesToSend
     from flowlite.provider import Plan
@@ -36,19 +38,23 @@ def preview(config: TaskConfig, json: bool) -> None:
 
     with warnings_as_lines():
         flow = Flow()
-        config, plan = flow.plan(config)
-        travelling = flow.travelling(config, plan)
+        config, places = flow.candidates(config)
+        plan = places.best
+        travelling = flow.travelling(config, places.sent_to)
     if json:
         data = {
             "config": config.to_dict(),
             "plan": plan.to_json(),
             **price_text.worst_case_json(plan),
             "files": _files_json(travelling),
+            **candidates_json(places),
         }
         output.print_json("plan", data)
         return
-    facts = {"runs": _what(config), **plan_facts(plan), **_files_facts(plan, travelling)}
-    output.facts(facts)
+    files = _files_facts(places.sent_to, travelling)
+    output.facts({"runs": _what(config), **plan_facts(plan), **files})
+    if places.several:
+        show_candidates(places)
     for note in plan.notes:
         output.say(f"note: {note}")
     output.tell("dry run: nothing was submitted")
@@ -106,9 +112,14 @@ def plan_facts(plan: Plan) -> dict[str, str | None]:
     }
 
 
-def _show_plan(plan: Plan) -> None:
+def _show_plan(places: Candidates) -> None:
     """Shows the plan on standard error, before money is spent."""
-    shown = plan_facts(plan)
+    shown = plan_facts(places.best)
+    if len(places.ranked) > 1:
+        from flowlite.supervise.money import price_text
+
+        shown["or else"] = f"{len(places.ranked) - 1} more; --dry-run lists them"
+        shown["the dearest"] = price_text.sentence(places.dearest)
     width = max(map(len, shown))
     for name, value in shown.items():
         if value is None:
@@ -139,9 +150,9 @@ def submit_and_follow(
     """
     from flowlite.api.client import Flow
 
-    def before_launch(plan: Plan) -> None:
-        _show_plan(plan)
-        confirm_launch(plan, yes or json)
+    def before_launch(places: Candidates) -> None:
+        _show_plan(places)
+        confirm_launch(places, yes or json)
 
     submitted: list[Task[Any]] = []
     try:

@@ -35,6 +35,8 @@ class Provider(OptionalMethods, ABC):
             workers by itself.
         may_take_away: Whether instances may be taken away for another user before their time, even if nothing is
             charged for them.
+        spot_choices: The values of `spot` that make a difference: (True, False) for a provider that has machines on
+            spot and on demand, (True,) for one that has no others than on spot, and () for one without a market.
         arrays: Whether the tasks of one sweep may be launched together. Plans then have options["array"].
         teardown_seconds: Seconds for which instances are still charged while they are given back. Reserved below
             `max_cost`.
@@ -45,6 +47,7 @@ class Provider(OptionalMethods, ABC):
     account_settings: ClassVar[Collection[str]] = frozenset()
     listing_is_proof: bool = True
     may_take_away: bool = False
+    spot_choices: ClassVar[tuple[bool, ...]] = ()
     arrays: bool = False
     teardown_seconds: float = 30.0
 

@@ -127,6 +127,22 @@ class OptionalMethods:
         """Returns possible gangs, cheapest first. If nothing fits, returns the nearest, with the reasons."""
         return []
 
+    def regions(self, pattern: str | None = None) -> list[str] | None:
+        """Returns the regions that a task may be in.
+
+        Args:
+            pattern: Only regions that fit, as in "us-*", of all that the provider has. None for the regions of a task
+                that names none, from the settings alone; an empty list leaves the choice to `plan`.
+
+        Returns:
+            Their names; None if the provider has no regions, such as own hosts.
+
+        Raises:
+            ConfigError: No region is set, and the provider needs one.
+            ProviderError: The provider does not answer.
+        """
+        return None
+
     def create_volume(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
         """Creates a volume, or returns the existing one of that name."""
         raise NotFound(f"the provider {self.name!r} has no volumes")

@@ -16,6 +16,15 @@ def text(value: object) -> str:
     return value
 
 
+def words(value: object) -> str | tuple[str, ...]:
+    """A word, or several: as a list, or as a text with commas."""
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list | tuple) or not items:
+        raise ValueError("a word, or a list of words")
+    found = tuple(text(each.strip() if isinstance(each, str) else each) for each in items)
+    return found[0] if len(found) == 1 else found
+
+
 def choice(*allowed: str) -> Callable[[object], str]:
     """A parser that accepts one of these words."""
 
@@ -71,6 +80,18 @@ def truth(value: object) -> bool:
     if word not in _TRUE + _FALSE:
         raise ValueError("true or false")
     return word in _TRUE
+
+
+def truth_or(word: str) -> Callable[[object], bool | str]:
+    """A parser that accepts true, false, or this word."""
+
+    def read(value: object) -> bool | str:
+        try:
+            return word if value == word else truth(value)
+        except ValueError as error:
+            raise ValueError(f"{error}, or {word}") from None
+
+    return read
 
 
 _DURATION = re.compile(

@@ -49,8 +49,12 @@ class Setting:
 
 
 SETTINGS: dict[str, Setting] = {
-    "provider": Setting(parse.text, "local", "where nodes come from", task_option=True),
-    "region": Setting(parse.text, None, "region or zone at the provider", task_option=True),
+    "provider": Setting(
+        parse.words, "local", "where nodes come from; several may be listed", task_option=True
+    ),
+    "region": Setting(
+        parse.words, None, "region or zone at the provider; several may be listed", task_option=True
+    ),
     "priority": Setting(
         parse.choice("low", "med", "high"),
         "med",
@@ -58,9 +62,9 @@ SETTINGS: dict[str, Setting] = {
         task_option=True,
     ),
     "spot": Setting(
-        parse.truth,
+        parse.truth_or("prefer"),
         None,
-        "whether machines may be taken away in exchange for a lower price",
+        "whether machines may be taken away in exchange for a lower price; prefer allows both",
         task_option=True,
     ),
     "max_price_per_hour": Setting(
@@ -165,8 +169,14 @@ class Settings:
 
     @property
     def provider(self) -> str:
-        """Name of the provider."""
-        return str(self["provider"])
+        """Name of the provider. Raises ConfigError if several are set, or any."""
+        found = self["provider"]
+        if found == "any" or not isinstance(found, str):
+            said = found if isinstance(found, str) else ", ".join(found)
+            raise ConfigError(
+                f"provider is {said}, and this is done by one; name it with --provider"
+            )
+        return found
 
     @property
     def show_logs(self) -> str:

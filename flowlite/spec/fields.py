@@ -20,6 +20,7 @@ from flowlite.spec.environment import is_unicode, variables
 from flowlite.spec.gpu import GpuRequest
 from flowlite.spec.limits import Retries
 from flowlite.spec.secrets import Secret
+from flowlite.spec.several import ANY, PREFER
 from flowlite.spec.slurm import checked
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
@@ -60,6 +61,38 @@ def _gpu(value: object) -> str:
     if not isinstance(value, str):
         raise _wanted(value, "a text as in 'h100:8'")
     return str(GpuRequest.parse(value))
+
+
+def _one_or_several(check: Callable[[object], str]) -> Callable[[object], str | tuple[str, ...]]:
+    """A check of an option that takes one value or several: as a list, or as a text with commas."""
+
+    def read(value: object) -> str | tuple[str, ...]:
+        items: Iterable[object] = [value]
+        if isinstance(value, str):
+            items = [each.strip() for each in value.split(",")]
+        elif isinstance(value, list | tuple):
+            items = value
+        found = tuple(dict.fromkeys(map(check, items)))
+        if not found:
+            raise _wanted(value, "one value or several, or leave it out")
+        return found[0] if len(found) == 1 else found
+
+    return read
+
+
+def _provider(value: object) -> str | tuple[str, ...]:
+    found = _one_or_several(_word)(value)
+    if ANY in found and found != ANY:
+        raise _wanted(value, f"names of providers, or {ANY!r} alone for all that are set up")
+    return found
+
+
+def _spot(value: object) -> bool | Literal["prefer"]:
+    if isinstance(value, bool):
+        return value
+    if value != PREFER:
+        raise _wanted(value, f"True, False, or {PREFER!r} for spot where there is some")
+    return PREFER
 
 
 def _word(value: object) -> str:
@@ -262,7 +295,10 @@ def _slurm(value: object) -> dict[str, Any]:
 
 Name = Annotated[str, PlainValidator(_name)]
 Processes = Annotated[int | Literal["auto"], PlainValidator(_processes)]
-Gpu = Annotated[str, PlainValidator(_gpu)]
+Gpus = Annotated[str | tuple[str, ...], PlainValidator(_one_or_several(_gpu))]
+Providers = Annotated[str | tuple[str, ...], PlainValidator(_provider)]
+Regions = Annotated[str | tuple[str, ...], PlainValidator(_one_or_several(_word))]
+Spot = Annotated[bool | Literal["prefer"], PlainValidator(_spot)]
 Word = Annotated[str, PlainValidator(_word)]
 Environment = Annotated[dict[str, str], BeforeValidator(_environment)]
 Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_secrets)]

@@ -84,7 +84,7 @@ class CommonOptions(TypedDict, total=False):
 
     num_instances: int
     processes_per_node: int | Literal["auto"]
-    gpu: str | None
+    gpu: str | Sequence[str] | None
     distributed_mode: Literal["auto", "manual", "ray", "mpi"]
     volumes: Mapping[str, str | Volume | VolumeOptions] | None
     mounts: Mapping[str, str | Mount | MountOptions] | None
@@ -99,7 +99,9 @@ class CommonOptions(TypedDict, total=False):
     setup_timeout: float | str
     outputs: Sequence[str] | str | None
     priority: Literal["low", "med", "high"]
-    spot: bool | None
+    spot: bool | Literal["prefer"] | None
+    prefer: Literal["price", "order"]
+    max_wait_hours: float | str | None
     max_price_per_hour: float | None
     max_run_time_hours: float | str | None
     max_cost: float | None
@@ -107,7 +109,7 @@ class CommonOptions(TypedDict, total=False):
     retries: int | Retries | RetryOptions
     internode_interconnect: str | None
     intranode_interconnect: str | None
-    region: str | None
+    region: str | Sequence[str] | None
     cpu: float | None
     memory: float | str | None
     start: Literal["auto", "fork", "spawn"]
@@ -125,7 +127,7 @@ class TaskOptions(CommonOptions, total=False):
     """Every option of `@app.function`."""
 
     name: str | None
-    provider: str | None
+    provider: str | Sequence[str] | None
 
 
 class ConfigOptions(TaskOptions, total=False):

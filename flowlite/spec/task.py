@@ -45,7 +45,7 @@ class TaskConfig(Spec):
         num_instances: Nodes in the gang.
         processes_per_node: Workers on each node; "auto" is one per GPU, or one. In manual mode, the number that the
             user's launcher is told to start there.
-        gpu: GPUs of each node in canonical form ("h100:8"), None for CPU only.
+        gpu: GPUs of each node in canonical form ("h100:8"), None for CPU only. Of several, any will do.
         distributed_mode: "auto" starts every worker with its rank; "manual" starts one process per node, for launchers
             such as torchrun; "ray" runs once, on node 0, in a Ray cluster of all nodes; "mpi" runs under `mpirun`.
         volumes: Volumes by their path on every node.
@@ -63,7 +63,11 @@ class TaskConfig(Spec):
         setup_timeout: Seconds they may take on each node in total; a text such as "30m" is read too.
         outputs: Files of the working directory, as patterns ("runs/**"), that are copied to this machine at the end.
         priority: Pricing tier, if the provider has tiers.
-        spot: Whether machines may be taken away in exchange for a lower price; None leaves it to the provider.
+        spot: Whether machines may be taken away in exchange for a lower price; "prefer" allows both, None leaves it to
+            the provider.
+        prefer: Which of several places is tried first: "price" is the one that can cost least for the whole gang,
+            "order" follows the order in which the values of `gpu`, `provider` and `region` were given.
+        max_wait_hours: How long the task may wait for room before it fails. A text such as "30m" is read too.
         max_price_per_hour: Cap in US dollars per instance and hour.
         max_run_time_hours: Cap in hours from the start of the workers; enforced by the nodes themselves. A text such as
             "1h30m" is read too.
@@ -73,8 +77,9 @@ class TaskConfig(Spec):
         retries: New attempts after a failure.
         internode_interconnect: Network between nodes that is required ("InfiniBand").
         intranode_interconnect: Link between the GPUs of a node that is required ("SXM5").
-        provider: Where nodes come from; None for the setting `provider`.
-        region: Region or zone at the provider.
+        provider: Where nodes come from; None for the setting `provider`, "any" for all providers that are set up. Of
+            several, any will do.
+        region: Region or zone at the provider. Of several, any will do; "us-*" is all that fit.
         cpu: CPU cores each node must have.
         memory: Memory each node must have, in GB; a text such as "64GB" is read too.
         start: How workers start: "fork" (from the fork server), "spawn" (as new processes), or "auto" for whichever is
@@ -97,7 +102,7 @@ class TaskConfig(Spec):
     name: fields.Name | None = None
     num_instances: Annotated[int, Field(ge=1)] = 1
     processes_per_node: fields.Processes = "auto"
-    gpu: fields.Gpu | None = None
+    gpu: fields.Gpus | None = None
     distributed_mode: Literal["auto", "manual", "ray", "mpi"] = "auto"
     volumes: Volumes = Field(default_factory=dict)
     mounts: Mounts = Field(default_factory=dict)
@@ -112,7 +117,9 @@ class TaskConfig(Spec):
     setup_timeout: fields.Duration = 3600.0
     outputs: fields.Outputs = ()
     priority: Priority = "med"
-    spot: bool | None = None
+    spot: fields.Spot | None = None
+    prefer: Literal["price", "order"] = "price"
+    max_wait_hours: fields.Hours | None = None
     max_price_per_hour: Positive | None = None
     max_run_time_hours: fields.Hours | None = None
     max_cost: Positive | None = None
@@ -120,8 +127,8 @@ class TaskConfig(Spec):
     retries: fields.RetriesField = Retries(0)
     internode_interconnect: fields.Internode | None = None
     intranode_interconnect: fields.Intranode | None = None
-    provider: fields.Word | None = None
-    region: fields.Word | None = None
+    provider: fields.Providers | None = None
+    region: fields.Regions | None = None
     cpu: Positive | None = None
     memory: fields.Memory | None = None
     start: Literal["auto", "fork", "spawn"] = "auto"
@@ -146,8 +153,21 @@ class TaskConfig(Spec):
 
     @property
     def gpu_request(self) -> GpuRequest | None:
-        """`gpu`, parsed into its parts."""
+        """`gpu`, parsed into its parts. Raises SpecError if there are several, one of which is chosen by the plan."""
+        if isinstance(self.gpu, tuple):
+            raise SpecError(
+                f"gpu: any of {', '.join(self.gpu)} would do, and the plan of the task chooses one of them"
+            )
         return GpuRequest.parse(self.gpu) if self.gpu else None
+
+    @property
+    def one_region(self) -> str | None:
+        """`region`. Raises SpecError if there are several, one of which is chosen by the plan."""
+        if isinstance(self.region, tuple):
+            raise SpecError(
+                f"region: any of {', '.join(self.region)} would do, and the plan of the task chooses one of them"
+            )
+        return self.region
 
     @property
     def gpus_per_node(self) -> int:
@@ -274,9 +294,11 @@ class TaskConfig(Spec):
         problem = problem or checkpoint_problem(
             self.checkpoint, self.volumes, self.mounts, self.num_instances
         )
-        problem = problem or launcher_problem(
-            self.command, self.distributed_mode, self.total_processes, self.workers_per_node
-        )
+        # With several kinds of GPU, this is checked for each of them once it is the only one.
+        if not isinstance(self.gpu, tuple):
+            problem = problem or launcher_problem(
+                self.command, self.distributed_mode, self.total_processes, self.workers_per_node
+            )
         if problem:
             raise ValueError(problem)
         if self.directory_on_node is not None and (self.sync or self.files):

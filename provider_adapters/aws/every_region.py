@@ -38,6 +38,11 @@ def all_regions(context: Context) -> list[str]:
     return known
 
 
+def regions_to_choose(context: Context) -> list[str]:
+    """All regions of the account or, if none is known here to ask, those that botocore knows. Raises FlowError."""
+    return all_regions(context) or list(context.clients.session.get_available_regions("ec2"))
+
+
 def ask_regions(
     context: Context,
     regions: Sequence[str],

@@ -59,7 +59,7 @@ class Planner:
             CapExceeded: Nothing suitable is below the caps.
             ProviderError: AWS does not return what is needed.
         """
-        regions, zone = self.regions(config.region)
+        regions, zone = self.regions(config.one_region)
         spot = wants_spot(config, self.settings)
         wanted = wanted_of(config, spot)
         volumes = self.volumes(regions[0], config) if config.volumes else None
@@ -322,7 +322,7 @@ def wants_spot(config: TaskConfig, settings: AwsSettings) -> bool:
         )
     if reserved:
         return False
-    return config.spot if config.spot is not None else config.priority == "low"
+    return config.spot is True or (config.spot is None and config.priority == "low")
 
 
 def wanted_of(config: TaskConfig, spot: bool) -> MachineRequirements:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import importlib.util
 import os
@@ -48,6 +49,7 @@ class AwsProvider(Provider):
     name = "aws"
     # Charging stops once EC2 has accepted the end, which may take several tries.
     teardown_seconds = 120.0
+    spot_choices = (True, False)
     account_settings = frozenset(
         {"profile", "endpoint_url", "shared_config_file", "shared_credentials_file"}
     )
@@ -63,6 +65,13 @@ class AwsProvider(Provider):
         return ledger.accounts(home / cls.name / "launches", cls.name)
 
     # Before a launch
+
+    def regions(self, pattern: str | None = None) -> list[str]:
+        if pattern is None:
+            return self._planner().regions(None)[0]
+        from provider_adapters.aws.every_region import regions_to_choose
+
+        return fnmatch.filter(regions_to_choose(self._context), pattern)
 
     def plan(self, config: TaskConfig) -> Plan:
         return self._planner().plan(config)

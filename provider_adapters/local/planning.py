@@ -163,8 +163,8 @@ def _choose_gpus(config: TaskConfig) -> tuple[list[Gpu], list[str]]:
 
 def _without_effect(config: TaskConfig) -> list[str]:
     notes = []
-    if config.region is not None and config.region != "local":
-        notes.append(f"region {config.region} is ignored by the local provider")
+    if config.one_region is not None and config.one_region != "local":
+        notes.append(f"region {config.one_region} is ignored by the local provider")
     if config.internode_interconnect is not None:
         notes.append(
             f"internode_interconnect {config.internode_interconnect} is ignored by the local provider"

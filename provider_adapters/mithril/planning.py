@@ -130,7 +130,7 @@ def make_plan(
 def _wish(
     config: TaskConfig, settings: MithrilSettings, regions: tuple[str, ...]
 ) -> MachineRequirements:
-    asked = config.region or settings.region
+    asked = config.one_region or settings.region
     if asked and regions and asked not in regions:
         raise ConfigError(
             f"volumes: they lie in {' and '.join(regions)}, and the region is {asked}; a volume can only be used where "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -49,6 +50,7 @@ class MithrilProvider(Provider):
 
     local_files = frozenset({"api_key_file", "ssh_config"})
     account_settings = ACCOUNT_SETTINGS
+    spot_choices = (True,)
 
     def __init__(
         self,
@@ -81,6 +83,13 @@ class MithrilProvider(Provider):
             self._place.volumes.listed() if config.volumes else [],
             lambda market, count: price_now(account.api, market, count),
         )
+
+    def regions(self, pattern: str | None = None) -> list[str]:
+        account = self._place.account
+        if pattern is None:
+            return [account.settings.region] if account.settings.region else []
+        known = {market.region for market in account.catalogue.markets()}
+        return sorted(fnmatch.filter(known, pattern))
 
     def launch(self, intent: LaunchIntent) -> list[Instance]:
         with _refused():

@@ -31,8 +31,8 @@ def make_plan(config: TaskConfig, settings: SlurmSettings, cluster: Cluster) -> 
         ProviderError: Slurm cannot be asked.
     """
     asked = {**settings.options, **config.slurm}
-    if config.region and "partition" not in config.slurm:
-        asked["partition"] = config.region
+    if config.one_region and "partition" not in config.slurm:
+        asked["partition"] = config.one_region
     partition = cluster.choose(str(asked.get("partition", "")))
     notes = _without_effect(config)
     cpus, cpu_notes = _cpus(config, asked)

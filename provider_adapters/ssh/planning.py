@@ -27,7 +27,7 @@ def make_plan(config: TaskConfig, settings: ProviderSettings, memory: Memory) ->
         ConfigError: The pool cannot provide an option.
         ProviderError: Too few of its hosts can be used now.
     """
-    pool = choose_pool(settings, config.region)
+    pool = choose_pool(settings, config.one_region)
     if config.num_instances > len(pool.hosts):
         raise ConfigError(
             f"num_instances: {config.num_instances} hosts were asked for, and the pool {pool.name} has "

@@ -54,7 +54,6 @@ class FakeFlow:
 
     def __init__(self) -> None:
         self.tasks: list[FakeTask] = []
-        self.providers: list[str | None] = []
         self.most, self.waits = 0, 0
         self.cancel_fails = False
         self.together = False
@@ -64,8 +63,7 @@ class FakeFlow:
         self.on_wait: Callable[[], None] | None = None
         self.looks_until_done: Callable[[FakeTask], int] = lambda task: 3
 
-    def __call__(self, provider: str | None = None, notify: Any = None) -> FakeFlow:
-        self.providers.append(provider)
+    def __call__(self, notify: Any = None) -> FakeFlow:
         return self
 
     def launches_together(self, config: TaskConfig) -> bool:
@@ -113,7 +111,7 @@ def test_spawn_and_remote(flow: FakeFlow) -> None:
     assert double.remote(4) == 8
     assert [t.config.total_processes for t in flow.tasks] == [4, 4]
     assert double.options(provider="slurm").remote(1) == 2
-    assert flow.providers == [None, None, "slurm"]
+    assert [t.config.provider for t in flow.tasks] == [None, None, "slurm"]
 
 
 def test_a_wrong_call_starts_nothing(flow: FakeFlow) -> None:

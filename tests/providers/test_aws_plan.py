@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowlite.api.submission import with_caps
+from flowlite.api.candidates.capped_plan import with_caps
 from flowlite.errors import CapExceeded, ConfigError, ProviderError
 from flowlite.provider import Plan
 from flowlite.spec import TaskConfig

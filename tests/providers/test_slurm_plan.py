@@ -241,7 +241,7 @@ def test_check_looks_at_everything_and_submits_nothing(slurm_paper: Paper) -> No
 
 
 def test_elsewhere_it_is_said_that_nothing_comes_of_them(slurm_paper: Paper) -> None:
-    from flowlite.api.submission import with_notes
+    from flowlite.api.candidates.capped_plan import with_notes
     from flowlite.provider import Plan
 
     config = TaskConfig(command="true", slurm={"partition": "main"})

@@ -172,18 +172,19 @@ def set_up() -> list[str]:
     from flowlite.provider import provider_names
     from flowlite.settings.settings import load_settings
 
-    chosen, names = load_settings().provider, provider_names()
-    found = []
+    given, names = load_settings()["provider"], provider_names()
+    chosen = [given] if isinstance(given, str) else list(given)
+    found = [name for name in chosen if name not in (*names, "any")]
     for name in names:
         try:
-            if name == chosen or adapter(name).configured():
+            if name in chosen or adapter(name).configured():
                 found.append(name)
         except ConfigError:
             # Its settings are wrong or not trusted; asking the provider reports the error.
             found.append(name)
         except (FlowError, ImportError):
             continue
-    return found if chosen in names else [chosen, *found]
+    return found
 
 
 def side_by_side(ask: Callable[[str], Any], names: Sequence[str]) -> list[Any]:

@@ -16,6 +16,7 @@ from flowlite.cli import output
 from flowlite.cli.completion import complete_provider
 from flowlite.cli.scripts import is_plain
 from flowlite.errors import ConfigError
+from flowlite.spec.several import PREFER
 
 if TYPE_CHECKING:
     from flowlite.api.app import Function
@@ -87,19 +88,26 @@ def run(
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option("--gpu", help="GPUs of each node, such as h100:8.", rich_help_panel=_PANEL),
+        typer.Option(
+            "--gpu",
+            help="GPUs of each node, such as h100:8; of several, h100:8,a100-80gb:8, any will do.",
+            rich_help_panel=_PANEL,
+        ),
     ] = None,
     provider: Annotated[
         str | None,
         typer.Option(
             "--provider",
-            help="Name of the provider; `flow providers` lists them.",
+            help="Name of the provider, or several: slurm,aws; any: all that are set up.",
             autocompletion=complete_provider,
             rich_help_panel=_PANEL,
         ),
     ] = None,
     region: Annotated[
-        str | None, typer.Option("--region", help="Region or zone.", rich_help_panel=_PANEL)
+        str | None,
+        typer.Option(
+            "--region", help="Region or zone, or several: eu-west-1,'us-*'.", rich_help_panel=_PANEL
+        ),
     ] = None,
     image: Annotated[
         str | None, typer.Option("--image", help="Container image.", rich_help_panel=_PANEL)
@@ -113,6 +121,31 @@ def run(
             "--spot/--no-spot",
             help="Spot machines: cheaper, and may be taken away.",
             rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    prefer_spot: Annotated[
+        bool,
+        typer.Option(
+            "--prefer-spot",
+            help="Spot where there is some, else on demand.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = False,
+    prefer: Annotated[
+        str | None,
+        typer.Option(
+            "--prefer",
+            help="Of several places, the first by price or by order (as listed).",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    max_wait_hours: Annotated[
+        str | None,
+        typer.Option(
+            "--max-wait-hours",
+            metavar="HOURS",
+            help="Hours to wait for room, or a time such as 30m.",
+            rich_help_panel=_CAPS,
         ),
     ] = None,
     volume: Annotated[
@@ -275,6 +308,9 @@ def run(
         "image": image,
         "priority": priority,
         "spot": spot,
+        "prefer_spot": prefer_spot,
+        "prefer": prefer,
+        "max_wait_hours": max_wait_hours,
         "notify": notify or None,
         "setup": setup or None,
         "outputs": outputs or None,
@@ -315,6 +351,7 @@ def task_options(given: Mapping[str, Any]) -> dict[str, Any]:
     options = dict(given)
     mode = _mode(options.pop("mode", None), options.pop("manual", False))
     options |= {
+        "spot": _spot(options.get("spot"), options.pop("prefer_spot", False)),
         "processes_per_node": _processes(options.pop("processes_per_node", None)),
         "volumes": _volumes(options.pop("volume", None)),
         "mounts": _pairs("--mount", options.pop("mount", None), "PATH=s3://bucket"),
@@ -461,6 +498,12 @@ def _changed(config: TaskConfig, options: Mapping[str, Any]) -> TaskConfig:
 
 def _processes(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isdecimal() else text
+
+
+def _spot(spot: bool | None, preferred: bool) -> bool | str | None:
+    if preferred and spot is not None:
+        raise ConfigError("give either --prefer-spot or --spot/--no-spot, not both")
+    return PREFER if preferred else spot
 
 
 def _mode(mode: str | None, manual: bool) -> str | None:

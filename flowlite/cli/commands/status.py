@@ -366,9 +366,11 @@ def _until(warm: Sequence[InstanceRecord]) -> float | None:
 
 
 def _show_one(task: Task[Any], json: bool) -> None:
-    from flowlite.provider import settings_of_task
+    from flowlite.cli.candidate_table import candidate_json, show_ranked
+    from flowlite.provider import Candidate, settings_of_task
 
     record = task.record
+    candidates = [Candidate.from_json(each) for each in record.candidates]
     nodes = task.nodes
     events = task.events()
     if json:
@@ -376,6 +378,8 @@ def _show_one(task: Task[Any], json: bool) -> None:
         data["call"] = task.call
         data["needs_resume"] = task.needs_resume
         data["cost_per_hour_now"] = round(task.cost_per_hour, 6)
+        data["candidate"] = record.candidate
+        data["candidates"] = [candidate_json(each) for each in candidates]
         data["nodes"] = [
             {
                 "rank": node.rank,
@@ -399,6 +403,9 @@ def _show_one(task: Task[Any], json: bool) -> None:
         return
     _show_facts(task)
     _show_settings(record)
+    if candidates:
+        output.say("\nplaces where it may run, * the present one:")
+        show_ranked(candidates, record.candidate)
     if nodes:
         output.say()
         output.table(

@@ -81,13 +81,13 @@ def resume(
     json: Json = False,
 ) -> None:
     """Continue tasks that lost their supervisor before they had machines; the machines are launched now."""
+    from flowlite.api.candidates.ranking import Candidates
     from flowlite.api.client import Flow
-    from flowlite.provider import Plan
 
     flow = Flow(notify=_unheard)
     found = [flow.get_task(name) for name in tasks]
     for one in found:
-        confirm_launch(Plan.from_json(one.record.plan), yes or json)
+        confirm_launch(Candidates.of_task(one.record), yes or json)
     for one in found:
         one.resume()
     if json:

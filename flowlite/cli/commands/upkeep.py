@@ -221,8 +221,9 @@ def list_providers(json: Json = False) -> None:
     """List the providers."""
     from flowlite.provider import adapter_class, provider_names
     from flowlite.settings.settings import load_settings
+    from flowlite.spec.several import values_of
 
-    chosen = load_settings().provider
+    chosen = values_of(load_settings()["provider"])
     rows = []
     for name in provider_names():
         try:
@@ -230,7 +231,7 @@ def list_providers(json: Json = False) -> None:
             usable = True
         except (FlowError, ImportError) as error:
             about, usable = str(error), False
-        rows.append({"name": name, "default": name == chosen, "usable": usable, "about": about})
+        rows.append({"name": name, "default": name in chosen, "usable": usable, "about": about})
     if json:
         output.print_json("providers", rows)
         return

@@ -173,7 +173,9 @@ class BringUp:
             config.python_spec = bring_python.bring(
                 node, config.python_spec, self.agent, self.paths.packages, self.paths.home
             )
-        if travels := self.asked.call.get("project"):
+        travels = self.asked.call.get("project")
+        # A place that has the directory itself gets no copy of what other places of the task would get.
+        if travels and node.settings.workdir is None:
             project.bring(node, travels, self.agent, self.paths)
         node.equip(
             config,

@@ -73,7 +73,7 @@ class TaskView:
             environment=dict(config.get("environment") or {}),
             mode=mode,
             workers_per_node=workers,
-            processes_per_node=workers if mode == distributed_modes.AUTO else _launched(config),
+            processes_per_node=workers if mode == distributed_modes.AUTO else _launched(record),
             stop_signal=str(config.get("stop_signal") or "SIGTERM"),
             grace=float(config.get("grace_seconds", 10.0)),
             join_timeout=float(config.get("join_timeout_seconds", 300.0)),
@@ -89,12 +89,14 @@ class TaskView:
         )
 
 
-def _launched(config: Mapping[str, Any]) -> int:
+def _launched(record: TaskRecord) -> int:
     """Returns how many processes the user's launcher starts on each node: the number requested, or one per GPU."""
-    asked = config.get("processes_per_node")
+    asked = record.config.get("processes_per_node")
     if isinstance(asked, int) and asked > 1:
         return asked
-    gpu = config.get("gpu")
+    gpu = record.config.get("gpu")
+    if record.candidates:
+        gpu = record.candidates[record.candidate]["options"].get("gpu")
     if not gpu:
         return 1
     from flowlite.spec.gpu import GpuRequest

@@ -23,9 +23,9 @@ from flowlite.cli.confirmation import can_ask, confirm_launch
 from flowlite.errors import CapExceeded, ConfigError, FlowError, NotFound
 
 if TYPE_CHECKING:
+    from flowlite.api.candidates.ranking import Candidates
     from flowlite.api.client import Flow
     from flowlite.api.task import Task
-    from flowlite.provider import Plan
     from flowlite.spec import TaskConfig
 
 HELP = """Start a node to work on, with VS Code, Jupyter or a shell.
@@ -119,7 +119,7 @@ def _port(provider: str | None) -> int:
     """Jupyter's port on the node. On this machine, any that is free."""
     from flowlite.settings.settings import load_settings
 
-    if load_settings({"provider": provider}).provider != "local":
+    if load_settings({"provider": provider})["provider"] != "local":
         return _JUPYTER_PORT
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -144,10 +144,10 @@ def _is_dev(task: Task[Any]) -> bool:
 
 
 def _start(flow: Flow, config: TaskConfig, yes: bool) -> Task[Any]:
-    def before_launch(plan: Plan) -> None:
-        confirm_launch(plan, yes)
+    def before_launch(places: Candidates) -> None:
+        confirm_launch(places, yes)
 
-    _, plan = flow.plan(config)
+    plan = flow.candidates(config)[1].dearest
     if plan.price_per_hour > 0 and plan.worst_case_cost is None:
         raise CapExceeded(
             f"a node of {plan.provider} costs ${plan.price_per_hour:.2f} per hour while it waits for you, and has no "

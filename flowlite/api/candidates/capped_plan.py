@@ -1,0 +1,90 @@
+"""The plan of one place, as it is shown and launched: the adapter's plan with all caps, checked against them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from flowlite.errors import CapExceeded
+
+if TYPE_CHECKING:
+    from flowlite.provider import Plan, Provider
+    from flowlite.spec import TaskConfig
+
+
+def capped_plan(config: TaskConfig, provider: Provider) -> Plan:
+    """The plan of a task whose options allow one place, with the provider's settings frozen in it.
+
+    Raises:
+        ConfigError: An option is wrong, or the provider does not support it.
+        CapExceeded: A price, time or cost cap forbids the launch.
+    """
+    plan = with_notes(config, provider.plan(config))
+    plan = dataclasses.replace(plan, settings=provider.settings.to_json())
+    plan = with_caps(config, plan, provider.teardown_seconds)
+    check_caps(config, plan)
+    return plan
+
+
+def with_caps(config: TaskConfig, plan: Plan, teardown_seconds: float) -> Plan:
+    """The adapter's plan with all caps added, whether or not the adapter set them. This plan is shown and launched.
+
+    `max_cost` is converted to a maximum run time, which the nodes enforce themselves. It assumes the highest possible
+    price and subtracts the time that it takes to stop the workers and give the nodes back.
+    """
+    plan = dataclasses.replace(
+        plan,
+        warm_seconds=config.keep_warm or plan.warm_seconds,
+        price_cap=plan.price_cap or (config.max_price_per_hour if plan.spot else None),
+        max_cost=config.max_cost,
+    )
+    bounds = [each for each in (config.max_run_seconds, plan.max_run_seconds) if each is not None]
+    reserved = 0.0
+    if (paid := plan.paid_seconds) is not None:
+        checkpoint = config.checkpoint.final_seconds if config.checkpoint is not None else 0.0
+        reserved = config.grace_seconds + checkpoint + teardown_seconds
+        bounds.append(max(0.0, paid - reserved))
+    return dataclasses.replace(
+        plan, max_run_seconds=min(bounds, default=None), reserved_seconds=reserved
+    )
+
+
+def with_notes(config: TaskConfig, plan: Plan) -> Plan:
+    """The plan with notes that hold for any adapter: options of another provider that have no effect, and files that a
+    run on this machine finds and that other machines would not have."""
+    notes = []
+    if config.slurm and plan.provider != "slurm":
+        notes.append(f"slurm={{…}} has no effect on the provider {plan.provider}")
+    if plan.options.get("workdir") is not None and config.command is not None:
+        from flowlite.bundle.files_to_send import stays_behind
+
+        notes += stays_behind(config)
+    return dataclasses.replace(plan, notes=(*plan.notes, *notes)) if notes else plan
+
+
+def check_caps(config: TaskConfig, plan: Plan) -> None:
+    """Checks the plan against the caps, independently of the adapter.
+
+    Raises:
+        CapExceeded: The plan breaks a cap of the configuration; the message has both figures.
+    """
+    cap, price = config.max_price_per_hour, plan.price_per_hour
+    if cap is not None and price > cap:
+        now = " just now" if plan.spot else ""
+        raise CapExceeded(
+            f"{plan.provider} asks ${price:.2f} per hour for {plan.instance_type}{now}, and max_price_per_hour is "
+            f"${cap:.2f}; raise the cap, or ask for another machine (`flow offers`)"
+        )
+    if cap is not None and plan.price_cap is not None and plan.price_cap > cap:
+        raise CapExceeded(
+            f"{plan.provider} would let the price of {plan.instance_type} rise to ${plan.price_cap:.2f} per hour, and "
+            f"max_price_per_hour is ${cap:.2f}; nothing was launched"
+        )
+    if config.max_cost is not None and plan.reserved_seconds and not plan.max_run_seconds:
+        rate = plan.highest_rate * plan.num_instances
+        seconds = plan.paid_seconds or 0.0
+        raise CapExceeded(
+            f"max_cost of ${config.max_cost:.2f} pays for {seconds:.0f} s of {plan.num_instances} × "
+            f"{plan.instance_type} (${rate:.2f} per hour in all), and to stop and give them back alone takes up to "
+            f"{plan.reserved_seconds:.0f} s; raise the cap, ask for less, or lower grace_seconds"
+        )

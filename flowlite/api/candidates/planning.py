@@ -1,0 +1,199 @@
+"""Plans all places where a task may run. Providers are asked side by side, and none holds up the others for long."""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from flowlite.api.candidates.alternatives import Alternative, alternatives_of
+from flowlite.api.candidates.capped_plan import capped_plan
+from flowlite.api.candidates.ranking import Candidates, LeftOut, ranked
+from flowlite.errors import ConfigError, FlowError, ProviderError
+from flowlite.provider import Candidate, Plan
+
+if TYPE_CHECKING:
+    from flowlite.provider import Provider
+    from flowlite.spec import TaskConfig
+
+ANSWER_SECONDS = 2.0
+"""How long several providers are waited for, once one of them has a place for the task."""
+
+# What a provider can raise for a place that is none.
+_REASONS = (FlowError, ImportError, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What one thread asks: the regions of a provider, or the plans in one of them."""
+
+    provider: str
+    region: str | None = None
+    planning: bool = False
+
+
+def plan_candidates(
+    config: TaskConfig,
+    names: Sequence[str],
+    adapter: Callable[[str], Provider],
+    *,
+    only_configured: bool = False,
+) -> Candidates:
+    """Plans a task at all places that its options allow.
+
+    Args:
+        config: The task, with the defaults of the settings.
+        names: The providers to ask.
+        adapter: Returns the adapter of a provider.
+        only_configured: Leave out providers that are not set up, without a word.
+
+    Raises:
+        ConfigError: No place is possible.
+        CapExceeded: All places break a cap.
+        ProviderError: No provider answers.
+    """
+    if len(names) == 1 and not only_configured:
+        provider = adapter(names[0])
+        by_region = alternatives_of(config, provider, 0, alone=True)
+        first = [each for found in by_region.values() for each in found]
+        if len(first) == 1:
+            return _only_one(config, provider, first[0])
+        asking = _Asking(config, adapter)
+        asking.plan_all(provider, by_region)
+    else:
+        asking = _Asking(config, adapter, ANSWER_SECONDS)
+        for place, name in enumerate(names):
+            asking.ask(name, place, only_configured)
+    asking.wait()
+    return ranked(asking.planned, asking.left_out, config.prefer)
+
+
+def _only_one(config: TaskConfig, provider: Provider, found: Alternative) -> Candidates:
+    """The plan of a task with a single place, made from the options as they are."""
+    changed = isinstance(config.gpu, tuple) or config.spot != found.options["spot"]
+    one = config.replace(**_changes(config, found)) if changed else config
+    return Candidates((Candidate(capped_plan(one, provider), dict(found.options)),))
+
+
+def _changes(config: TaskConfig, found: Alternative) -> Any:
+    """The options of an alternative that differ from those of the task."""
+    return {name: value for name, value in found.options.items() if getattr(config, name) != value}
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What a thread has found.
+
+    Attributes:
+        place: What it was started for.
+        by_region: The regions of a provider that was asked for them, with the alternatives in each.
+        error: An error that is none of the provider.
+    """
+
+    place: _Place
+    planned: list[tuple[Alternative, Plan]] = field(default_factory=list)
+    left_out: list[tuple[Alternative | None, LeftOut]] = field(default_factory=list)
+    provider: Provider | None = None
+    by_region: dict[str | None, list[Alternative]] = field(default_factory=dict)
+    error: BaseException | None = None
+
+
+@dataclass(eq=False)
+class _Asking:
+    """Providers that are asked in threads.
+
+    The threads are daemons: a program does not wait at its end for a provider that never answers.
+
+    Attributes:
+        seconds: How long providers are waited for; None for as long as they take.
+        planned: The plans that have come.
+        left_out: The alternatives without a plan.
+    """
+
+    config: TaskConfig
+    adapter: Callable[[str], Provider]
+    seconds: float | None = None
+    planned: list[tuple[Alternative, Plan]] = field(default_factory=list)
+    left_out: list[tuple[Alternative | None, LeftOut]] = field(default_factory=list)
+    _open: dict[_Place, list[Alternative]] = field(default_factory=dict)
+    _answers: queue.SimpleQueue[_Answer] = field(default_factory=queue.SimpleQueue)
+
+    def ask(self, name: str, place: int, only_configured: bool) -> None:
+        """Asks a provider for its regions, and then for a plan in each."""
+
+        def regions(answer: _Answer) -> None:
+            provider = self.adapter(name)
+            if provider.configured() or not only_configured:
+                answer.provider = provider
+                answer.by_region = alternatives_of(self.config, provider, place, alone=False)
+
+        self._start(_Place(name), [], regions)
+
+    def plan_all(self, provider: Provider, by_region: dict[str | None, list[Alternative]]) -> None:
+        """Asks a provider for the plans in all its regions."""
+        for region, alternatives in by_region.items():
+            work = functools.partial(self._plan_region, provider, alternatives)
+            self._start(_Place(provider.name, region, planning=True), alternatives, work)
+
+    def wait(self) -> None:
+        """Waits until all have answered or, after the time for answers, until there is a plan."""
+        until = None if self.seconds is None else time.monotonic() + self.seconds
+        while self._open:
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                if self.planned:
+                    break
+                left = None
+            with suppress(queue.Empty):
+                self._take(self._answers.get(timeout=left))
+        for place, alternatives in self._open.items():
+            error = ProviderError(f"{place.provider} did not answer within {self.seconds:g} s")
+            options = {"provider": place.provider, "region": place.region}
+            first = alternatives[0] if alternatives else None
+            self.left_out.append((first, LeftOut(options, error)))
+
+    def _take(self, answer: _Answer) -> None:
+        del self._open[answer.place]
+        if answer.error is not None:
+            raise answer.error
+        self.planned += answer.planned
+        self.left_out += answer.left_out
+        if answer.provider is not None:
+            self.plan_all(answer.provider, answer.by_region)
+
+    def _start(
+        self, place: _Place, alternatives: list[Alternative], work: Callable[[_Answer], None]
+    ) -> None:
+        def run() -> None:
+            answer = _Answer(place)
+            try:
+                work(answer)
+            except _REASONS as error:
+                answer.left_out.append((None, LeftOut({"provider": place.provider}, error)))
+            except BaseException as error:
+                answer.error = error
+            self._answers.put(answer)
+
+        self._open[place] = alternatives
+        threading.Thread(target=run, name=f"flowlite-plan-{place.provider}", daemon=True).start()
+
+    def _plan_region(
+        self, provider: Provider, alternatives: list[Alternative], answer: _Answer
+    ) -> None:
+        for each in alternatives:
+            try:
+                answer.planned.append((each, self._plan(provider, each)))
+            except _REASONS as error:
+                answer.left_out.append((each, LeftOut(each.options, error)))
+
+    def _plan(self, provider: Provider, found: Alternative) -> Plan:
+        one = self.config.replace(**_changes(self.config, found))
+        plan = capped_plan(one, provider)
+        if one.gpu is not None and not plan.gpus_per_node:
+            raise ConfigError(f"it has no {one.gpu}; the task would only be rehearsed on CPU")
+        return plan

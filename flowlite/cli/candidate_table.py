@@ -1,0 +1,97 @@
+"""The places where a task may run, as a table and as JSON."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from flowlite.cli import output
+from flowlite.supervise.money import price_text
+
+if TYPE_CHECKING:
+    from flowlite.api.candidates.ranking import Candidates
+    from flowlite.provider import Candidate, Plan
+
+_HEADINGS = ("rank", "provider", "type", "gpu", "region", "spot", "per hour", "at most")
+
+
+def show_candidates(places: Candidates) -> None:
+    """Shows the places in the order in which they are tried, and what was left out, with the reasons."""
+    from flowlite.api.candidates.ranking import reasons
+
+    show_ranked(places.ranked)
+    for names, why in reasons(places.left_out):
+        output.say_wrapped(f"left out: {', '.join(names)}: {why}")
+
+
+def show_ranked(ranked: Sequence[Candidate], present: int | None = None) -> None:
+    """Shows the places in the order in which they are tried.
+
+    Args:
+        ranked: The places.
+        present: Index of the one where the task is.
+    """
+    rows = []
+    for index, each in enumerate(ranked):
+        mark = "*" if index == present else ""
+        rows.append((f"{index + 1}{mark}", *_row(each.plan)))
+    if not sys.stdout.isatty():
+        output.table(_HEADINGS, rows)
+        return
+    from flowlite.cli.columns import Column, fit
+
+    least = {"type": 12, "region": 12}
+    leave_out = {"gpu": 1, "spot": 2}
+    columns = [Column(name, least.get(name), leave_out.get(name, 0)) for name in _HEADINGS]
+    output.print_fitted(fit(columns, rows, shutil.get_terminal_size().columns))
+
+
+def _row(plan: Plan) -> tuple[str, ...]:
+    return (
+        plan.provider,
+        f"{plan.num_instances} × {plan.instance_type}",
+        f"{plan.gpu}:{plan.gpus_per_node}" if plan.gpus_per_node else "",
+        plan.region,
+        "spot" if plan.spot else "",
+        output.money(_hourly(plan)),
+        _at_most(plan),
+    )
+
+
+def _at_most(plan: Plan) -> str:
+    if plan.worst_case_cost is None:
+        return "no limit"
+    amount = output.money(plan.worst_case_cost)
+    return f"{amount} or more" if plan.may_exceed else amount
+
+
+def _hourly(plan: Plan) -> float:
+    return (plan.price_per_hour + plan.extras_per_hour) * plan.num_instances
+
+
+def candidate_json(candidate: Candidate) -> dict[str, Any]:
+    """One place in the JSON output of commands."""
+    plan = candidate.plan
+    return {
+        "options": candidate.options,
+        "provider": plan.provider,
+        "instance_type": plan.instance_type,
+        "region": plan.region or None,
+        "gpu": plan.gpu or None,
+        "gpus_per_node": plan.gpus_per_node,
+        "processes_per_node": plan.processes_per_node,
+        "spot": plan.spot,
+        "price_per_hour": plan.price_per_hour,
+        "price_for_all": round(_hourly(plan), 6),
+        **price_text.worst_case_json(plan),
+    }
+
+
+def candidates_json(places: Candidates) -> dict[str, Any]:
+    """The places, the preferred one first, and what was left out, in the JSON output of commands."""
+    return {
+        "candidates": [candidate_json(each) for each in places.ranked],
+        "left_out": [{"options": each.options, "why": each.why} for each in places.left_out],
+    }
