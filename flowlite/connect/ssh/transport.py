@@ -199,12 +199,20 @@ def _take_data(channel: Any, message: paramiko.Message) -> None:
     """Stores output, unless nobody reads it any more: a host may fill the window of a channel that was given up."""
     if not channel.closed:
         paramiko.Channel._feed(channel, message)  # type: ignore[attr-defined]
+        _check_window(channel)
 
 
 def _take_extended_data(channel: Any, message: paramiko.Message) -> None:
     """Like `_take_data`, for standard error."""
     if not channel.closed:
         paramiko.Channel._feed_extended(channel, message)  # type: ignore[attr-defined]
+        _check_window(channel)
+
+
+def _check_window(channel: Any) -> None:
+    """Raises SSHException, which ends the connection, if a host sends more than it may; paramiko stores everything."""
+    if len(channel.in_buffer) + len(channel.in_stderr_buffer) > channel.in_window_size:
+        raise paramiko.SSHException("the host sends more than it may")
 
 
 def open_socket(target: SshTarget) -> socket.socket:

@@ -1,0 +1,82 @@
+"""A host that sends more than the windows of its channels allow, as no sshd does."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from flowlite.connect.ssh.library import paramiko
+from flowlite.connect.ssh.transport import WINDOW, Transport
+from tests.helpers import eventually
+
+BLOCK = bytes(30_000)
+
+
+class _Anybody(paramiko.ServerInterface):
+    def check_auth_none(self, username: str) -> int:
+        return paramiko.AUTH_SUCCESSFUL  # type: ignore[attr-defined, no-any-return]
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return paramiko.OPEN_SUCCEEDED  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Transport, paramiko.Transport]]:
+    """Our side and a server, connected."""
+    here, there = socket.socketpair()
+    server = paramiko.Transport(there)
+    server.add_server_key(paramiko.ECDSAKey.generate())
+    server.start_server(event=threading.Event(), server=_Anybody())
+    client = Transport(here)
+    client.start_client(timeout=60)
+    client.auth_none("somebody")
+    yield client, server
+    client.close()
+    server.close()
+
+
+def _send(server: paramiko.Transport, channel: paramiko.Channel, size: int, *, errors: bool) -> int:
+    """Sends data without a look at the window; gives how much went out."""
+    sent = 0
+    while sent < size and server.is_active():
+        message = paramiko.Message()
+        if errors:
+            message.add_byte(paramiko.common.cMSG_CHANNEL_EXTENDED_DATA)
+            message.add_int(channel.remote_chanid)
+            message.add_int(1)
+        else:
+            message.add_byte(paramiko.common.cMSG_CHANNEL_DATA)
+            message.add_int(channel.remote_chanid)
+        message.add_string(BLOCK)
+        try:
+            server._send_user_message(message)  # type: ignore[attr-defined]
+        except (OSError, EOFError):
+            break
+        sent += len(BLOCK)
+    return sent
+
+
+@pytest.mark.parametrize("errors", [False, True], ids=["output", "errors"])
+def test_it_is_left(pair: tuple[Transport, paramiko.Transport], errors: bool) -> None:
+    client, server = pair
+    channel = client.ask_channel("session")
+    theirs = server.accept(60)
+    assert theirs is not None
+    _send(server, theirs, 4 * WINDOW, errors=errors)
+    eventually(lambda: not client.is_active(), timeout=60)
+    assert "the host sends more than it may" in client.why()
+    assert len(channel.in_buffer) + len(channel.in_stderr_buffer) <= WINDOW + 2 * len(BLOCK)
+
+
+def test_a_full_window_is_none_of_it(pair: tuple[Transport, paramiko.Transport]) -> None:
+    client, server = pair
+    channel = client.ask_channel("session")
+    theirs = server.accept(60)
+    assert theirs is not None
+    whole = WINDOW // len(BLOCK) * len(BLOCK)
+    assert _send(server, theirs, whole, errors=False) == whole
+    eventually(lambda: len(channel.in_buffer) == whole, timeout=60)
+    assert client.is_active()
