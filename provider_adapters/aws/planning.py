@@ -103,6 +103,7 @@ class Planner:
                 *(reserved.notes() if reserved else ()),
                 *self._notes(config, first, spot),
                 *self._notes_on_ways_out(places),
+                *(n for p in places for n in self.catalog(p["region"]).notes_on_prices()),
             ),
             options={
                 "places": places,
@@ -246,7 +247,7 @@ class Planner:
             zones = usable if only is None else usable & only
             found += market.choices(self.catalog(region), machines, spot=spot, zones=zones)
         if not found:
-            raise self._nowhere(fitting, spot, only)
+            raise self.nowhere(fitting, spot, only)
         below = [each for each in found if _below(each, config.max_price_per_hour)]
         if not below and not self.settings.capacity_block:
             raise CapExceeded(_too_dear(config, found, spot))
@@ -266,9 +267,10 @@ class Planner:
             "shows what there is"
         )
 
-    def _nowhere(
+    def nowhere(
         self, fitting: dict[str, list[Machine]], spot: bool, only: set[str] | None
-    ) -> Exception:
+    ) -> ConfigError | ProviderError:
+        """Why none of the types that fit can be had: they are in no zone, or have no known price."""
         region, machines = next((r, m) for r, m in fitting.items() if m)
         names = [machine.name for machine in machines]
         catalog = self.catalog(region)

@@ -89,6 +89,9 @@ class Catalog:
     def disk_price(self) -> float:
         return 0.08
 
+    def notes_on_prices(self) -> list[str]:
+        return []
+
     def spot_prices(self, types: Sequence[str]) -> dict[str, dict[str, float]]:
         return {name: SPOT[name] for name in types if name in SPOT}
 
@@ -299,6 +302,29 @@ def test_prices_in_china_need_a_rate_of_exchange() -> None:
     assert plan(AwsSettings(cny_per_usd=7.0), region="cn-north-1").price_per_hour > 0
 
 
+def test_without_a_price_list_prices_must_be_set() -> None:
+    """GovCloud has none. No figure is made up, neither for a plan nor for offers."""
+    govcloud = planner(prices={})
+    words = r"no price for p5\.48xlarge in us-gov-west-1 is known \(GovCloud has no price list\).*'p5\.48xlarge' = …"
+    with pytest.raises(ProviderError, match=words):
+        govcloud.plan(TaskConfig(command=["true"], gpu="h100:8", region="us-gov-west-1"))
+    with pytest.raises(ProviderError, match=words):
+        offers_of(govcloud, "h100:8", 1, False, "us-gov-west-1")
+
+
+def test_spot_without_any_limit_is_no_bound() -> None:
+    """Spot prices are known without a price list, but not how far they can rise."""
+    govcloud = planner(prices={})
+    spot = {"command": ["true"], "gpu": "h100:8", "spot": True, "max_cost": 100.0}
+    config = TaskConfig(**spot)
+    found = with_caps(config, govcloud.plan(config), AwsProvider.teardown_seconds)
+    assert ", or more if the spot price rises, or if this machine" in price_text.worst_case(found)
+    config = TaskConfig(**spot, max_price_per_hour=40.0)
+    found = with_caps(config, govcloud.plan(config), AwsProvider.teardown_seconds)
+    assert found.price_cap == 40.0
+    assert "spot price rises" not in price_text.worst_case(found)
+
+
 def test_efa_wants_a_private_subnet_and_makes_a_placement_group() -> None:
     with pytest.raises(ConfigError, match=r"33 network interfaces.*public_ip = false"):
         plan(gpu="h100:8", internode_interconnect="EFA")
@@ -366,5 +392,5 @@ def test_offers_of_one_zone() -> None:
     assert [o.instance_type for o in offers_of(planner(), "l4", 1, True, "us-east-1c")] == [
         "g6.xlarge"
     ]
-    # Where the zone lacks it, nothing is made up.
-    assert not [o for o in offers_of(planner(), "h100:8", 1, None, "us-east-1c") if o.fits]
+    with pytest.raises(ConfigError, match="offered in us-east-1a, us-east-1b, not in us-east-1c"):
+        offers_of(planner(), "h100:8", 1, None, "us-east-1c")

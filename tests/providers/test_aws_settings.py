@@ -17,7 +17,7 @@ from flowlite.errors import ConfigError, PermissionRefused, ProviderError
 from provider_adapters.aws import network
 from provider_adapters.aws.catalog import quotas, zone_order
 from provider_adapters.aws.catalog.instance_types import Machine, MachineRequirements
-from provider_adapters.aws.catalog.regions import Catalog
+from provider_adapters.aws.catalog.regions import FILES, Catalog
 from provider_adapters.aws.policy import policy
 from provider_adapters.aws.session import Clients
 from provider_adapters.aws.settings import AwsSettings
@@ -375,6 +375,14 @@ def test_govcloud_has_no_price_list(flow_home: Path) -> None:
     clients: Any = PriceLists("aws-us-gov", [])
     catalog = Catalog(flow_home, clients, own, "us-gov-west-1")
     assert catalog.prices(["p4d.24xlarge", "g5.xlarge"]) == {"p4d.24xlarge": 39.33}
+    assert (catalog.disk_price(), catalog.storage_price(FILES)) == (0.08, None)
+    (note,) = catalog.notes_on_prices()
+    assert "disks of us-gov-west-1" in note
+    assert "'gp3' = … under [aws.prices]" in note
+    own = AwsSettings(prices={"gp3": 0.096, "efs": 0.36})
+    catalog = Catalog(flow_home, clients, own, "us-gov-west-1")
+    assert (catalog.disk_price(), catalog.storage_price(FILES)) == (0.096, 0.36)
+    assert catalog.notes_on_prices() == []
     assert clients.asked == []
 
 

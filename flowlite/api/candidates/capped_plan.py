@@ -38,6 +38,9 @@ def with_caps(config: TaskConfig, plan: Plan, teardown_seconds: float) -> Plan:
         price_cap=plan.price_cap or (config.max_price_per_hour if plan.spot else None),
         max_cost=config.max_cost,
     )
+    if plan.spot and plan.price_cap is None:
+        also = f", or {plan.may_exceed}" if plan.may_exceed else ""
+        plan = dataclasses.replace(plan, may_exceed=f"if the spot price rises{also}")
     bounds = [each for each in (config.max_run_seconds, plan.max_run_seconds) if each is not None]
     reserved = 0.0
     if (paid := plan.paid_seconds) is not None:

@@ -23,14 +23,17 @@ def offers_of(
     request = GpuRequest.parse(gpu) if gpu else None
     regions, zone = planner.regions(region)
     found: list[Offer] = []
+    fitting: dict[str, list[Machine]] = {}
+    only = {zone} if zone else set(planner.settings.zones) or None
     for name in regions:
         catalog = planner.catalog(name)
-        only = {zone} if zone else set(planner.settings.zones) or None
         for on_spot in (False, True) if spot is None else (spot,):
             wanted = MachineRequirements(gpu=request, spot=on_spot)
-            machines = market.fitting(catalog, wanted)
+            machines = fitting[name] = market.fitting(catalog, wanted)
             choices = market.choices(catalog, machines, spot=on_spot, zones=only)
             found += [_offer(planner, choice, count) for choice in choices]
+    if not found and any(fitting.values()):
+        raise planner.nowhere(fitting, bool(spot), only)
     if not found:
         found = _nearest(
             planner.catalog(regions[0]), MachineRequirements(gpu=request, spot=bool(spot))

@@ -35,6 +35,8 @@ _STORAGE = {
     DISK: ("AmazonEC2", {"volumeApiName": "gp3"}),
     FILES: ("AmazonEFS", {"storageClass": "General Purpose"}),
 }
+_OWN_PRICE = {DISK: "gp3", FILES: "efs"}
+"""The keys of `[aws.prices]` for kinds of storage, in US dollars per GB and month."""
 _GPU_FAMILIES = ("p*", "g*")
 _CPU_FAMILIES = ("c*", "m*", "r*")
 # The price list of a partition covers all its regions, but is served in few of them. GovCloud has none.
@@ -80,11 +82,22 @@ class Catalog:
         return dict(self._each("spot", _SPOT_SECONDS, types, self._ask_spot))
 
     def disk_price(self) -> float:
-        """US dollars per GB and month for a gp3 disk."""
+        """US dollars per GB and month for a gp3 disk; the price in us-east-1 if it is not known."""
         return self.storage_price(DISK) or _DISK_PRICE
 
+    def notes_on_prices(self) -> list[str]:
+        """What the user should know about the figures of this region."""
+        if self.storage_price(DISK) is not None:
+            return []
+        return [
+            f"no price list has the disks of {self.region}: they are counted at ${_DISK_PRICE:.2f} per GB and month, as in "
+            "us-east-1; set 'gp3' = … under [aws.prices]"
+        ]
+
     def storage_price(self, kind: str) -> float | None:
-        """US dollars per GB and month for `DISK` or `FILES`; None if the price list does not have it."""
+        """US dollars per GB and month for `DISK` or `FILES`; None if neither settings nor the price list have it."""
+        if (own := self._settings.prices.get(_OWN_PRICE[kind])) is not None:
+            return own
         told = self.remembered(
             f"{kind} storage", _PRICE_SECONDS, lambda: self._ask_storage_price(kind)
         )
@@ -255,8 +268,11 @@ class Catalog:
 
 def price_problem(name: str, region: str) -> ProviderError:
     """The error for a type without a known price."""
+    lists = (
+        "GovCloud has no price list" if region.startswith("us-gov-") else "the price list lacks it"
+    )
     return ProviderError(
-        f"the price list has no price for {name} in {region}, so no cap could be kept; set it: '{name}' = … under "
+        f"no price for {name} in {region} is known ({lists}), so no cap could be kept; set it: '{name}' = … under "
         "[aws.prices], in US dollars per hour"
     )
 
