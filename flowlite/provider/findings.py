@@ -19,7 +19,9 @@ class VolumeInfo(JsonValue):
         used_by: Tasks or instances that have it mounted.
         price_per_month: US dollars for its present size; None if nothing is charged or known.
         created_at: Unix time from which it is charged; 0 if unknown.
-        by_use: Whether it is charged by what is stored on it at the time, so that its past cost is not known.
+        by_use: Whether it is charged by what is stored on it at the time, so that its present size does not give its
+            past cost.
+        cost_so_far: US dollars since it was created, if the provider knows what was stored; otherwise None.
     """
 
     name: str
@@ -33,6 +35,7 @@ class VolumeInfo(JsonValue):
     price_per_month: float | None = None
     created_at: float = 0.0
     by_use: bool = False
+    cost_so_far: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flowlite import python_request
-from flowlite.errors import CapExceeded, ConfigError
+from flowlite.errors import CapExceeded, ConfigError, ProviderError
 from flowlite.provider import Plan
 from flowlite.state import clock
 from provider_adapters.aws import network, requests

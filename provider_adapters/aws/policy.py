@@ -33,6 +33,7 @@ VOLUME_READS = (
     "elasticfilesystem:DescribeMountTargetSecurityGroups",
     "fsx:DescribeFileSystems",
     "ec2:DescribeNetworkInterfaces",
+    "cloudwatch:GetMetricStatistics",
 )
 _MADE = ("instance", "volume", "network-interface", "spot-instances-request")
 _USED = (

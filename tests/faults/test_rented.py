@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import os
@@ -495,7 +496,7 @@ def test_volumes_of_all_providers_are_listed(
     assert "in all: $12.00 per month, $18.00 so far, until they are deleted" in said
 
 
-def test_a_volume_that_is_charged_by_its_use_has_no_cost_so_far(
+def test_a_volume_that_is_charged_by_its_use_costs_what_its_provider_has_measured(
     cloud: RentedProvider, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     there = VolumeInfo(
@@ -509,13 +510,23 @@ def test_a_volume_that_is_charged_by_its_use_has_no_cost_so_far(
         created_at=1.0,
         by_use=True,
     )
-    monkeypatch.setattr(type(cloud), "list_volumes", lambda self: [there])
+    listed = [there]
+    monkeypatch.setattr(type(cloud), "list_volumes", lambda self: listed)
     monkeypatch.setattr(type(cloud), "not_looked_at", lambda self: ["eu-1: denied"])
     assert main(["volumes", "list", "--provider", "rented"]) == 0
     said = capsys.readouterr()
     assert "in all: $3.00 per month, until they are deleted" in said.out
-    assert "by use: charged by what is stored" in said.out
+    assert "by use " in said.out
+    assert "charged by use: per month is for what is stored now" in said.out
     assert "rented: not looked at: eu-1: denied" in said.err
+    listed[:] = [dataclasses.replace(there, cost_so_far=1.25)]
+    assert main(["volumes", "list", "--provider", "rented"]) == 0
+    assert "in all: $3.00 per month, $1.25 so far" in capsys.readouterr().out
+    listed[:] = [dataclasses.replace(there, price_per_month=None)]
+    assert main(["volumes", "list", "--provider", "rented"]) == 0
+    assert (
+        "no price is known for data, which costs something all the same" in capsys.readouterr().out
+    )
 
 
 def test_a_provider_that_fails_does_not_hide_the_volumes_of_others(

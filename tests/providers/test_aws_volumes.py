@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -466,6 +467,54 @@ def test_listing_says_size_users_and_place(account: Account, volumes: Volumes) -
     assert account("efs").describe_file_systems()["FileSystems"] == []
     with pytest.raises(NotFound):
         volumes.delete("ckpt")
+
+
+def test_a_file_system_has_cost_what_it_stored(
+    account: Account, volumes: Volumes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """36 GB for ten hours, then 72 GB for half an hour: 396 GB-hours, whatever is stored now."""
+    volumes = Volumes(REGION, account, tmp_path / "notes", {}, prices=lambda kind: 0.3)
+    volumes.create("ckpt", 100, "file")
+    (made,) = volumes.list()
+    assert (made.by_use, made.cost_so_far) == (True, None), "nothing was measured yet"
+    hour = made.created_at // 3600 * 3600 + 3600
+    for number in range(11):
+        account("cloudwatch").put_metric_data(
+            Namespace="AWS/EFS",
+            MetricData=[
+                {
+                    "MetricName": "StorageBytes",
+                    "Dimensions": [
+                        {"Name": "FileSystemId", "Value": made.location},
+                        {"Name": "StorageClass", "Value": "Total"},
+                    ],
+                    "Timestamp": datetime.fromtimestamp(hour + number * 3600 + minutes * 60, UTC),
+                    "Value": float((36 if number < 10 else 72) << 30),
+                }
+                for minutes in (0, 15, 30, 45)
+            ],
+        )
+    monkeypatch.setattr("flowlite.state.clock.wall", lambda: hour + 10.5 * 3600)
+    (found,) = volumes.list()
+    assert found.cost_so_far == pytest.approx(0.3 * 396 / 720)
+    # Older than what CloudWatch keeps: no figure rather than one that is too small.
+    monkeypatch.setattr("flowlite.state.clock.wall", lambda: hour + 456 * 86400.0)
+    assert volumes.list()[0].cost_so_far is None
+
+
+def test_without_the_right_to_measurements_there_is_no_past_bill(
+    account: Account, tmp_path: Path
+) -> None:
+    from botocore.exceptions import ClientError
+
+    def refuse(**_: Any) -> None:
+        said = {"Code": "AccessDenied", "Message": "no"}
+        raise ClientError({"Error": said}, "GetMetricStatistics")
+
+    volumes = Volumes(REGION, account, tmp_path / "notes", {}, prices=lambda kind: 0.3)
+    volumes.create("ckpt", 100, "file")
+    account.on("cloudwatch", "before-call.cloudwatch.GetMetricStatistics", refuse)
+    assert [each.cost_so_far for each in volumes.list()] == [None]
 
 
 def test_an_attached_disk_is_not_deleted(account: Account, volumes: Volumes) -> None:

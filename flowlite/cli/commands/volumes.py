@@ -94,7 +94,7 @@ def _show(found: Sequence[VolumeInfo], costs: Sequence[float | None]) -> None:
         paid = {
             "per month": output.money(volume.price_per_month),
             "since": output.day(volume.created_at),
-            "so far": "by use" if volume.by_use else output.money(cost),
+            "so far": "by use" if volume.by_use and cost is None else output.money(cost),
         }
         rows.append(
             {
@@ -116,7 +116,12 @@ def _show(found: Sequence[VolumeInfo], costs: Sequence[float | None]) -> None:
         output.say(f"in all: {output.money(sum(months))} per month{so_far}, until they are deleted")
     if any(volume.by_use for volume in found):
         output.say(
-            "by use: charged by what is stored; per month is for what is stored now, and reads and writes are extra"
+            "charged by use: per month is for what is stored now, so far for what was stored, if the provider has "
+            "measured it; reads and writes are extra"
+        )
+    if unknown := [v.name for v in found if v.by_use and v.price_per_month is None]:
+        output.say(
+            f"no price is known for {', '.join(unknown)}, which costs something all the same"
         )
 
 

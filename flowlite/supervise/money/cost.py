@@ -44,7 +44,9 @@ def cost_by_day(instances: Iterable[InstanceRecord], now: float) -> dict[str, fl
 
 def volume_cost(volume: VolumeInfo, now: float) -> float | None:
     """US dollars for a volume since it was created; None if that is not known."""
-    if volume.price_per_month is None or not volume.created_at or volume.by_use:
+    if volume.by_use:
+        return volume.cost_so_far
+    if volume.price_per_month is None or not volume.created_at:
         return None
     return volume.price_per_month * max(0.0, now - volume.created_at) / MONTH_SECONDS
 

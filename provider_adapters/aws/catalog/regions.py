@@ -90,8 +90,8 @@ class Catalog:
         if self.storage_price(DISK) is not None:
             return []
         return [
-            f"no price list has the disks of {self.region}: they are counted at ${_DISK_PRICE:.2f} per GB and month, as in "
-            "us-east-1; set 'gp3' = … under [aws.prices]"
+            f"no price list has the disks of {self.region}: they are counted at ${_DISK_PRICE:.2f} per GB and month, "
+            "as in us-east-1; set 'gp3' = … under [aws.prices]"
         ]
 
     def storage_price(self, kind: str) -> float | None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from flowlite.errors import ConfigError, ProviderError
 from flowlite.provider import LaunchPending, VolumeInfo
-from provider_adapters.aws.catalog.regions import FILES
+from flowlite.state import clock
+from provider_adapters.aws.catalog.regions import FILES, HOURS_PER_MONTH
 from provider_adapters.aws.storage.common import (
     GROUP_NAME,
     VOLUME_TAG,
@@ -23,10 +24,12 @@ from provider_adapters.aws.storage.common import (
     named,
     tags_of,
 )
+from provider_adapters.aws.storage.stored import byte_seconds
 
 OPTIONS = "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport"
 """AWS's recommended options for EFS; `noresvport` keeps a mount alive when its connection is re-established."""
 PORT = 2049
+GB = 2**30
 
 _STILL = ("FileSystemInUse", "FileSystemNotFound")
 _GOING = ("deleting", "deleted")
@@ -54,6 +57,7 @@ class FileSystems:
         self._region = region
         self._efs = Service(clients, "efs")
         self._ec2 = Service(clients, "ec2")
+        self._metrics = Service(clients, "cloudwatch")
         self._prices = prices
         self._tags = tags
         self._pause = pause
@@ -147,7 +151,8 @@ class FileSystems:
         found = []
         for system in ours:
             used = int(system.get("SizeInBytes", {}).get("Value", 0))
-            month = round(price * used / 2**30, 6) if price is not None else None
+            month = round(price * used / GB, 6) if price is not None else None
+            created = system["CreationTime"].timestamp()
             found.append(
                 VolumeInfo(
                     name=tags_of(system)[VOLUME_TAG],
@@ -158,8 +163,9 @@ class FileSystems:
                     used_bytes=used,
                     region=self._region,
                     price_per_month=month,
-                    created_at=system["CreationTime"].timestamp(),
+                    created_at=created,
                     by_use=True,
+                    cost_so_far=self._cost(system["FileSystemId"], created, price),
                 )
             )
         return found
@@ -182,6 +188,13 @@ class FileSystems:
         )
 
     # Helpers
+
+    def _cost(self, system: str, created: float, price: float | None) -> float | None:
+        """US dollars for what was stored until now; None if that is not known."""
+        if price is None:
+            return None
+        stored = byte_seconds(self._metrics, system, created, clock.wall())
+        return None if stored is None else price * stored / GB / (HOURS_PER_MONTH * 3600)
 
     def _systems(self) -> list[dict[str, Any]]:
         found = self._efs.all("DescribeFileSystems", "FileSystems")

@@ -48,6 +48,8 @@ from flowlite.testing.cloud.timers import ThreadTimers, Timers, utc_now
 _SCOPE = re.compile(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/aws4_request")
 _REST = re.compile(r"/2015-02-01/([a-z-]+)(/[^/]+)?(/[a-z-]+)?")
 _QUERY = ("sts", "iam")
+# Services whose name in permissions differs from that in signatures.
+_PREFIXES = {"monitoring": "cloudwatch"}
 _EFS = "elasticfilesystem:"
 # Seconds without a reply before the connection is dropped.
 _SILENCE = 0.3
@@ -96,7 +98,7 @@ class Ec2Service:
         elif target := environ.get("HTTP_X_AMZ_TARGET"):
             parameters = json.loads(body or b"{}")
             parameters["Region"] = region
-            action = f"{service}:{target.rpartition('.')[2]}"
+            action = f"{_PREFIXES.get(service, service)}:{target.rpartition('.')[2]}"
         else:
             parameters = json.loads(body) if body.startswith(b"{") else {}
             parameters |= {"Region": region, "Path": environ["PATH_INFO"]}
