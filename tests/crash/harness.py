@@ -8,7 +8,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,8 @@ PATIENCE, SETTLES = 12.0, 3.0
 # Of the kills at random: how many are at a call, up to which one, for how long a supervisor lives at most, and how many
 # tasks are cancelled afterwards.
 _AT_A_CALL, _CALLS, _LONGEST_LIFE, _CANCELS = 0.7, 30, 20.0, 0.3
+# How much work the end of a task may take: seconds without any, calls of its cloud, clean-ups for what costs nothing.
+_IDLE, _MOST_CALLS, _CLEAN_UPS = 90.0, 1000, 20
 _DAY_LATER = (
     "read u r < /proc/uptime; echo $((${u%.*} + 90000)).00 $r > /run/later && "
     "mount --bind /run/later /proc/uptime"
@@ -204,17 +206,17 @@ class Harness:
             launches = cloud.launches()
             self._gc(home)
             self.box.unkind(None)
-            eventually(
-                lambda: not cloud.existing(home.task), timeout=90, every=0.2, what=home.story()
-            )
+            _while_it_moves(cloud, home, lambda: not cloud.existing(home.task))
             assert cloud.launches() == launches, f"`flow gc` launched something {home.story()}"
             with self.on(home):
                 launch.cancel(home.store, home.directory, home.task)
-            until = time.monotonic() + 60
-            while left := cloud.left_over(home.task):
-                assert time.monotonic() < until, f"{left} {home.story()}"
+            for _ in range(_CLEAN_UPS):
+                if not (left := cloud.left_over(home.task)):
+                    break
                 self._gc(home)
                 time.sleep(0.5)
+            else:
+                raise AssertionError(f"{left} {home.story()}")
         except BaseException as error:
             error.add_note(f"FLOW_CRASH_SEED={seed}, {cloud.name}: {home.story()}")
             raise
@@ -321,6 +323,23 @@ class Harness:
         """Ends what a test may have left on the client's machine."""
         kill_processes_of_home(home.directory)
         shutil.rmtree(home.directory, ignore_errors=True)
+
+
+def _while_it_moves(cloud: Cloud, home: Home, probe: Callable[[], bool]) -> None:
+    """Polls until `probe` is true, as long as the task's supervisor calls its cloud or changes the task.
+
+    The limits are of work, since what a minute is enough for depends on the load of the machine.
+    """
+    seen: tuple[Any, ...] = ()
+    first, since = len(cloud.control.calls), time.monotonic()
+    while not probe():
+        record = home.record
+        now = (len(cloud.control.calls), record.state, record.reason)
+        if now != seen:
+            seen, since = now, time.monotonic()
+        assert now[0] - first < _MOST_CALLS, f"{now[0] - first} calls: {home.story()}"
+        assert time.monotonic() - since < _IDLE, f"nothing for {_IDLE:g} s: {home.story()}"
+        time.sleep(0.2)
 
 
 def config_of(provider: str) -> Any:

@@ -56,6 +56,8 @@ def test_nothing_is_left(
         harness.forget(home)
 
 
+# The harness has limits of work; this one is for what hangs.
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("number", range(KILLS))
 def test_one_clean_up_after_kills_at_random(
     harness: Harness, number: int, monkeypatch: pytest.MonkeyPatch
