@@ -133,6 +133,7 @@ def submit(
         spot=spot,
         max_run_seconds=max_run_seconds,
         max_cost=config.get("max_cost"),
+        slots=({"slots": [f"local place {n}" for n in range(max_tasks)], "count": 1},),
         options={"max_tasks": max_tasks, "workdir": workdir},
     )
     with launch.draft_task(home) as draft:

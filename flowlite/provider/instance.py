@@ -32,6 +32,7 @@ class Instance(JsonValue):
         ended_at: Unix time until which it is charged, according to the provider; 0 while it runs, or if unknown.
         why: The provider's reason for its end; "" if there is none.
         preempted: Whether it was taken away for another customer or user.
+        slot: Which slot of `Plan.slots` it takes; "" if the slots are alike.
         failed: Whether the provider says that this machine itself failed, and not another one of its launch.
         note: What the user is told when it is launched, such as what was passed over for it; "" for nothing.
     """
@@ -52,6 +53,7 @@ class Instance(JsonValue):
     preempted: bool = False
     note: str = ""
     failed: bool = False
+    slot: str = ""
 
 
 @dataclass(frozen=True, slots=True)

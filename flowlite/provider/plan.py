@@ -34,6 +34,9 @@ class Plan(JsonValue):
         not_included: What the provider charges besides, in words, which is in no figure of the task and under no cap:
             volumes, which are charged by the month until they are deleted, and traffic.
         notes: Sentences the user should read before launch (an option without effect here, a rehearsal on CPU).
+        slots: What the task takes whole of a fixed set, such as hosts, and therefore waits for in the queue: for each
+            kind {"slots": their names, "count": how many}. A kind that every task takes comes first. Names are unique
+            among all providers. () where machines are made on demand.
         options: The adapter's own values, JSON only.
         settings: The provider's settings that the plan was made with (`ProviderSettings` as JSON). Every process that
             supervises, reaches or ends the task's instances uses these settings and no others.
@@ -59,6 +62,7 @@ class Plan(JsonValue):
     may_exceed: str = ""
     not_included: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    slots: tuple[dict[str, Any], ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
 

@@ -114,3 +114,33 @@ class LeaseHolder:
     owner: str | None
     expires: float
     created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedTask:
+    """What the queue needs of an unfinished task. Times are Unix times.
+
+    Attributes:
+        priority: "high", "med" or "low".
+        after: Ids of the tasks that must have completed before it begins.
+        slots: `Plan.slots`.
+        max_run_seconds: `Plan.max_run_seconds`.
+        instance_type: `Plan.instance_type`.
+        launching_since: Since when its launch is open; None if it has none.
+        held: Slots that its instances take, "" for those that are alike.
+    """
+
+    id: str
+    name: str
+    state: str
+    created_at: float
+    started_at: float | None
+    cancel_requested: bool
+    led_until: float
+    priority: str
+    after: tuple[str, ...]
+    slots: tuple[dict[str, Any], ...]
+    max_run_seconds: float | None
+    instance_type: str
+    launching_since: float | None
+    held: tuple[str, ...]

@@ -36,6 +36,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "list[str]": (list,),
     "list[dict[str, Any]]": (list,),
     "tuple[str, ...]": (tuple,),
+    "tuple[dict[str, Any], ...]": (tuple,),
 }
 # Of collections, the type of the elements, and its name in messages.
 _ELEMENTS: dict[str, tuple[type, str]] = {

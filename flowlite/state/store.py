@@ -26,8 +26,10 @@ from flowlite.state.records import (
     Lease,
     LeaseHolder,
     TaskRecord,
+    UnfinishedTask,
 )
 from flowlite.state.rows import JSON_FIELDS, KEYS, TABLES, RowDamaged, read_row
+from flowlite.state.unfinished import read_unfinished
 
 __all__ = [
     "FINAL_STATES",
@@ -38,6 +40,7 @@ __all__ = [
     "LeaseHolder",
     "Store",
     "TaskRecord",
+    "UnfinishedTask",
 ]
 
 _Row = TypeVar("_Row")
@@ -70,6 +73,7 @@ class Store:
         self._database = Database(path)
         self._skip_damaged = skip_damaged
         self._damage: dict[str, str] = {}
+        self._pending: dict[str, UnfinishedTask] = {}
 
     def _now(self) -> float:
         return clock.now(self.path.parent)
@@ -258,6 +262,21 @@ class Store:
             if isinstance(row["lease_expires"], float | int)
             and isinstance(row["created_at"], float | int)
         ]
+
+    def unfinished(self) -> list[UnfinishedTask]:
+        """Returns what the queue needs of all unfinished tasks. Damaged rows are left out."""
+        with self._database.read() as db:
+            found = read_unfinished(db, self._pending)
+        self._pending = {each.id: each for each in found if each.state == "pending"}
+        return found
+
+    def count_as_led(self, task_id: str) -> None:
+        """Records that a task without a lease has a supervisor, which waits for its turn."""
+        with self._database.write() as db:
+            db.execute(
+                "UPDATE tasks SET lease_expires = ? WHERE id = ? AND lease_owner IS NULL",
+                (self._now(), task_id),
+            )
 
     def release_lease(self, lease: Lease) -> None:
         """Releases a lease. No error if it was lost."""

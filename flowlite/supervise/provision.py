@@ -25,6 +25,7 @@ from flowlite.state.store import InstanceRecord, Intent, Lease, Store, TaskRecor
 from flowlite.supervise.money import price_text
 from flowlite.supervise.money.billing import ENDED, LOST, Billing
 from flowlite.supervise.money.caps import Caps
+from flowlite.supervise.queue.turn import Turn
 from flowlite.supervise.record.log import say
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
@@ -143,6 +144,11 @@ class Provisioner:
         tokens: list[str] = []
         if count:
             await self._check_free()
+        # A launch that is open had its turn.
+        had_turn = not count or self._store.has_open_launch(record.id)
+        turn = Turn(self._store, record.id, self._sleep, given_up)
+        if not had_turn and not await turn.to_launch(tell_waiting):
+            return None
         while len(launched) < count:
             intent = self._intend(record, count - len(launched), agent, len(tokens))
             found = await self._launch(intent, tell_waiting, given_up)

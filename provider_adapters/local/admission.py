@@ -1,8 +1,8 @@
 """Admission of tasks to this machine: a limit on concurrent tasks, and GPUs that serve one task at a time.
 
 There are two ledgers: one for tasks and nodes, in `FLOW_HOME/local`, and one for GPUs, beside the sockets of this user,
-since tasks of another FLOW_HOME must not get the same GPUs. Tasks wait in order of arrival. What a dead task still
-holds is reclaimed.
+since tasks of another FLOW_HOME must not get the same GPUs. Who comes first is decided by the queue
+(`flowlite/supervise/queue`) before a task gets here. What a dead task still holds is reclaimed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.node.system import processes, runtime_dir
 from flowlite.provider import Plan
-from flowlite.state import clock
 from provider_adapters.local.ledger import Ledger
 
 
@@ -47,16 +46,14 @@ class Admission:
             CapacityUnavailable: Too many tasks are running, or the GPUs are in use.
         """
         limit = int(plan.options.get("max_tasks", 8))
-        self._refuse_quickly(task_id, limit)
         with self._tasks.change() as tasks:
             mine = tasks.get(task_id, {})
             if token in mine.get("tokens", {}):
                 return dict(mine)
-            refusal = None if "instances" in mine else self._refuse_place(tasks, task_id, limit)
+            refusal = None if "instances" in mine else self._refuse_place(tasks, limit)
             gpus = {} if refusal else self._lend_gpus(tasks, task_id, ids, plan)
             if isinstance(gpus, CapacityUnavailable):
                 refusal = gpus
-                _note_waiting(tasks, task_id, "gpus")
             elif refusal is None:
                 tasks[task_id] = {
                     **entry,
@@ -88,32 +85,17 @@ class Admission:
 
     # Tasks
 
-    def _refuse_quickly(self, task_id: str, limit: int) -> None:
-        """Checks without the lock, since hundreds of tasks may be waiting and most of them only need to read."""
-        tasks = self._tasks.read()
-        position = _position(tasks, task_id)
-        if position is not None and position > 0 and _running(tasks) >= limit:
-            raise _too_many(tasks, limit, position)
-
-    def _refuse_place(
-        self, tasks: dict[str, Any], task_id: str, limit: int
-    ) -> CapacityUnavailable | None:
-        """None if the task may run; otherwise notes it as waiting and returns the reason."""
-        free = limit - _running(tasks)
-        if free <= 0:
+    def _refuse_place(self, tasks: dict[str, Any], limit: int) -> CapacityUnavailable | None:
+        """None if a task may run; otherwise the reason."""
+        if _running(tasks) >= limit:
             self._take_back_stale(tasks)
-            free = limit - _running(tasks)
-        if free > 0:
-            # Tasks ahead may have died while they waited. A few more are checked, so that none of them stays for ever.
-            for other in _waiting(tasks)[: free + 5]:
-                if other != task_id and not self._supervised(other):
-                    del tasks[other]
-        position = _position(tasks, task_id)
-        ahead = len(_waiting(tasks)) if position is None else position
-        if ahead < free:
+        if _running(tasks) < limit:
             return None
-        _note_waiting(tasks, task_id, "place")
-        return _too_many(tasks, limit, ahead)
+        return CapacityUnavailable(
+            f"waiting for a place: {_running(tasks)} of {limit} places for tasks on this machine are taken "
+            "(setting local_tasks)",
+            retry_after=0.2,
+        )
 
     def _take_back_stale(self, tasks: dict[str, Any]) -> None:
         for task_id, entry in list(tasks.items()):
@@ -171,32 +153,5 @@ class Admission:
         return "instances" not in tasks.get(task_id, {}) or self._abandoned(task_id)
 
 
-def _note_waiting(tasks: dict[str, Any], task_id: str, what: str) -> None:
-    since = tasks.get(task_id, {}).get("since", clock.now())
-    if "instances" not in tasks.get(task_id, {}):
-        tasks[task_id] = {"waiting": what, "since": since}
-
-
 def _running(tasks: dict[str, Any]) -> int:
     return sum("instances" in entry for entry in tasks.values())
-
-
-def _waiting(tasks: dict[str, Any]) -> list[str]:
-    """Tasks that wait for admission, in order of arrival."""
-    found = [(e["since"], task) for task, e in tasks.items() if e.get("waiting") == "place"]
-    return [task for _, task in sorted(found)]
-
-
-def _position(tasks: dict[str, Any], task_id: str) -> int | None:
-    waiting = _waiting(tasks)
-    return waiting.index(task_id) if task_id in waiting else None
-
-
-def _too_many(tasks: dict[str, Any], limit: int, ahead: int) -> CapacityUnavailable:
-    before = f", {ahead} before this one" if ahead else ""
-    return CapacityUnavailable(
-        f"waiting for a place: {_running(tasks)} of {limit} places for tasks on this machine are taken "
-        f"(setting local_tasks){before}",
-        # Many tasks may wait on few cores: those far behind check less often.
-        retry_after=min(3.0, 0.1 + 0.02 * ahead),
-    )

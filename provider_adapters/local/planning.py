@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,7 @@ def make_plan(config: TaskConfig, settings: ProviderSettings) -> Plan:
         max_run_seconds=config.max_run_seconds,
         max_cost=config.max_cost,
         notes=tuple(notes),
+        slots=tuple(_slots(config, gpus, int(options["local_tasks"]))),
         options={
             "workdir": _directory(config),
             "hide_gpus": not gpus and which("nvidia-smi") is not None,
@@ -75,6 +76,14 @@ def make_plan(config: TaskConfig, settings: ProviderSettings) -> Plan:
             ],
         },
     )
+
+
+def _slots(config: TaskConfig, gpus: Sequence[Gpu], most_tasks: int) -> Iterator[dict[str, Any]]:
+    """What the task waits for: one of the places for tasks, and its GPUs."""
+    yield {"slots": [f"local place {number}" for number in range(most_tasks)], "count": 1}
+    if gpus:
+        names = [f"local gpu {gpu.index}" for gpu in gpus]
+        yield {"slots": names, "count": config.total_gpus}
 
 
 def _directory(config: TaskConfig) -> str | None:
@@ -173,8 +182,6 @@ def _without_effect(config: TaskConfig) -> list[str]:
         notes.append(
             f"intranode_interconnect {config.intranode_interconnect} is not checked on this machine"
         )
-    if "priority" in config.model_fields_set and config.priority != "med":
-        notes.append(f"priority {config.priority} is ignored by the local provider")
     if config.spot is not None:
         notes.append("spot is ignored by the local provider")
     if config.keep_warm and (why := _cannot_be_kept(config)):

@@ -370,6 +370,7 @@ class Launch:
             task_id=self._intent.task_id,
             address=host.private_ip or facts.address,
             launched_at=clock.now(),
+            slot=host.key,
             data={
                 "host": host.name,
                 "key": host.key,

@@ -55,6 +55,7 @@ def make_plan(config: TaskConfig, settings: ProviderSettings, memory: Memory) ->
         max_run_seconds=config.max_run_seconds,
         max_cost=config.max_cost,
         notes=tuple(notes),
+        slots=({"slots": [host.key for host in pool.hosts], "count": config.num_instances},),
         options={
             "pool": pool.name,
             "hosts": [host.to_json() for host in pool.hosts],
@@ -180,8 +181,6 @@ def _without_effect(config: TaskConfig) -> list[str]:
         asked = getattr(config, name)
         if asked is not None:
             notes.append(f"{name} {asked} is not checked on hosts of a pool")
-    if "priority" in config.model_fields_set and config.priority != "med":
-        notes.append(f"priority {config.priority} is ignored by the SSH provider")
     if config.spot is not None:
         notes.append("spot is ignored by the SSH provider")
     if config.gpu is None and (config.cpu is not None or config.memory is not None):

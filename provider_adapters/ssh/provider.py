@@ -283,6 +283,7 @@ class SshProvider(Provider):
             state="warm" if held.get("state") == "warm" else "running",
             address=noted.get("address", ""),
             launched_at=float(told.get("launched_at", 0.0)),
+            slot=host.key,
             data={k: v for k, v in {**noted["data"], **lease}.items() if k != "launched_at"},
         )
 

@@ -206,7 +206,6 @@ def test_what_cannot_be_had_here_is_refused(
     [
         ({"image": "pytorch/pytorch:2"}, "image pytorch/pytorch:2 is not used"),
         ({"region": "eu-west-1"}, "region eu-west-1 is ignored"),
-        ({"priority": "high"}, "priority high is ignored"),
         ({"spot": True}, "spot is ignored"),
         ({"spot": False}, "spot is ignored"),
         ({"internode_interconnect": "InfiniBand"}, "internode_interconnect InfiniBand"),

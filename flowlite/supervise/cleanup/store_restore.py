@@ -21,8 +21,7 @@ from flowlite.state.database import alone_with
 from flowlite.state.rows import JSON_FIELDS
 from flowlite.state.snapshots import Snapshot
 from flowlite.state.store import Store
-from flowlite.supervise.process import launch
-from flowlite.supervise.record import wording
+from flowlite.supervise.record import process_identity, wording
 from flowlite.supervise.record.paths import TaskPaths
 
 DAMAGED = "damaged"
@@ -166,7 +165,7 @@ def _end_supervisors(home: Path) -> list[str]:
     """Ends all supervisors, since they write to the store that is about to be replaced."""
     ended = []
     for directory in sorted(home.glob("tasks/*")):
-        process = launch.noted_supervisor(home, directory.name)
+        process = process_identity.noted_supervisor(home, directory.name)
         if process is None or not process.alive:
             continue
         with contextlib.suppress(ProcessLookupError):

@@ -170,14 +170,14 @@ class Journal:
         self.note("warm", what, {"instances": [each.id for each in kept], "until": until})
 
     def waiting(self, why: str) -> None:
-        """Shows why the task waits for capacity, at once or with a later `tell_progress`."""
+        """Shows what the task waits for, at once or with a later `tell_progress`."""
         self._waits_for = why
         self._tell_waiting()
 
     def _tell_waiting(self) -> None:
         now = clock.monotonic()
         quiet = self._cancelling or now < self._waiting_at
-        if self.record.state != State.PROVISIONING or quiet:
+        if (State(self.record.state), TaskEvent.WAIT) not in lifecycle.TABLE or quiet:
             return
         why, self._waits_for = self._waits_for, ""
         if why and self._mask(why) != self.record.reason:

@@ -27,7 +27,9 @@ from flowlite.node.system import trace
 from flowlite.provider import Candidate, Plan
 from flowlite.state import clock
 from flowlite.state.store import LeaseHolder, Store, TaskRecord
+from flowlite.supervise.queue import asleep, waking
 from flowlite.supervise.record import process_identity
+from flowlite.supervise.record.lifecycle import State
 from flowlite.supervise.record.paths import TaskPaths, write_private
 
 OUTPUTS = "flow-outputs"
@@ -142,7 +144,7 @@ def submit(
     draft.submitted = True
     if supervise:
         with trace.span("start the supervisor"):
-            start_supervisor(paths.home, record.id, spare=bool(record.config.get("keep_warm")))
+            _start(store, paths.home, record, spare=bool(record.config.get("keep_warm")))
     return record
 
 
@@ -153,10 +155,25 @@ def cancel(store: Store, home: Path, task_id: str) -> bool:
         unled = [holder for holder in store.unfinished_leases(task_id) if holder.owner is None]
         if unled and not TaskPaths(home, task_id).supervisor.exists():
             start_supervisor(home, task_id)
+    if asked:
+        waking.wake_due(store)
     return asked
 
 
-def start_supervisor(home: Path, task_id: str, *, spare: bool = False) -> int:
+def _start(store: Store, home: Path, record: TaskRecord, *, spare: bool = False) -> None:
+    """Starts the supervisor of a task, asleep if it has to wait for long."""
+    waits = record.state == State.PENDING and (
+        record.plan.get("slots") or record.config.get("after")
+    )
+    if waits and waking.begins_asleep(store, record.id):
+        start_supervisor(home, record.id, sleeping=True)
+    else:
+        start_supervisor(home, record.id, spare=spare)
+
+
+def start_supervisor(
+    home: Path, task_id: str, *, spare: bool = False, sleeping: bool = False
+) -> int:
     """Starts the supervisor of a task as a detached process, which outlives this one and its terminal.
 
     A second supervisor for the same task does no harm: only one of them gets the lease, and the other exits.
@@ -165,6 +182,7 @@ def start_supervisor(home: Path, task_id: str, *, spare: bool = False) -> int:
         home: The FLOW_HOME.
         task_id: The task.
         spare: Whether the task may be handed to a supervisor that waits for its next task.
+        sleeping: Whether it is started asleep, until it is the turn of its task.
 
     Returns:
         The process id of the supervisor.
@@ -175,15 +193,20 @@ def start_supervisor(home: Path, task_id: str, *, spare: bool = False) -> int:
         return found.pid
     root = str(Path(flowlite.__file__).resolve().parent.parent)
     with _explained(home), open(paths.supervisor_log, "ab") as log:
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-c", _SUPERVISOR, task_id, root],
-            cwd="/",
-            env=_supervisor_environment(home),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        argv = [sys.executable, "-P", "-c", _SUPERVISOR, task_id, root]
+        environment = _supervisor_environment(home)
+        if sleeping:
+            child = asleep.start(paths, argv, environment, log)
+        else:
+            child = subprocess.Popen(
+                argv,
+                cwd="/",
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
     # The process is never waited for. Without a return code Popen would warn, and a zombie would stay until we exit.
     child.returncode = 0
     _started.add(child.pid)
@@ -211,21 +234,25 @@ def ensure_supervisors(store: Store, home: Path, *, only: str | None = None) -> 
     Returns:
         Ids of the tasks for which a supervisor was started.
     """
+    if only is not None and asleep.is_asleep(home, only):
+        # Its turn comes only if the tasks before it go on.
+        only = None
     begun: list[str] = []
     abandoned = abandoned_tasks(store, home, only=only)
-    if not abandoned:
-        return begun
-    # Imported only when there is such a task.
-    from flowlite.supervise.process.resuming import needs_resume
-
     for task_id in abandoned:
+        # Imported only when there is such a task.
+        from flowlite.supervise.process.resuming import needs_resume
+
         # A task whose row is damaged or whose directory was removed cannot be supervised either. `flow gc` reports the
         # first, and ends what is left of the second.
         with suppress(StoreError):
-            if needs_resume(store, store.get_task(task_id)):
+            record = store.get_task(task_id)
+            if needs_resume(store, record):
                 continue
-            start_supervisor(home, task_id)
+            _start(store, home, record)
             begun.append(task_id)
+    if only is None:
+        waking.wake_due(store)
     return begun
 
 
@@ -251,22 +278,13 @@ def resume(store: Store, home: Path, task_id: str) -> None:
             f"{record.name} ({record.id}) is {record.state} and goes on already; `flow status {record.id}`"
         )
     store.resume(task_id)
-    start_supervisor(home, task_id)
+    _start(store, home, record)
 
 
 def has_supervisor(home: Path, task_id: str) -> bool:
     """Whether the last process started to supervise the task is running."""
-    last = noted_supervisor(home, task_id)
+    last = process_identity.noted_supervisor(home, task_id)
     return last is not None and last.alive
-
-
-def noted_supervisor(home: Path, task_id: str) -> process_identity.Process | None:
-    """Returns the last process started to supervise the task, alive or not. None if none was noted."""
-    try:
-        noted = json.loads(TaskPaths(home, task_id).supervisor.read_bytes())
-        return process_identity.Process(int(noted["pid"]), str(noted["start"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def new_task_id() -> str:
@@ -278,7 +296,7 @@ def _abandoned(home: Path, holder: LeaseHolder) -> bool:
     held = holder.owner is not None and holder.expires > clock.now(home)
     if held and holder.owner is not None and not process_identity.provably_dead(holder.owner):
         return False
-    last = noted_supervisor(home, holder.task_id)
+    last = process_identity.noted_supervisor(home, holder.task_id)
     if last is None:
         return clock.now(home) > holder.created_at + _START_SECONDS
     # A supervisor that was just started has no lease yet. One that let its lease expire hangs, and is replaced.

@@ -18,6 +18,7 @@ from flowlite.state.store import Store
 from flowlite.supervise.process.resuming import may_lead
 from flowlite.supervise.process.supervisor import Supervisor
 from flowlite.supervise.process.task_lease import LEASE_SECONDS
+from flowlite.supervise.queue.waking import wake_due
 from flowlite.supervise.record import process_identity
 from flowlite.supervise.record.log import say
 from flowlite.supervise.record.paths import TaskPaths
@@ -109,6 +110,7 @@ def lead(
             supervisor = Supervisor(store, home, record, lease, provider)
             run(supervisor.run())
             store.release_lease(lease)
+            wake_due(store)
             seconds = supervisor.warm_seconds
         store.close()
     except LeaseLost as error:

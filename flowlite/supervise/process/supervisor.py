@@ -38,6 +38,8 @@ from flowlite.supervise.process.end_lost_launch import COLLECT_SECONDS, end_rema
 from flowlite.supervise.process.journal import Journal
 from flowlite.supervise.process.task_lease import Patience, TaskLease
 from flowlite.supervise.provision import LaunchRefused, NotGone, Provisioner
+from flowlite.supervise.queue.turn import Turn
+from flowlite.supervise.queue.waking import wake_due
 from flowlite.supervise.record import lifecycle, wording
 from flowlite.supervise.record.lifecycle import State, TaskEvent
 from flowlite.supervise.record.log import say
@@ -217,10 +219,7 @@ class Supervisor:
         """Advances the task by one step from its present state."""
         state = self._record.state
         if state == State.PENDING:
-            if self._cancelled.is_set():
-                self._journal.step(TaskEvent.CANCEL, outcome="cancelled")
-            else:
-                self._journal.step(TaskEvent.BEGIN, nodes=lifecycle.nodes(self._asked.nodes))
+            await self._begin()
         elif state == State.PROVISIONING:
             await self._provision()
         elif state == State.STOPPING and self._record.outcome:
@@ -229,6 +228,17 @@ class Supervisor:
             self._conclude("failed", self._journal.last_reason())
         else:
             await self._run_attempt()
+
+    async def _begin(self) -> None:
+        """Waits for the tasks that must have completed before, and begins."""
+        turn = Turn(self._store, self._record.id, self._sleep, self._cancelled.is_set)
+        problem = await turn.to_begin(self._asked.after, self._journal.waiting)
+        if self._cancelled.is_set() or problem is None:
+            self._journal.step(TaskEvent.CANCEL, outcome="cancelled")
+        elif problem:
+            self._conclude("failed", problem)
+        else:
+            self._journal.step(TaskEvent.BEGIN, nodes=lifecycle.nodes(self._asked.nodes))
 
     def _conclude(self, outcome: str, reason: str) -> None:
         """Records how the task ends. Only teardown follows."""
@@ -270,6 +280,7 @@ class Supervisor:
             instances=gathered.records,
             settled=gathered.settled,
         )
+        wake_due(self._store)
         for told in dict.fromkeys(each.note for each in gathered.launched if each.note):
             self._journal.note("warning", told)
         if self._asked.plan.is_paid:
@@ -542,7 +553,7 @@ class Supervisor:
         return self._store.instances(self._record.id)
 
     def _is_waiting(self) -> bool:
-        return self._record.state == State.PROVISIONING
+        return self._record.state in (State.PENDING, State.PROVISIONING)
 
     def _cancel(self) -> None:
         if not self._cancelled.is_set():

@@ -56,6 +56,7 @@ S, H = State, TaskEvent
 # (state, event) -> (next state, reason shown; the caller fills in the braces).
 TABLE: dict[tuple[State, TaskEvent], tuple[State, str]] = {
     (S.PENDING, H.BEGIN): (S.PROVISIONING, "asking for {nodes}"),
+    (S.PENDING, H.WAIT): (S.PENDING, "{why}"),
     (S.PENDING, H.FAILURE): (S.STOPPING, "{why}"),
     (S.PENDING, H.CANCEL): (S.STOPPING, "cancelled before it began"),
     (S.PROVISIONING, H.WAIT): (S.PROVISIONING, "{why}"),

@@ -97,6 +97,11 @@ class TaskPaths:
         return self.directory / "supervisor.json"
 
     @property
+    def asleep(self) -> Path:
+        """The FIFO that a supervisor reads from while it is asleep (`queue/asleep.py`)."""
+        return self.directory / "asleep"
+
+    @property
     def logs(self) -> Path:
         """Directory of the workers' output."""
         return self.directory / "logs"

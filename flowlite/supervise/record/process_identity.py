@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import socket
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from flowlite.node.system import processes
+from flowlite.supervise.record.paths import TaskPaths
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,15 @@ class Process:
 def of_process(pid: int) -> Process:
     """Returns the process that has this id now."""
     return Process(pid, processes.start_of(pid) or "")
+
+
+def noted_supervisor(home: Path, task_id: str) -> Process | None:
+    """Returns the last process started to supervise a task, alive or not. None if none was noted."""
+    try:
+        noted = json.loads(TaskPaths(home, task_id).supervisor.read_bytes())
+        return Process(int(noted["pid"]), str(noted["start"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def began() -> float:

@@ -30,6 +30,7 @@ class TaskView:
         setup: Commands that run once on every node before the workers.
         setup_seconds: How long they may take on each node.
         warm_seconds: How long nodes are kept for the next task.
+        after: Ids of the tasks that must have completed before it begins.
     """
 
     plan: Plan
@@ -50,6 +51,7 @@ class TaskView:
     setup: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     setup_seconds: float = 3600.0
+    after: tuple[str, ...] = ()
 
     @property
     def time_to_stop(self) -> float:
@@ -85,6 +87,7 @@ class TaskView:
             outputs=tuple(str(pattern) for pattern in config.get("outputs") or ()),
             setup=tuple(str(command) for command in config.get("setup") or ()),
             setup_seconds=float(config.get("setup_timeout", 3600.0)),
+            after=tuple(str(task_id) for task_id in config.get("after") or ()),
             secrets=tuple(str(name) for name in config.get("secrets") or ()),
         )
 

@@ -1,0 +1,125 @@
+"""The queue as the store has it now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flowlite.state import clock
+from flowlite.state.store import Store, UnfinishedTask
+from flowlite.supervise.queue import asleep
+from flowlite.supervise.queue.schedule import Demand, Holding, Place, Request, schedule
+from flowlite.supervise.record import process_identity
+from flowlite.supervise.record.lifecycle import State
+
+# A launch that is open for longer was refused, or takes long: it is not passed any more.
+_REFUSED_AFTER = 3.0
+_PRIORITIES = {"high": 0, "med": 1, "low": 2}
+_NOT_LAUNCHED = frozenset({State.PENDING, State.PROVISIONING})
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """All unfinished tasks at one moment.
+
+    Attributes:
+        tasks: By id.
+        waiting: Those that wait for slots, in the order of the queue.
+    """
+
+    home: Path
+    now: float
+    tasks: Mapping[str, UnfinishedTask]
+    waiting: Sequence[Request]
+    holdings: Mapping[str, Holding]
+    _alive: dict[str, bool] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, store: Store) -> Queue:
+        """Reads the queue. Raises StoreError."""
+        home = store.path.parent
+        now = clock.now(home)
+        tasks = {task.id: task for task in store.unfinished()}
+        ordered = sorted(tasks.values(), key=_order)
+        known = set(tasks)
+        requests = [
+            request
+            for task in ordered
+            if not known.intersection(task.after) and (request := _request(task, now))
+        ]
+        holdings = {task.id: held for task in ordered if (held := _holding(task, now))}
+        return cls(home, now, tasks, requests, holdings)
+
+    def places(
+        self, *, all_times: bool = True, counts: Callable[[str], bool] | None = None
+    ) -> Iterator[Place]:
+        """Yields the places of the tasks that wait for slots.
+
+        Args:
+            all_times: As for `schedule`.
+            counts: Which tasks count; by default those that have a supervisor.
+        """
+        here = counts or self.is_led
+        requests = (each for each in self.waiting if here(each.task_id))
+        # What a task still holds that has no supervisor, only its provider knows.
+        held = [each for task_id, each in self.holdings.items() if self.is_led(task_id)]
+        return schedule(self.now, held, requests, all_times=all_times)
+
+    def is_led(self, task_id: str) -> bool:
+        """Whether a task has a supervisor, asleep or not. Others pass a task that has none."""
+        if self.tasks[task_id].led_until > self.now:
+            return True
+        if task_id not in self._alive:
+            noted = process_identity.noted_supervisor(self.home, task_id)
+            self._alive[task_id] = noted is not None and noted.alive
+        return self._alive[task_id]
+
+    def users_of(self, task: UnfinishedTask) -> list[UnfinishedTask]:
+        """The tasks that hold slots that a task could have."""
+        wanted = {slot for kind in task.slots for slot in kind["slots"]}
+        return [
+            other
+            for name in self.holdings
+            if wanted.intersection(s for k in (other := self.tasks[name]).slots for s in k["slots"])
+        ]
+
+    def is_asleep(self, task_id: str) -> bool:
+        """Whether a task's supervisor is asleep."""
+        return self.tasks[task_id].state == State.PENDING and asleep.is_asleep(self.home, task_id)
+
+
+def _order(task: UnfinishedTask) -> tuple[int, float, str]:
+    return _PRIORITIES.get(task.priority, 1), task.created_at, task.id
+
+
+def _demands(task: UnfinishedTask, held: Sequence[str]) -> tuple[Demand, ...]:
+    """What a task still lacks."""
+    lacking = []
+    for each in task.slots:
+        slots = tuple(map(str, each["slots"]))
+        count = int(each["count"]) - len(set(slots).intersection(held))
+        if count > 0:
+            lacking.append(Demand(slots, count))
+    return tuple(lacking)
+
+
+def _request(task: UnfinishedTask, now: float) -> Request | None:
+    if task.state not in _NOT_LAUNCHED or task.cancel_requested:
+        return None
+    if "" in task.held:
+        # It has launched before, and keeps its slots, which are not known one by one.
+        return None
+    demands = _demands(task, task.held)
+    since = task.launching_since
+    refused = since is not None and now - since > _REFUSED_AFTER
+    return Request(task.id, demands, task.max_run_seconds, refused) if demands else None
+
+
+def _holding(task: UnfinishedTask, now: float) -> Holding | None:
+    if not task.slots or not task.held:
+        return None
+    longest = task.max_run_seconds
+    until = None if longest is None else (task.started_at or now) + longest
+    named = frozenset(filter(None, task.held))
+    return Holding(() if named else _demands(task, ()), named, until)

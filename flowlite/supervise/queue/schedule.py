@@ -1,0 +1,180 @@
+"""Who may start now, and when the others are expected to: first come, first served, with conservative backfill.
+
+A later task may start before an earlier one only if, by the limits on run time, it is over before the earlier one can
+start. A task without a limit may end at any time or never, so nobody is let past a task that waits for slots of which
+one is held without a limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+MARGIN_SECONDS = 120.0
+"""What a task may take besides its limit: to start its agents, to stop its workers, and to bring its files home."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A number of slots out of a set of equal ones."""
+
+    slots: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a task holds that has launched.
+
+    Attributes:
+        named: Slots that are known to be its own. The rest of what it demanded is any of the others.
+        until: Unix time at which its limit ends it; None without a limit.
+    """
+
+    demands: tuple[Demand, ...]
+    named: frozenset[str]
+    until: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a task waits for.
+
+    Attributes:
+        seconds: Its longest run; None without a limit.
+        refused: Whether it had its turn and the provider had no room, so that others hold slots unknown to the store.
+    """
+
+    task_id: str
+    demands: tuple[Demand, ...]
+    seconds: float | None
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a task in its queue.
+
+    Attributes:
+        may_start: Whether it may launch now.
+        starts_at: Unix time at which it starts by the limits of the tasks before it; None if that is not known.
+    """
+
+    task_id: str
+    may_start: bool
+    starts_at: float | None
+
+
+class _Slots:
+    """When each slot is in use, as sorted intervals."""
+
+    def __init__(self) -> None:
+        self._used: dict[str, list[tuple[float, float]]] = {}
+
+    def use(self, slots: Iterable[str], begin: float, end: float) -> None:
+        for slot in slots:
+            merged: list[tuple[float, float]] = []
+            for first, last in sorted([*self._used.get(slot, ()), (begin, end)]):
+                if merged and first <= merged[-1][1]:
+                    merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+                else:
+                    merged.append((first, last))
+            self._used[slot] = merged
+
+    def free(self, slots: Sequence[str], begin: float, end: float) -> list[str]:
+        """The slots that are free in all that time, those with the smallest gap first."""
+        found = []
+        for slot in slots:
+            following = math.inf
+            for first, last in self._used.get(slot, ()):
+                if first < end and begin < last:
+                    break
+                if first >= end:
+                    following = min(following, first)
+            else:
+                found.append((following, slot))
+        # The sort is stable, so that slots are taken in their order.
+        return [slot for _, slot in sorted(found, key=lambda each: each[0])]
+
+    def ends(self, demands: Iterable[Demand], now: float) -> list[float]:
+        """The times at which one of the slots becomes free, now included."""
+        ends = {
+            last
+            for demand in demands
+            for slot in demand.slots
+            for _, last in self._used.get(slot, ())
+            if now < last < math.inf
+        }
+        return [now, *sorted(ends)]
+
+
+def schedule(
+    now: float, holdings: Iterable[Holding], requests: Iterable[Request], *, all_times: bool = True
+) -> Iterator[Place]:
+    """Yields the place of every request, in their order.
+
+    Args:
+        now: The Unix time.
+        holdings: What is held.
+        requests: What is waited for, in the order of the queue.
+        all_times: Whether `starts_at` is needed also where no slot is free, which takes longer.
+    """
+    slots = _Slots()
+    for held in holdings:
+        until = math.inf if held.until is None else max(held.until, now + 1.0)
+        slots.use(held.named, now, until)
+        for demand in held.demands:
+            unnamed = demand.count - len(held.named.intersection(demand.slots))
+            slots.use(slots.free(demand.slots, now, now + 1.0)[: max(0, unnamed)], now, until)
+    for request in requests:
+        some_free = any(slots.free(d.slots, now, now + 1.0) for d in request.demands)
+        if not some_free and not all_times:
+            yield Place(request.task_id, may_start=False, starts_at=None)
+            continue
+        fit = _first_fit(slots, request, now)
+        if fit is None:
+            _keep_for(slots, request, now)
+            yield Place(request.task_id, may_start=False, starts_at=None)
+        else:
+            begin, chosen = fit
+            slots.use(chosen, begin, begin + _length(request))
+            yield Place(request.task_id, may_start=begin == now, starts_at=begin)
+
+
+def _keep_for(slots: _Slots, request: Request, now: float) -> None:
+    """Keeps every slot that could serve a request of which it is not known when it starts.
+
+    Of a demand that could be met now, only that number is kept. After a refusal that is never the last demand.
+    """
+    for number, demand in enumerate(request.demands, start=1):
+        free = slots.free(demand.slots, now, math.inf)
+        met = len(free) >= demand.count and not (request.refused and number == len(request.demands))
+        slots.use(free[: demand.count] if met else demand.slots, now, math.inf)
+
+
+def _length(request: Request) -> float:
+    return math.inf if request.seconds is None else request.seconds + MARGIN_SECONDS
+
+
+def _first_fit(slots: _Slots, request: Request, now: float) -> tuple[float, list[str]] | None:
+    """Returns when a request can start and which slots it takes; None if that is not known."""
+    if request.refused:
+        return None
+    for begin in slots.ends(request.demands, now):
+        chosen: list[str] = []
+        for demand in request.demands:
+            free = slots.free(demand.slots, begin, begin + _length(request))
+            if len(free) < demand.count:
+                break
+            chosen += free[: demand.count]
+        else:
+            return begin, chosen
+    return None
+
+
+def demands_of(plan: Mapping[str, Any]) -> tuple[Demand, ...]:
+    """Reads `Plan.slots` from a plan as JSON."""
+    found = plan.get("slots") or ()
+    return tuple(Demand(tuple(map(str, d["slots"])), int(d["count"])) for d in found)

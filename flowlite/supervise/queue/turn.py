@@ -1,0 +1,117 @@
+"""A supervisor's wait for the turn of its task."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+
+from flowlite.errors import NotFound
+from flowlite.state import clock
+from flowlite.state.store import Store
+from flowlite.supervise.queue.reading import Queue
+from flowlite.supervise.queue.schedule import Place
+from flowlite.supervise.queue.waking import wake_due
+from flowlite.supervise.record.lifecycle import State
+
+# How often the store is asked whether something was written, and how often the queue is read if nothing was.
+_LOOK_EVERY, _READ_EVERY = 0.1, 1.0
+_MOST_NAMED = 3
+
+
+class Turn:
+    """The turn of one task."""
+
+    def __init__(
+        self,
+        store: Store,
+        task_id: str,
+        sleep: Callable[[float], Awaitable[None]],
+        given_up: Callable[[], bool],
+    ) -> None:
+        """
+        Args:
+            store: The store.
+            task_id: The task.
+            sleep: Sleeps, or returns early if the task is cancelled.
+            given_up: Whether the task was cancelled.
+        """
+        self._store = store
+        self._task_id = task_id
+        self._sleep = sleep
+        self._given_up = given_up
+
+    async def to_launch(self, tell_waiting: Callable[[str], None]) -> bool:
+        """Waits until the task may launch. Returns False if it was cancelled meanwhile. Raises StoreError."""
+        return await self._until(self._refusal, tell_waiting)
+
+    async def to_begin(
+        self, after: Sequence[str], tell_waiting: Callable[[str], None]
+    ) -> str | None:
+        """Waits for the tasks that must have completed before.
+
+        Returns:
+            Why the task must not begin, since one of them did not complete; "" if it may begin, None if it was
+            cancelled. Raises StoreError.
+        """
+        while True:
+            if problem := self._not_completed(after):
+                return problem
+            if not await self._until(lambda: self._unfinished(after), tell_waiting):
+                return None
+            if not self._unfinished(after):
+                return self._not_completed(after)
+
+    async def _until(self, refusal: Callable[[], str], tell_waiting: Callable[[str], None]) -> bool:
+        version, read_at = -1, 0.0
+        while not self._given_up():
+            latest = self._store.version()
+            if latest != version or clock.monotonic() - read_at > _READ_EVERY:
+                version, read_at = latest, clock.monotonic()
+                why = refusal()
+                if not why:
+                    return True
+                tell_waiting(why)
+            await self._sleep(_LOOK_EVERY)
+        return False
+
+    def _refusal(self) -> str:
+        queue = Queue.read(self._store)
+        for before, place in enumerate(queue.places(all_times=False)):
+            if place.task_id == self._task_id:
+                wake_due(self._store, queue)
+                return "" if place.may_start else _sentence(queue, place, before)
+        return ""
+
+    def _unfinished(self, after: Sequence[str]) -> str:
+        there = [task for task in self._store.unfinished() if task.id in after]
+        named = ", ".join(f"{task.name} ({task.id})" for task in there[:_MOST_NAMED])
+        return f"begins after {named}" if there and not self._not_completed(after) else ""
+
+    def _not_completed(self, after: Sequence[str]) -> str:
+        for name in after:
+            try:
+                record = self._store.get_task(name)
+            except NotFound:
+                return f"not started: it was to begin after {name}, which was removed"
+            if record.final and record.state != State.COMPLETED:
+                how = "was cancelled" if record.state == State.CANCELLED else "failed"
+                why = f": {record.reason}" if record.reason else ""
+                return (
+                    f"not started: it was to begin after {record.name} ({name}), which {how}{why}"
+                )
+        return ""
+
+
+def _sentence(queue: Queue, place: Place, before: int) -> str:
+    task = queue.tasks[place.task_id]
+    count = max(int(kind["count"]) for kind in task.slots)
+    places = "a place" if count == 1 else f"{count} places"
+    users = queue.users_of(task)
+    named = ", ".join(f"{each.name} ({each.id})" for each in users[:_MOST_NAMED])
+    more = f" and {len(users) - _MOST_NAMED} more" if len(users) > _MOST_NAMED else ""
+    used = f", in use by {named}{more}" if users else ""
+    ahead = f"{before} before it" if before else "it is next"
+    when = ""
+    if place.starts_at is not None:
+        when = f"; starts by {datetime.fromtimestamp(place.starts_at).astimezone():%H:%M}"
+    return f"waiting for {places} ({task.instance_type}{used}): {ahead}{when}"

@@ -1,0 +1,77 @@
+"""Which sleeping supervisors are woken: those whose turn it is, and a few that come next.
+
+A supervisor that is awake has its modules imported, so that a host that becomes free is taken at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from flowlite.state.store import Store
+from flowlite.supervise.queue import asleep
+from flowlite.supervise.queue.reading import Queue
+from flowlite.supervise.record.lifecycle import State
+
+AWAKE_AHEAD = 4
+"""How many tasks of a queue that cannot start yet have a supervisor that is awake."""
+# How many supervisors are awake at a time only to record that their task was cancelled.
+_CANCELLING = 8
+
+
+def wake_due(store: Store, queue: Queue | None = None) -> None:
+    """Wakes the supervisors that should be awake. Raises StoreError."""
+    found = queue or Queue.read(store)
+    for task_id in _due(found):
+        wake(store, found, task_id)
+
+
+def wake(store: Store, queue: Queue, task_id: str) -> None:
+    """Wakes the supervisor of one task, if it is asleep."""
+    if queue.is_asleep(task_id):
+        # To have been asleep is a sign of life, without which the task would wait for `flow resume`.
+        store.count_as_led(task_id)
+        asleep.wake(queue.home, task_id)
+
+
+def begins_asleep(store: Store, task_id: str) -> bool:
+    """Whether the supervisor that is about to be started for a task can be asleep at first."""
+    queue = Queue.read(store)
+    return task_id in queue.tasks and task_id not in _due(queue, task_id)
+
+
+def _due(queue: Queue, starting: str = "") -> list[str]:
+    """Returns the tasks whose supervisors should be awake.
+
+    Args:
+        queue: The queue.
+        starting: A task that has no supervisor yet, and is about to get one.
+    """
+    free = [
+        task.id
+        for task in queue.tasks.values()
+        if task.state == State.PENDING
+        and not task.cancel_requested
+        and not task.slots
+        and not any(name in queue.tasks for name in task.after)
+    ]
+    ahead: Counter[object] = Counter()
+    next_ones = []
+    for place in queue.places(
+        all_times=False, counts=lambda task_id: task_id == starting or queue.is_led(task_id)
+    ):
+        kind = queue.tasks[place.task_id].slots[0]["slots"]
+        ahead[str(kind)] += not place.may_start
+        if place.may_start or ahead[str(kind)] <= AWAKE_AHEAD:
+            next_ones.append(place.task_id)
+    return [*_cancelled(queue), *free, *next_ones]
+
+
+def _cancelled(queue: Queue) -> list[str]:
+    """Returns some of the tasks that were cancelled before they began."""
+    pending = [
+        task.id
+        for task in queue.tasks.values()
+        if task.state == State.PENDING and task.cancel_requested and queue.is_led(task.id)
+    ]
+    sleeping = [name for name in pending if queue.is_asleep(name)]
+    return sleeping[: max(0, _CANCELLING - (len(pending) - len(sleeping)))]

@@ -1,0 +1,110 @@
+"""Who may start now: first come, first served, and nobody is passed by a task that could delay it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlite.supervise.queue.schedule import (
+    MARGIN_SECONDS,
+    Demand,
+    Holding,
+    Place,
+    Request,
+    schedule,
+)
+
+HOSTS = ("a", "b", "c", "d")
+HOUR = 3600.0
+
+
+def wants(task: str, count: int, seconds: float | None = None, **more: object) -> Request:
+    return Request(task, (Demand(HOSTS, count),), seconds, **more)  # type: ignore[arg-type]
+
+
+def has(*hosts: str, until: float | None = None) -> Holding:
+    return Holding((), frozenset(hosts), until)
+
+
+def places(holdings: list[Holding], *requests: Request) -> dict[str, Place]:
+    return {place.task_id: place for place in schedule(0.0, holdings, requests)}
+
+
+def starting(holdings: list[Holding], *requests: Request) -> list[str]:
+    return [name for name, place in places(holdings, *requests).items() if place.may_start]
+
+
+def test_as_many_start_as_there_is_room_for_in_their_order() -> None:
+    assert starting([], wants("one", 2), wants("two", 1), wants("three", 2)) == ["one", "two"]
+
+
+def test_without_limits_nobody_passes_a_gang_that_waits() -> None:
+    assert starting([has("a")], wants("gang", 4), wants("small", 1, 60)) == []
+    found = places([has("a")], wants("gang", 4), wants("small", 1, 60))
+    assert [each.starts_at for each in found.values()] == [None, None]
+
+
+def test_a_small_task_passes_if_it_is_over_before_the_gang_can_start() -> None:
+    busy = [has("a", until=HOUR)]
+    assert starting(busy, wants("gang", 4), wants("small", 1, HOUR / 2)) == ["small"]
+    assert starting(busy, wants("gang", 4), wants("long", 1, HOUR)) == []
+    assert starting(busy, wants("gang", 4), wants("unlimited", 1)) == []
+    assert places(busy, wants("gang", 4))["gang"].starts_at == HOUR
+
+
+def test_a_task_passes_on_hosts_that_the_gang_does_not_need() -> None:
+    busy = [has("a", until=HOUR), has("b", until=HOUR)]
+    assert starting(busy, wants("gang", 3), wants("one", 1), wants("two", 1)) == ["one"]
+
+
+def test_nobody_passes_a_task_whose_launch_was_refused() -> None:
+    """Another client holds hosts that this store knows nothing of."""
+    assert starting([], wants("refused", 1, refused=True), wants("later", 1, 60)) == []
+
+
+def test_tasks_of_other_hosts_do_not_wait() -> None:
+    other = Request("other", (Demand(("x",), 1),), None)
+    assert starting([has("a")], wants("gang", 4), other) == ["other"]
+
+
+def test_a_place_for_tasks_is_not_kept_for_one_that_waits_for_gpus() -> None:
+    spots, gpus = ("p0", "p1", "p2"), ("g0", "g1")
+    on_gpus = Request("gpus", (Demand(spots, 1), Demand(gpus, 2)), None, refused=True)
+    ordinary = [Request(f"t{n}", (Demand(spots, 1),), None) for n in range(3)]
+    assert starting([], on_gpus, *ordinary) == ["t0", "t1"]
+
+
+def test_alike_slots_of_a_task_that_runs_are_taken() -> None:
+    held = Holding((Demand(HOSTS, 3),), frozenset(), None)
+    assert starting([held], wants("one", 1), wants("two", 1)) == ["one"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 4), st.none() | st.integers(60, 7200)), min_size=1, max_size=8
+    ),
+    st.lists(st.tuples(st.sampled_from(HOSTS), st.none() | st.integers(1, 7200)), max_size=4),
+)
+def test_who_is_let_past_delays_nobody_before(
+    asked: list[tuple[int, int | None]], held: list[tuple[str, int | None]]
+) -> None:
+    """The expected start of each task is the same, whether or not those after it are there."""
+    busy = {host: until for host, until in held}
+    holdings = [has(host, until=until) for host, until in busy.items()]
+    requests = [wants(str(n), count, seconds) for n, (count, seconds) in enumerate(asked)]
+    whole = places(holdings, *requests)
+    for number in range(1, len(requests)):
+        alone = places(holdings, *requests[:number])
+        assert all(whole[name] == place for name, place in alone.items())
+    now = [each for each in requests if whole[each.task_id].may_start]
+    assert sum(each.demands[0].count for each in now) <= len(HOSTS) - len(busy)
+    # The same tasks may start if only that is asked.
+    quick = list(schedule(0.0, holdings, requests, all_times=False))
+    assert [p.task_id for p in quick if p.may_start] == [each.task_id for each in now]
+    for first in requests:
+        begin = whole[first.task_id].starts_at
+        for later in requests[requests.index(first) + 1 :]:
+            if whole[later.task_id].may_start and begin not in (None, 0.0):
+                free = len(HOSTS) - first.demands[0].count
+                over = later.seconds is not None and later.seconds + MARGIN_SECONDS <= begin
+                assert over or later.demands[0].count <= free

@@ -1,0 +1,103 @@
+"""Tasks that wait: cheap, in their order, and whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from flowlite.supervise.process import launch
+from flowlite.supervise.queue import asleep
+from flowlite.supervise.queue.waking import AWAKE_AHEAD
+from flowlite.supervise.record import process_identity
+from tests.gangs import Gang, let_go, shell, submit, waiting
+from tests.helpers import eventually, process_alive
+
+
+def started(gangs: list[Gang]) -> list[Gang]:
+    """Those that have started, in the order in which they did."""
+    there = [gang for gang in gangs if gang.record.started_at is not None]
+    return sorted(there, key=lambda gang: gang.record.started_at or 0.0)
+
+
+def sleeping(gangs: list[Gang]) -> list[Gang]:
+    return [gang for gang in gangs if asleep.is_asleep(gang.home, gang.id)]
+
+
+def supervisor(gang: Gang) -> int:
+    found = process_identity.noted_supervisor(gang.home, gang.id)
+    assert found is not None
+    return found.pid
+
+
+def test_many_wait_in_their_order_and_few_of_them_are_awake(flow_home: Path) -> None:
+    first = submit(flow_home, waiting(), max_tasks=1, name="first")
+    first.wait("running")
+    gangs = [submit(flow_home, ["true"], max_tasks=1, name=f"t{n}") for n in range(10)]
+    urgent = submit(flow_home, ["true"], max_tasks=1, name="urgent", priority="high")
+    assert len(sleeping(gangs)) == 10 - AWAKE_AHEAD
+    assert all(process_alive(supervisor(gang)) for gang in gangs)
+    eventually(lambda: ": 1 before it" in gangs[0].record.reason)
+    # A supervisor that is asleep is a shell.
+    status = Path(f"/proc/{supervisor(gangs[-1])}/status").read_text()
+    rss = int(next(line for line in status.splitlines() if "VmRSS" in line).split()[1])
+    assert rss < 4000
+    let_go(flow_home)
+    for gang in [first, urgent, *gangs]:
+        gang.end(timeout=120)
+    assert started([*gangs, urgent]) == [urgent, *gangs]
+
+
+def test_the_queue_goes_on_when_all_who_are_awake_are_killed(flow_home: Path) -> None:
+    first = submit(flow_home, waiting(), max_tasks=1)
+    first.wait("running")
+    gangs = [submit(flow_home, ["true"], max_tasks=1) for n in range(AWAKE_AHEAD + 3)]
+    awake = [gang for gang in gangs if gang not in sleeping(gangs)]
+    for gang in [first, *awake, gangs[-2]]:
+        os.kill(supervisor(gang), signal.SIGKILL)
+    let_go(flow_home)
+    gangs[-1].end(timeout=120)
+    for gang in [first, *gangs]:
+        gang.end(timeout=120)
+    assert started(gangs) == gangs
+
+
+def test_a_task_that_sleeps_is_cancelled(flow_home: Path) -> None:
+    first = submit(flow_home, waiting(), max_tasks=1)
+    first.wait("running")
+    gangs = [submit(flow_home, ["true"], max_tasks=1) for _ in range(AWAKE_AHEAD + 12)]
+    asleep_ones = sleeping(gangs)
+    assert len(asleep_ones) == 12
+    for gang in gangs:
+        assert launch.cancel(gang.store, flow_home, gang.id)
+    for gang in gangs:
+        gang.end("cancelled", timeout=120)
+    launch.cancel(first.store, flow_home, first.id)
+    first.end("cancelled")
+
+
+def test_a_task_begins_after_others_have_completed(flow_home: Path) -> None:
+    one = submit(flow_home, waiting(), name="one")
+    two = submit(flow_home, ["true"], name="two")
+    later = submit(flow_home, shell("echo later"), after=[one.id, two.id])
+    last = submit(flow_home, ["true"], after=[later.id])
+    two.end()
+    assert asleep.is_asleep(flow_home, later.id)
+    assert later.record.state == "pending"
+    os.kill(supervisor(later), signal.SIGKILL)
+    let_go(flow_home)
+    last.end()
+    assert later.record.state == "completed"
+    assert (later.record.started_at or 0) >= (one.record.finished_at or 0)
+
+
+def test_a_task_after_one_that_failed_says_so_and_does_not_start(flow_home: Path) -> None:
+    failing = submit(flow_home, waiting("exit 3"), name="bad")
+    later = submit(flow_home, ["true"], name="later", after=[failing.id])
+    last = submit(flow_home, ["true"], name="last", after=[later.id])
+    let_go(flow_home)
+    failing.end("failed")
+    reason = later.end("failed").reason
+    assert reason.startswith(f"not started: it was to begin after bad ({failing.id}), which failed")
+    assert f"after later ({later.id}), which failed" in last.end("failed").reason
+    assert last.record.started_at is None
