@@ -62,7 +62,8 @@ class TaskConfig(Spec):
         setup: Commands for the shell that run once on every node, in the working directory, before the workers start.
         setup_timeout: Seconds they may take on each node in total; a text such as "30m" is read too.
         outputs: Files of the working directory, as patterns ("runs/**"), that are copied to this machine at the end.
-        priority: Pricing tier, if the provider has tiers.
+        priority: Pricing tier, if the provider has tiers; the order of the queue, where tasks wait for hosts or for
+            this machine.
         spot: Whether machines may be taken away in exchange for a lower price; "prefer" allows both, None leaves it to
             the provider.
         prefer: Which of several places is tried first: "price" is the one that can cost least for the whole gang,

@@ -127,7 +127,7 @@ def test_two_tasks_share_a_pool_by_turns(hosts: Cluster, flow_home: Path) -> Non
     lab.wait(first, "running")
     second = lab.submit("-N", "1", "--", "hostname")
     waiting = lab.waits(second)
-    assert f"({first}): it is next" in waiting
+    assert f"({first})): it is next" in waiting
     for host in lab.hosts:
         host.exec(["touch", "/tmp/go"])
     assert lab.wait(first, "completed", "failed")["status"] == "completed"

@@ -89,7 +89,7 @@ def test_who_is_let_past_delays_nobody_before(
     asked: list[tuple[int, int | None]], held: list[tuple[str, int | None]]
 ) -> None:
     """The expected start of each task is the same, whether or not those after it are there."""
-    busy = {host: until for host, until in held}
+    busy = dict(held)
     holdings = [has(host, until=until) for host, until in busy.items()]
     requests = [wants(str(n), count, seconds) for n, (count, seconds) in enumerate(asked)]
     whole = places(holdings, *requests)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import flowlite
-from flowlite.errors import ConfigError, StoreError
+from flowlite.errors import ConfigError, NotFound, StoreError
 from flowlite.node.system import trace
 from flowlite.provider import Candidate, Plan
 from flowlite.state import clock
@@ -162,13 +162,16 @@ def cancel(store: Store, home: Path, task_id: str) -> bool:
 
 def _start(store: Store, home: Path, record: TaskRecord, *, spare: bool = False) -> None:
     """Starts the supervisor of a task, asleep if it has to wait for long."""
-    waits = record.state == State.PENDING and (
-        record.plan.get("slots") or record.config.get("after")
-    )
-    if waits and waking.begins_asleep(store, record.id):
+    if record.state == State.PENDING and _waits(record) and waking.begins_asleep(store, record.id):
         start_supervisor(home, record.id, sleeping=True)
     else:
         start_supervisor(home, record.id, spare=spare)
+
+
+def _waits(record: TaskRecord) -> bool:
+    """Whether a task may have to wait for its turn, or for others to complete."""
+    launched = record.state not in (State.PENDING, State.PROVISIONING)
+    return not launched and bool(record.plan.get("slots") or record.config.get("after"))
 
 
 def start_supervisor(
@@ -234,9 +237,10 @@ def ensure_supervisors(store: Store, home: Path, *, only: str | None = None) -> 
     Returns:
         Ids of the tasks for which a supervisor was started.
     """
-    if only is not None and asleep.is_asleep(home, only):
-        # Its turn comes only if the tasks before it go on.
-        only = None
+    with suppress(StoreError, NotFound):
+        if only is not None and _waits(store.get_task(only)):
+            # Its turn comes only if the tasks before it go on.
+            only = None
     begun: list[str] = []
     abandoned = abandoned_tasks(store, home, only=only)
     for task_id in abandoned:

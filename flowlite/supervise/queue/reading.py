@@ -77,12 +77,9 @@ class Queue:
 
     def users_of(self, task: UnfinishedTask) -> list[UnfinishedTask]:
         """The tasks that hold slots that a task could have."""
-        wanted = {slot for kind in task.slots for slot in kind["slots"]}
-        return [
-            other
-            for name in self.holdings
-            if wanted.intersection(s for k in (other := self.tasks[name]).slots for s in k["slots"])
-        ]
+        wanted = _slots(task)
+        holders = (self.tasks[name] for name in self.holdings)
+        return [holder for holder in holders if wanted.intersection(_slots(holder))]
 
     def is_asleep(self, task_id: str) -> bool:
         """Whether a task's supervisor is asleep."""
@@ -91,6 +88,10 @@ class Queue:
 
 def _order(task: UnfinishedTask) -> tuple[int, float, str]:
     return _PRIORITIES.get(task.priority, 1), task.created_at, task.id
+
+
+def _slots(task: UnfinishedTask) -> set[str]:
+    return {str(slot) for kind in task.slots for slot in kind["slots"]}
 
 
 def _demands(task: UnfinishedTask, held: Sequence[str]) -> tuple[Demand, ...]:
