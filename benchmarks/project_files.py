@@ -100,9 +100,13 @@ def _bring(hosts: Cluster, root: Path, home: Path, agent: tuple[Path, str], task
         settings = SimpleNamespace(home=place, cache=f"{_PLACE}/blobs", python=sys.executable)
         with SshConnection(resolve_target(name, hosts.ssh_config)) as connection:
             node = SimpleNamespace(
-                settings=settings, connection=connection, agent=f"{place}/agent.pyz", name=name
+                settings=settings,
+                connection=connection,
+                agent=f"{place}/agent.pyz",
+                name=name,
+                rank=0,
             )
-            project.bring(cast(Node, node), what, agent, paths)
+            project.bring(cast(Node, node), what, agent, paths, project.ProjectProgress())
 
     with ThreadPoolExecutor(HOSTS) as threads:
         list(threads.map(one, [host.name for host in hosts]))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from flowlite import terminal
 from flowlite.display.format import cost_of, duration
 from flowlite.output.printing import DIM, ColouredText
-from flowlite.supervise.record.lifecycle import STOPPING_REASONS
+from flowlite.supervise.record.lifecycle import SENDING, STOPPING_REASONS
 
 if TYPE_CHECKING:
     from flowlite.display.shown_task import ShownTask
     from flowlite.display.surface import Surface
     from flowlite.state.records import TaskRecord
+
+# Seconds between two lines about a project that is being sent, where there is no terminal.
+_SENDING_LINE_EVERY = 10.0
 
 
 class TaskDisplay:
@@ -27,6 +31,7 @@ class TaskDisplay:
         self._task = task
         self._screen = screen
         self._state = ""
+        self._sending, self._sending_told_at = "", 0.0
         self._stopped_for = ""
         self._announced = False
         self._finished = False
@@ -80,10 +85,18 @@ class TaskDisplay:
         record = self._task.record
         reason = self._new_in_reason(record)
         state = f"{record.state}: {reason}" if reason else record.state
-        if state != self._state and not record.final:
-            self._state = state
-            text = f"· {self._prefix()}{terminal.in_one_line(state)}"
-            self._screen.tell(ColouredText(text, DIM))
+        if state == self._state or record.final:
+            return
+        text = f"· {self._prefix()}{terminal.in_one_line(state)}"
+        self._sending = text if reason.startswith(SENDING) else ""
+        if self._sending:
+            early = time.monotonic() < self._sending_told_at + _SENDING_LINE_EVERY
+            if early or self._screen.has_row:
+                # A terminal shows it in the last row, everything else by a line now and then.
+                return
+            self._sending_told_at = time.monotonic()
+        self._state = state
+        self._screen.tell(ColouredText(text, DIM))
 
     def _new_in_reason(self, record: TaskRecord) -> str:
         """The reason of the state, without the failure that stopped the task, since that is shown once, at the end."""
@@ -105,10 +118,12 @@ class TaskDisplay:
         return moved
 
     def _show_unfinished(self) -> None:
-        if self._logs is not None and self._screen.has_row:
-            line = self._logs.unfinished()
+        if self._screen.has_row:
+            line = self._logs.unfinished() if self._logs is not None else None
             if line is not None:
                 self._screen.show_row(f"{self._prefix()}{line}")
+            elif self._sending:
+                self._screen.show_row(self._sending)
             elif not self._screen.crowded:
                 self._screen.clear_row()
 

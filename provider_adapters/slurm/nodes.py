@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import shlex
 import threading
@@ -139,7 +140,8 @@ class NodeConnection(StepConnection):
         if self._shared:
             for file in files:
                 if file.cache == self._shared and file.sha256 and isinstance(file.content, Path):
-                    _bring_once(self._login, file.content, f"{file.cache}/{file.sha256}", file)
+                    place = f"{file.cache}/{file.sha256}"
+                    _bring_once(self._login, dataclasses.replace(file, target=place, cache=None))
         super().put_many(files)
 
 
@@ -147,11 +149,11 @@ _brought: set[tuple[str, str]] = set()
 _bringing = threading.Lock()
 
 
-def _bring_once(login: SlurmLogin, source: Path, target: str, file: File) -> None:
-    key = (login.key, target)
+def _bring_once(login: SlurmLogin, file: File) -> None:
+    key = (login.key, file.target)
     with _bringing:
         if key not in _brought:
-            login.connection.put_cached(source, target, file.sha256 or "", mode=file.mode)
+            login.connection.put_many([file])
             _brought.add(key)
 
 

@@ -11,7 +11,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -144,18 +143,18 @@ def test_a_reader_that_is_cut_off_loses_nothing(
 
 def cut_after(monkeypatch: pytest.MonkeyPatch, blocks: int, cut: Callable[[], None]) -> None:
     """Breaks the connection when so many blocks of files have gone out."""
-    whole = ssh_files._blocks
+    whole = File.blocks
     count = 0
 
-    def some(upload: Any) -> Iterator[bytes]:
+    def some(file: File, size: int) -> Iterator[bytes]:
         nonlocal count
-        for block in whole(upload):
+        for block in whole(file, size):
             count += 1
             if count == blocks:
                 cut()
             yield block
 
-    monkeypatch.setattr(ssh_files, "_blocks", some)
+    monkeypatch.setattr(File, "blocks", some)
 
 
 @pytest.mark.parametrize("many", [False, True])

@@ -96,6 +96,18 @@ def test_only_what_changed_is_sent_and_nothing_old_is_left(lab: Lab, project: Pa
     assert sorted(sent(lab)) == [1, 4]
 
 
+def test_while_it_is_sent_one_sees_how_much(lab: Lab, project: Path) -> None:
+    (project / "large.bin").write_bytes(os.urandom(40_000_000))
+    (project / "train.py").write_text("print('here')")
+    # Some MB in a second is what SSH moves to a host that is far away.
+    lab.hosts[0].delay(150)
+    words = ("run", "-N", "1", "--", "python", "train.py")
+    said = lab.flow(*words, cwd=project, seconds=200).stderr
+    assert re.search(
+        r"starting: sending the project: 4 files to node 0, [\d.]+ [kM]?B of 40 MB", said
+    )
+
+
 STAY = """
 import os, pathlib, time
 print(os.environ["FLOW_ATTEMPT"], os.uname().nodename, pathlib.Path("data.csv").read_text(), flush=True)

@@ -43,12 +43,18 @@ class Ground:
             home=str(home), cache=str(self.nodes / "blobs"), python=sys.executable
         )
         found = SimpleNamespace(
-            settings=settings, connection=LocalConnection(), agent=f"{home}/agent.pyz", name=name
+            settings=settings,
+            connection=LocalConnection(),
+            agent=f"{home}/agent.pyz",
+            name=name,
+            rank=0,
         )
         return cast(Node, found)
 
     def bring(self, name: str, what: dict[str, Any]) -> Path:
-        project.bring(self.node(name), what, self.agent, self.paths)
+        progress = project.ProjectProgress()
+        project.bring(self.node(name), what, self.agent, self.paths, progress)
+        assert str(progress) == ""
         return self.nodes / name / "project"
 
 
@@ -70,6 +76,21 @@ def test_large_and_small_files_come_and_are_sent_once(
     assert (said.out + said.err).count("sent 2 files of the project") == 1
     project.forget_packs(ground.paths)
     assert [p.name for p in ground.paths.bundle.iterdir()] == ["project.json"]
+
+
+def test_progress_names_the_nodes_that_lack_most() -> None:
+    progress = project.ProjectProgress()
+    for rank in range(5):
+        progress.begin(rank, 1 + rank, 1000 * (rank + 1))
+    progress.moved(4, 4900)
+    progress.moved(3, 2000)
+    assert str(progress) == (
+        "sending the project: 3 files to node 2, 0 B of 3 kB; 2 files to node 1, 0 B of 2 kB; "
+        "4 files to node 3, 2 kB of 4 kB; and 2 more nodes"
+    )
+    for rank in range(5):
+        progress.end(rank)
+    assert str(progress) == ""
 
 
 def test_a_damaged_content_on_the_node_is_sent_again(ground: Ground) -> None:

@@ -215,7 +215,7 @@ class _Content:
             for upload in self._uploads:
                 if self._archive:
                     small += _header(upload)
-                for block in _blocks(upload):
+                for block in upload.file.blocks(upload.size):
                     small += block
                     if len(small) >= _BLOCK:
                         yield bytes(small)
@@ -235,21 +235,6 @@ def _header(upload: _Upload) -> bytes:
     info.size = upload.size
     info.mode = upload.file.mode
     return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
-
-
-def _blocks(upload: _Upload) -> Iterator[bytes]:
-    content = upload.file.content
-    if isinstance(content, bytes):
-        yield content
-        return
-    left = upload.size
-    with open(content, "rb", buffering=0) as file:
-        while left > 0:
-            block = file.read(min(_BLOCK, left))
-            if not block:
-                raise OSError(errno.EIO, "it became shorter while it was sent", str(content))
-            left -= len(block)
-            yield block
 
 
 def _moving(link: Link, run: Run, stall: float) -> Iterator[tuple[str, bytes]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from flowlite.connect.bounded import MOST_JSON, Tail, parse_object, too_long
@@ -36,7 +35,7 @@ def put_files(ask: Ask, label: str, files: Sequence[File]) -> None:
         said = _LastOutput(f"{label}: what our program there says")
         wanted = _wanted(stream, said, stall)
         for number in wanted:
-            if not _send(stream, files[number].content, listed[number]["size"]):
+            if not all(map(stream.send, files[number].blocks(listed[number]["size"]))):
                 break
         stream.end_input()
         said.hear_all(stream, label, stall)
@@ -61,21 +60,6 @@ def _wanted(stream: Stream, said: _LastOutput, stall: float) -> list[int]:
         if line.endswith(b"\n"):
             return [int(number) for number in line.split()[1:]]
     return []
-
-
-def _send(stream: Stream, content: bytes | Path, size: int) -> bool:
-    if isinstance(content, bytes):
-        return stream.send(content)
-    left = size
-    with open(content, "rb", buffering=0) as file:
-        while left > 0:
-            block = file.read(min(_BLOCK, left))
-            if not block:
-                raise OSError(errno.EIO, "it became shorter while it was sent", str(content))
-            left -= len(block)
-            if not stream.send(block):
-                return False
-    return True
 
 
 def read_file(ask: Ask, label: str, path: str, offset: int) -> Iterator[bytes]:

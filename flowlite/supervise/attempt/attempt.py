@@ -165,6 +165,11 @@ class Attempt:
 
     # Called by the supervisor
 
+    @property
+    def sending(self) -> str:
+        """How much of the project has been sent to the nodes, in words, while it is; else ""."""
+        return str(self._bringup.sending)
+
     def stop(self, kind: str, reason: str) -> None:
         """Requests the end of the gang. `kind` is a key of `messages.STOP_OUTCOMES`. Only the first request counts."""
         if kind == "cancel":

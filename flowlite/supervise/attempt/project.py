@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from flowlite.connect.values import File
 from flowlite.errors import ProviderError
 from flowlite.node.project_files.make import MANIFEST, PROJECT
 from flowlite.node.project_files.manifest import ProjectManifest
+from flowlite.node.system.byte_sizes import human_size
 from flowlite.supervise.attempt.node_handle import Node
+from flowlite.supervise.record.lifecycle import SENDING
 from flowlite.supervise.record.log import say
 from flowlite.supervise.record.paths import TaskPaths
 
@@ -24,7 +27,40 @@ _PACKED_BELOW = 1 << 20
 _MAKE_SECONDS = 1800.0
 _ROUNDS = 3
 _BLOCK = 1 << 20
+_MOST_TOLD = 3
 _packing = threading.Lock()
+
+
+class ProjectProgress:
+    """How much of a project has been sent to each node. Nodes are sent to in threads of their own."""
+
+    def __init__(self) -> None:
+        # By node rank: files and bytes in all, and bytes that have been sent.
+        self._nodes: dict[int, tuple[int, int, int]] = {}
+
+    def begin(self, rank: int, files: int, size: int) -> None:
+        """Notes that files are being sent to a node."""
+        self._nodes[rank] = (files, size, 0)
+
+    def moved(self, rank: int, number: int) -> None:
+        """Notes that some more bytes were sent to a node."""
+        files, size, sent = self._nodes[rank]
+        self._nodes[rank] = (files, size, sent + number)
+
+    def end(self, rank: int) -> None:
+        """Notes that the files were sent to a node, or could not be."""
+        self._nodes.pop(rank, None)
+
+    def __str__(self) -> str:
+        """The nodes that are being sent to, those that lack most first; "" if there are none."""
+        nodes = sorted(self._nodes.copy().items(), key=lambda item: item[1][2] - item[1][1])
+        told = [
+            f"{files:,} {'file' if files == 1 else 'files'} to node {rank}, {human_size(min(sent, size))} of "
+            f"{human_size(size)}"
+            for rank, (files, size, sent) in nodes[:_MOST_TOLD]
+        ]
+        more = [f"and {len(nodes) - _MOST_TOLD} more nodes"] if nodes[_MOST_TOLD:] else []
+        return f"{SENDING}: {'; '.join(told + more)}" if told else ""
 
 
 def working_directory(home: str, call: Mapping[str, Any]) -> str:
@@ -40,7 +76,11 @@ def working_directory(home: str, call: Mapping[str, Any]) -> str:
 
 
 def bring(
-    node: Node, project: Mapping[str, Any], agent: tuple[Path, str], paths: TaskPaths
+    node: Node,
+    project: Mapping[str, Any],
+    agent: tuple[Path, str],
+    paths: TaskPaths,
+    progress: ProjectProgress,
 ) -> None:
     """Creates the working directory of a task on a node, unless it exists.
 
@@ -49,6 +89,7 @@ def bring(
         project: The project as in the call: {"manifest", "sha256", "start"}.
         agent: The agent's zipapp on this machine, and its hash.
         paths: The task's files on this machine.
+        progress: Notes how much has been sent.
 
     Raises:
         NodeUnreachable: The node cannot be reached.
@@ -69,7 +110,12 @@ def bring(
         found = _ask(node, blobs, packs)
         if "lacking" not in found:
             return
-        packs = _send(node, _chosen(found["lacking"], contents), blobs, paths)
+        lacking = _chosen(found["lacking"], contents)
+        progress.begin(node.rank, len(lacking), sum(lacking.values()))
+        try:
+            packs = _send(node, lacking, blobs, paths, functools.partial(progress.moved, node.rank))
+        finally:
+            progress.end(node.rank)
     raise ProviderError("files of the project are damaged on the way there, or on its disk")
 
 
@@ -103,17 +149,23 @@ def _chosen(lacking: Any, contents: Mapping[str, int]) -> dict[str, int]:
     return {name: contents[name] for name in names}
 
 
-def _send(node: Node, lacking: Mapping[str, int], blobs: str, paths: TaskPaths) -> list[str]:
+def _send(
+    node: Node,
+    lacking: Mapping[str, int],
+    blobs: str,
+    paths: TaskPaths,
+    moved: Callable[[int], None],
+) -> list[str]:
     """Sends contents to a node. Returns the paths of the packs there."""
     here = paths.home / "files"
     large = [name for name, size in lacking.items() if size >= _PACKED_BELOW]
     small = sorted((name, size) for name, size in lacking.items() if size < _PACKED_BELOW)
-    files = [File(f"{blobs}/{name}", here / name, 0o600, name) for name in large]
+    files = [File(f"{blobs}/{name}", here / name, 0o600, name, moved=moved) for name in large]
     packs = []
     if small:
         pack = _pack(small, here, paths)
         packs = [f"{node.settings.home}/{pack.name}"]
-        files.append(File(packs[0], pack))
+        files.append(File(packs[0], pack, moved=moved))
     node.connection.put_many(files)
     size = sum(lacking.values())
     say(f"{node.name}: sent {len(lacking)} files of the project, {size} bytes")

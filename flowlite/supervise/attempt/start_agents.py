@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class BringUp:
     Attributes:
         began: Whether the workers have started already. Then only the leader is asked, for the address of its
             rendezvous.
+        sending: How much of the project has been sent.
     """
 
     asked: TaskView
@@ -65,6 +66,7 @@ class BringUp:
     reach: Reachability
     paid_seconds: float | None = None
     began: bool = False
+    sending: project.ProjectProgress = field(default_factory=project.ProjectProgress)
 
     @property
     def encrypted(self) -> bool:
@@ -176,7 +178,7 @@ class BringUp:
         travels = self.asked.call.get("project")
         # A place that has the directory itself gets no copy of what other places of the task would get.
         if travels and node.settings.workdir is None:
-            project.bring(node, travels, self.agent, self.paths)
+            project.bring(node, travels, self.agent, self.paths, self.sending)
         node.equip(
             config,
             local_call(self.asked.call),

@@ -25,6 +25,7 @@ _KEPT = frozenset(
 )
 # Shortest time between two records of progress, and of waiting. Each write wakes every process that watches a task.
 _PROGRESS_EVERY = 1.0
+_SENDING_EVERY = 2.0
 _WAITING_EVERY = 5.0
 _SILENCE = "silence"
 _TOO_LATE = "the cancellation came after its end"
@@ -275,11 +276,15 @@ class Journal:
         self._note_events(told)
         self._failures = []
 
-    def tell_progress(self) -> None:
-        """Updates the reason with what the task waits for, or with how many nodes have joined."""
+    def tell_progress(self, sending: str = "") -> None:
+        """Updates the reason with what the task waits for, or with how many nodes have joined.
+
+        Args:
+            sending: How much of the project has been sent, while it is.
+        """
         self._tell_waiting()
         now = clock.monotonic()
-        early = now < self._progress_at + _PROGRESS_EVERY
+        early = now < self._progress_at + (_SENDING_EVERY if sending else _PROGRESS_EVERY)
         quiet = self._silent or self._cancelling or early
         if self.record.state != State.STARTING or quiet:
             return
@@ -288,6 +293,7 @@ class Journal:
         if missing:
             shown = ", ".join(f"{rank} ({self.record.roster[rank]})" for rank in missing[:3])
             text += f"; waiting for node {shown}" + (", …" if len(missing) > 3 else "")
+        text = sending or text
         if text != self.record.reason:
             self._progress_at = now
             self.step(TaskEvent.PROGRESS, why=text)

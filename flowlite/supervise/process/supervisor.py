@@ -525,7 +525,8 @@ class Supervisor:
         while True:
             await asyncio.sleep(_GUARD_EVERY)
             try:
-                self._journal.tell_progress()
+                attempt = self._attempt
+                self._journal.tell_progress(attempt.sending if attempt is not None else "")
                 if self._attempt is not None:
                     self._check_limits(self._attempt)
             except LeaseLost:

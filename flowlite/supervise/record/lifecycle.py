@@ -88,6 +88,9 @@ STOPPING_REASONS = frozenset(
     reason for state, reason in TABLE.values() if state is S.STOPPING and "{" not in reason
 )
 
+# How the reason begins while the project is sent. It changes often, so that a terminal shows it in one row.
+SENDING = "sending the project"
+
 # The event when all nodes are gone, by the task's outcome.
 GONE: dict[str, TaskEvent] = {
     "done": H.GONE_DONE,
