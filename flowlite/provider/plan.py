@@ -26,6 +26,7 @@ class Plan(JsonValue):
         start_seconds: Longest time for which instances are charged before GO: their boot, and the bring-up of the gang.
         spot: Whether the machines may be taken away, at a price that may change.
         price_cap: US dollars per instance and hour that must never be exceeded. Passed on to providers that support it.
+        unmet_price: Present price, if it is above the one offered, so that a launch waits until it falls; else None.
         max_run_seconds: Longest run after GO, from the time and cost caps; None for no limit.
         max_cost: US dollars in all, or None.
         reserved_seconds: Time before `max_cost` is used up that is reserved for stopping and giving nodes back.
@@ -55,6 +56,7 @@ class Plan(JsonValue):
     start_seconds: float = 0.0
     spot: bool = False
     price_cap: float | None = None
+    unmet_price: float | None = None
     max_run_seconds: float | None = None
     max_cost: float | None = None
     reserved_seconds: float = 0.0

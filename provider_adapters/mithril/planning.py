@@ -105,6 +105,7 @@ def make_plan(
         price_per_hour=min(price.now, limit),
         spot=True,
         price_cap=limit,
+        unmet_price=price.now if limit < price.now else None,
         start_seconds=settings.boot_timeout + AROUND_SECONDS,
         may_exceed=_may_exceed(settings),
         not_included=tuple(
@@ -150,7 +151,9 @@ def _wish(
 def _choose(markets: Sequence[Market], wish: MachineRequirements, config: TaskConfig) -> Market:
     fitting = known.choose(markets, wish)
     if fitting:
-        return fitting[0]
+        cap = config.max_price_per_hour
+        # Where the price is above the cap, a bid only waits.
+        return next((each for each in fitting if cap is None or each.price <= cap), fitting[0])
     regions = {market.region for market in markets}
     if wish.regions and not regions & set(wish.regions):
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import threading
@@ -140,14 +141,14 @@ def test_places_above_a_cap_are_left_out_and_named(cloud: Shop) -> None:
 
 def test_no_place_is_one_error_with_every_reason(cloud: Shop) -> None:
     own = Shop("own", [])
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(CapExceeded) as caught:
         choose(task(gpu=H100, max_price_per_hour=1), own, cloud)
     first, *lines = str(caught.value).splitlines()
     assert first == "there is no place for the task:"
     assert lines[0] == "  own h100:8: own has no h100:8 in None"
     assert lines[1].startswith("  cloud us-east h100:8: cloud asks $40.00")
-    with pytest.raises(CapExceeded, match="there is no place"):
-        choose(task(gpu=[H100, A100], max_price_per_hour=1), cloud)
+    with pytest.raises(ConfigError, match="there is no place"):
+        choose(task(gpu="l4"), cloud, own)
 
 
 def test_the_error_of_the_only_place_is_raised_as_it_is(cloud: Shop) -> None:
@@ -158,8 +159,6 @@ def test_the_error_of_the_only_place_is_raised_as_it_is(cloud: Shop) -> None:
 def test_a_rehearsal_on_cpu_is_no_place_beside_others(cloud: Shop) -> None:
     class Here(Shop):
         def plan(self, config: TaskConfig) -> Any:
-            import dataclasses
-
             return dataclasses.replace(super().plan(config), gpus_per_node=0)
 
     here = Here("local", [Ware(H100, "", 0.0)])
@@ -184,6 +183,26 @@ def test_a_pattern_needs_a_provider_with_regions(cloud: Shop) -> None:
         choose(task(gpu=H100, region="us-*"), own)
     with pytest.raises(ConfigError, match=r"cloud has none that fits mars-\*"):
         choose(task(gpu=H100, region="mars-*"), cloud)
+
+
+def test_a_place_that_waits_for_its_price_is_the_last_resort(cloud: Shop) -> None:
+    class Waiting(Shop):
+        def plan(self, config: TaskConfig) -> Any:
+            plan = super().plan(config)
+            return dataclasses.replace(plan, unmet_price=50.0, price_cap=18.0, spot=True)
+
+    waiting = Waiting("waiting", [Ware(H100, "a", 18.0), Ware(H100, "b", 18.0)], own=["a", "b"])
+    found = choose(task(gpu=H100), waiting, cloud)
+    assert shown(found) == ["cloud us-east h100:8"]
+    assert "waiting asks $50.00 per hour" in found.left_out[0].why
+    assert shown(choose(task(gpu=H100), waiting)) == ["waiting a h100:8", "waiting b h100:8"]
+
+
+def test_a_task_with_volumes_is_where_its_provider_has_them(cloud: Shop) -> None:
+    shop = Shop("cloud", cloud.wares, own=["us-east", "us-west"])
+    found = choose(task(gpu=H100, volumes={"/data": "corpus"}), shop)
+    assert shop.asked == [(H100, None, None)]
+    assert len(found.ranked) == 1
 
 
 def test_any_asks_all_that_are_set_up(cloud: Shop) -> None:

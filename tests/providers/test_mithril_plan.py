@@ -278,6 +278,15 @@ def volume(name: str = "ckpt", **changes: Any) -> dict[str, Any]:
     return {**given, **changes}
 
 
+def test_a_market_within_the_cap_comes_before_one_with_free_machines() -> None:
+    dear = market(region="us-central1-a", price=30.0)
+    markets = [dear, *(market(region=f"us-central{n}-a", price=16.0, capacity=0) for n in (2, 3))]
+    found = plan(markets=markets, max_price_per_hour=18.0)
+    assert (found.region, found.price_per_hour, found.unmet_price) == ("us-central2-a", 16.0, None)
+    waiting = plan(markets=[dear], max_price_per_hour=18.0)
+    assert (waiting.price_per_hour, waiting.unmet_price) == (18.0, 30.0)
+
+
 def test_a_volume_draws_the_machines_to_its_region() -> None:
     made = plan(num_instances=4, volumes=[volume()])
     assert made.region == "us-central1-a", "nobody asked for the volume"

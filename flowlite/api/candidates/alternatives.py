@@ -77,6 +77,9 @@ def _regions(
         # The regions of a list for several providers are none of own hosts or clusters.
         return (None,)
     if not asked:
+        if config.volumes:
+            # The provider chooses the region where they are.
+            return (None,)
         several = several or len(own or ()) > 1
         return tuple(own or provider.regions("*") or (None,)) if several else (None,)
     found: dict[str, None] = {}

@@ -99,11 +99,19 @@ def ranked(
     Raises:
         FlowError: There is no plan. The message has the reason for each alternative.
     """
-    in_order = sorted(planned, key=lambda each: each[0].order)
+    in_order, out = sorted(planned, key=lambda each: each[0].order), list(left_out)
+    within = [(each, plan) for each, plan in in_order if plan.unmet_price is None]
+    if within:
+        # A place that waits for its price to fall is one only where there is no other.
+        out += [
+            (each, LeftOut(each.options, _unmet(plan)))
+            for each, plan in in_order
+            if plan.unmet_price is not None
+        ]
+        in_order = within
     if prefer == "price":
         in_order.sort(key=lambda each: most_cost(each[1]))
     places: list[tuple[Alternative, Plan]] = []
-    out = list(left_out)
     for alternative, plan in in_order:
         rank = next((n for n, (_, other) in enumerate(places, 1) if _same(plan, other)), None)
         if rank is None:
@@ -118,6 +126,13 @@ def ranked(
     return Candidates(tuple(Candidate(plan, dict(each.options)) for each, plan in places), reasons)
 
 
+def _unmet(plan: Plan) -> CapExceeded:
+    return CapExceeded(
+        f"{plan.provider} asks ${plan.unmet_price:.2f} per hour for {plan.instance_type} just now, and at most "
+        f"${plan.price_cap or 0.0:.2f} is offered"
+    )
+
+
 def _same(plan: Plan, other: Plan) -> bool:
     return dataclasses.replace(plan, notes=()) == dataclasses.replace(other, notes=())
 
@@ -126,7 +141,7 @@ def _none(left_out: Sequence[LeftOut]) -> FlowError:
     """The error if there is no place at all."""
     kinds = {type(each.error) for each in left_out}
     kind: type[FlowError] = ConfigError
-    if kinds == {CapExceeded}:
+    if CapExceeded in kinds:
         kind = CapExceeded
     elif all(issubclass(each, ProviderError) for each in kinds):
         kind = ProviderError
