@@ -48,6 +48,17 @@ class DiskNode(Node):
         self.life = ProbeAnswer.ALIVE
         self.trouble: OSError | None = None
         self.gets = 0
+        self.stops: list[float] = []
+        self.last_words = b""
+        self.takes = 0.0
+
+    def stop(self, grace: float) -> bool:
+        """Its worker writes something more before it ends."""
+        self.stops.append(grace)
+        time.sleep(self.takes)
+        with open(f"{self.directory}/r{self.rank}.out", "ab") as file:
+            file.write(self.last_words)
+        return True
 
     @property
     def connection(self) -> LocalConnection:
@@ -128,6 +139,35 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
+
+
+def test_workers_that_have_not_heard_of_the_end_are_stopped_before_their_logs_are_read(
+    scene: Scene,
+) -> None:
+    """The leader has given up waiting for a node that it cannot reach, and we can."""
+    del scene.workers[1]
+    scene.nodes[1].last_words = b"said at the stop signal\n"
+    scene.play(ended_well=False)
+    assert scene.nodes[0].stops == []
+    assert scene.nodes[1].stops == [0.0]
+    assert scene.paths.stream(1, 1, 1, "out").read_bytes() == b"said\nsaid at the stop signal\n"
+
+
+def test_a_cancellation_waits_for_workers_that_are_being_stopped(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harvest_module, "_MOMENT", 0.2)
+    del scene.workers[1]
+    node = scene.nodes[1]
+    node.last_words, node.takes = b"said at the stop signal\n", 1.5
+    scene.play(lambda: scene.given_up.set(), after=0.0, ended_well=False)
+    assert scene.paths.stream(1, 1, 1, "out").read_bytes() == b"said\nsaid at the stop signal\n"
+
+
+def test_before_workers_could_run_none_are_stopped(scene: Scene) -> None:
+    scene.workers.clear()
+    scene.play(ended_well=False, began=False)
+    assert [node.stops for node in scene.nodes] == [[], []]
 
 
 def test_results_and_logs_come_from_the_disks(scene: Scene) -> None:

@@ -145,6 +145,7 @@ class Attempt:
             self._reach,
             certain,
             began,
+            asked.time_to_stop,
         )
         self._arrived = asyncio.Event()
         self._watch = LivenessWatch(nodes, self._reach)

@@ -51,6 +51,7 @@ class _State:
         swept: Whether its files were read to the end.
         trouble: Why its files could not be fetched; "" if nothing went wrong.
         ours: Whether the disk of this machine is the cause.
+        stopping: Whether its workers are being stopped, since nobody has heard of their end.
     """
 
     place: HoldingPlace = HoldingPlace.ANSWERS
@@ -58,6 +59,7 @@ class _State:
     swept: bool = False
     trouble: str = ""
     ours: bool = False
+    stopping: bool = False
 
 
 @dataclass(eq=False, repr=False)
@@ -68,6 +70,7 @@ class FetchOutputs:
         workers: Reports of the workers that are known to have ended, by rank.
         certain: Whether the provider knows what does not exist any more.
         began: Whether workers may have run.
+        time_to_stop: Seconds that a node may take to stop its workers.
     """
 
     paths: TaskPaths
@@ -79,6 +82,7 @@ class FetchOutputs:
     reach: Reachability
     certain: bool = True
     began: bool = False
+    time_to_stop: float = 0.0
     _states: dict[int, _State] = field(default_factory=dict)
 
     @property
@@ -133,7 +137,7 @@ class FetchOutputs:
                     task.result()
                 patience.pass_time(cut_off=self.reach.cut_off_since is not None)
                 seen = self._outlook(nodes, ended_well, patience.waited, given_up.is_set())
-                hurry = given_up.is_set() and patience.hurries()
+                hurry = given_up.is_set() and patience.hurries(stopping=self._stopping)
                 if seen.over and (
                     hurry or not self._worth_waiting(tasks.values(), clean, given_up)
                 ):
@@ -258,8 +262,28 @@ class FetchOutputs:
             await asyncio.sleep(KEEP_EVERY)
         state.place, state.trouble = HoldingPlace.ANSWERS, ""
 
+    @property
+    def _stopping(self) -> bool:
+        """Whether a node that answers still stops its workers."""
+        states = self._states.values()
+        return any(each.stopping and each.place is HoldingPlace.ANSWERS for each in states)
+
+    def _stop(self, node: Node) -> None:
+        """Stops the workers of a node that may not have heard of the gang's end.
+
+        What they wrote after their files were fetched would be lost.
+        """
+        if self.began and any(rank not in self.workers for rank in self._ranks(node.rank)):
+            state = self._states[node.rank]
+            state.stopping = True
+            try:
+                node.stop(self.time_to_stop)
+            finally:
+                state.stopping = False
+
     def _fetch(self, node: Node, clean: bool) -> Exception | None:
         try:
+            self._stop(node)
             for rank in self._ranks(node.rank):
                 body = self.workers.get(rank)
                 if not clean:
@@ -394,9 +418,14 @@ class _Patience:
         self.waited += 0.0 if cut_off else now - self._looked
         self._looked = now
 
-    def hurries(self) -> bool:
-        """Whether data already on its way, once waiting was given up, has had its time to arrive."""
-        self._hurries_until = self._hurries_until or time.monotonic() + _MOMENT
+    def hurries(self, *, stopping: bool) -> bool:
+        """Whether data already on its way, once waiting was given up, has had its time to arrive.
+
+        Args:
+            stopping: Whether a node still stops its workers. The time begins when it has.
+        """
+        if stopping or not self._hurries_until:
+            self._hurries_until = time.monotonic() + _MOMENT
         return time.monotonic() > self._hurries_until
 
 
