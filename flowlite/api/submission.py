@@ -68,6 +68,7 @@ def submit(
     for target in config.notify:
         if missing := missing_library(target):
             raise ConfigError(f"notify: {missing}")
+    after = _ids_of(session, config.after)
     with launch.draft_task(session.home) as draft:
         trace.write_to(draft.paths.trace)
         _note_packages(places, draft)
@@ -87,7 +88,7 @@ def submit(
                 draft,
                 name=config.name or _name_of(function),
                 function=function,
-                config=config.to_dict(),
+                config={**config.to_dict(), "after": after},
                 plan=places[0].plan,
                 candidates=places if len(places) > 1 else (),
                 call=call,
@@ -96,6 +97,16 @@ def submit(
                 outputs_below=_outputs_below(),
             )
             announce(record)
+
+
+def _ids_of(session: Session, after: Sequence[str]) -> list[str]:
+    """The ids of the tasks that must have completed before. Raises NotFound."""
+    from flowlite.errors import NotFound
+
+    try:
+        return [session.store.find_task(name).id for name in after]
+    except NotFound as error:
+        raise NotFound(f"after: {error}") from None
 
 
 def _outputs_below() -> Path | None:
@@ -125,7 +136,7 @@ def config_of_task(record: TaskRecord, paths: TaskPaths, changes: Mapping[str, A
         raise ConfigError(
             "command: it cannot be changed; use `flow run -- COMMAND` for another one"
         )
-    kept: dict[str, Any] = {"notify": notifications.targets_of(paths)[0]}
+    kept: dict[str, Any] = {"notify": notifications.targets_of(paths)[0], "after": ()}
     if not record.candidates:
         kept["provider"] = record.provider
     config = TaskConfig.from_json({"name": record.name, **record.config, **kept})

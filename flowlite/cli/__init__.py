@@ -14,6 +14,7 @@ from typing import Any
 COMMANDS = {
     "run": "run",
     "status": "status",
+    "queue": "queue.show",
     "logs": "logs",
     "result": "tasks",
     "outputs": "outputs",

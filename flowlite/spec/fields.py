@@ -238,6 +238,18 @@ def _notify(value: object) -> tuple[str, ...]:
     return tuple(given)
 
 
+def _after(value: object) -> tuple[str, ...]:
+    """One or several tasks, by id or name, or as objects that have an id."""
+    given = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    names: list[str] = []
+    for each in given:
+        name = getattr(each, "id", each)
+        if not isinstance(name, str) or not name or not name.isprintable():
+            raise _wanted(each, "a task, its id or its name, or a list of these")
+        names.append(name)
+    return tuple(dict.fromkeys(names))
+
+
 def _setup(value: object) -> tuple[str, ...]:
     what = "a command for the shell, or a list of them"
     commands = [value] if isinstance(value, str) else _items(value, what)
@@ -313,6 +325,7 @@ Duration = Annotated[float, PlainValidator(_duration)]
 StopSignal = Annotated[str, PlainValidator(_stop_signal)]
 Command = Annotated[tuple[str, ...] | str, BeforeValidator(_command)]
 Outputs = Annotated[tuple[str, ...], BeforeValidator(_outputs)]
+After = Annotated[tuple[str, ...], BeforeValidator(_after)]
 Notify = Annotated[tuple[str, ...], BeforeValidator(_notify), Field(repr=False)]
 Setup = Annotated[tuple[str, ...], BeforeValidator(_setup)]
 Directory = Annotated[str, PlainValidator(_directory)]

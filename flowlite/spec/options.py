@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Literal, NotRequired, Protocol, TypedDict
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -123,10 +123,19 @@ class CommonOptions(TypedDict, total=False):
     files: Mapping[str, str | PathLike[str]] | None
 
 
+class HasId(Protocol):
+    """A task, as `after=` takes it."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+
+
 class TaskOptions(CommonOptions, total=False):
     """Every option of `@app.function`."""
 
     name: str | None
+    after: str | HasId | Sequence[str | HasId] | None
     provider: str | Sequence[str] | None
 
 

@@ -91,6 +91,7 @@ class TaskConfig(Spec):
         join_timeout_seconds: Seconds in which all nodes must join before the task fails and names the missing ones; an
             outage before the start may last as long.
         slurm: Further options for Slurm ({"partition": "gpu", "qos": "high"}); without effect elsewhere.
+        after: Tasks that must have completed before this one begins, by id or name.
         command: Command to run instead of a function; a text goes through the shell.
         workdir: Directory the workers start in: one of the project, relative to the current directory ("experiments"),
             or an absolute path on the node, to which the project's files are not copied.
@@ -138,6 +139,7 @@ class TaskConfig(Spec):
     grace_seconds: NotNegative = 10.0
     join_timeout_seconds: Positive = 300.0
     slurm: fields.SlurmOptions = Field(default_factory=dict)
+    after: fields.After = ()
     command: fields.Command | None = None
     workdir: fields.Directory | None = None
     sync: bool | None = None

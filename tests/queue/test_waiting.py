@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 from flowlite.supervise.process import launch
@@ -102,3 +105,31 @@ def test_a_task_after_one_that_failed_says_so_and_does_not_start(flow_home: Path
     assert reason.startswith(f"not started: it was to begin after bad ({failing.id}), which failed")
     assert f"after later ({later.id}), which failed" in last.end("failed").reason
     assert last.record.started_at is None
+
+
+def test_what_flow_queue_shows(flow_home: Path) -> None:
+    first = submit(flow_home, waiting(), max_tasks=1, name="first", max_run_seconds=3600.0)
+    first.wait("running")
+    gangs = [submit(flow_home, ["true"], max_tasks=1, name=name) for name in ("one", "two")]
+    later = submit(flow_home, ["true"], max_tasks=1, name="later", after=[gangs[1].id])
+    done = subprocess.run(
+        [sys.executable, "-m", "flowlite.cli", "queue", "--json"],
+        env={**os.environ, "FLOW_HOME": str(flow_home)},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=True,
+    )
+    rows = json.loads(done.stdout)["data"]
+    assert [(row["place"], row["name"]) for row in rows] == [
+        (1, "one"),
+        (2, "two"),
+        (None, "later"),
+    ]
+    assert [user["id"] for user in rows[0]["in_use_by"]] == [first.id]
+    assert rows[0]["expected_start"] is not None
+    assert rows[1]["expected_start"] is None
+    assert rows[2]["waits_for"] == f"the end of two ({gangs[1].id})"
+    let_go(flow_home)
+    for gang in [first, *gangs, later]:
+        gang.end()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from flowlite.cli import output
-from flowlite.cli.completion import complete_provider
+from flowlite.cli.completion import complete_provider, complete_task
 from flowlite.cli.scripts import is_plain
 from flowlite.errors import ConfigError
 from flowlite.spec.several import PREFER
@@ -279,6 +279,15 @@ def run(
         int | None,
         typer.Option("--retries", help="New attempts after a failure.", rich_help_panel=_CAPS),
     ] = None,
+    after: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--after",
+            metavar="TASK",
+            help="Begin when this task has completed; may be given several times.",
+            autocompletion=complete_task,
+        ),
+    ] = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of the task.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be launched, and its price.")
@@ -327,6 +336,7 @@ def run(
         "max_cost": max_cost,
         "keep_warm": keep_warm,
         "retries": retries,
+        "after": after or None,
         "name": name,
     }
     from flowlite.cli import batch_scripts

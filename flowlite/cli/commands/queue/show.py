@@ -1,0 +1,100 @@
+"""`flow queue`: the tasks that wait for hosts or for places of this machine, and for other tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flowlite.cli import output
+
+if TYPE_CHECKING:
+    from flowlite.state.store import UnfinishedTask
+    from flowlite.supervise.queue.reading import Queue
+
+_COLUMNS = ("place", "name", "task", "priority", "waits for", "expected start", "submitted")
+
+
+def register(application: typer.Typer, command: str) -> None:
+    """Adds `flow queue`."""
+    application.command(command)(queue)
+
+
+def queue(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show the tasks that wait for their turn, in its order, and when they are expected to start."""
+    from flowlite.api.session import open_session
+    from flowlite.supervise.queue.reading import Queue
+
+    session = open_session()
+    session.ensure()
+    rows = _rows(Queue.read(session.store))
+    if json:
+        output.print_json("queue", rows)
+        return
+    if not rows:
+        output.say("no task waits for its turn")
+        return
+    output.table(_COLUMNS, [_cells(row) for row in rows])
+    if any(row["expected_start"] is None and row["place"] for row in rows):
+        output.tell(
+            "an expected start is known where all tasks before it have a limit (max_run_time_hours)"
+        )
+
+
+def _rows(queue: Queue) -> list[dict[str, Any]]:
+    places = {place.task_id: place for place in queue.places()}
+    rows = []
+    before: list[set[str]] = []
+    for task_id, place in places.items():
+        task = queue.tasks[task_id]
+        slots = {str(slot) for kind in task.slots for slot in kind["slots"]}
+        number = 1 + sum(not slots.isdisjoint(other) for other in before)
+        before.append(slots)
+        users = [{"id": each.id, "name": each.name} for each in queue.users_of(task)]
+        row = {"place": number, "waits_for": _wanted(task), "in_use_by": users}
+        rows.append({**_common(task), **row, "expected_start": output.json_time(place.starts_at)})
+    for task in sorted(queue.tasks.values(), key=lambda each: (each.created_at, each.id)):
+        if task.id in places or task.state not in ("pending", "provisioning"):
+            continue
+        if any(request.task_id == task.id for request in queue.waiting):
+            why = f"its supervisor, which is gone (`flow resume {task.id}`)"
+        elif names := [_named(queue.tasks[name]) for name in task.after if name in queue.tasks]:
+            why = f"the end of {', '.join(names)}"
+        else:
+            continue
+        row = {"place": None, "waits_for": why, "in_use_by": [], "expected_start": None}
+        rows.append({**_common(task), **row})
+    return rows
+
+
+def _common(task: UnfinishedTask) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "name": task.name,
+        "priority": task.priority,
+        "submitted_at": output.json_time(task.created_at),
+        "submitted": output.clock(task.created_at),
+        "after": list(task.after),
+    }
+
+
+def _wanted(task: UnfinishedTask) -> str:
+    count = max(int(kind["count"]) for kind in task.slots)
+    return f"{count} × {task.instance_type}"
+
+
+def _named(task: UnfinishedTask) -> str:
+    return f"{task.name} ({task.id})"
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    start = row["expected_start"] or ""
+    return [
+        str(row["place"] or "-"),
+        row["name"],
+        row["id"],
+        row["priority"],
+        row["waits_for"],
+        start[:16].replace("T", " ") + " UTC" if start else "-",
+        row["submitted"],
+    ]
