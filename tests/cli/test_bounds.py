@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from flowlite.api.candidates.ranking import Candidates
 from flowlite.api.client import Flow as Client
 from flowlite.cli import confirmation
 from flowlite.display.task_display import ending
-from flowlite.provider import Plan
+from flowlite.provider import Candidate, Plan
 from flowlite.spec import TaskConfig
 from flowlite.supervise.process.notifications import notify
 from flowlite.supervise.record.paths import write_private
@@ -106,8 +107,16 @@ def test_the_question_says_it(monkeypatch: pytest.MonkeyPatch, tasks: int, words
     monkeypatch.setattr(confirmation, "can_ask", lambda: True)
     monkeypatch.setattr(confirmation.typer, "confirm", lambda text, err: asked.append(text) or True)
     plan = Plan("paid", "small", 2, 1, price_per_hour=1.0, max_cost=5.0, may_exceed=WHEN)
-    confirmation.confirm_launch(plan, yes=False, tasks=tasks)
+    confirmation.confirm_launch(Candidates((Candidate(plan),)), yes=False, tasks=tasks)
     assert asked == [words]
+
+
+def test_the_dearest_of_several_places_is_no_bound_if_another_is_none() -> None:
+    loose = Plan("bids", "small", 2, 1, price_per_hour=1.0, max_cost=5.0, may_exceed=WHEN)
+    strict = Plan("paid", "large", 2, 1, price_per_hour=9.0, max_cost=5.0)
+    dearest = Candidates((Candidate(loose), Candidate(strict))).dearest
+    assert (dearest.provider, dearest.may_exceed) == ("paid", WHEN)
+    assert Candidates((Candidate(strict),)).dearest == strict
 
 
 # While it runs, and after

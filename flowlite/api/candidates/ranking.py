@@ -59,8 +59,11 @@ class Candidates:
 
     @property
     def dearest(self) -> Plan:
-        """The plan that can cost most."""
-        return max((each.plan for each in self.ranked), key=most_cost)
+        """The plan that can cost most. Its worst case is no strict bound if that of any place is none."""
+        plans = [each.plan for each in self.ranked]
+        found = max(plans, key=most_cost)
+        unless = next((each.may_exceed for each in plans if each.may_exceed), "")
+        return found if found.may_exceed else dataclasses.replace(found, may_exceed=unless)
 
     @property
     def sent_to(self) -> Plan:
