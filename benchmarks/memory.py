@@ -47,7 +47,7 @@ def _peaks() -> dict[str, float]:
 
 
 def _is_supervisor(command: str) -> bool:
-    return "flowlite.supervise.process.supervisor" in command
+    return "flowlite.supervise.process.main" in command
 
 
 def _is_warm(command: str) -> bool:

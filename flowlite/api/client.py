@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
@@ -122,17 +123,34 @@ class Flow:
             files_now: Send them as they are now.
             element: The place of this task among tasks that are launched together, if `launches_together`.
         """
-        from flowlite import bucket_credentials
         from flowlite.api import import_guard
-        from flowlite.api.submission import kept_project, submit
         from flowlite.in_worker.on_node import refuse_on_a_node
-        from flowlite.provider import Candidate
-        from flowlite.supervise.cleanup import background_gc
-        from flowlite.supervise.money import price_text
+        from flowlite.settings.settings import home
+        from flowlite.supervise.process.supervisor_process import started_ahead
 
         import_guard.refuse("starts a task")
         refuse_on_a_node()
         trace.begin_client()
+        # With `keep_warm`, a supervisor that waits for its next task usually leads this one.
+        ahead = started_ahead(home(), self._providers(config)[0])
+        with nullcontext() if config.keep_warm else ahead:
+            return self._submit(config, announce, show_plan, element, inputs_of, files_now)
+
+    def _submit(
+        self,
+        config: TaskConfig,
+        announce: Callable[[Task[Any]], None] | None,
+        show_plan: Callable[[Candidates], None] | None,
+        element: Element | None,
+        inputs_of: Task[Any] | None,
+        files_now: bool,
+    ) -> Task[Any]:
+        from flowlite import bucket_credentials
+        from flowlite.api.submission import kept_project, submit
+        from flowlite.provider import Candidate
+        from flowlite.supervise.cleanup import background_gc
+        from flowlite.supervise.money import price_text
+
         with trace.span("plan"):
             config, places = self.candidates(config)
         plan = places.best

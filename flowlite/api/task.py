@@ -453,6 +453,10 @@ class Task(Generic[R_co]):
         display = waiting.display_in_program(self, show_logs)
         if display is not None:
             display.announce()
+        # Imported while the task runs, since reading its results needs them.
+        from flowlite.api import failures, late_results, outcomes
+
+        _ = failures, late_results, outcomes
         with trace.span("wait for the end"):
             ended = waiting.wait_for_end(self, display, timeout)
         if not ended:

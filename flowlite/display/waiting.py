@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from flowlite.display.surface import Surface
 
 # The shortest and the longest pause between two checks of a task, in seconds.
-SHORTEST_PAUSE = 0.01
+SHORTEST_PAUSE = 0.005
 LONGEST_PAUSE = 0.05
+# How much longer each pause is than the one before: half a second of waiting is a pause of 15 ms.
+_GROWTH = 1.02
 
 # The displays of this program by task id, until the task has ended and everything has been shown.
 _displays: dict[str, TaskDisplay] = {}
@@ -33,7 +35,7 @@ class Pauses:
     def next(self) -> float:
         """Seconds until the next check."""
         pause = self._next
-        self._next = min(LONGEST_PAUSE, pause * 1.1)
+        self._next = min(LONGEST_PAUSE, pause * _GROWTH)
         return pause
 
     def restart(self) -> None:

@@ -161,7 +161,7 @@ class TestASpareOfThisProcess:
     @pytest.fixture
     def found(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         # The outputs of the tests are needed.
-        monkeypatch.setattr(standby, "_let_go_of_outputs", lambda: None)
+        monkeypatch.setattr(standby, "write_to", lambda path: None)
         found: list[Any] = []
         self.thread = threading.Thread(target=lambda: found.append(self.one.wait(home, 30.0)))
         self.one = standby.Standby(time.time())
@@ -199,7 +199,7 @@ class TestASpareOfThisProcess:
     def test_one_that_began_before_what_it_has_imported_was_changed_goes(
         self, home: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(standby, "_let_go_of_outputs", lambda: None)
+        monkeypatch.setattr(standby, "write_to", lambda path: None)
         changed = home / "flowlite_test_upgraded.py"
         changed.write_text("VALUE = 1")
         # As an installer does.

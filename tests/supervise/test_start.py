@@ -16,11 +16,11 @@ from flowlite.provider import Plan
 from flowlite.spec.retry_policy import RetryPolicy
 from flowlite.state.store import LeaseHolder, Store
 from flowlite.supervise.money.cost import cost_of, rate_of
-from flowlite.supervise.process import launch
+from flowlite.supervise.process import launch, supervisor_process
 from flowlite.supervise.record import process_identity
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.record.wording import duration, first_failure, how_it_ended
-from tests.gangs import let_go, shell, submit, waiting
+from tests.gangs import Gang, let_go, shell, submit, waiting
 from tests.helpers import eventually, process_alive
 from tests.test_store import task
 
@@ -65,6 +65,58 @@ def test_several_supervisors_of_one_task_do_no_harm(flow_home: Path) -> None:
     record = gang.end()
     assert record.attempt == 1
     assert len(gang.store.intents(gang.id)) == 1
+
+
+def _noted(gang: Gang) -> int | None:
+    """The process that was started to lead a task."""
+    noted = process_identity.noted_supervisor(gang.home, gang.id)
+    return None if noted is None else noted.pid
+
+
+def test_the_process_that_was_started_ahead_leads_the_task(flow_home: Path) -> None:
+    with supervisor_process.started_ahead(flow_home, "local"):
+        ahead = supervisor_process.ahead()
+        assert ahead is not None
+        gang = submit(flow_home, shell("echo here"))
+        assert _noted(gang) == ahead.pid
+        # It leads one task only.
+        assert supervisor_process.ahead() is None
+    gang.end()
+    assert gang.output(0) == "here\n"
+    assert launch.TaskPaths(flow_home, gang.id).supervisor_log.exists()
+
+
+def test_a_process_that_has_died_before_it_got_its_task_is_replaced(flow_home: Path) -> None:
+    with supervisor_process.started_ahead(flow_home, "no-such-provider"):
+        ahead = supervisor_process.ahead()
+        assert ahead is not None
+        os.kill(ahead.pid, signal.SIGKILL)
+        os.waitpid(ahead.pid, 0)
+        gang = submit(flow_home, shell("true"))
+        assert _noted(gang) != ahead.pid
+    gang.end()
+
+
+def test_a_submission_that_fails_leaves_no_process(flow_home: Path) -> None:
+    with supervisor_process.started_ahead(flow_home, "local"):
+        ahead = supervisor_process.ahead()
+    assert ahead is not None
+    eventually(lambda: not process_alive(ahead.pid))
+    assert supervisor_process.ahead() is None
+
+
+def test_a_client_that_is_killed_before_it_submits_leaves_no_process(flow_home: Path) -> None:
+    program = (
+        "import os, signal; from pathlib import Path\n"
+        "from flowlite.supervise.process import supervisor_process as it\n"
+        "with it.started_ahead(Path(os.environ['FLOW_HOME']), 'local'):\n"
+        "    print(it.ahead().pid, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.returncode == -signal.SIGKILL
+    eventually(lambda: not process_alive(int(ran.stdout)))
+    assert not list(flow_home.glob("tasks/*"))
 
 
 def test_a_supervisor_that_lives_is_left_alone(flow_home: Path) -> None:

@@ -10,23 +10,21 @@ A client submits a task in these steps:
 from __future__ import annotations
 
 import json
-import os
 import secrets as random_secrets
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import flowlite
 from flowlite.errors import ConfigError, NotFound, StoreError
 from flowlite.node.system import trace
 from flowlite.provider import Candidate, Plan
 from flowlite.state import clock
 from flowlite.state.store import LeaseHolder, Store, TaskRecord
+from flowlite.supervise.process import supervisor_process
 from flowlite.supervise.queue import asleep, waking
 from flowlite.supervise.record import process_identity
 from flowlite.supervise.record.lifecycle import State
@@ -37,19 +35,6 @@ OUTPUTS = "flow-outputs"
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 # How long a supervisor that was just started may take to be noted before its task counts as abandoned.
 _START_SECONDS = 5.0
-# Variables of a surrounding task, which do not apply to the task of the new supervisor.
-_NOT_INHERITED = frozenset({"FLOW_TASK_ID", "FLOW_TASK_NAME", "FLOW_NODE_RANK", "FLOW_ATTEMPT"})
-
-# The supervisor imports flowlite from where this process imported it, which may be a checkout that is not installed.
-# PYTHONPATH is not used, since the workers would inherit it. asyncio imports ssl, which takes long and is not needed
-# here; adapters that need it can still import it.
-_SUPERVISOR = (
-    "import sys; sys.path.insert(0, sys.argv.pop()); sys.modules['ssl'] = None; import asyncio; "
-    "del sys.modules['ssl']; "
-    "from flowlite.supervise.process.main import main; main()"
-)
-
-_started: set[int] = set()
 
 
 @dataclass(slots=True)
@@ -194,34 +179,29 @@ def start_supervisor(
     if spare and (found := _hand_over(home, task_id)) is not None:
         _note_supervisor(paths, found)
         return found.pid
-    root = str(Path(flowlite.__file__).resolve().parent.parent)
+    ahead = supervisor_process.ahead()
+    if ahead is not None and not sleeping:
+        _note_supervisor(paths, process_identity.of_process(ahead.pid))
+        if ahead.lead(task_id):
+            return ahead.pid
     with _explained(home), open(paths.supervisor_log, "ab") as log:
-        argv = [sys.executable, "-P", "-c", _SUPERVISOR, task_id, root]
-        environment = _supervisor_environment(home)
         if sleeping:
-            child = asleep.start(paths, argv, environment, log)
-        else:
-            child = subprocess.Popen(
-                argv,
-                cwd="/",
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+            argv, environment = (
+                supervisor_process.command((task_id,)),
+                supervisor_process.environment(home),
             )
-    # The process is never waited for. Without a return code Popen would warn, and a zombie would stay until we exit.
-    child.returncode = 0
-    _started.add(child.pid)
-    _note_supervisor(paths, process_identity.of_process(child.pid))
-    return child.pid
+            pid = supervisor_process.let_go(asleep.start(paths, argv, environment, log))
+        else:
+            pid = supervisor_process.start(home, (task_id,), subprocess.DEVNULL, log)
+    _note_supervisor(paths, process_identity.of_process(pid))
+    return pid
 
 
 def _hand_over(home: Path, task_id: str) -> process_identity.Process | None:
     # Imported only when nodes are kept warm.
     from flowlite.supervise.process import standby
 
-    return standby.hand_over(home, task_id, _supervisor_environment(home))
+    return standby.hand_over(home, task_id, supervisor_process.environment(home))
 
 
 def _note_supervisor(paths: TaskPaths, process: process_identity.Process) -> None:
@@ -262,7 +242,7 @@ def ensure_supervisors(store: Store, home: Path, *, only: str | None = None) -> 
 
 def abandoned_tasks(store: Store, home: Path, *, only: str | None = None) -> list[str]:
     """Ids of unfinished tasks that have no supervisor."""
-    _reap()
+    supervisor_process.reap()
     return [h.task_id for h in store.unfinished_leases(only) if _abandoned(home, h)]
 
 
@@ -305,20 +285,6 @@ def _abandoned(home: Path, holder: LeaseHolder) -> bool:
         return clock.now(home) > holder.created_at + _START_SECONDS
     # A supervisor that was just started has no lease yet. One that let its lease expire hangs, and is replaced.
     return not last.alive or process_identity.owner(last) == holder.owner
-
-
-def _reap() -> None:
-    for pid in tuple(_started):
-        with suppress(ChildProcessError):
-            if os.waitpid(pid, os.WNOHANG)[0] == 0:
-                continue
-        _started.discard(pid)
-
-
-def _supervisor_environment(home: Path) -> dict[str, str]:
-    environment = {name: text for name, text in os.environ.items() if name not in _NOT_INHERITED}
-    environment["FLOW_HOME"] = str(home.absolute())
-    return environment
 
 
 @contextmanager

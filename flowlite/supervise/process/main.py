@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import traceback
@@ -13,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 from flowlite.connect.ssh import half_open
 from flowlite.errors import FlowError, LeaseLost
 from flowlite.node.system import trace
-from flowlite.provider import provider_of_task
+from flowlite.provider import adapter_class, provider_of_task
 from flowlite.state.store import Store
 from flowlite.supervise.process.resuming import may_lead
 from flowlite.supervise.process.supervisor import Supervisor
+from flowlite.supervise.process.supervisor_process import AHEAD
 from flowlite.supervise.process.task_lease import LEASE_SECONDS
 from flowlite.supervise.queue.waking import wake_due
 from flowlite.supervise.record import process_identity
-from flowlite.supervise.record.log import say
+from flowlite.supervise.record.log import say, write_to
 from flowlite.supervise.record.paths import TaskPaths
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 def main() -> None:
     """Leads the task named on the command line if it has no other supervisor, then the tasks handed over afterwards."""
     task_id, home = sys.argv[1], Path(os.environ["FLOW_HOME"])
+    if task_id == AHEAD:
+        task_id = _task_from_client(home, sys.argv[2])
     if os.environ.get("FLOW_DEBUG"):
         from flowlite.settings import request_log
 
@@ -53,6 +57,21 @@ def main() -> None:
     # Threads that wait for a node that does not answer must not delay the exit.
     sys.stderr.flush()
     os._exit(code)
+
+
+def _task_from_client(home: Path, provider: str) -> str:
+    """Waits for the id of its task on standard input (`SupervisorAhead`). Exits if the client submits none."""
+    # A provider that cannot be imported is reported when the task is known.
+    with contextlib.suppress(Exception):
+        adapter_class(provider)
+    task_id = sys.stdin.readline().strip()
+    if not task_id:
+        os._exit(0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    write_to(TaskPaths(home, task_id).supervisor_log)
+    return task_id
 
 
 def _trace(task_id: str, home: Path, began: float | None) -> None:

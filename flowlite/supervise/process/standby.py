@@ -25,6 +25,7 @@ from flowlite.node.forkserver import client, compatibility, registry, staleness
 from flowlite.node.system import peer_credentials, processes
 from flowlite.node.system.accepting import accept
 from flowlite.supervise.record import process_identity
+from flowlite.supervise.record.log import write_to
 from flowlite.supervise.record.paths import TaskPaths
 
 # A spare either waits or leads a task and does not listen, so it answers at once or not at all.
@@ -43,14 +44,7 @@ class HandedTask:
         """Sets the environment and log of this process as a new supervisor would have them."""
         os.environ.clear()
         os.environ.update(self.environment)
-        log = os.open(
-            TaskPaths(home, self.task_id).supervisor_log,
-            os.O_WRONLY | os.O_CREAT | os.O_APPEND,
-            0o600,
-        )
-        for number in (1, 2):
-            os.dup2(log, number)
-        os.close(log)
+        write_to(TaskPaths(home, self.task_id).supervisor_log)
 
 
 class Standby:
@@ -72,7 +66,8 @@ class Standby:
             return None
         self._watched.note(self._began)
         path = listener.getsockname()
-        _let_go_of_outputs()
+        # The log of the last task may be removed meanwhile.
+        write_to(Path(os.devnull))
         _keep_connections(seconds)
         until = time.monotonic() + seconds
         try:
@@ -169,14 +164,6 @@ def _path(home: Path) -> str:
     parts = [str(home), sys.executable, str(flowlite.__file__), compatibility.surroundings()]
     name = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     return os.path.join(client.socket_directory(), f"spare-{name[:18]}")
-
-
-def _let_go_of_outputs() -> None:
-    """Redirects output to /dev/null, since the last task's log may be removed meanwhile."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    for number in (1, 2):
-        os.dup2(null, number)
-    os.close(null)
 
 
 def _keep_connections(seconds: float) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from pathlib import Path
 
 from flowlite.output import redact
 
@@ -13,3 +15,11 @@ def say(text: str) -> None:
     said = redact.cleaned(text.rstrip())
     sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {said}\n")
     sys.stderr.flush()
+
+
+def write_to(path: Path) -> None:
+    """Redirects the output of this process to a file."""
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    for number in (1, 2):
+        os.dup2(opened, number)
+    os.close(opened)

@@ -1,0 +1,151 @@
+"""Starts the process of a supervisor: for a recorded task, or ahead of it, while the task is still being prepared."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import IO
+
+import flowlite
+
+AHEAD = "ahead"
+"""In place of a task's id on the command line of a supervisor: the id comes on its standard input."""
+# Variables of a surrounding task, which do not apply to the task of the new supervisor.
+_NOT_INHERITED = frozenset({"FLOW_TASK_ID", "FLOW_TASK_NAME", "FLOW_NODE_RANK", "FLOW_ATTEMPT"})
+
+# The supervisor imports flowlite from where this process imported it, which may be a checkout that is not installed.
+# PYTHONPATH is not used, since the workers would inherit it. asyncio imports ssl, which takes long and is not needed
+# here; adapters that need it can still import it.
+_PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv.pop()); sys.modules['ssl'] = None; import asyncio; "
+    "del sys.modules['ssl']; "
+    "from flowlite.supervise.process.main import main; main()"
+)
+
+_started: set[int] = set()
+
+
+def start(home: Path, arguments: Sequence[str], stdin: int, output: int | IO[bytes]) -> int:
+    """Starts a supervisor as a detached process, which outlives this one and its terminal. Returns its process id.
+
+    Args:
+        home: The FLOW_HOME.
+        arguments: The id of its task; or `AHEAD` and the provider that the task will probably have.
+        stdin: Its standard input.
+        output: The file of its output.
+    """
+    return let_go(
+        subprocess.Popen(
+            command(arguments),
+            cwd="/",
+            env=environment(home),
+            stdin=stdin,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    )
+
+
+def command(arguments: Sequence[str]) -> list[str]:
+    """The command of a supervisor, with the arguments as for `start`."""
+    root = str(Path(flowlite.__file__).resolve().parent.parent)
+    return [sys.executable, "-P", "-c", _PROGRAM, *arguments, root]
+
+
+def let_go(child: subprocess.Popen[bytes]) -> int:
+    """Lets a supervisor outlive this process, which never waits for it. Returns its process id."""
+    # Without a return code Popen would warn, and a zombie would stay until we exit.
+    child.returncode = 0
+    _started.add(child.pid)
+    return child.pid
+
+
+def environment(home: Path) -> dict[str, str]:
+    """The environment of a supervisor that this process starts."""
+    found = {name: text for name, text in os.environ.items() if name not in _NOT_INHERITED}
+    found["FLOW_HOME"] = str(home.absolute())
+    return found
+
+
+def reap() -> None:
+    """Reaps the supervisors of this process that have ended."""
+    for pid in tuple(_started):
+        with suppress(ChildProcessError):
+            if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                continue
+        _started.discard(pid)
+
+
+class SupervisorAhead:
+    """The process of a supervisor that is started before its task is recorded, and imports meanwhile.
+
+    It does nothing else until it reads the id of its task, and exits if this process ends before that.
+    """
+
+    def __init__(self, home: Path, provider: str) -> None:
+        reading, self._pipe = os.pipe()
+        try:
+            self.pid = start(home, (AHEAD, provider), reading, subprocess.DEVNULL)
+        except OSError:
+            os.close(self._pipe)
+            raise
+        finally:
+            os.close(reading)
+        self.free = True
+
+    def lead(self, task_id: str) -> bool:
+        """Gives it its task. False if it has died."""
+        self.free = False
+        try:
+            os.write(self._pipe, f"{task_id}\n".encode())
+        except OSError:
+            return False
+        finally:
+            os.close(self._pipe)
+        return True
+
+    def dismiss(self) -> None:
+        """Ends it, unless it has a task."""
+        if self.free:
+            self.free = False
+            os.close(self._pipe)
+            with suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+_ahead: ContextVar[SupervisorAhead | None] = ContextVar("supervisor_ahead", default=None)
+
+
+@contextmanager
+def started_ahead(home: Path, provider: str) -> Iterator[None]:
+    """Starts a supervisor's process for the task that is submitted in this block, so that nobody waits for its imports.
+
+    Args:
+        home: The FLOW_HOME.
+        provider: The provider that the task will probably have. Another one is imported later.
+    """
+    try:
+        ahead = SupervisorAhead(home, provider)
+    except OSError:
+        # The supervisor is started when the task is recorded, or the error is reported then.
+        yield
+        return
+    before = _ahead.set(ahead)
+    try:
+        yield
+    finally:
+        _ahead.reset(before)
+        ahead.dismiss()
+
+
+def ahead() -> SupervisorAhead | None:
+    """The process that was started ahead for the task that is being submitted; None if there is none."""
+    found = _ahead.get()
+    return found if found is not None and found.free else None
