@@ -122,6 +122,6 @@ def test_interrupt_while_running_leaves_nothing(flow_home: Path, tmp_path: Path)
     task = Flow().get_task("sleeper")
     assert f"Interrupted: task sleeper ({task.id}) is being cancelled" in said
     assert "KeyboardInterrupt" in said
-    eventually(lambda: task.done, timeout=20, what="the end of the task")
+    eventually(lambda: task.done, what="the end of the task")
     assert task.status == "cancelled"
     assert_no_process_left(task.id)

@@ -96,7 +96,7 @@ def test_a_cancelled_task_leaves_its_last_checkpoint(tmp_path: Path) -> None:
         time.sleep(60)
 
     task = save_when_asked.spawn()
-    eventually(lambda: "ready" in str(task.logs()), timeout=30)
+    eventually(lambda: "ready" in str(task.logs()))
     task.cancel()
     task.wait()
     assert task.status == "cancelled"
@@ -182,7 +182,7 @@ def test_killing_the_agent_costs_what_was_not_copied_and_nothing_else(tmp_path: 
         return found
 
     task = slow.spawn()
-    eventually(lambda: set(newest(sync)) == {"1.pt"}, timeout=30)
+    eventually(lambda: set(newest(sync)) == {"1.pt"})
     home = Path(os.environ["FLOW_HOME"]) / "tasks" / task.id / "nodes"
     import json
 

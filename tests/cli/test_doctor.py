@@ -61,7 +61,7 @@ def test_the_rank_that_everyone_waits_for_is_named(hanging: Task[Any], flow: Flo
         assert ran.code == 0, ran.err
         return ran.out if "everyone else waits in all_reduce for rank 5" in ran.out else ""
 
-    shown = eventually(verdict, timeout=30, what="the verdict")
+    shown = eventually(verdict, what="the verdict")
     assert re.search(r"rank 5 \(node 1\) is at train\.py:16 in train$", shown.rstrip())
     # The odd one comes first, the others are one group.
     assert shown.index("rank 5 (node 1)\n") < shown.index(

@@ -102,7 +102,7 @@ def the_task() -> Task[Any]:
 
 def submitted() -> Task[Any]:
     """The only task, as soon as there is one."""
-    tasks = eventually(lambda: Flow().list_tasks(), timeout=30)
+    tasks = eventually(lambda: Flow().list_tasks())
     return tasks[0]
 
 
@@ -203,7 +203,7 @@ def test_a_detached_task_is_reached_by_every_command(folder: Path) -> None:
     task_id = ran.stdout.strip()
     assert f"flow logs {task_id} -f" in ran.stderr
     task = Flow().get_task(task_id)
-    eventually(lambda: str(task.logs()).count("started") == 2, timeout=30)
+    eventually(lambda: str(task.logs()).count("started") == 2)
 
     shown = json.loads(flow("status", "long", "--json").stdout)["data"]
     assert (shown["id"], shown["status"]) == (task_id, "running")
@@ -235,7 +235,7 @@ def test_a_detached_task_is_reached_by_every_command(folder: Path) -> None:
 def test_cancel_ends_a_task_and_run_says_so(folder: Path) -> None:
     running = start("run", "-N", "2", "--name", "long", "--", "sh", "-c", "echo on; exec sleep 600")
     task = submitted()
-    eventually(lambda: str(task.logs()).count("on") == 2, timeout=30)
+    eventually(lambda: str(task.logs()).count("on") == 2)
     assert flow("cancel", "long", "--wait").stdout == f"long ({task.id}): cancelled\n"
     _, err = running.communicate(timeout=30)
     assert running.returncode == 1
@@ -255,7 +255,7 @@ def interrupted(process: subprocess.Popen[str]) -> tuple[int, str]:
 def test_ctrl_c_cancels_the_task_and_says_so(folder: Path) -> None:
     running = start("run", "-N", "2", "--name", "long", "--", "sh", "-c", "echo on; exec sleep 600")
     task = submitted()
-    eventually(lambda: str(task.logs()).count("on") == 2, timeout=30)
+    eventually(lambda: str(task.logs()).count("on") == 2)
     code, err = interrupted(running)
     assert code == 130
     assert f"interrupted; task long ({task.id}) is being cancelled" in err
@@ -332,7 +332,7 @@ def test_a_second_ctrl_c_leaves_at_once(folder: Path) -> None:
     )
     running = start("run", "--name", "stubborn", "stubborn.yaml", cwd=folder)
     task = submitted()
-    eventually(lambda: "on" in str(task.logs()), timeout=30)
+    eventually(lambda: "on" in str(task.logs()))
     running.send_signal(signal.SIGINT)
     eventually(lambda: task.record.cancel_requested_at)
     time.sleep(0.2)
@@ -433,7 +433,7 @@ def test_a_shell_on_a_node(terminals: Any) -> None:
         "run", "-d", "-N", "2", "--name", "long", "--", "sh", "-c", "echo on; exec sleep 600"
     )
     task = Flow().get_task(ran.stdout.strip())
-    eventually(lambda: str(task.logs()).count("on") == 2, timeout=30)
+    eventually(lambda: str(task.logs()).count("on") == 2)
     os.environ["SHELL"] = "/bin/sh"
     terminal = terminals("ssh", "long", "--node", "1")
     terminal.type("echo I am $FLOW_NODE_RANK of $FLOW_NUM_NODES\n")

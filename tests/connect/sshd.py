@@ -75,7 +75,7 @@ class Sshd:
                 stderr=log,
                 start_new_session=True,
             )
-        eventually(self._answers, timeout=20, what=f"sshd answers; see {self.log}")
+        eventually(self._answers, what=f"sshd answers; see {self.log}")
         return self
 
     def _config(self) -> str:

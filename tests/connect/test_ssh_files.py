@@ -134,7 +134,7 @@ def test_a_reader_that_is_cut_off_loses_nothing(
     relay.limit = 0
     done.set()
     writer.join()
-    eventually(take, timeout=30)
+    eventually(take)
     while size < path.stat().st_size:
         take()
     assert size == path.stat().st_size

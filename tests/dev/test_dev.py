@@ -104,7 +104,7 @@ def test_ssh_through_the_entry_and_jupyter_through_a_forwarded_port(
             with lab.cluster.enter_laptop(), urllib.request.urlopen(url, timeout=20) as reply:
                 return str(reply.read().decode())
 
-        assert eventually(answer, timeout=30) == f"jupyter in {shown['directory']}"
+        assert eventually(answer) == f"jupyter in {shown['directory']}"
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
         assert (process.returncode, "Traceback" in err) == (130, False), err

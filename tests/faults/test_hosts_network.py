@@ -40,7 +40,7 @@ def test_the_client_is_cut_off_for_minutes_and_nothing_stops(site: Site) -> None
     laptop.heal()
     # What was written meanwhile is all there, from the exact byte on.
     eventually(lambda: min(gang.counted(rank) for rank in range(2)) > seen[0] + 1000, timeout=60)
-    eventually(lambda: gang.record.reason == "all ranks started", timeout=30)
+    eventually(lambda: gang.record.reason == "all ranks started")
     site.go()
     assert gang.end().attempt == 1
     for rank in range(2):

@@ -66,7 +66,7 @@ def test_an_agent_is_killed_and_the_gang_is_retried(flow_home: Path, node: int) 
     gang.wait("running")
     workers = [eventually(lambda r=r: _pid(gang, r)) for r in range(2)]
     os.kill(gang.agent(node), signal.SIGKILL)
-    eventually(lambda: gang.record.attempt == 2 and gang.record.state == "running", timeout=20)
+    eventually(lambda: gang.record.attempt == 2 and gang.record.state == "running")
     assert not any(process_alive(pid) for pid in workers)
     let_go(flow_home)
     record = gang.end()

@@ -134,7 +134,7 @@ def test_the_nodes_keep_the_cap_without_anybody(cloud: RentedProvider) -> None:
     eventually(lambda: not Path(f"/proc/{worker}").exists(), timeout=8)
     began = next(iter(cloud.machines().values()))["launched_at"]
     assert time.time() - began <= 6.0
-    assert gang.wait(timeout=20).reason.startswith("max_cost: stopped")
+    assert gang.wait().reason.startswith("max_cost: stopped")
 
 
 def test_the_cap_counts_over_all_attempts(cloud: RentedProvider) -> None:
@@ -360,7 +360,7 @@ def test_every_command_has_it_tidied_up_but_not_all_the_time(
     assert len(cloud.calls("others")) == 1
     os.utime(flow_home / "tidied", (1, 1))
     assert background_gc.tidy_in_background(flow_home)
-    eventually(lambda: len(cloud.calls("others")) == 2, timeout=20)
+    eventually(lambda: len(cloud.calls("others")) == 2)
 
 
 def test_a_rehearsal_on_this_machine_is_not_paid(flow_home: Path) -> None:

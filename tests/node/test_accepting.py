@@ -74,7 +74,7 @@ def in_loop(start):
     async def body():
         port, answered = await start()
         used, client = await asyncio.to_thread(measure, port, time.sleep)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while not answered():
                 await asyncio.sleep(0.05)
         return used

@@ -173,7 +173,7 @@ class TestRealContainers:
         with gang_of(tmp_path, "sleep", "60", environment=environment) as gang:
             gang.start()
             gang.tell_leader()
-            eventually(gang.paths[0].stream(0, "out").exists, timeout=20)
+            eventually(gang.paths[0].stream(0, "out").exists)
             lines = [
                 path.read_bytes()
                 for path in Path("/proc").glob("[0-9]*/cmdline")
@@ -226,9 +226,9 @@ class TestRealContainers:
             agent = gang.start_agent(0)
             out = gang.paths[0].stream(0, "out")
             gang.tell_leader()
-            eventually(lambda: out.exists() and out.read_text() == "up\n", timeout=20)
+            eventually(lambda: out.exists() and out.read_text() == "up\n")
             agent.terminate()
-            agent.wait(20)
+            agent.wait(90)
             assert out.read_text() == "up\nasked\n"
             gang.assert_nothing_left(timeout=40)
 
@@ -244,7 +244,7 @@ class TestRealContainers:
             agent = gang.start_agent(0)
             gang.tell_leader()
             noted = gang.paths[0].home / "pid"
-            eventually(lambda: noted.exists() and noted.read_text(), timeout=20)
+            eventually(lambda: noted.exists() and noted.read_text())
             assert len(podman.containers()) == 1
             reaper = json.loads(gang.paths[0].environment.read_bytes())["reaper"]["pid"]
             row = processes.row(reaper)
@@ -259,7 +259,7 @@ class TestRealContainers:
             gang.start()
             gang.tell_leader()
             out = gang.paths[0].stream(0, "out")
-            eventually(lambda: out.exists() and out.read_text() == "up\n", timeout=20)
+            eventually(lambda: out.exists() and out.read_text() == "up\n")
             home = str(gang.paths[0].home)
             words = processes.own_command(
                 sys.executable, "exec", home, "--", "sh", "-c", "ls /home; echo $RANK; exit 5"
@@ -268,7 +268,7 @@ class TestRealContainers:
             assert done.returncode == 5, done.stderr
             assert done.stdout == "0\n"
             gang.agents[0].send_signal(signal.SIGTERM)
-            gang.agents[0].wait(20)
+            gang.agents[0].wait(90)
 
     def test_what_a_killed_attempt_left_is_in_nobodys_way(self, tmp_path: Path) -> None:
         with gang_of(tmp_path, "sh", "-c", ":", processes_per_node=1) as gang:

@@ -58,7 +58,7 @@ def follow(gang: RealGang, script: Callable[[RealGang], Awaitable[Any]]) -> None
     gang.start()
 
     async def within() -> None:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(90):
             await script(gang)
             if gang.link is not None:
                 await gang.link.close()

@@ -73,7 +73,6 @@ class Notified(RealGang):
             await asyncio.to_thread(
                 eventually,
                 lambda: all(each.exists() and word in each.read_text() for each in said),
-                timeout=20,
             )
             then()
             return await self.finish()

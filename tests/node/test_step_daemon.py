@@ -259,7 +259,7 @@ class TestTheEnd:
         held.process.terminate()
         if state == "RUNNING":
             # There is grace: a step that ended well now would be the end of the job.
-            eventually(lambda: Path(held.home, "notice.json").exists(), timeout=30)
+            eventually(lambda: Path(held.home, "notice.json").exists())
             assert held.process.poll() is None
             held.process.terminate()
         assert held.end()[0] == 0

@@ -72,7 +72,7 @@ def test_a_client_comes_when_the_store_listens(
     eventually(lambda: len(looks) > 3, what="some looks")
     assert not module.found
     with socket.create_server(("127.0.0.1", port)):
-        rank.join(20)
+        rank.join(90)
     assert module.found == [True]
 
 
@@ -100,7 +100,7 @@ def test_a_store_that_never_listens_is_left_to_torch(monkeypatch: pytest.MonkeyP
     module = Rendezvous()
     for options in ({}, {"timeout": datetime.timedelta(seconds=0.1)}):
         port = free_port()
-        module.come(host_name="127.0.0.1", port=port, is_master=False, **options).join(20)
+        module.come(host_name="127.0.0.1", port=port, is_master=False, **options).join(90)
     assert module.found == [False, False]
 
 

@@ -106,7 +106,7 @@ def run(node: Node, script: Callable[[Node], Awaitable[None]]) -> dict[int, dict
     """Connect, run a script of the test, wait for every worker; gives the reports by rank."""
 
     async def all_of_it() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             await node.workers.connect()
             try:
                 await script(node)

@@ -57,7 +57,7 @@ class TestOnThisMachine:
 
     def test_they_come_after_a_cancel_too(self, flow_home: Path) -> None:
         gang = submit(flow_home, shell(f"{WRITE}; touch begun; sleep 600"), outputs=["**"])
-        eventually(lambda: list(gang.paths.directory.glob("nodes/**/begun")), timeout=30)
+        eventually(lambda: list(gang.paths.directory.glob("nodes/**/begun")))
         gang.store.request_cancel(gang.id)
         gang.end("cancelled")
         assert files(gang)["runs/a/m.pt"] == "model 0\n"

@@ -44,7 +44,7 @@ def test_also_after_a_failure_and_once_for_each_node(flow_home: Path, ends: str)
 
 def test_after_a_cancel(flow_home: Path) -> None:
     gang = submit(flow_home, shell("echo x > out; touch begun; sleep 600"))
-    eventually(lambda: list(gang.paths.directory.glob("nodes/**/begun")), timeout=30)
+    eventually(lambda: list(gang.paths.directory.glob("nodes/**/begun")))
     gang.store.request_cancel(gang.id)
     gang.end("cancelled")
     (text,) = unkept(gang.events)

@@ -108,7 +108,7 @@ class Lab:
             waits = found["status"] == "provisioning" and "waiting for" in str(found["reason"])
             return str(found["reason"]) if waits else ""
 
-        return eventually(look, timeout=30, every=0.2, what="the task to wait")
+        return eventually(look, every=0.2, what="the task to wait")
 
     def supervisor(self, task: str) -> int:
         """Process id of the task's supervisor."""

@@ -60,7 +60,7 @@ def test_a_supervisor_killed_around_the_lease(lab: Lab, moment: str) -> None:
 def test_a_task_cancelled_after_its_supervisor_was_killed_holds_nothing(lab: Lab) -> None:
     task = lab.submit("-N", "2", "--", "sh", "-c", WAIT)
     note = lab.home / "ssh" / "tasks" / f"{task}.json"
-    eventually(lambda: note.exists(), every=0.001, timeout=30)
+    eventually(lambda: note.exists(), every=0.001)
     kill_supervisor(lab, task)
     lab.flow("cancel", task)
     lab.wait(task, "cancelled", timeout=90)

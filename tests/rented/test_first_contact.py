@@ -50,7 +50,7 @@ def meet(
         ready = [each for each in found if isinstance(each, ReadyMachine)]
         return ready if len(ready) == len(places) else []
 
-    return eventually(probe, timeout=30, every=0.1)
+    return eventually(probe, every=0.1)
 
 
 def pinned(home: Path, place: MachineAccess) -> list[str]:

@@ -180,7 +180,7 @@ def test_processes_do_not_write_over_each_other(ledger: Ledger) -> None:
     ]
     for worker in workers:
         worker.start()
-    said = {names.get(timeout=20) for _ in range(30)}
+    said = {names.get(timeout=90) for _ in range(30)}
     for worker in workers:
         worker.join()
     launch = ledger.read("t1-launch-1")

@@ -41,7 +41,7 @@ def test_a_preempted_gang_goes_on_with_another_node(flow_home: Path, node: int) 
     argv = [sys.executable, "-c", code, str(ROOT), str(PROGRAM), "100000", "0.02"]
     gang = submit(flow_home, argv, nodes=2, processes=2)
     gang.wait("running")
-    eventually(lambda: has_said(gang, "working", 4), timeout=20)
+    eventually(lambda: has_said(gang, "working", 4))
     before = gang.record.roster
     take_away(flow_home, before[node])
     record = gang.end()
@@ -67,7 +67,7 @@ def test_a_machine_taken_away_without_notice_uses_up_no_retry(flow_home: Path, n
     taken = [each for each in provider.list_instances(gang.id) if each.id == before[node]]
     (flow_home / f"gone-{before[node]}").touch()
     provider.terminate(taken)
-    eventually(lambda: gang.record.attempt == 2 and gang.record.state == "running", timeout=30)
+    eventually(lambda: gang.record.attempt == 2 and gang.record.state == "running")
     let_go(flow_home)
     record = gang.end()
     assert record.retries_used == 0
@@ -97,7 +97,7 @@ def test_a_function_that_returns_after_should_stop_is_called_again(flow_home: Pa
         return "not finished"
 
     task: Task[str] = count.spawn(str(flow_home))
-    eventually(lambda: len(list(flow_home.glob("begun-*"))) == 2, timeout=20)
+    eventually(lambda: len(list(flow_home.glob("begun-*"))) == 2)
     roster = eventually(lambda: [node.id for node in task.nodes])
     take_away(flow_home, roster[1])
     results = task.results(timeout=30)

@@ -244,7 +244,6 @@ def test_whatever_is_killed_nothing_stays_mounted(
     if victim in ("guard", "program"):
         eventually(
             lambda: any("reading" in event.text for event in task.events()),
-            timeout=30,
             what="a warning",
         )
         finish(tmp_path)

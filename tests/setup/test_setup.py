@@ -101,7 +101,7 @@ class TestOnThisMachine:
         gang = submit(
             flow_home, shell("echo never"), setup=['sleep 600 & echo $! > "$FLOW_HOME/pid"; wait']
         )
-        pid = int(eventually(lambda: _read(flow_home / "pid"), timeout=30))
+        pid = int(eventually(lambda: _read(flow_home / "pid")))
         gang.store.request_cancel(gang.id)
         gang.end("cancelled")
         assert not Path(f"/proc/{pid}").exists()
@@ -130,7 +130,7 @@ class TestOnThisMachine:
         gang = submit(
             flow_home, waiting(), setup=['sleep 600 & echo $! > "$FLOW_HOME/pid"; echo on']
         )
-        eventually(lambda: list(gang.paths.directory.glob("nodes/*/a1/r0.out")), timeout=30)
+        eventually(lambda: list(gang.paths.directory.glob("nodes/*/a1/r0.out")))
         pid = int(_read(flow_home / "pid"))
         assert pid not in processes_of(gang.id)
         let_go(flow_home)
@@ -142,7 +142,7 @@ class TestOnThisMachine:
         note = tmp_path / "note"
         wait = 'while [ ! -e "$FLOW_HOME/go" ]; do sleep 0.02; done'
         gang = submit(flow_home, shell("echo ran"), setup=[f"echo x >> {note}; {wait}; echo ended"])
-        eventually(note.exists, timeout=30)
+        eventually(note.exists)
         gang.kill_supervisor()
         let_go(flow_home)
         gang.end()

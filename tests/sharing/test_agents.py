@@ -100,7 +100,7 @@ while True:
             run.start()
             asyncio.run(run.until("started"))
             out = run.paths[1].stream(1, "out")
-            eventually(lambda: out.exists() and b"ready" in out.read_bytes(), timeout=20)
+            eventually(lambda: out.exists() and b"ready" in out.read_bytes())
             run.agents[0].kill()
             for node in (1, 2):
                 assert run.report(node)["outcome"] in ("fenced", "preempted", "failed")

@@ -161,7 +161,7 @@ def test_a_killed_agent_leaves_nothing_mounted(tmp_path: Path, servers: Path) ->
     with run(tmp_path, [network(tmp_path / "mnt" / "ckpt")], out) as gang:
         gang.start()
         stream = gang.paths[0].stream(0, "out")
-        eventually(lambda: stream.exists() and stream.read_bytes(), timeout=20)
+        eventually(lambda: stream.exists() and stream.read_bytes())
         assert mounted_below(tmp_path / "mnt")
         gang.agents[0].kill()
         eventually(lambda: not mounted_below(tmp_path), timeout=30)

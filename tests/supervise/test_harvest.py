@@ -121,7 +121,7 @@ class Scene:
 
             if act is not None:
                 asyncio.get_running_loop().call_later(after, act)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 return await made.bring_in(
                     self.nodes,
                     given_up=self.given_up,

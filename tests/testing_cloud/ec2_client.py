@@ -66,7 +66,7 @@ def state(ec2: Any, id: str) -> str:
 
 def in_state(ec2: Any, id: str, wanted: str) -> dict[str, Any]:
     """Waits for a state; returns the instance."""
-    eventually(lambda: state(ec2, id) == wanted, timeout=20)
+    eventually(lambda: state(ec2, id) == wanted)
     return show(ec2, id)
 
 

@@ -192,7 +192,7 @@ class TestBreakingOff:
         hub = step(prefix=())
         step(hub, ("sh", "-c", script, "sh")).open()
         os.kill(hub.open()["pid"], signal.SIGTERM)
-        eventually(lambda: (tmp_path / "note").exists(), timeout=30)
+        eventually(lambda: (tmp_path / "note").exists())
 
     def test_what_is_carried_and_does_not_end(self, step: Step, tmp_path: Path) -> None:
         hub = step(prefix=())
@@ -201,7 +201,7 @@ class TestBreakingOff:
         other.open()
         other.close()
         pool.close_idle()
-        eventually((tmp_path / "note").exists, timeout=30)
+        eventually((tmp_path / "note").exists)
         pid = int(_first(tmp_path / "note"))
         eventually(lambda: not process_alive(pid), timeout=60)
 
