@@ -116,6 +116,7 @@ def _in_its_place(
         addresses=[addresses.get(rank, "") for rank in range(nodes)],
         master_addr=addresses.get(0, ""),
         master_port=0,
+        provider=record.provider,
     )
     variables = worker_environment({}, place, record.config.get("environment"))
     # No process listens there any more.

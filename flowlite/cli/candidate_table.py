@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowlite.cli import output
+from flowlite.provider import Candidate
 from flowlite.supervise.money import price_text
 
 if TYPE_CHECKING:
     from flowlite.api.candidates.ranking import Candidates
-    from flowlite.provider import Candidate, Plan
+    from flowlite.provider import Plan
+    from flowlite.state.records import TaskRecord
 
 _HEADINGS = ("rank", "provider", "type", "gpu", "region", "spot", "per hour", "at most")
 
@@ -46,6 +48,30 @@ def show_ranked(ranked: Sequence[Candidate], present: int | None = None) -> None
     leave_out = {"gpu": 1, "spot": 2}
     columns = [Column(name, least.get(name), leave_out.get(name, 0)) for name in _HEADINGS]
     output.print_fitted(fit(columns, rows, shutil.get_terminal_size().columns))
+
+
+def show_tried(record: TaskRecord) -> None:
+    """Shows which places were tried, when, and why each was left."""
+    for entry in record.tried:
+        place = f"{entry['candidate'] + 1} ({_tried_at(record, entry)})"
+        output.say_wrapped(f"{output.clock(entry['at'])}  {place}: {entry['why']}")
+
+
+def tried_json(record: TaskRecord) -> list[dict[str, Any]]:
+    """The places that were tried, in the JSON output of commands."""
+    return [
+        {
+            "candidate": entry["candidate"],
+            "place": _tried_at(record, entry),
+            "at": output.json_time(entry["at"]),
+            "why": entry["why"],
+        }
+        for entry in record.tried
+    ]
+
+
+def _tried_at(record: TaskRecord, entry: dict[str, Any]) -> str:
+    return str(Candidate.from_json(record.candidates[entry["candidate"]]).plan.place)
 
 
 def _row(plan: Plan) -> tuple[str, ...]:

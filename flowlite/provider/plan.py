@@ -69,6 +69,12 @@ class Plan(JsonValue):
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def place(self) -> str:
+        """Where it is, in words: `aws us-east-1 p5.48xlarge spot`."""
+        market = "spot" if self.spot else ""
+        return " ".join(filter(None, (self.provider, self.region, self.instance_type, market)))
+
+    @property
     def highest_price(self) -> float:
         """US dollars per instance and hour that the price can rise to."""
         return max(self.price_per_hour, self.price_cap or 0.0) if self.spot else self.price_per_hour

@@ -65,9 +65,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE tasks ADD COLUMN candidate INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE tasks ADD COLUMN tried TEXT NOT NULL DEFAULT '[]'",
     ),
+    (
+        """CREATE TABLE full_places (
+            place TEXT PRIMARY KEY, nodes INTEGER NOT NULL, task_id TEXT NOT NULL, at REAL NOT NULL
+        )""",
+    ),
 )
 SCHEMA_VERSION = len(MIGRATIONS)
-TABLES = frozenset({"tasks", "instances", "intents", "events"})
+TABLES = frozenset({"tasks", "instances", "intents", "events", "full_places"})
 # A higher version does not come from a newer flowlite, but from a damaged file.
 _HIGHEST_VERSION = SCHEMA_VERSION + 1000
 

@@ -22,7 +22,8 @@ class TaskRecord:
         candidates: The places where the task may run (`Candidate` as JSON), the preferred one first. Empty for a task
             that was submitted for one place only.
         candidate: Index in `candidates` of the present one, whose plan and provider are those of the record.
-        tried: What became of the places that were tried, in order: {"candidate": index, "at": Unix time, "why": words}.
+        tried: What became of the places that were tried, in order: {"candidate": index, "at": Unix time, "why": words},
+            and what `supervise/failover.py` needs to choose the next one.
         lease_token: Increases with every change of supervisor.
     """
 
@@ -104,6 +105,16 @@ class Lease:
     task_id: str
     owner: str
     token: int
+
+
+@dataclass(frozen=True, slots=True)
+class FullPlace:
+    """One row of `full_places`: a place that had no room for so many nodes, as a task found at that Unix time."""
+
+    place: str
+    nodes: int
+    task_id: str
+    at: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from flowlite.state.database import RESTORE, Database, is_damage
 from flowlite.state.records import (
     FINAL_STATES,
     Event,
+    FullPlace,
     InstanceRecord,
     Intent,
     Lease,
@@ -34,6 +35,7 @@ from flowlite.state.unfinished import read_unfinished
 __all__ = [
     "FINAL_STATES",
     "Event",
+    "FullPlace",
     "InstanceRecord",
     "Intent",
     "Lease",
@@ -365,6 +367,14 @@ class Store:
         with self._database.read() as db:
             return db.execute(query, (task_id,)).fetchone() is not None
 
+    # Places without room
+
+    def full_places(self) -> dict[str, FullPlace]:
+        """Returns the places that had no room when a task of this FLOW_HOME asked last, by name."""
+        with self._database.read() as db:
+            rows = db.execute("SELECT place, nodes, task_id, at FROM full_places").fetchall()
+        return {str(row["place"]): FullPlace(*row) for row in rows}
+
     # Events
 
     def add_event(
@@ -390,6 +400,7 @@ class Store:
         *,
         instances: Sequence[InstanceRecord] = (),
         settled: Mapping[str, str] | None = None,
+        full: FullPlace | None = None,
         **changes: Any,
     ) -> None:
         """Writes fields of the leased task and the event that explains them, both or none.
@@ -401,6 +412,7 @@ class Store:
             data: The event's values.
             instances: Instances to add or replace in the same transaction.
             settled: Results of intents, by token, written in the same transaction.
+            full: A place that has no room, which is recorded for all tasks.
             changes: Fields of the task.
 
         Raises:
@@ -411,6 +423,8 @@ class Store:
             _put_instances(db, instances)
             for token, state in (settled or {}).items():
                 _settle(db, token, state)
+            if full is not None:
+                _insert(db, "full_places", dataclasses.asdict(full), replace=True)
             _add_event(db, lease.task_id, kind, text, data)
         self._write_snapshot(lease)
 

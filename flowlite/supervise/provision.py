@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from typing import Any
 
 from flowlite.errors import (
     CapacityUnavailable,
+    CapExceeded,
+    ConfigError,
+    FlowError,
     LeaseLost,
     PermissionRefused,
     ProviderError,
@@ -22,10 +26,13 @@ from flowlite.node.config import ranks
 from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan, Provider
 from flowlite.state import clock
 from flowlite.state.store import InstanceRecord, Intent, Lease, Store, TaskRecord
+from flowlite.supervise import failover
+from flowlite.supervise.failover import Kind, PlaceFailed
 from flowlite.supervise.money import price_text
 from flowlite.supervise.money.billing import ENDED, LOST, Billing
 from flowlite.supervise.money.caps import Caps
 from flowlite.supervise.queue.turn import Turn
+from flowlite.supervise.record import wording
 from flowlite.supervise.record.log import say
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
@@ -134,10 +141,11 @@ class Provisioner:
             None if it was given up while waiting.
 
         Raises:
-            LaunchRefused: The provider refuses the launch.
+            LaunchRefused: The provider refuses the launch, or the task has waited for too long.
+            PlaceFailed: The task has other places, and this one has no room.
         """
         seen_before = record.roster or self._store.instances(self._lease.task_id)
-        kept = await self._usable(record.roster) if seen_before else {}
+        kept = await self.usable(record.roster) if seen_before else {}
         vacant = [name for name in record.roster if name not in kept]
         count = len(vacant) if record.roster else self._asked.nodes
         launched: list[Instance] = []
@@ -147,11 +155,14 @@ class Provisioner:
         # A launch that is open had its turn.
         had_turn = not count or self._store.has_open_launch(record.id)
         turn = Turn(self._store, record.id, self._sleep, given_up)
-        if not had_turn and not await turn.to_launch(tell_waiting):
-            return None
+        until = math.inf if had_turn else self._wait_ends(record)
+        if not had_turn and not await turn.to_launch(tell_waiting, until):
+            if given_up():
+                return None
+            raise self._not_its_turn(record, count)
         while len(launched) < count:
             intent = self._intend(record, count - len(launched), agent, len(tokens))
-            found = await self._launch(intent, tell_waiting, given_up)
+            found = await self._launch(intent, record, tell_waiting, given_up)
             if found is None:
                 return None
             self._accounts.note(found)
@@ -294,7 +305,7 @@ class Provisioner:
         if silent := [each for each in instances if each.state == _UNREACHABLE]:
             await self._threads.run(self._provider.terminate, silent)
 
-    async def _usable(self, roster: Collection[str]) -> dict[str, Instance]:
+    async def usable(self, roster: Collection[str]) -> dict[str, Instance]:
         """Returns the instances of the roster that exist and were not set aside. Ends those set aside first."""
         lost, ending = await self._end_unusable(roster)
         listed = {instance.id: instance for instance in await self._threads.run(self.listed)}
@@ -368,19 +379,34 @@ class Provisioner:
     async def _launch(
         self,
         intent: LaunchIntent,
+        record: TaskRecord,
         tell_waiting: Callable[[str], None],
         given_up: Callable[[], bool],
     ) -> list[Instance] | None:
+        since = next(i.created_at for i in self._intents() if i.token == intent.token)
+        several = failover.has_several(record)
         tries, look_at = 0, clock.monotonic() + _FIRST_LOOK
         quota_since: float | None = None
         while True:
             try:
                 # The outcome must be known before anything can be ended, so the call is always awaited.
                 return await self._threads.run(self._provider.launch, intent)
-            except (CapacityUnavailable, LaunchPending) as error:
+            except CapacityUnavailable as error:
+                if several:
+                    raise PlaceFailed(str(error), Kind.FULL, intent.count, since) from error
+                self._check_wait(since, error)
+                tell_waiting(str(error))
+                pause = error.retry_after
+            except LaunchPending as error:
+                if error.queued and several:
+                    self._check_queue(record, since, intent.count, error)
+                elif error.queued:
+                    self._check_wait(since, error)
                 tell_waiting(str(error))
                 pause = error.retry_after
             except QuotaExceeded as error:
+                if several:
+                    raise PlaceFailed(str(error), Kind.QUOTA, intent.count, since) from error
                 quota_since = quota_since or clock.monotonic()
                 if (
                     not self._still_counted(intent)
@@ -393,12 +419,20 @@ class Provisioner:
                 )
                 tries += 1
                 pause = min(_LONGEST_QUOTA_PAUSE, 2.0**tries)
-            except ProviderError as error:
+            except (ProviderError, ConfigError, CapExceeded) as error:
+                if several:
+                    # The intent stays open until nothing is left of what may have been launched.
+                    final = not _may_succeed(error)
+                    kind = Kind.BARRED if final else Kind.REFUSED
+                    raise PlaceFailed(str(error), kind, intent.count, since) from error
                 raise self._refused(intent, error) from error
             except OSError as error:
                 tries += 1
                 if tries >= _UNKNOWN_TRIES:
-                    raise LaunchRefused(f"{self._provider.name}: launch failed: {error}") from error
+                    text = f"{self._provider.name}: launch failed: {error}"
+                    if several:
+                        raise PlaceFailed(text, Kind.REFUSED, intent.count, since) from error
+                    raise LaunchRefused(text) from error
                 pause = 2.0**tries
             if not given_up():
                 if self._asked.plan.is_paid and clock.monotonic() >= look_at:
@@ -411,10 +445,45 @@ class Provisioner:
             if spent := self._limits.spent(self._store.instances(self._lease.task_id)):
                 raise LaunchRefused(spent)
 
-    def _refused(self, intent: LaunchIntent, error: ProviderError) -> LaunchRefused:
+    def _check_wait(self, since: float, error: ProviderError) -> None:
+        """Raises LaunchRefused once a task with one place has waited for room for as long as it may."""
+        limit = self._asked.max_wait_seconds
+        if limit is not None and clock.now() - since >= limit:
+            raise LaunchRefused(
+                f"max_wait_hours: no room within {wording.duration(limit)}: {error}"
+            )
+
+    def _wait_ends(self, record: TaskRecord) -> float:
+        """Unix time until which the task may wait for its turn at the present place."""
+        limit, now = self._asked.max_wait_seconds, clock.now()
+        if failover.has_several(record):
+            return failover.came_at(record, now) + failover.queue_seconds(record)
+        # Times before a later attempt, and before the tasks of `after=` had completed, are no waiting for room.
+        begins = now if record.attempt or self._asked.after else record.created_at
+        return math.inf if limit is None else begins + limit
+
+    def _not_its_turn(self, record: TaskRecord, count: int) -> Exception:
+        if failover.has_several(record):
+            waited = wording.duration(failover.queue_seconds(record))
+            return PlaceFailed(f"in use by others for {waited}", Kind.QUEUED, count, clock.now())
+        limit = wording.duration(self._asked.max_wait_seconds or 0.0)
+        return LaunchRefused(f"max_wait_hours: no room within {limit}; others were before it")
+
+    def _check_queue(
+        self, record: TaskRecord, since: float, count: int, error: LaunchPending
+    ) -> None:
+        """Raises PlaceFailed once a launch has been queued for long enough to ask another place."""
+        now, limit = clock.now(), self._asked.max_wait_seconds
+        waited = now - since
+        is_over = limit is not None and now - (failover.began(record) or since) >= limit
+        if is_over or waited >= failover.queue_seconds(record):
+            text = f"nothing within {wording.duration(waited)} ({error})"
+            raise PlaceFailed(text, Kind.QUEUED, count, since) from error
+
+    def _refused(self, intent: LaunchIntent, error: FlowError) -> LaunchRefused:
         self._store.settle_intent(self._lease, intent.token, "refused")
-        again = not isinstance(error, QuotaExceeded | PermissionRefused)
-        return LaunchRefused(f"{self._provider.name} refused the launch: {error}", again=again)
+        text = f"{self._provider.name} refused the launch: {error}"
+        return LaunchRefused(text, again=_may_succeed(error))
 
     def _still_counted(self, intent: LaunchIntent) -> bool:
         """Whether instances of the task have ended recently, which the provider may count for some minutes more."""
@@ -479,6 +548,12 @@ class Provisioner:
         """Returns the rows with their end."""
         now = clock.now()
         return [self._accounts.ended(record, now) for record in records]
+
+
+def _may_succeed(error: FlowError) -> bool:
+    """Whether another launch may succeed after this error."""
+    final = (QuotaExceeded, PermissionRefused, ConfigError, CapExceeded)
+    return not isinstance(error, final)
 
 
 def _fill(roster: list[str], vacant: list[str], new: list[str]) -> list[str]:

@@ -87,6 +87,40 @@ class Case:
         return f"{self.cloud}-{self.phase}-{self.lost}-{self.when}-{which}-{self.fault}"
 
 
+@dataclass(frozen=True, slots=True)
+class Market:
+    """What is wrong at the first two places.
+
+    Attributes:
+        full: Whether the first place has no room at all.
+        boots: How the first machines of EC2 boot, as for `AwsBox.boots`.
+        lost: Actions whose first answers are lost, though they had their effect.
+        filled_late: Whether the bid at the second place is filled in the moment in which it is withdrawn.
+        taken: Whether the first place has room until the task runs there, and then takes its machine and has none.
+        tried: The reasons for which the places are left, in order: index, kind.
+    """
+
+    tried: tuple[tuple[int, str], ...]
+    full: bool = False
+    boots: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    filled_late: bool = False
+    taken: bool = False
+
+
+MARKETS = {
+    "no room, and a price above the cap": Market(((0, "full"), (1, "queued")), full=True),
+    "answers are lost after their effect": Market(
+        ((0, "full"), (1, "queued")), full=True, lost=("create_bid", "RunInstances")
+    ),
+    "a bid is filled late": Market(((0, "full"), (1, "queued")), full=True, filled_late=True),
+    "the machine is taken, and there is no other": Market(((0, "full"), (1, "queued")), taken=True),
+    "machines die twice while they boot": Market(
+        ((0, "refused"), (0, "refused"), (1, "queued")), boots=("dies", "dies")
+    ),
+}
+
+
 def all_cases(points: dict[str, Points]) -> list[Case]:
     """Every case there is."""
     return [

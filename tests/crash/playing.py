@@ -4,6 +4,7 @@ python -m tests.crash.playing --part 0 --of 8               a part of all cases
 python -m tests.crash.playing --sample 40 --seed 77         so many of them, drawn
 python -m tests.crash.playing --kills 200 --seed 77         kills at random moments, from this seed on
 python -m tests.crash.playing --calls                       whether every call of a task is a crash point
+python -m tests.crash.playing --market "a bid is filled late"  every point of a failover, or with --sample some
 
 It says what left something, and ends with 1 then.
 """
@@ -21,8 +22,9 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.crash.cases import all_cases
+from tests.crash.cases import MARKETS, all_cases
 from tests.crash.clouds import POINTS
+from tests.crash.markets import Markets
 from tests.crash.reenacting import Reenactment
 from tests.crash.simulated import Simulation
 
@@ -36,6 +38,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--calls", action="store_true")
+    parser.add_argument("--market", action="append", default=[], choices=[*MARKETS])
     asked = parser.parse_args()
     memory = Path("/dev/shm")
     root = Path(
@@ -56,9 +59,12 @@ def main() -> int:
 
     try:
         stage = Reenactment(Simulation(), root)
+        markets = Markets(stage.world, root / "markets")
+        (root / "markets").mkdir()
         cases = all_cases(POINTS)
         asked_for = [] if asked.part is None else cases[asked.part :: asked.of]
-        asked_for += random.Random(asked.seed).sample(cases, asked.sample)
+        chance = random.Random(asked.seed)
+        asked_for += chance.sample(cases, 0 if asked.market else asked.sample)
         # Of the hundred thousands of objects that the libraries consist of, none is garbage.
         gc.collect()
         gc.freeze()
@@ -68,6 +74,10 @@ def main() -> int:
                     attempt(name, lambda name=name: check_calls(stage, name))  # type: ignore[misc]
             for case in asked_for:
                 attempt(str(case), lambda case=case: stage.play(case))  # type: ignore[misc]
+            for name in asked.market:
+                points = markets.points(name)
+                for point in chance.sample(points, asked.sample) if asked.sample else points:
+                    attempt(str(point), lambda point=point: markets.play_point(point))  # type: ignore[misc]
             for seed in range(asked.seed, asked.seed + asked.kills):
                 attempt(f"seed {seed}", lambda seed=seed: stage.kill_at_random(seed))  # type: ignore[misc]
     finally:

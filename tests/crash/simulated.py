@@ -264,6 +264,7 @@ class Simulation:
 
     Attributes:
         started: Tasks for which a supervisor was asked for, and nobody was found to lead them yet.
+        before_each_call: Done before each call of a live process to one of the clouds.
     """
 
     def __init__(self) -> None:
@@ -272,6 +273,7 @@ class Simulation:
         self.dead = False
         self.started: list[tuple[Path, str]] = []
         self.said = io.StringIO()
+        self.before_each_call: Callable[[], None] | None = None
         self._disk: Path | None = None
         self._clients: dict[tuple[str, str, bool], Any] = {}
         with clock.running_on(self.timeline):
@@ -386,6 +388,8 @@ class Simulation:
         """What a dead process would still do is not done."""
         if self.dead:
             raise Crash
+        if self.before_each_call is not None:
+            self.before_each_call()
 
     # Processes
 

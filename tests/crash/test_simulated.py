@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.crash.cases import fresh_seed
+from tests.crash.cases import MARKETS, fresh_seed
 
 pytest.importorskip("boto3")
 pytest.importorskip("moto")
@@ -23,7 +23,7 @@ pytest.importorskip("httpx")
 pytestmark = pytest.mark.timeout(1800)
 
 # It takes six seconds before the first case is played, and each then takes a twelfth of one.
-PARTS, SAMPLE = 6, 40
+PARTS, SAMPLE, POINTS_OF_A_MARKET = 6, 40, 4
 KILLS, KILLS_OF_A_TEST = int(os.environ.get("FLOW_CRASH_KILLS", "20")), 500
 SEED = fresh_seed()
 
@@ -37,6 +37,18 @@ def test_nothing_is_left_by_some(record_property: Any) -> None:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_nothing_is_left_by_any(part: int, record_property: Any) -> None:
     record_property("said", played("--part", str(part), "--of", str(PARTS)))
+
+
+def test_a_failover_leaves_nothing_and_is_at_one_place_at_a_time(record_property: Any) -> None:
+    markets = [word for name in MARKETS for word in ("--market", name)]
+    sample = ("--sample", str(POINTS_OF_A_MARKET), "--seed", str(SEED))
+    record_property("said", played(*markets, *sample))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("market", MARKETS)
+def test_a_failover_may_be_killed_at_any_call(market: str, record_property: Any) -> None:
+    record_property("said", played("--market", market))
 
 
 @pytest.mark.slow

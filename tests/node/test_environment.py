@@ -85,6 +85,7 @@ def place(**changes: object) -> WorkerPlace:
         "cores": 8,
         "stop_file": "/t1/stop",
         "only_cpu": True,
+        "provider": "slurm",
     }
     return WorkerPlace(**{**values, **changes})  # type: ignore[arg-type]
 
@@ -98,6 +99,7 @@ def test_a_worker_gets_exactly_what_the_design_lists() -> None:
         "FLOW_TASK_NAME": "digits",
         "FLOW_NODE_IPS": "10.0.0.1,10.0.0.2",
         "FLOW_ATTEMPT": "2",
+        "FLOW_PROVIDER": "slurm",
         "FLOW_STOP_FILE": "/t1/stop",
         "RANK": "3",
         "LOCAL_RANK": "1",

@@ -366,7 +366,7 @@ def _until(warm: Sequence[InstanceRecord]) -> float | None:
 
 
 def _show_one(task: Task[Any], json: bool) -> None:
-    from flowlite.cli.candidate_table import candidate_json, show_ranked
+    from flowlite.cli.candidate_table import candidate_json, show_ranked, show_tried, tried_json
     from flowlite.provider import Candidate, settings_of_task
 
     record = task.record
@@ -380,6 +380,7 @@ def _show_one(task: Task[Any], json: bool) -> None:
         data["cost_per_hour_now"] = round(task.cost_per_hour, 6)
         data["candidate"] = record.candidate
         data["candidates"] = [candidate_json(each) for each in candidates]
+        data["tried"] = tried_json(record)
         data["nodes"] = [
             {
                 "rank": node.rank,
@@ -406,6 +407,9 @@ def _show_one(task: Task[Any], json: bool) -> None:
     if candidates:
         output.say("\nplaces where it may run, * the present one:")
         show_ranked(candidates, record.candidate)
+    if record.tried:
+        output.say("\nplaces that were tried:")
+        show_tried(record)
     if nodes:
         output.say()
         output.table(

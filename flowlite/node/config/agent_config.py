@@ -62,6 +62,7 @@ class AgentConfig:
         setup: Shell commands to run once on this node before the workers start (node/setup/run.py).
         setup_seconds: The longest time that all these commands may take together.
         preemption: {"kind"}: how the node learns of a preemption (node/preemption/notices.py); None for none.
+        provider: The provider of the nodes, for `FLOW_PROVIDER`; None if it is not known.
     """
 
     task: str
@@ -106,6 +107,7 @@ class AgentConfig:
     outputs: list[str] = field(default_factory=list)
     setup: list[str] = field(default_factory=list)
     setup_seconds: float = 3600.0
+    provider: str | None = None
 
     def __post_init__(self) -> None:
         if self.instance not in self.roster:

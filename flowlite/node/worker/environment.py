@@ -49,6 +49,7 @@ class WorkerPlace(NamedTuple):
     stop_file: str | None = None
     only_cpu: bool = False
     launcher_files: str | None = None
+    provider: str | None = None
 
     @property
     def rank(self) -> int:
@@ -97,6 +98,12 @@ TABLE: tuple[Variable, ...] = (
         "FLOW_NODE_IPS", GIVEN, lambda s: ",".join(s.addresses), "addresses of all nodes, by rank"
     ),
     Variable("FLOW_ATTEMPT", FIXED, lambda s: s.attempt, "1 at first, one more at every restart"),
+    Variable(
+        "FLOW_PROVIDER",
+        GIVEN,
+        lambda s: s.provider,
+        "where this attempt runs, such as `aws` or `slurm`",
+    ),
     Variable(
         "FLOW_CHECKPOINT_DIR",
         GIVEN,
@@ -275,6 +282,7 @@ _BEFORE_GO = frozenset(
         "FLOW_TASK_ID",
         "FLOW_TASK_NAME",
         "FLOW_ATTEMPT",
+        "FLOW_PROVIDER",
         "OMP_NUM_THREADS",
         "PYTHONUNBUFFERED",
         "CUDA_VISIBLE_DEVICES",

@@ -34,6 +34,7 @@ def place_before_go(config: AgentConfig, inside: Mapping[str, str] | None) -> Wo
         cores=node_facts.cores(),
         visible_gpus=config.visible_gpus,
         path=path_with(config.python, os.environ.get("PATH")) if inside is None else None,
+        provider=config.provider,
     )
 
 

@@ -241,6 +241,7 @@ class BringUp:
             outputs=list(asked.outputs),
             setup=list(asked.setup),
             setup_seconds=asked.setup_seconds,
+            provider=asked.plan.provider,
         )
 
     def _check(self, nodes: Sequence[Node], problems: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from flowlite.node.protocol import messages
 from flowlite.output import redact
 from flowlite.output.redact import Mask
 from flowlite.state import clock
-from flowlite.state.store import InstanceRecord, Lease, Store, TaskRecord
+from flowlite.state.store import FullPlace, InstanceRecord, Lease, Store, TaskRecord
 from flowlite.supervise.attempt.fetch_outputs import what
 from flowlite.supervise.attempt.node_handle import Node
 from flowlite.supervise.attempt.outcome import End
@@ -100,6 +100,7 @@ class Journal:
         outcome: str | None = None,
         instances: Sequence[InstanceRecord] = (),
         settled: Mapping[str, str] | None = None,
+        full: FullPlace | None = None,
         cause: str | None = None,
         addition: str = "",
         **words: Any,
@@ -111,6 +112,7 @@ class Journal:
             outcome: How the task ends, once that is decided.
             instances: As for `Store.transition`.
             settled: As for `Store.transition`.
+            full: As for `Store.transition`.
             cause: The reason without what it has for a time only; None if it has no such addition.
             addition: The kind of that addition.
             words: Values for the wording of the reason. Those named like a field of the task are stored in that field.
@@ -140,6 +142,7 @@ class Journal:
             data,
             instances=instances,
             settled=settled,
+            full=full,
             **changes,
         )
         self.record = dataclasses.replace(self.record, **changes)

@@ -147,7 +147,9 @@ def cancel(store: Store, home: Path, task_id: str) -> bool:
 
 def _start(store: Store, home: Path, record: TaskRecord, *, spare: bool = False) -> None:
     """Starts the supervisor of a task, asleep if it has to wait for long."""
-    if record.state == State.PENDING and _waits(record) and waking.begins_asleep(store, record.id):
+    may_sleep = record.state == State.PENDING and _waits(record) and len(record.candidates) < 2
+    # A task with several places does not wait for its turn at one of them alone.
+    if may_sleep and waking.begins_asleep(store, record.id):
         start_supervisor(home, record.id, sleeping=True)
     else:
         start_supervisor(home, record.id, spare=spare)

@@ -128,6 +128,12 @@ def lead(
         if lease is not None and not record.final:
             supervisor = Supervisor(store, home, record, lease, provider)
             run(supervisor.run())
+            while supervisor.has_moved:
+                # The same as for a supervisor that takes the task over.
+                record = store.get_task(task_id)
+                provider = provider_of_task(record, home)
+                supervisor = Supervisor(store, home, record, lease, provider)
+                run(supervisor.run())
             store.release_lease(lease)
             wake_due(store)
             seconds = supervisor.warm_seconds

@@ -24,18 +24,21 @@ from flowlite.output import redact
 from flowlite.provider import Instance, Provider
 from flowlite.state import clock
 from flowlite.state.store import InstanceRecord, Lease, Store, TaskRecord
+from flowlite.supervise import failover
 from flowlite.supervise.attempt import unreachable_nodes
 from flowlite.supervise.attempt.attempt import Attempt
 from flowlite.supervise.attempt.node_handle import Node
 from flowlite.supervise.attempt.outcome import End
 from flowlite.supervise.attempt.provider_verdict import as_told
 from flowlite.supervise.attempt.unfetched import HoldingPlace
+from flowlite.supervise.failover import Kind, PlaceFailed
 from flowlite.supervise.money import price_text
 from flowlite.supervise.money.caps import Caps, pause_after_preemption
 from flowlite.supervise.money.cost import cost_of
 from flowlite.supervise.process import notifications, store_loss
 from flowlite.supervise.process.end_lost_launch import COLLECT_SECONDS, end_remains
 from flowlite.supervise.process.journal import Journal
+from flowlite.supervise.process.place_search import NoPlaceLeft, PlaceSearch
 from flowlite.supervise.process.task_lease import Patience, TaskLease
 from flowlite.supervise.provision import LaunchRefused, NotGone, Provisioner
 from flowlite.supervise.queue.turn import Turn
@@ -97,6 +100,20 @@ class Supervisor:
         self._provisioner = Provisioner(
             store, lease, provider, self._asked, self._threads, self._sleep
         )
+        self._search = PlaceSearch(
+            store,
+            home,
+            self._journal,
+            provider,
+            self._provisioner,
+            self._asked.max_wait_seconds,
+            self._sleep,
+        )
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the task has another place now, and needs a supervisor with the adapter of that place."""
+        return self._search.has_moved
 
     @property
     def warm_seconds(self) -> float:
@@ -108,7 +125,7 @@ class Supervisor:
         return self._journal.record
 
     async def run(self) -> None:
-        """Leads the task to its final state. Raises LeaseLost."""
+        """Leads the task to its final state, or to another place (`has_moved`). Raises LeaseLost."""
         if self._record.cancel_requested_at is not None:
             self._cancelled.set()
         watches = [
@@ -139,7 +156,7 @@ class Supervisor:
     # Main loop
 
     async def _live(self) -> None:
-        while not self._record.final:
+        while not self._record.final and not self.has_moved:
             try:
                 await self._go_on()
                 self._patience.well()
@@ -207,7 +224,9 @@ class Supervisor:
             if not isinstance(error, NotGone) or failures > _QUIET_TRIES:
                 with suppress(StoreError):
                     self._journal.not_gone(what, pause)
-        elif isinstance(error, NotGone) and self._is_waiting():
+        elif self._is_waiting() and (
+            isinstance(error, NotGone) or failover.is_leaving(self._record)
+        ):
             # Machines take minutes to end. Those that replace them must not be launched before.
             self._journal.waiting(what)
         elif failures >= _MOST_FAILURES:
@@ -255,7 +274,10 @@ class Supervisor:
         if self._cancelled.is_set():
             self._conclude("cancelled", "")
             return
+        several = failover.has_several(self._record)
         try:
+            if several and not await self._search.may_launch():
+                return
             self._agent = self._agent or _agent_zip(self._home)
             with trace.span("launch"):
                 gathered = await self._provisioner.complete(
@@ -264,7 +286,14 @@ class Supervisor:
                     self._journal.waiting,
                     self._cancelled.is_set,
                 )
+        except PlaceFailed as error:
+            self._search.note_failure(error)
+            return
         except LaunchRefused as error:
+            if several and not isinstance(error, NoPlaceLeft) and not self._money_is_spent():
+                kind = Kind.REFUSED if error.again else Kind.BARRED
+                self._search.note_failure(PlaceFailed(str(error), kind))
+                return
             await self._launch_again(error)
             return
         if gathered is None:
@@ -283,13 +312,16 @@ class Supervisor:
         wake_due(self._store)
         for told in dict.fromkeys(each.note for each in gathered.launched if each.note):
             self._journal.note("warning", told)
+        if several:
+            where = f"attempt {self._record.attempt} runs at {self._asked.plan.place}"
+            self._journal.note("place", where, {"candidate": self._record.candidate})
         if self._asked.plan.is_paid:
             self._journal.note("price", price_text.sentence(self._asked.plan))
 
     async def _launch_again(self, refused: LaunchRefused) -> None:
         """Launches again after a launch that failed, if a retry is left and another launch may succeed."""
         used, most = self._record.retries_used + 1, self._asked.retries.max_retries
-        over = used > most or self._limits.spent(self._instances())
+        over = used > most or self._money_is_spent()
         if not refused.again or over or self._cancelled.is_set():
             self._conclude("failed", str(refused))
             return
@@ -549,6 +581,9 @@ class Supervisor:
     def _time_left(self) -> float | None:
         left = self._limits.time_left(self._record, self._instances())
         return None if left is None else max(0.0, left)
+
+    def _money_is_spent(self) -> bool:
+        return bool(self._limits.spent(self._instances()))
 
     def _instances(self) -> list[InstanceRecord]:
         return self._store.instances(self._record.id)

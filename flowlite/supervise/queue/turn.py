@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 
@@ -40,9 +41,13 @@ class Turn:
         self._sleep = sleep
         self._given_up = given_up
 
-    async def to_launch(self, tell_waiting: Callable[[str], None]) -> bool:
-        """Waits until the task may launch. Returns False if it was cancelled meanwhile. Raises StoreError."""
-        return await self._until(self._refusal, tell_waiting)
+    async def to_launch(self, tell_waiting: Callable[[str], None], until: float = math.inf) -> bool:
+        """Waits until the task may launch.
+
+        Returns:
+            False if it was cancelled meanwhile, or it was not its turn by that Unix time. Raises StoreError.
+        """
+        return await self._until(self._refusal, tell_waiting, until)
 
     async def to_begin(
         self, after: Sequence[str], tell_waiting: Callable[[str], None]
@@ -61,7 +66,12 @@ class Turn:
             if not self._unfinished(after):
                 return self._not_completed(after)
 
-    async def _until(self, refusal: Callable[[], str], tell_waiting: Callable[[str], None]) -> bool:
+    async def _until(
+        self,
+        refusal: Callable[[], str],
+        tell_waiting: Callable[[str], None],
+        until: float = math.inf,
+    ) -> bool:
         version, read_at = -1, 0.0
         while not self._given_up():
             latest = self._store.version()
@@ -71,6 +81,8 @@ class Turn:
                 if not why:
                     return True
                 tell_waiting(why)
+            if clock.now() >= until:
+                return False
             await self._sleep(_LOOK_EVERY)
         return False
 

@@ -29,6 +29,7 @@ class TaskView:
         outputs: Patterns of the files to fetch from the working directories.
         setup: Commands that run once on every node before the workers.
         setup_seconds: How long they may take on each node.
+        max_wait_seconds: How long the task may wait for room; None for no limit.
         warm_seconds: How long nodes are kept for the next task.
         after: Ids of the tasks that must have completed before it begins.
     """
@@ -52,6 +53,7 @@ class TaskView:
     outputs: tuple[str, ...] = ()
     setup_seconds: float = 3600.0
     after: tuple[str, ...] = ()
+    max_wait_seconds: float | None = None
 
     @property
     def time_to_stop(self) -> float:
@@ -89,6 +91,9 @@ class TaskView:
             setup_seconds=float(config.get("setup_timeout", 3600.0)),
             after=tuple(str(task_id) for task_id in config.get("after") or ()),
             secrets=tuple(str(name) for name in config.get("secrets") or ()),
+            max_wait_seconds=None
+            if (hours := config.get("max_wait_hours")) is None
+            else float(hours) * 3600,
         )
 
 
