@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -57,13 +58,16 @@ class FailureTests(TaskSuite):
         self, subject: ProviderUnderTest, submit: Submit, rank: int
     ) -> None:
         failing = 1 - rank
+        go = f"/tmp/conformance-{secrets.token_hex(4)}"
         task = submit(
-            f"trap '' TERM; echo here; [ $RANK = {failing} ] && sleep 2 && exit 3; "
-            "while :; do sleep 1; done",
+            f"trap '' TERM; echo here; until [ $RANK = {failing} -a -e {go} ]; do sleep 0.1; done; rm {go}; exit 3",
             grace_seconds=5.0,
         )
         until_running(subject, task)
-        dying = instances_of(subject, task)[rank]
+        there = instances_of(subject, task)
+        dying = there[rank]
+        with subject.reach(there[failing]) as connection:
+            assert connection.run(["touch", go]).code == 0
         subject.eventually(lambda: task.status == "stopping", "the task stops")
         _kill_until_final(subject, task, lambda: dying)
         # The first failure is the one to report.

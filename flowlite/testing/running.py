@@ -141,12 +141,16 @@ def until_running(subject: ProviderUnderTest, task: Task[Any]) -> None:
 
 
 def instances_of(subject: ProviderUnderTest, task: Task[Any]) -> list[Instance]:
-    """The task's instances by rank."""
-    found = {instance.id: instance for instance in subject.listed(task.id)}
-    return [found[node.id] for node in task.nodes if node.rank is not None and node.id in found]
+    """The instances of a task that runs, by rank. A listing may show them late."""
+
+    def all_of_them() -> list[Instance] | None:
+        there = {instance.id: instance for instance in subject.listed(task.id)}
+        ids = [node.id for node in task.nodes if node.rank is not None]
+        return [there[each] for each in ids] if set(ids) <= there.keys() else None
+
+    return subject.eventually(all_of_them, "all nodes are listed", every=0.2)
 
 
 def assert_gone(subject: ProviderUnderTest, task: Task[Any]) -> None:
     """Checks that a final task has no instances, and has left nothing on machines that are alive."""
-    assert subject.listed(task.id) == []
-    subject.eventually(lambda: not subject.left(task.id), f"gone: {subject.left(task.id)}")
+    subject.nothing_is_left(task.id)

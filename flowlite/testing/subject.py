@@ -9,14 +9,14 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar
 
 import pytest
 
 from flowlite.connect.base import Connection
 from flowlite.errors import NodeUnreachable, ProviderError
-from flowlite.provider import Instance, LaunchIntent, LaunchPending, Provider
+from flowlite.provider import Instance, LaunchIntent, LaunchPending, Provider, VolumeInfo
 from flowlite.spec import TaskConfig
 
 Value = TypeVar("Value")
@@ -156,6 +156,24 @@ class ProviderUnderTest(ABC):
             return not names & {i.id for task in tasks for i in self.listed(task)}
 
         self.eventually(ended, "all instances have ended", every=0.2)
+
+    def create_volume(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
+        """Creates a volume, asking again while it is not known whether it was made."""
+
+        def created() -> VolumeInfo | None:
+            with suppress(LaunchPending):
+                return self.make().create_volume(name, size_gb, interface)
+            return None
+
+        return self.eventually(created, f"the volume {name} is there", every=0.2)
+
+    def nothing_is_left(self, task_id: str) -> None:
+        """Waits until nothing of a task is listed or left. A listing may show for some seconds what has ended."""
+        self.eventually(
+            lambda: not self.listed(task_id) and not self.left(task_id),
+            f"nothing of {task_id} is left",
+            every=0.2,
+        )
 
     def eventually(
         self, probe: Callable[[], Value | None], what: str, every: float = 0.02

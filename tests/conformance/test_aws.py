@@ -27,8 +27,6 @@ class Aws(ProviderUnderTest):
 
     def __init__(self, box: CloudInABox, home: Path) -> None:
         self._box = box
-        # These tests make single calls, and do not ask again as the supervisor does.
-        box.aws.timing(unknown=0.0, counted=0.0)
         # A machine without an agent ends itself; not while a test looks at it.
         (home / "config.toml").write_text('[aws]\nlease = "10m"\n')
 
@@ -62,8 +60,6 @@ class Aws(ProviderUnderTest):
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-# Single calls, which nobody repeats as the supervisor does, and their effect at once.
-@pytest.mark.no_random_faults
 class TestAws(ProviderSuite):
     @pytest.fixture
     def subject(self, home: Path, box: CloudInABox) -> Iterator[ProviderUnderTest]:

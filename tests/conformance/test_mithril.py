@@ -78,8 +78,6 @@ class Mithril(ProviderUnderTest):
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-# Single calls, which nobody repeats as the supervisor does, and their effect at once.
-@pytest.mark.no_random_faults
 class TestMithril(ProviderSuite):
     @pytest.fixture
     def subject(self, home: Path, box: CloudInABox) -> Iterator[ProviderUnderTest]:
@@ -93,7 +91,7 @@ class TestMithril(ProviderSuite):
 
         def create(interface: str) -> str:
             made.append(f"conformance-{secrets.token_hex(3)}")
-            subject.make().create_volume(made[-1], 10, interface)
+            subject.create_volume(made[-1], 10, interface)
             return made[-1]
 
         yield create
