@@ -175,6 +175,8 @@ COMPONENTS = {
     "gcc": Component("a C compiler", ("gcc",), ("gcc", "libc6-dev")),
     "mpi": Component("Open MPI", ("mpirun", "orted"), ("openmpi-bin", "libopenmpi-dev")),
     "node": Component("Node.js, for pyright", ("node",), ("nodejs", "npm")),
+    "cron": Component("timers of cron", ("crontab",), ("cron",)),
+    "systemd-analyze": Component("systemd's check of timers", ("systemd-analyze",), ("systemd",)),
     "curl": Component("curl", ("curl",), ("curl",)),
     "sudo": Component("sudo", ("sudo",), ("sudo",)),
 }  # fmt: skip

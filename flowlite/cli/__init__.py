@@ -15,6 +15,7 @@ COMMANDS = {
     "run": "run",
     "status": "status",
     "queue": "queue.show",
+    "schedule": "queue.schedule",
     "logs": "logs",
     "result": "tasks",
     "outputs": "outputs",

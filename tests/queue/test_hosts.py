@@ -30,13 +30,19 @@ for number in range(int(sys.argv[1])):
 
 def idle_seconds(store: Store, hosts: int) -> list[float]:
     """For how long each host was without a task, between two tasks and while there was one that waited."""
+    submitted = {record.id: record.created_at for record in store.list_tasks()}
     rows = sorted(store.instances(), key=lambda row: row.launched_at)
     by_host: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         assert row.ended_at is not None
         by_host.setdefault(row.data["slot"], []).append((row.launched_at, row.ended_at))
     assert len(by_host) == hosts
-    return [begin - end for spans in by_host.values() for (_, end), (begin, _) in pairwise(spans)]
+    idle = []
+    for spans in by_host.values():
+        for (_, end), (begin, _) in pairwise(spans):
+            waited = min(submitted[row.task_id] for row in rows if row.launched_at >= begin)
+            idle.append(max(0.0, begin - max(end, waited)))
+    return idle
 
 
 def play(lab: Lab, tasks: int, seconds: float) -> Store:

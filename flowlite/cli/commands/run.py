@@ -288,6 +288,14 @@ def run(
             autocompletion=complete_task,
         ),
     ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            "--schedule",
+            metavar="TIMES",
+            help="Run at fixed times instead of now, as for cron: '0 3 * * *'. `flow schedule` lists and removes.",
+        ),
+    ] = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of the task.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be launched, and its price.")
@@ -341,6 +349,17 @@ def run(
     }
     from flowlite.cli import batch_scripts
     from flowlite.cli.submit_and_follow import preview, submit_and_follow
+
+    if schedule is not None:
+        from flowlite.cli.commands.queue import schedule as schedules
+
+        if target is not None and batch_scripts.is_script(target):
+            raise ConfigError(
+                "--schedule: a batch script cannot be scheduled; schedule `sh SCRIPT` or a task file"
+            )
+        found = config_of(context, target, rest or [], task_options(options))
+        schedules.make(schedule, found, context.obj["arguments"], env or (), target or "")
+        return
 
     if target is not None and batch_scripts.is_script(target):
         how = batch_scripts.RunOptions(

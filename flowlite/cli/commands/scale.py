@@ -41,7 +41,17 @@ of nodes. The options of `flow run` apply here, too.
 
 _PANEL = "Runs"
 # Options of `flow run` that `flow scale` does not take over.
-_LEFT_OUT = ("num_instances", "max_cost", "dry_run", "detach", "no_logs", "name", "json", "after")
+_LEFT_OUT = (
+    "num_instances",
+    "max_cost",
+    "dry_run",
+    "detach",
+    "no_logs",
+    "name",
+    "json",
+    "after",
+    "schedule",
+)
 
 
 @dataclass

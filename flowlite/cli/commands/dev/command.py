@@ -41,7 +41,7 @@ cap. Most options of `flow run` apply here, too.
 # Options of `flow run` that make no sense for a node that waits.
 _LEFT_OUT = (
     "context", "target", "rest", "processes_per_node", "manual", "mode", "keep_warm", "retries", "dry_run", "detach",
-    "no_logs", "name", "json", "after",
+    "no_logs", "name", "json", "after", "schedule",
 )  # fmt: skip
 _TOKEN = "JUPYTER_TOKEN"
 _JUPYTER_PORT = 8888

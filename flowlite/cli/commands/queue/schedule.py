@@ -1,0 +1,124 @@
+"""`flow schedule`: commands at fixed times, as `flow run --schedule` has written them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flowlite.cli import output
+from flowlite.cli.commands.queue import timers
+
+if TYPE_CHECKING:
+    from flowlite.spec import TaskConfig
+
+Name = Annotated[str, typer.Argument(help="Name of the schedule.")]
+
+
+def register(application: typer.Typer, command: str) -> None:
+    """Adds `flow schedule` with its subcommands."""
+    group = typer.Typer(
+        help="Show and remove commands that run at fixed times (`flow run --schedule`).",
+        no_args_is_help=True,
+    )
+    group.command("list")(list_schedules)
+    group.command("rm")(remove)
+    group.command("run", help="Run the command of a schedule now, as its timer does.")(run)
+    application.add_typer(group, name=command)
+
+
+def list_schedules(
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the schedules of this FLOW_HOME."""
+    from flowlite.settings import settings
+
+    home = settings.home()
+    found = timers.listed(home)
+    rows: list[dict[str, Any]] = [
+        {
+            "name": each.name,
+            "schedule": each.times,
+            "timer": each.timer,
+            "command": f"flow {shlex.join(each.words)}",
+            "directory": each.directory,
+            "log": str(timers.log_of(home, each.name)),
+        }
+        for each in found
+    ]
+    if json:
+        output.print_json("schedules", rows)
+    elif not rows:
+        output.say("there are no schedules; `flow run --schedule '0 3 * * *' …` makes one")
+    else:
+        columns = ("name", "schedule", "timer", "command", "log")
+        output.table(columns, [[row[column] for column in columns] for row in rows])
+
+
+def remove(name: Name) -> None:
+    """Remove a schedule. Its log is kept, and a task that runs goes on."""
+    from flowlite.settings import settings
+
+    timers.remove(settings.home(), name)
+    output.say(f"{name} does not run any more")
+
+
+def run(name: Name) -> None:
+    from flowlite.settings import settings
+
+    raise output.Quit(timers.run(settings.home(), name))
+
+
+def make(
+    times: str, config: TaskConfig, words: Sequence[str], env: Sequence[str], target: str
+) -> None:
+    """Makes a schedule of a `flow run` command line.
+
+    Args:
+        times: When, as for cron.
+        config: What the command line asks for now, so that mistakes come out at once.
+        words: The words after `flow`, with `--schedule`.
+        env: The values of `--env`.
+        target: What is run: a function, a task file, or `--` before a command.
+
+    Raises:
+        ConfigError: The schedule cannot be made.
+    """
+    from flowlite.settings import settings
+
+    times = " ".join(times.split())
+    timers.parse_times(times)
+    home = settings.ensure_home()
+    what = config.command[0] if target == "--" and config.command else target
+    name = config.name or what.rpartition("::")[2].rpartition("/")[2]
+    named = [each for each in env if "=" not in each]
+    named += [secret.env or secret.name for secret in config.secrets]
+    timer = timers.Timer(
+        name=name,
+        times=times,
+        words=_without_schedule(words),
+        directory=os.getcwd(),
+        environment=timers.environment_for(named, os.environ, home),
+        timer=timers.choose(),
+    )
+    timers.add(home, timer)
+    output.say(
+        f"{name} runs at {times!r} from now on ({timer.timer}); what it prints is in {timers.log_of(home, name)}; "
+        f"`flow schedule rm {name}` ends that"
+    )
+
+
+def _without_schedule(words: Sequence[str]) -> list[str]:
+    """The command line without `--schedule`; it asks nothing, since nobody is there to answer."""
+    rest = list(words)
+    for place, word in enumerate(rest):
+        if word == "--schedule":
+            del rest[place : place + 2]
+            break
+        if word.startswith("--schedule="):
+            del rest[place]
+            break
+    return [rest[0], "--yes", *rest[1:]]

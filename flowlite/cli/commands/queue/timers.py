@@ -1,0 +1,316 @@
+"""Timers of the system that start `flow run` at fixed times: a user's systemd, or cron. flowlite has no daemon.
+
+FLOW_HOME/schedules/NAME.json   0600: what is run, where, and with which variables
+FLOW_HOME/schedules/NAME.log    what it printed, and its exit codes
+FLOW_HOME/schedules/NAME.lock   held while it runs
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+import flowlite
+from flowlite.errors import ConfigError, NotFound
+from flowlite.settings.private_files import write_private
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
+_RANGES = (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 7))
+_WORDS = {
+    "month": ("", "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
+    "weekday": ("sun", "mon", "tue", "wed", "thu", "fri", "sat"),
+}  # fmt: skip
+_SHORT = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+# Variables that a timer's command gets as they are now, beside those of flowlite and those that the task names.
+_KEPT = frozenset(
+    {
+        *("PATH", "HOME", "LANG", "LC_ALL", "TZ"),
+        *("VIRTUAL_ENV", "PYTHONPATH", "SSH_AUTH_SOCK", "AWS_PROFILE"),
+    }
+)
+_PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from flowlite.cli import program; sys.exit(program())"
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """One command at fixed times.
+
+    Attributes:
+        times: Five fields, as for cron.
+        words: The words after `flow`.
+        timer: "systemd" or "cron".
+    """
+
+    name: str
+    times: str
+    words: list[str]
+    directory: str
+    environment: dict[str, str]
+    timer: str
+
+
+def parse_times(text: str) -> list[list[int]]:
+    """Returns the values of the five fields. Raises ConfigError."""
+    fields = _SHORT.get(text.strip().lower(), text).split()
+    if len(fields) != len(_RANGES):
+        raise ConfigError(
+            f"--schedule: {text!r} is no schedule; give five fields, minute hour day month weekday, as in '0 3 * * *' "
+            f"for three o'clock each night, or one of {', '.join(sorted(_SHORT))}"
+        )
+    return [_values(field, *limits, text) for field, limits in zip(fields, _RANGES, strict=True)]
+
+
+def _values(field: str, kind: str, least: int, most: int, whole: str) -> list[int]:
+    found: set[int] = set()
+    words = _WORDS.get(kind, ())
+    for part in field.lower().split(","):
+        span, _, step = part.partition("/")
+        first, dash, last = span.partition("-")
+        ends = [
+            str(words.index(end)) if end in words[:13] and end else end for end in (first, last)
+        ]
+        if span == "*":
+            ends, dash = [str(least), str(most if kind != "weekday" else 6)], "-"
+        elif not dash:
+            # A step without an end counts to the highest value.
+            ends = [ends[0], str(most) if step else ends[0]]
+        numbers = [
+            int(each) if each.isascii() and each.isdigit() else -1 for each in (*ends, step or "1")
+        ]
+        begin, end, every = numbers
+        if not (least <= begin <= end <= most and every > 0):
+            raise ConfigError(
+                f"--schedule: {part!r} is no {kind} in {whole!r}; give numbers from {least} to {most}, *, ranges as in "
+                "1-5, steps as in */15, or several of these, separated by commas"
+            )
+        found |= {
+            value % 7 if kind == "weekday" else value for value in range(begin, end + 1, every)
+        }
+    return sorted(found)
+
+
+def on_calendar(times: str) -> list[str]:
+    """Returns a schedule in the form of systemd. If both day and weekday are given, either is enough, as for cron."""
+    minutes, hours, days, months, weekdays = parse_times(times)
+    clock = f"{_listed(hours)}:{_listed(minutes)}:00"
+    names = ",".join(_WORDS["weekday"][day].capitalize() for day in weekdays)
+    any_day, any_weekday = len(days) == 31, len(weekdays) == 7
+    on_days = f"*-{_listed(months)}-{_listed(days)} {clock}"
+    on_weekdays = f"{names} *-{_listed(months)}-* {clock}"
+    if any_weekday:
+        return [on_days]
+    return [on_weekdays] if any_day else [on_days, on_weekdays]
+
+
+def _listed(values: Sequence[int]) -> str:
+    return ",".join(f"{value:02d}" for value in values)
+
+
+# Timers of the system
+
+
+def add(home: Path, timer: Timer) -> None:
+    """Writes a timer. Raises ConfigError."""
+    if not _NAME.fullmatch(timer.name):
+        raise ConfigError(
+            f"--name: {timer.name!r} cannot name a schedule; give --name NAME, of letters, digits, dots and dashes"
+        )
+    path = _path(home, timer.name)
+    if path.exists():
+        raise ConfigError(
+            f"there is a schedule {timer.name!r} already; `flow schedule rm {timer.name}` removes it, --name gives "
+            "this one another name"
+        )
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    write_private(path, json.dumps(asdict(timer), indent=1).encode())
+    try:
+        if timer.timer == "systemd":
+            _add_unit(home, timer)
+        else:
+            _change_crontab(home, timer.name, _line(home, timer))
+    except BaseException:
+        path.unlink()
+        raise
+
+
+def remove(home: Path, name: str) -> None:
+    """Removes a timer; its log is kept. Raises NotFound, ConfigError."""
+    timer = read(home, name)
+    if timer.timer == "systemd":
+        _systemctl("disable", "--now", f"{_unit(home, name)}.timer")
+        for kind in ("timer", "service"):
+            (_units() / f"{_unit(home, name)}.{kind}").unlink(missing_ok=True)
+        _systemctl("daemon-reload")
+    else:
+        _change_crontab(home, name, None)
+    for kind in ("json", "lock"):
+        _path(home, name).with_suffix(f".{kind}").unlink(missing_ok=True)
+
+
+def listed(home: Path) -> list[Timer]:
+    """Returns all timers of a FLOW_HOME by name."""
+    return [read(home, path.stem) for path in sorted((home / "schedules").glob("*.json"))]
+
+
+def read(home: Path, name: str) -> Timer:
+    """Returns a timer. Raises NotFound."""
+    try:
+        return Timer(**json.loads(_path(home, name).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        raise NotFound(
+            f"no schedule {name!r}; `flow schedule list` shows those there are"
+        ) from None
+
+
+def log_of(home: Path, name: str) -> Path:
+    """The log of a timer."""
+    return _path(home, name).with_suffix(".log")
+
+
+def run(home: Path, name: str) -> int:
+    """Runs the command of a timer now, unless it still runs. Returns its exit code."""
+    timer = read(home, name)
+    with (
+        open(_path(home, name).with_suffix(".lock"), "ab") as lock,
+        open(log_of(home, name), "ab", buffering=0) as log,
+    ):
+        os.chmod(log.name, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.write(_stamped("left out, since the last run has not ended"))
+            return 0
+        log.write(_stamped(f"flow {shlex.join(timer.words)}"))
+        try:
+            code = subprocess.run(
+                _flow(timer.words),
+                cwd=timer.directory,
+                env=timer.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                check=False,
+            ).returncode
+        except OSError as error:
+            log.write(_stamped(f"cannot be run in {timer.directory}: {error.strerror}"))
+            return 1
+        log.write(_stamped(f"ended with exit code {code}"))
+        return code
+
+
+def choose() -> str:
+    """Returns which timers this system has: "systemd" or "cron". Raises ConfigError."""
+    if shutil.which("systemctl") and _systemctl("show-environment", check=False) == "":
+        return "systemd"
+    if shutil.which("crontab"):
+        return "cron"
+    raise ConfigError(
+        "--schedule needs a timer of the system: no systemd runs for this user (`systemctl --user status`), and there "
+        "is no program crontab. Install cron (`apt install cron`), or have another scheduler run the command"
+    )
+
+
+def environment_for(named: Sequence[str], given: Mapping[str, str], home: Path) -> dict[str, str]:
+    """Returns the variables that a timer's command gets: a timer itself has almost none."""
+    kept = {k: v for k, v in given.items() if k in _KEPT or k in named or k.startswith("FLOW_")}
+    return {**kept, "FLOW_HOME": str(home)}
+
+
+def _flow(words: Sequence[str]) -> list[str]:
+    root = str(Path(flowlite.__file__).resolve().parent.parent)
+    return [sys.executable, "-P", "-c", _PROGRAM, root, *words]
+
+
+def _line(home: Path, timer: Timer) -> str:
+    command = shlex.join(["env", f"FLOW_HOME={home}", *_flow(["schedule", "run", timer.name])])
+    # In a crontab, a percent sign ends the command.
+    return f"{timer.times} {command} {_mark(home, timer.name)}".replace("%", r"\%")
+
+
+def _mark(home: Path, name: str) -> str:
+    return f"# flowlite {name} of {home}"
+
+
+def _change_crontab(home: Path, name: str, line: str | None) -> None:
+    done = subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=False)
+    if done.returncode != 0 and "no crontab" not in done.stderr:
+        raise ConfigError(f"crontab -l: {done.stderr.strip()}")
+    mark = _mark(home, name).replace("%", r"\%")
+    kept = [each for each in done.stdout.splitlines() if not each.endswith(mark)]
+    text = "".join(f"{each}\n" for each in [*kept, *([line] if line else [])])
+    done = subprocess.run(["crontab", "-"], input=text, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ConfigError(f"crontab refuses the schedule: {done.stderr.strip()}")
+
+
+def _add_unit(home: Path, timer: Timer) -> None:
+    unit, directory = _unit(home, timer.name), _units()
+    directory.mkdir(parents=True, exist_ok=True)
+    calendar = "".join(f"OnCalendar={each}\n" for each in on_calendar(timer.times))
+    about = f"[Unit]\nDescription=flowlite: {timer.name}\n\n"
+    # In a unit, % and $ have a meaning of their own.
+    words = [_quoted(word) for word in _flow(["schedule", "run", timer.name])]
+    service = f"[Service]\nType=oneshot\nEnvironment={_quoted(f'FLOW_HOME={home}')}\nExecStart={' '.join(words)}\n"
+    # Supervisors outlive the command that has started them.
+    (directory / f"{unit}.service").write_text(f"{about}{service}KillMode=process\n")
+    (directory / f"{unit}.timer").write_text(
+        f"{about}[Timer]\n{calendar}\n[Install]\nWantedBy=timers.target\n"
+    )
+    _systemctl("daemon-reload")
+    _systemctl("enable", "--now", f"{unit}.timer")
+
+
+def _quoted(word: str) -> str:
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"'
+
+
+def _systemctl(*words: str, check: bool = True) -> str:
+    """Runs `systemctl --user`. Returns what it complained about."""
+    argv = ["systemctl", "--user", *words]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        said = str(error)
+    else:
+        said = (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else ""
+    if said and check:
+        raise ConfigError(f"{shlex.join(argv)}: {said}")
+    return said
+
+
+def _units() -> Path:
+    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(base) / "systemd" / "user"
+
+
+def _unit(home: Path, name: str) -> str:
+    # Two FLOW_HOMEs may have schedules of one name.
+    return f"flowlite-{name}-{hashlib.sha256(str(home).encode()).hexdigest()[:8]}"
+
+
+def _path(home: Path, name: str) -> Path:
+    return home / "schedules" / f"{name}.json"
+
+
+def _stamped(text: str) -> bytes:
+    return f"== {datetime.now().astimezone().isoformat(timespec='seconds')} {text}\n".encode()
