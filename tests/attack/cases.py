@@ -32,8 +32,16 @@ CUTS = {
 LENGTHS = (10.0, 15.0, 20.0, 30.0, 90.0)
 SURVIVED = 20.0
 """A cut that is no longer ends nothing, in any phase."""
-KINDS = ("partition", "disk", "clock", "sshd", "squatter", "hostile")
-_SHARES = {"partition": 10, "disk": 2, "clock": 2, "sshd": 2, "squatter": 1, "hostile": 2}
+KINDS = ("partition", "disk", "clock", "sshd", "squatter", "hostile", "kept")
+_SHARES = {
+    "partition": 10,
+    "disk": 2,
+    "clock": 2,
+    "sshd": 2,
+    "squatter": 1,
+    "hostile": 2,
+    "kept": 1,
+}
 BEFORE = ("squatter", "hostile")
 """Kinds of faults that are there before the task comes."""
 _TABLE = {script: name for name, (_, script, _) in reversed(HOSTS.items())}
@@ -63,6 +71,8 @@ MISDEEDS = (
     "files of other kinds",
 )
 """What a worker does to its node and to all that the node sends (`program/attacked.py`)."""
+LIES = ("without end", "too long", "too short", "a device", "a pipe", "another user's")
+"""What a host makes of a result that it keeps (`kept.py`)."""
 SQUATS = ("yes", "silence", "zeros", "garbage", "directory")
 
 
@@ -150,12 +160,14 @@ def draw(seed: int, kind: str = "all") -> Case:
     faults = tuple(_DRAWN[kind](chance, chance.uniform(2.0, 20.0) * n, seed) for n in range(count))
     if kind in BEFORE:
         phase = "bring-up"
+    elif kind == "kept":
+        phase = "collecting"
     return Case(
         seed,
         kind,
         phase,
         faults,
-        retries=int(chance.random() < 0.3),
+        retries=int(chance.random() < 0.3 and kind != "kept"),
         jitter=chance.choice((0.0, chance.uniform(0.0, 1.0))),
         finish_after=chance.uniform(0.0, 6.0),
         open_after=chance.uniform(0.0, faults[0].seconds + 5.0),
@@ -164,7 +176,7 @@ def draw(seed: int, kind: str = "all") -> Case:
 
 
 def _cancel(chance: random.Random, kind: str, first: Fault) -> float | None:
-    wanted = chance.random() < 0.1 and kind != "hostile"
+    wanted = chance.random() < 0.1 and kind not in ("hostile", "kept")
     return chance.uniform(0.0, first.seconds) if wanted else None
 
 
@@ -210,6 +222,10 @@ def _draw_hostile(chance: random.Random, after: float, seed: int) -> Fault:
     return Fault("hostile", (chance.randrange(NODES),), after, 5.0, _in_turn(MISDEEDS, seed))
 
 
+def _draw_kept(chance: random.Random, after: float, seed: int) -> Fault:
+    return Fault("kept", (chance.randrange(1, NODES),), after, 5.0, _in_turn(LIES, seed))
+
+
 def _in_turn(ways: Sequence[str], seed: int) -> str:
     """The way of a seed: as many seeds in a row as there are ways play each of them once."""
     return ways[seed % len(ways)]
@@ -222,4 +238,5 @@ _DRAWN = {
     "sshd": _draw_sshd,
     "squatter": _draw_squatter,
     "hostile": _draw_hostile,
+    "kept": _draw_kept,
 }

@@ -22,6 +22,8 @@ OF_A_NODE = (
 """What people ask of a task, one of whose nodes was hostile."""
 OF_A_HOST = (("hosts", "check"), ("hosts", "list"))
 """What they ask while a host of the pool is."""
+OF_WHAT_IS_KEPT = (("result", "--no-pickle", "attacked"), ("logs", "attacked"))
+"""What they ask of a task that has ended, while a host lies about what it keeps."""
 _MOST_READ = 1 << 20
 
 

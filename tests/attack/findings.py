@@ -32,6 +32,7 @@ WORDS = {
     "clock": "a clock moved, of a node or of the client",
     "sshd": "sshd of a host answers nonsense, without end, or not",
     "squatter": "another user of a host holds our names",
+    "kept": "a host lies about a result that it keeps",
     "hostile": "a node sends control sequences, pickles, or without end",
 }
 

@@ -50,6 +50,7 @@ PEERS: dict[str, tuple[str, str, str]] = {
         _UNKNOWN,
         "its store is neither encrypted nor protected (PyTorch's SECURITY.md)",
     ),
+    "kept": (_UNKNOWN, _UNKNOWN, "brings no results"),
     "squatter": (
         _UNKNOWN,
         _UNKNOWN,

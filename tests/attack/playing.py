@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.attack import commands, misdeeds, oracle, striking
+from tests.attack import commands, kept, misdeeds, oracle, striking
 from tests.attack.cases import BEFORE, NODES, Case
 from tests.attack.leftovers import condition, left_over
 from tests.attack.stage import Ground, Stage
@@ -128,6 +128,9 @@ class _Play:
         early = self.case.kind in BEFORE
         if early:
             self._plan_faults()
+        if self.case.kind == "kept":
+            self._play_kept()
+            return
         self.stage.submit()
         if not early:
             self._reach(self.case.phase)
@@ -149,6 +152,27 @@ class _Play:
             self._asking.join()
         if self.found.supervisor_mb > commands.MOST_MB:
             self.found.wrong.append(f"the supervisor had {self.found.supervisor_mb:.0f} MB")
+        self._wait_until_clean()
+
+    def _play_kept(self) -> None:
+        """A host is cut off with what the task lacks then, lies about it, and is honest at last."""
+        stage, [fault] = self.stage, self.case.faults
+        [node] = fault.nodes
+        os.environ["PYTHONPATH"] = f"{kept.IMPATIENT}:{os.environ.get('PYTHONPATH', '')}"
+        stage.submit()
+        stage.open_import()
+        stage.until(self._counts, PHASE_SECONDS)
+        self.touched.add(stage.host_of(node).name)
+        kept.keep(stage, node)
+        record = stage.record
+        self.found.state, self.found.reason = record.state, record.reason
+        self.found.attempt = record.attempt
+        undo = kept.lie(stage, node, fault.way)
+        self._ask(commands.OF_WHAT_IS_KEPT)
+        self.found.wrong += kept.believed(stage, node)
+        undo()
+        self._healed_at = self._ended_at = time.monotonic()
+        self.found.wrong += [*kept.not_brought(stage), *oracle.judge(stage, self.touched)]
         self._wait_until_clean()
 
     def story(self) -> list[str]:

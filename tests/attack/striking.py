@@ -7,10 +7,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from tests.attack.cases import NODES, SSHD_ANSWERS, Fault
 from tests.attack.stage import HOSTILE, Stage
 from tests.helpers import eventually
+
+if TYPE_CHECKING:
+    from flowlite.testing.hosts import Host
 
 # Keeps names that flowlite's node program would take, as a user with no rights; argument: how it answers.
 SQUATTER = r"""
@@ -144,9 +148,12 @@ def _mount(*arguments: str) -> None:
 
 
 def _answer_with(stage: Stage, fault: Fault) -> Callable[[], None]:
+    return answer_with(stage.host_of(fault.nodes[0]), SSHD_ANSWERS[fault.way])
+
+
+def answer_with(host: Host, script: str) -> Callable[[], None]:
     """Whoever is logged in is thrown out, and whoever comes gets no shell but this."""
-    host = stage.host_of(fault.nodes[0])
-    (host.root / ANSWER).write_text(SSHD_ANSWERS[fault.way] + "\n")
+    (host.root / ANSWER).write_text(script + "\n")
     host.restart_sshd(sessions=True, ForceCommand=f"/bin/sh /{ANSWER}")
     return lambda: host.restart_sshd(sessions=True)
 
