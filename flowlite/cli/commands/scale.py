@@ -292,7 +292,7 @@ def _climb(flow: Flow, ladder: Ladder, given: Path | None, json: bool) -> int:
     except _Left as left:
         code = left.code
         if ladder.runs:
-            output.tell("the ladder ends here; this was measured before:")
+            output.tell("the sweep ends here; this was measured before:")
     if ladder.runs:
         _show(ladder, directory, json)
     return code or int(any(each.value is None for each in ladder.runs))

@@ -292,7 +292,7 @@ class Journal:
         if self.record.state != State.STARTING or quiet:
             return
         missing = [rank for rank in range(len(self.record.roster)) if rank not in self._joined]
-        text = f"{len(self._joined)} of {lifecycle.nodes(len(self.record.roster))} have joined"
+        text = f"{len(self._joined)} of {lifecycle.nodes(len(self.record.roster))} joined"
         if missing:
             shown = ", ".join(f"{rank} ({self.record.roster[rank]})" for rank in missing[:3])
             text += f"; waiting for node {shown}" + (", …" if len(missing) > 3 else "")
