@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from flowlite.connect.base import Connection
-from flowlite.errors import CapacityUnavailable, ProviderError, QuotaExceeded
+from flowlite.errors import (
+    CapacityUnavailable,
+    CapExceeded,
+    ConfigError,
+    FlowError,
+    ProviderError,
+    QuotaExceeded,
+)
 from flowlite.provider import Instance, LaunchIntent, NodeSettings, Plan, Provider
 from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.spec import TaskConfig
@@ -177,8 +184,10 @@ def test_an_outcome_that_is_not_known_is_asked_for_again_with_longer_pauses(scen
     assert scene.naps == [2.0, 4.0]
 
 
-def test_a_refusal_is_final_and_noted(scene: Scene) -> None:
-    scene.cloud.trouble = [ProviderError("quota of 0 for p5.48xlarge")]
+@pytest.mark.parametrize("kind", [ProviderError, ConfigError, CapExceeded])
+def test_a_refusal_is_final_and_noted(scene: Scene, kind: type[FlowError]) -> None:
+    """Whatever an adapter's launch raises, such as for a capacity block that has ended since, is no defect of ours."""
+    scene.cloud.trouble = [kind("quota of 0 for p5.48xlarge")]
     with pytest.raises(LaunchRefused, match="cloud refused the launch: quota of 0"):
         scene.complete()
     assert [intent.state for intent in scene.store.intents("t1")] == ["refused"]
