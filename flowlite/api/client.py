@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
     from flowlite.spec.options import MountOptions
     from flowlite.spec.storage import Mount
-    from flowlite.state.store import InstanceRecord, TaskRecord
+    from flowlite.state.store import InstanceRecord, TaskKey, TaskRecord
 
 R = TypeVar("R")
 
@@ -281,7 +281,12 @@ class Flow:
         return task
 
     def list_tasks(
-        self, *, limit: int | None = None, unfinished: bool = False, name: str | None = None
+        self,
+        *,
+        limit: int | None = None,
+        unfinished: bool = False,
+        name: str | None = None,
+        ids: Collection[str] | None = None,
     ) -> list[Task[Any]]:
         """All tasks of this FLOW_HOME, newest first.
 
@@ -289,13 +294,26 @@ class Flow:
             limit: At most this many; None for all.
             unfinished: Only tasks that have not ended.
             name: Only tasks of this name.
+            ids: Only tasks with these ids.
         """
         session = self._session
         session.ensure()
-        records = session.store.list_tasks(limit=limit, unfinished=unfinished, name=name)
+        records = session.store.list_tasks(limit=limit, unfinished=unfinished, name=name, ids=ids)
         for damage in session.store.take_damage():
             self._note(damage)
         return TaskList(Task(session, record) for record in records)
+
+    def task_keys(self) -> list[TaskKey]:
+        """Id, name and state of all tasks, newest first: much faster than `list_tasks`."""
+        return self._session.store.task_keys()
+
+    def charged_instances(self) -> dict[str, list[InstanceRecord]]:
+        """The nodes of all tasks that cost something, by the id of their task."""
+        return self._session.store.charged_instances()
+
+    def instances_of(self, task: Task[Any]) -> list[InstanceRecord]:
+        """The nodes of one task, as they are stored."""
+        return self._session.store.instances(task.id)
 
     def warm_nodes(self) -> list[InstanceRecord]:
         """Nodes of ended tasks that are kept for the next one (`keep_warm`), until their `ended_at` (Unix time)."""

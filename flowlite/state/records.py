@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 FINAL_STATES = frozenset({"completed", "failed", "cancelled"})
 STATES = FINAL_STATES | {"pending", "provisioning", "starting", "running", "stopping"}
@@ -56,6 +56,14 @@ class TaskRecord:
     def final(self) -> bool:
         """Whether the task has ended and its state cannot change any more."""
         return self.state in FINAL_STATES
+
+
+class TaskKey(NamedTuple):
+    """The columns of a task by which lists choose among thousands."""
+
+    id: str
+    name: str
+    state: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ from flowlite.state.records import (
     Intent,
     Lease,
     LeaseHolder,
+    TaskKey,
     TaskRecord,
     UnfinishedTask,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "Lease",
     "LeaseHolder",
     "Store",
+    "TaskKey",
     "TaskRecord",
     "UnfinishedTask",
 ]
@@ -147,10 +149,18 @@ class Store:
         raise NotFound(f"{text!r} fits several tasks: {some}; give more of the name or the id")
 
     def list_tasks(
-        self, *, limit: int | None = None, unfinished: bool = False, name: str | None = None
+        self,
+        *,
+        limit: int | None = None,
+        unfinished: bool = False,
+        name: str | None = None,
+        ids: Collection[str] | None = None,
     ) -> list[TaskRecord]:
-        """Returns tasks, newest first."""
+        """Returns tasks, newest first; `ids` are those to choose from, all by default."""
         where, values = ["1"], []
+        if ids is not None:
+            where.append("id IN (SELECT value FROM json_each(?))")
+            values.append(json.dumps(list(ids)))
         if unfinished:
             where.append(_UNFINISHED)
         if name is not None:
@@ -160,6 +170,12 @@ class Store:
         rows = self._rows(TaskRecord, " AND ".join(where), values, order)
         found = self._readable(TaskRecord, rows)
         return sorted(found, key=lambda record: (-record.created_at, record.id))
+
+    def task_keys(self) -> list[TaskKey]:
+        """Returns id, name and state of all tasks, newest first. The rest of their rows may be damaged."""
+        order = "created_at DESC, id"
+        rows = self._rows(TaskRecord, order=order, columns="id, name, state, created_at")
+        return [TaskKey(str(row["id"]), str(row["name"]), str(row["state"])) for row in rows]
 
     def update_task(self, lease: Lease, **changes: Any) -> None:
         """Writes fields of the leased task. Raises LeaseLost if the lease was taken over."""
@@ -302,6 +318,18 @@ class Store:
         where, values = ("1", []) if task_id is None else ("task_id = ?", [task_id])
         rows = self._rows(InstanceRecord, where, values, "launched_at, node_rank, id")
         return self._readable(InstanceRecord, rows)
+
+    def charged_instances(self) -> dict[str, list[InstanceRecord]]:
+        """Returns the instances of all tasks that cost something, by task. Damaged rows count as such."""
+        charged = (
+            "price_per_hour IS NOT 0.0 OR NOT json_valid(data) OR json_extract(data, '$.prices') IS NOT NULL"
+            " OR coalesce(json_extract(data, '$.extras_per_hour'), 0) <> 0"
+        )
+        rows = self._rows(InstanceRecord, charged, order="launched_at, node_rank, id")
+        found: dict[str, list[InstanceRecord]] = {}
+        for each in self._readable(InstanceRecord, rows):
+            found.setdefault(each.task_id, []).append(each)
+        return found
 
     def has_machines(self, task_id: str) -> bool:
         """Whether the task has an instance that is not known to have ended."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from flowlite.cli.columns import Column, cut, fit
+from flowlite.state import rows
 from tests.cli.conftest import Flow
 from tests.cli.terminals import OnTerminal, on_a_terminal
 from tests.tasks_made_by_hand import HandMade
@@ -63,6 +66,30 @@ def test_each_task_is_one_line_that_fits(flow_home: Path, columns: int, paid: bo
     assert not REASON[len(said) :][:1].isalnum()
     assert "GPU" not in heading
     assert ("COST" in heading) == (paid and columns > 60)
+
+
+def test_what_is_not_shown_is_not_read(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ten thousand tasks, to read all rows in full took seconds, and a query for each task minutes."""
+    made = [HandMade(f"task-{number}", created_at=time.time() - number) for number in range(60)]
+    for one in made:
+        one.end()
+    made[50].instance(0, price=2.0, hours=3, ended=True)
+    read: list[str] = []
+
+    def reading(kind: type, row: sqlite3.Row) -> Any:
+        read.append(kind.__name__)
+        return rows.read_row(kind, row)
+
+    monkeypatch.setattr("flowlite.state.store.read_row", reading)
+    ran = flow("status")
+    assert ran.out.count("completed") == 20
+    assert "40 older finished tasks are not shown" in ran.err
+    assert read.count("TaskRecord") == 20
+    read.clear()
+    ran = flow("cost")
+    assert "in all: $6.00 for 60 tasks" in ran.out
+    assert "task-50" in ran.out
+    assert sorted(read) == ["InstanceRecord", "TaskRecord"]
 
 
 def test_what_has_no_room_is_named(flow_home: Path) -> None:

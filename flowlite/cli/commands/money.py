@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -15,6 +15,7 @@ from flowlite.supervise.money import price_text
 if TYPE_CHECKING:
     from flowlite.api.task import Task
     from flowlite.provider import Offer
+    from flowlite.state.store import InstanceRecord
 
 _Answer = TypeVar("_Answer")
 
@@ -49,11 +50,17 @@ def cost(
             f"--by: {by!r} is not allowed; give {', '.join(GROUPS)}{did_you_mean(by, GROUPS)}"
         )
     flow = Flow()
-    tasks = [flow.get_task(task)] if task is not None else flow.list_tasks()
-    rows = [_cost_of(one) for one in tasks]
+    if task is not None:
+        tasks = [flow.get_task(task)]
+        charged = {tasks[0].id: flow.instances_of(tasks[0])}
+    else:
+        charged = flow.charged_instances()
+        # Tasks that cost nothing are only counted, unless all are asked for.
+        tasks = flow.list_tasks(ids=None if json or by is not None else charged)
+    rows = [_cost_of(one, charged.get(one.id, ())) for one in tasks]
     total = sum(row["estimated_cost"] for row in rows)
     rate = sum(row["cost_per_hour_now"] for row in rows)
-    groups = None if by is None else _sums(tasks, by)
+    groups = None if by is None else _sums(tasks, charged, by)
     if json:
         data: dict[str, Any] = {"tasks": rows, "estimated_cost": total, "cost_per_hour_now": rate}
         if groups is not None:
@@ -69,7 +76,8 @@ def cost(
         output.say(f"not in it: {'; '.join(left_out)}")
     if task is None:
         in_all = price_text.spent(total, any(row["upper_bound"] for row in rows))
-        tasks_counted = "1 task" if len(rows) == 1 else f"{len(rows)} tasks"
+        counted = len(flow.task_keys())
+        tasks_counted = "1 task" if counted == 1 else f"{counted} tasks"
         output.say(f"in all: {in_all} for {tasks_counted}, {output.money(rate)} per hour now")
 
 
@@ -267,13 +275,24 @@ def _show_groups(by: str, groups: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def _sums(tasks: Sequence[Task[Any]], by: str) -> list[dict[str, Any]]:
+def _sums(
+    tasks: Sequence[Task[Any]], charged: Mapping[str, Sequence[InstanceRecord]], by: str
+) -> list[dict[str, Any]]:
     """The cost of tasks by group: days in order, other groups by descending cost."""
+    from flowlite.state import clock
+    from flowlite.supervise.money import cost
+
+    now = clock.now()
     totals: dict[str, float] = {}
     counts: dict[str, int] = {}
     bounds: set[str] = set()
     for task in tasks:
-        parts = task.cost_by_day if by == "day" else {_key(task, by): task.estimated_cost}
+        nodes = charged.get(task.id, ())
+        parts = (
+            cost.cost_by_day(nodes, now)
+            if by == "day"
+            else {_key(task, by): cost.cost_of(nodes, now)}
+        )
         for key, amount in parts.items():
             totals[key] = totals.get(key, 0.0) + amount
             counts[key] = counts.get(key, 0) + 1
@@ -295,18 +314,21 @@ def _key(task: Task[Any], by: str) -> str:
     return task.function if by == "function" else task.provider
 
 
-def _cost_of(task: Any) -> dict[str, Any]:
+def _cost_of(task: Any, nodes: Sequence[InstanceRecord]) -> dict[str, Any]:
     from flowlite.provider import Plan
+    from flowlite.state import clock
+    from flowlite.supervise.money import cost
 
+    now = clock.now()
     record = task.record
     plan = Plan.from_json(record.plan)
     return {
         "id": record.id,
         "name": record.name,
         "status": record.state,
-        "estimated_cost": round(task.estimated_cost, 6),
-        "upper_bound": task.cost_is_upper_bound,
-        "cost_per_hour_now": round(task.cost_per_hour, 6),
+        "estimated_cost": round(cost.cost_of(nodes, now), 6),
+        "upper_bound": cost.is_upper_bound(nodes),
+        "cost_per_hour_now": round(cost.rate_of(nodes, now), 6),
         **price_text.worst_case_json(plan, ended=record.final),
         "not_included": list(plan.not_included),
     }

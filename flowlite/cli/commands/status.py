@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from flowlite.api.client import Flow
     from flowlite.api.task import Node, Task
-    from flowlite.state.store import Event, InstanceRecord, TaskRecord
+    from flowlite.state.store import Event, InstanceRecord, TaskKey, TaskRecord
 
 # The number of finished tasks that `flow status` shows without --all.
 SHOWN = 20
@@ -115,7 +115,7 @@ class TaskFilters:
     all: bool = False
     only: str | None = None
 
-    def takes(self, record: TaskRecord) -> bool:
+    def takes(self, record: TaskKey) -> bool:
         """Whether a task passes the filters."""
         if self.only is not None:
             return record.id == self.only
@@ -139,13 +139,16 @@ class TaskSelection:
     others: int
 
     @classmethod
-    def of(cls, tasks: Sequence[Task[Any]], wanted: TaskFilters) -> TaskSelection:
-        """Selects the tasks to show from all tasks."""
-        fitting = [one for one in tasks if wanted.takes(one.record)]
-        finished = [one for one in fitting if one.record.final]
+    def of(cls, flow: Flow, wanted: TaskFilters) -> TaskSelection:
+        """Selects the tasks to show from all tasks, and reads these."""
+        from flowlite.state.records import FINAL_STATES
+
+        keys = flow.task_keys()
+        fitting = [one for one in keys if wanted.takes(one)]
+        finished = [one for one in fitting if one.state in FINAL_STATES]
         older = set() if wanted.all else {one.id for one in finished[SHOWN:]}
-        shown = [one for one in fitting if one.id not in older]
-        return cls(shown, len(older), len(tasks) - len(fitting))
+        shown = flow.list_tasks(ids=[one.id for one in fitting if one.id not in older])
+        return cls(shown, len(older), len(keys) - len(fitting))
 
     def not_shown(self) -> list[str]:
         """Sentences that say how many tasks are not shown, and which options show them."""
@@ -189,7 +192,7 @@ def _states(given: Sequence[str] | None) -> frozenset[str]:
 def _show_list(flow: Flow, wanted: TaskFilters, json: bool) -> None:
     from flowlite.supervise.process import resuming
 
-    listing = TaskSelection.of(flow.list_tasks(), wanted)
+    listing = TaskSelection.of(flow, wanted)
     warm = flow.warm_nodes()
     if json:
         output.print_json("tasks", [_task_json(one, warm) for one in listing.tasks])
@@ -288,7 +291,7 @@ def _watch(flow: Flow, wanted: TaskFilters) -> None:
         Live(console=console, auto_refresh=False, vertical_overflow="crop") as live,
     ):
         while True:
-            listing = TaskSelection.of(flow.list_tasks(), wanted)
+            listing = TaskSelection.of(flow, wanted)
             # A task reads its record anew each time: what has ended before the picture is drawn has ended in it, too.
             over = wanted.only and all(one.record.final for one in listing.tasks)
             draw = _picture_of_one if wanted.only and listing.tasks else _picture
