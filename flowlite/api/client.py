@@ -226,14 +226,17 @@ class Flow:
             CapExceeded: A price, time or cost cap forbids the launch.
         """
         from flowlite.api.candidates.planning import plan_candidates
-        from flowlite.provider import provider_names
+        from flowlite.provider import adapter_class, provider_names
         from flowlite.settings.settings import load_settings
         from flowlite.spec.several import ANY
 
         config = config.with_defaults(load_settings({"provider": self._provider}).task_options())
         names: Sequence[str] = self._providers(config)
-        every = ANY in names
-        names = provider_names() if every else names
+        every, known = ANY in names, provider_names()
+        for name in names:
+            if not every and name not in known:
+                adapter_class(name)
+        names = known if every else names
         return config, plan_candidates(config, names, self._adapter, only_configured=every)
 
     def travelling(self, config: TaskConfig, plan: Plan) -> FilesToSend | None:

@@ -13,6 +13,7 @@ from flowlite.supervise.money import price_text
 
 if TYPE_CHECKING:
     from flowlite.api.candidates.ranking import Candidates
+    from flowlite.cli.columns import FittedTable
     from flowlite.provider import Plan
     from flowlite.state.records import TaskRecord
 
@@ -35,19 +36,23 @@ def show_ranked(ranked: Sequence[Candidate], present: int | None = None) -> None
         ranked: The places.
         present: Index of the one where the task is.
     """
-    rows = []
-    for index, each in enumerate(ranked):
-        mark = "*" if index == present else ""
-        rows.append((f"{index + 1}{mark}", *_row(each.plan)))
+    rows = [
+        (f"{index + 1}{'*' if index == present else ''}", *_row(each.plan))
+        for index, each in enumerate(ranked)
+    ]
     if not sys.stdout.isatty():
         output.table(_HEADINGS, rows)
         return
+    output.print_fitted(fitted(rows, shutil.get_terminal_size().columns))
+
+
+def fitted(rows: Sequence[Sequence[str]], width: int) -> FittedTable:
+    """The table at a width of the terminal. Without room, the kind of GPU is left out, and types are cut."""
     from flowlite.cli.columns import Column, fit
 
-    least = {"type": 12, "region": 12}
-    leave_out = {"gpu": 1, "spot": 2}
+    least, leave_out = {"type": 16}, {"gpu": 1}
     columns = [Column(name, least.get(name), leave_out.get(name, 0)) for name in _HEADINGS]
-    output.print_fitted(fit(columns, rows, shutil.get_terminal_size().columns))
+    return fit(columns, rows, width)
 
 
 def show_tried(record: TaskRecord) -> None:

@@ -286,6 +286,10 @@ class TaskConfig(Spec):
     def _without_keys(self, targets: tuple[str, ...]) -> list[str]:
         return [shown(target) for target in targets]
 
+    @field_serializer("gpu", "provider", "region")
+    def _one_or_list(self, value: str | tuple[str, ...] | None) -> str | list[str] | None:
+        return list(value) if isinstance(value, tuple) else value
+
     @field_serializer("secrets")
     def _only_names(self, secrets: tuple[Secret, ...]) -> list[str]:
         return [secret.name for secret in secrets]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from typing import Any
 
 import pytest
@@ -332,3 +333,41 @@ def test_keep_warm_is_read_into_seconds(given: float | str | None, seconds: floa
 def test_a_keep_warm_that_is_none_says_what_is(given: object) -> None:
     with pytest.raises(SpecError, match=r"keep_warm: .* is not allowed; give a time of at most a"):
         TaskConfig(keep_warm=given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"gpu": "H100:8, a100-80gb:8"}, {"gpu": ("h100:8", "a100-80gb:8")}),
+        ({"gpu": ["h100:8", "h100.8x"]}, {"gpu": "h100:8"}),
+        ({"provider": "slurm,aws"}, {"provider": ("slurm", "aws")}),
+        ({"provider": ["any"]}, {"provider": "any"}),
+        ({"region": ("us-*", "eu-west-1")}, {"region": ("us-*", "eu-west-1")}),
+        ({"spot": "prefer", "prefer": "order"}, {"spot": "prefer", "prefer": "order"}),
+        ({"max_wait_hours": "90m"}, {"max_wait_hours": 1.5}),
+    ],
+)
+def test_options_that_take_several_values(options: dict[str, Any], found: dict[str, Any]) -> None:
+    config = TaskConfig(**options)
+    assert {name: getattr(config, name) for name in found} == found
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert TaskConfig.from_json(config.to_json()) == config
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"gpu": []}, "gpu: [] is not allowed; give one value or several"),
+        ({"gpu": "h100:8,"}, "gpu: '' is not a GPU"),
+        ({"gpu": ["h100:8", 3]}, "gpu: 3 is not allowed"),
+        ({"provider": ["any", "aws"]}, "or 'any' alone for all that are set up"),
+        ({"region": ["a b"]}, "region: 'a b' is not allowed"),
+        ({"spot": "maybe"}, "spot: 'maybe' is not allowed; give True, False, or 'prefer'"),
+        ({"prefer": "speed"}, "prefer: 'speed' is not allowed; give 'price' or 'order'"),
+    ],
+)
+def test_wrong_lists_are_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        TaskConfig(**options)
+    assert text in str(caught.value)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import ConfigError
-from flowlite.spec.several import PREFER, values_of
+from flowlite.spec.several import PREFER, is_pattern, values_of
 
 if TYPE_CHECKING:
     from flowlite.provider import Provider
     from flowlite.spec import TaskConfig
-
-_PATTERN = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ def _regions(
 ) -> tuple[str | None, ...]:
     asked = values_of(config.region)
     own = provider.regions()
-    if own is None and any(map(_is_pattern, asked)) and alone:
+    if own is None and any(map(is_pattern, asked)) and alone:
         raise ConfigError(
             f"region: {provider.name} has no list of regions for the pattern {', '.join(asked)}; name them"
         )
@@ -84,11 +81,7 @@ def _regions(
         return tuple(own or provider.regions("*") or (None,)) if several else (None,)
     found: dict[str, None] = {}
     for each in asked:
-        found |= dict.fromkeys(provider.regions(each) or () if _is_pattern(each) else [each])
+        found |= dict.fromkeys(provider.regions(each) or () if is_pattern(each) else [each])
     if not found:
         raise ConfigError(f"region: {provider.name} has none that fits {', '.join(asked)}")
     return tuple(found)
-
-
-def _is_pattern(region: str) -> bool:
-    return _PATTERN.search(region) is not None

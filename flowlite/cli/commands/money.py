@@ -83,7 +83,8 @@ def cost(
 
 def offers(
     gpu: Annotated[
-        str | None, typer.Option("--gpu", help="GPUs of each node, such as h100:8.")
+        str | None,
+        typer.Option("--gpu", help="GPUs of each node, such as h100:8, or several: h100:8,a100:8."),
     ] = None,
     num_instances: Annotated[
         int, typer.Option("--num-instances", "-N", help="Nodes in the gang.", min=1)
@@ -92,7 +93,7 @@ def offers(
         str | None,
         typer.Option(
             "--provider",
-            help="Only this provider; by default, all that are configured.",
+            help="Only this provider, or several; by default, all that are configured.",
             autocompletion=complete_provider,
         ),
     ] = None,
@@ -101,11 +102,18 @@ def offers(
         typer.Option("--spot/--on-demand", help="Only spot machines, or only on-demand ones."),
     ] = None,
     region: Annotated[
-        str | None, typer.Option("--region", help="Only this region or zone.")
+        str | None,
+        typer.Option("--region", help="Only this region or zone, or several: eu-west-1,'us-*'."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what is available, and its price, cheapest first; if nothing fits, the nearest offers and why not."""
+    """Show what is available, and its price, cheapest first; if nothing fits, the nearest offers and why not.
+
+    With several values, or --provider any, show the places where a task with these options may run.
+    """
+    if _several(gpu, provider, region):
+        _show_places(provider, gpu, num_instances, spot, region, json)
+        return
     found, problems = _ask_for_offers(provider, gpu, num_instances, spot, region)
     found.sort(key=lambda offer: (not offer.fits, offer.price_per_hour, offer.provider))
     if json:
@@ -126,6 +134,42 @@ def offers(
         _show_offers(found, num_instances)
     else:
         output.say("nothing fits; ask for another GPU or another provider")
+
+
+def _several(gpu: str | None, provider: str | None, region: str | None) -> bool:
+    """Whether options are given that allow several places."""
+    from flowlite.spec.several import ANY, is_pattern
+
+    listed = any("," in (each or "") for each in (gpu, provider, region))
+    return listed or provider == ANY or is_pattern(region or "")
+
+
+def _show_places(
+    provider: str | None,
+    gpu: str | None,
+    count: int,
+    spot: bool | None,
+    region: str | None,
+    json: bool,
+) -> None:
+    from flowlite.api.client import Flow
+    from flowlite.cli.candidate_table import candidates_json, show_candidates
+    from flowlite.spec import TaskConfig
+    from flowlite.spec.several import ANY
+
+    config = TaskConfig(
+        command="true",
+        provider=provider or ANY,
+        gpu=gpu,
+        num_instances=count,
+        spot=spot,
+        region=region,
+    )
+    found = Flow().candidates(config)[1]
+    if json:
+        output.print_json("places", candidates_json(found))
+        return
+    show_candidates(found)
 
 
 def _ask_for_offers(
