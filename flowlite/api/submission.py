@@ -77,7 +77,7 @@ def submit(
             function, call = _call_again(config, draft, inputs_of)
         else:
             with trace.span("bundle"):
-                function, call = _call(config, draft)
+                function, call = _call(config, draft, travelling)
         if kept is not None:
             call["project"] = _project_again(kept, draft)
         elif travelling is not None:
@@ -215,14 +215,20 @@ def _note_packages(places: Sequence[Candidate], draft: TaskDraft) -> None:
         write_private(draft.paths.packages, json.dumps(found).encode())
 
 
-def _call(config: TaskConfig, draft: TaskDraft) -> tuple[str, dict[str, Any]]:
+def _call(
+    config: TaskConfig, draft: TaskDraft, travelling: FilesToSend | None
+) -> tuple[str, dict[str, Any]]:
     """The name to show for the function or command, and `AgentConfig.call` with paths on this machine."""
     if config.command is not None:
         text = command_line(config.command)
         shell = isinstance(config.command, str)
         argv = ["sh", "-c", text] if shell else list(config.command)
         batch = {} if config.batch is None else {"batch": config.batch}
-        return text[:_LONGEST_FUNCTION], {"kind": "command", "argv": argv, **batch}
+        from flowlite.bundle.script import script_call
+
+        here = None if travelling is None else Path(travelling.listing.root, travelling.start)
+        start = script_call(config, here)
+        return text[:_LONGEST_FUNCTION], {"kind": "command", "argv": argv, **start, **batch}
     call = config.call
     if call is None:
         raise ConfigError(

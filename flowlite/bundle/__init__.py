@@ -1,8 +1,8 @@
 """Serialises calls so that they can run on other machines, and reads their results.
 
-`call.py` serialises a call. `source.py` and `imports.py` find which of the project's modules to send. `agent_zip.py`
-builds the node's program. Functions and classes that the main program's file has under the same name and with the
-same code are sent by reference (`main_program.py`). Global variables are sent only if code that nodes do not run may
-have changed them, which is read from the source (`changed_globals.py`): a rank or device that the top level computes
-has another value on each node.
+`call.py` serialises a call. `script.py` reads what a command that runs Python imports. `source.py` and `imports.py`
+find which of the project's modules to send. `agent_zip.py` builds the node's program. Functions and classes that the
+main program's file has under the same name and with the same code are sent by reference (`main_program.py`). Global
+variables are sent only if code that nodes do not run may have changed them, which is read from the source
+(`changed_globals.py`): a rank or device that the top level computes has another value on each node.
 """

@@ -73,7 +73,7 @@ def warm_imports(
         reach.add_module(name)
     reach.settle()
     found = reach.external | _late(reach)
-    return tuple(sorted(name for name in found if _is_wanted(name)))
+    return tuple(sorted(name for name in found if may_be_loaded_ahead(name)))
 
 
 class _ReachableCode:
@@ -158,7 +158,7 @@ class _ReachableCode:
             self.add_module(name)
             for item in statement.names:
                 inner = f"{name}.{item}"
-                if self._project.owns(name) or inner in sys.modules or _is_submodule(inner):
+                if self._project.owns(name) or inner in sys.modules or is_submodule(inner):
                     self.add_module(inner)
 
 
@@ -179,14 +179,15 @@ def _late(reach: _ReachableCode) -> set[str]:
     return found
 
 
-def _is_wanted(name: str) -> bool:
+def may_be_loaded_ahead(name: str) -> bool:
+    """Whether a fork server may import a module before it forks."""
     top = name.partition(".")[0]
     if top in UNSAFE_BEFORE_FORK or name.startswith(_UNSAFE_MODULES):
         return False
     return top not in ("__main__", "__mp_main__", "__future__", "builtins", "provider_adapters")
 
 
-def _is_submodule(name: str) -> bool:
+def is_submodule(name: str) -> bool:
     """Whether an installed package has a module of this name, found without importing anything."""
     top, *steps = name.split(".")
     try:

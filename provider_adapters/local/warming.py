@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from flowlite.node.forkserver import client, registry
+from flowlite.node.worker.environment import script_environment
 from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.state import clock
 from provider_adapters.local.ledger import Ledger
@@ -40,11 +41,14 @@ def spec_of(home: Path, plan: Plan, intent: LaunchIntent) -> dict[str, Any] | No
     if not agent or waits or plan.options.get("container"):
         # Its Python has to be installed or set up first; the first agent that has it starts the fork server.
         return None
-    forks = call.get("kind") == "function" and call.get("start", "auto") != "spawn"
+    function = call.get("kind") == "function"
+    forks = (function or "imports" in call) and call.get("start", "auto") != "spawn"
+    argv = () if function or not forks else call["argv"]
     workers = plan.num_instances * int(intent.preload.get("processes_per_node", 1))
     threads = max(1, (os.cpu_count() or 1) // workers)
     environment = {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+        **(script_environment(sys.executable) if argv else {}),
         **intent.preload.get("environment", {}),
         "FLOW_HOME": str(home),
     }
@@ -53,6 +57,7 @@ def spec_of(home: Path, plan: Plan, intent: LaunchIntent) -> dict[str, Any] | No
         "python": sys.executable,
         "imports": call.get("imports", ()) if forks else (),
         "environment": environment,
+        "argv": argv,
     }
     program, seconds = _as_shipped(Path(agent)), float(intent.preload.get("warm_seconds", 0.0))
     if seconds > 0 and forks and client.can_be_kept(None):
@@ -67,7 +72,7 @@ def spec_of(home: Path, plan: Plan, intent: LaunchIntent) -> dict[str, Any] | No
             **common,
             socket=socket_of(home, intent.task_id),
             log=str(home / "tasks" / intent.task_id / "warm.log"),
-            function=forks,
+            function=function and forks,
         )
     return {**spec, "program": agent}
 

@@ -75,7 +75,14 @@ def test_every_threat_has_a_test_that_exists() -> None:
 
 
 # Variables between processes of flowlite, which no user sets or reads.
-INTERNAL = {"FLOW_CONTAINER", "FLOW_GANG", "FLOW_LEASE", "FLOW_WARM_PADDING"}
+INTERNAL = {
+    "FLOW_CONTAINER",
+    "FLOW_GANG",
+    "FLOW_LEASE",
+    "FLOW_PAUSED",
+    "FLOW_PAUSED_ORDER",
+    "FLOW_WARM_PADDING",
+}
 
 
 def test_every_variable_has_its_place() -> None:

@@ -100,6 +100,7 @@ TOLD: dict[str, dict[str, Any]] = {
     "warning": {**NODE, "text": "no"},
     "checkpoint": {**NODE, "text": "no"},
     "unkept": {**NODE, "text": "no"},
+    "start": {**NODE, "text": "no"},
     "preempting": {**NODE, "text": "no", "seconds": 1.5},
     "should_stop": {"text": "no", "call": 1},
     "preparing": {"master_addr": "a", "master_port": 1},

@@ -107,3 +107,26 @@ def test_of_a_task_that_ends_without_the_wish_nothing_stays(lab: Lab, run: Any) 
     run("0", 1)
     assert lab.held() == {}
     assert [left_on(host) for host in lab.hosts[:2]] == [[], []]
+
+
+def test_the_next_run_of_a_script_is_forked_from_what_the_last_one_left(
+    lab: Lab, tmp_path: Path
+) -> None:
+    script = tmp_path / "look.py"
+    script.write_text(
+        "import colorsys, os, sys\n"
+        "status = open(f'/proc/{os.getppid()}/stat').read()\n"
+        "print('look', os.environ['RANK'], sys.argv, sys._getframe().f_back, status.rpartition(')')[2].split()[1])\n"
+    )
+    seen = []
+    for name in ("first", "second"):
+        options = ("-N", "2", "--keep-warm", "5m", "--sync", "--name", name)
+        done = lab.flow("run", *options, "--", "python3", "look.py", name, cwd=tmp_path)
+        lines = [line.partition("look ")[2] for line in done.stdout.splitlines() if "look " in line]
+        assert [line.rpartition(" ")[0] for line in sorted(lines)] == [
+            f"{rank} ['look.py', '{name}'] None" for rank in range(2)
+        ], done.stdout
+        seen.append([line.rpartition(" ")[2] for line in sorted(lines)])
+    assert seen[0] == seen[1]
+    lab.flow("gc", "--warm")
+    assert lab.held() == {}

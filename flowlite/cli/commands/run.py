@@ -86,6 +86,14 @@ def run(
             rich_help_panel=_PANEL,
         ),
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--start",
+            help="Whether ranks are forked with their imports: auto, fork, spawn.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
     gpu: Annotated[
         str | None,
         typer.Option(
@@ -319,6 +327,7 @@ def run(
         "processes_per_node": processes_per_node,
         "manual": manual,
         "mode": mode,
+        "start": start,
         "gpu": gpu,
         "provider": provider,
         "region": region,

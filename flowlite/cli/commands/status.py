@@ -476,8 +476,17 @@ def _show_facts(task: Task[Any]) -> None:
             "not in it": "; ".join(asked.not_included) or None,
             "caps": ", ".join(filter(None, caps)) or None,
             "notes": "; ".join(plan.get("notes") or ()) or None,
+            "ranks": _start_of_ranks(task),
         }
     )
+
+
+def _start_of_ranks(task: Task[Any]) -> str | None:
+    """Why the ranks of a command of Python are not forked from the fork server; None if they are, or for others."""
+    from flowlite.node.config.python_command import STARTED_ANEW
+
+    why = task.record.call.get("why")
+    return f"{STARTED_ANEW}: {why}" if why else None
 
 
 def _show_settings(record: TaskRecord) -> None:

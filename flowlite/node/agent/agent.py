@@ -20,6 +20,7 @@ from typing import Any
 
 from ..config import secret_files
 from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
+from ..config.python_command import STARTED_ANEW
 from ..forkserver.worker_group import Workers, WorkersLost
 from ..leader_run.agent_side import LeaderRun
 from ..preemption.stop_watch import StopWatch
@@ -99,6 +100,7 @@ class Agent:
             grace=config.grace,
             report=self._on_worker,
             workdir=config.workdir,
+            not_forked=self._tell_start,
         )
         self._streams = {
             f"{rank}.{stream}": paths.stream(rank, stream)
@@ -441,6 +443,9 @@ class Agent:
         log.info("%s", text)
         if self._link is not None:
             self._link.notice(text, kind)
+
+    def _tell_start(self, why: str) -> None:
+        self._tell("start", f"{STARTED_ANEW}: {why}")
 
     def _note_silence(self, silent: bool) -> None:
         """Create or remove the file `leader.silent`, which tells other programs whether this node hears its leader."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..forkserver import client
 from ..system import node_facts
+from ..worker.environment import script_environment
 from ..worker.worker_spec import secret_names
 
 SETUP_RUN = "FLOWLITE_SETUP_RUN"
@@ -45,6 +46,7 @@ class Needs:
             imports=call.get("imports", ()) if self.forks else (),
             environment=self._environment(),
             function=function and self.forks,
+            argv=self._argv,
             idle=client.IDLE_AFTER_LAST if shared else 0.0,
         )
 
@@ -62,6 +64,7 @@ class Needs:
             imports=self.call.get("imports", ()),
             environment={**self._environment(), **({SETUP_RUN: setup_run} if setup_run else {})},
             secrets=secret_names(self.paths),
+            argv=self._argv,
         )
         return {**spec, "socket": config.warm_socket or spec["socket"]}
 
@@ -90,15 +93,30 @@ class Needs:
 
     @property
     def forks(self) -> bool:
-        """Whether workers run a function and may be forked."""
-        return bool(self.call["kind"] == "function" and self.call.get("start") != "spawn")
+        """Whether workers run in processes that are forked, with what they import."""
+        ready = self.call["kind"] == "function" or self._runs_script
+        return bool(ready and self.call.get("start") != "spawn")
+
+    @property
+    def _runs_script(self) -> bool:
+        return (
+            "imports" in self.call
+            and self.call["kind"] == "command"
+            and self.config.container is None
+        )
+
+    @property
+    def _argv(self) -> Sequence[str]:
+        """The command, if its Python is held before its script."""
+        return self.call["argv"] if self._runs_script and self.forks else ()
 
     @property
     def imports_nothing(self) -> bool:
         """Whether workers exec a command at once, so that any Python can fork them."""
         config = self.config
         own = config.container is None and config.python_spec is None
-        return self.call["kind"] == "command" and own and self.shared_socket is None
+        plain = self.call["kind"] == "command" and not self.forks
+        return plain and own and self.shared_socket is None
 
     @property
     def shared_paths(self) -> list[str]:
@@ -111,4 +129,7 @@ class Needs:
         nodes_here = config.num_nodes if config.ports_dir is not None else 1
         threads = max(1, node_facts.cores() // (nodes_here * config.processes_per_node))
         given = os.environ.get("OMP_NUM_THREADS", str(threads))
-        return {"OMP_NUM_THREADS": given, **config.environment}
+        found = {"OMP_NUM_THREADS": given}
+        if self._argv:
+            found |= script_environment(config.python)
+        return {**found, **config.environment}

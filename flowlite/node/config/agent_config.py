@@ -35,7 +35,8 @@ class AgentConfig:
 
         {"kind": "function", "bundle": path, "sha256": hex, "source": [{"zip": path, "sha256": hex}], "imports": [...],
          "start": "auto" | "fork" | "spawn", "results": "any" | "plain"}
-        {"kind": "command", "argv": [...]}
+        {"kind": "command", "argv": [...], and, if it runs Python, "start", "imports", "late", "writes" as
+         `bundle/script.py` reads them, or "start": "spawn" and "why"}
 
     Relative paths in it are relative to the node's directory.
 

@@ -19,14 +19,15 @@ import json
 import os
 import socket
 
+from ..config.python_command import NotForked
 from ..system import node_facts, peer_credentials, process_title, processes, runtime_dir
 from ..worker.environment import without_launchers
-from . import compatibility, registry
+from . import compatibility, paused_python, registry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any, NoReturn
 
 IDLE_AFTER_LAST = 10.0
@@ -67,6 +68,7 @@ def make_spec(
     imports: Iterable[str] = (),
     environment: Mapping[str, str] | None = None,
     function: bool = True,
+    argv: Sequence[str] = (),
     idle: float = IDLE_AFTER_LAST,
 ) -> dict[str, Any]:
     """Returns the spec of a fork server that serves one task.
@@ -76,6 +78,7 @@ def make_spec(
         imports: Names of modules to import. If an import fails, the worker raises the error.
         environment: Variables to set before anything is imported (the user's `environment=`, OMP_NUM_THREADS).
         function: Whether its workers run functions; if so, the modules that unpickle them are imported too.
+        argv: The command of its workers, if they are to run it in this Python (paused_python.py).
         idle: Seconds without any agent after which it exits.
     """
     return {
@@ -86,6 +89,7 @@ def make_spec(
         "imports": list(imports),
         "environment": dict(environment or {}),
         "function": function,
+        "argv": list(argv),
         "idle": idle,
         "key": "",
         "marks": {},
@@ -108,6 +112,7 @@ def make_kept_spec(
     imports: Iterable[str] = (),
     environment: Mapping[str, str] | None = None,
     secrets: Iterable[str] = (),
+    argv: Sequence[str] = (),
     most: int = registry.MOST,
 ) -> dict[str, Any]:
     """Returns the spec of a fork server that is kept for compatible tasks (compatibility.py).
@@ -118,13 +123,16 @@ def make_kept_spec(
         imports: As for `make_spec`. Modules that a later task needs in addition are imported then.
         environment: As for `make_spec`.
         secrets: Names of variables that its environment must not contain.
+        argv: As for `make_spec`. Only commands that start alike, but for their arguments, share a fork server.
         most: The largest number of such fork servers on this machine.
 
     Raises:
         ForkServerError: There is no directory for its socket.
     """
     whole = {**compatibility.inherited(os.environ, secrets), **(environment or {})}
-    key = compatibility.key(whole, python, node_facts.agent_digest())
+    held = _held(argv, python, whole)
+    start = paused_python.command_line(held["script"]) if "script" in held else argv[:1]
+    key = compatibility.key(whole, python, node_facts.agent_digest(), start)
     name = f"{registry.PREFIX}{key[: registry.NAME_LENGTH - len(registry.PREFIX)]}"
     socket = os.path.join(socket_directory(), name)
     owners = {name: os.environ[name] for name in compatibility.OWNERS if name in os.environ}
@@ -135,12 +143,25 @@ def make_kept_spec(
         "log": f"{socket}.log",
         "imports": list(imports),
         "environment": {**whole, process_title.PADDING: process_title.room()},
-        "function": True,
+        "function": not argv,
+        "argv": list(argv),
+        **held,
         "idle": seconds,
         "key": key,
         "marks": {"FLOW_TASK_ID": task, **owners},
         "most": most,
     }
+
+
+def _held(argv: Sequence[str], python: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the entries of a spec that say how its Python is held before a script, or why it is not."""
+    if not argv:
+        return {}
+    try:
+        start = paused_python.start_of(argv, python, environment)
+    except NotForked as reason:
+        return {"why": str(reason)}
+    return {"script": start}
 
 
 def begin(spec: Mapping[str, Any]) -> None:
@@ -270,6 +291,8 @@ def _start(spec: Mapping[str, Any]) -> None:
     _started[:] = [child for child in _started if child.poll() is None]
     path: str = spec["socket"]
     listener = None
+    environment = _environment(spec)
+    spec = {**_held(spec["argv"], spec["python"], environment), **spec}
     try:
         listener = _listen(path)
         order = os.open(f"{path}.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -277,13 +300,19 @@ def _start(spec: Mapping[str, Any]) -> None:
             json.dump({**spec, "environment": {}}, file)
         log = os.open(spec["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
+            executable = None
             # Variables that Python reads when it starts: PYTHONPATH, LD_LIBRARY_PATH, PYTHONHASHSEED.
-            environment = _environment(spec)
             command = processes.own_command(
                 spec["python"], "warm", f"{path}.json", str(listener.fileno())
             )
+            if (script := spec.get("script")) is not None:
+                executable, command = script["executable"], paused_python.command_line(script)
+                environment = paused_python.environment_of(
+                    environment, f"{path}.json", listener.fileno()
+                )
             child = subprocess.Popen(
                 command,
+                executable=executable,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -47,13 +47,16 @@ def inherited(environment: Mapping[str, str], secrets: Iterable[str] = ()) -> di
     }
 
 
-def key(environment: Mapping[str, str], python: str, program: str) -> str:
+def key(
+    environment: Mapping[str, str], python: str, program: str, command: Iterable[str] | None = None
+) -> str:
     """Returns the key of a fork server, as a hash.
 
     Args:
         environment: The whole environment of the fork server.
         python: Its interpreter.
         program: Hash of the flowlite program that it runs.
+        command: The command line of a Python that is held before its script; None for others.
     """
     import hashlib
     import json
@@ -62,6 +65,7 @@ def key(environment: Mapping[str, str], python: str, program: str) -> str:
         "environment": dict(environment),
         "python": [python, os.path.realpath(python), _facts(python), _facts(_venv(python))],
         "program": program,
+        "command": None if command is None else list(command),
         "surroundings": surroundings(),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -28,13 +28,15 @@ import time
 
 from ..mount_namespace import hosts_file, worker_view
 from ..system import processes, retrying, signals, stack_dump, trace
-from ..worker import worker
+from ..worker import script, worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
+
+    from .worker_choice import WorkerChoice
 
 LEFTOVER_SECONDS = 5.0
 """The longest grace period for processes that a worker left after success; `LEFTOVER_SECONDS_FAILED` after failure."""
@@ -70,11 +72,16 @@ class Reaper:
     """Serves one agent until its connection ends. Single-threaded, one poll loop."""
 
     def __init__(
-        self, connection: socket.socket, state: Mapping[str, Any], received: bytes = b""
+        self,
+        connection: socket.socket,
+        state: Mapping[str, Any],
+        choice: WorkerChoice,
+        received: bytes = b"",
     ) -> None:
         """`received` is the data that the fork server has already read from the connection."""
         self._connection = connection
         self._state = dict(state)
+        self._choice = choice
         self._hosts = f"{state['socket']}.{os.getpid()}.hosts"
         self._held: dict[int, _WorkerRecord] = {}
         self._received = received
@@ -88,9 +95,9 @@ class Reaper:
 
     def serve(self, unblock: Iterable[int] = ()) -> int:
         """Serves the agent, then stops the workers that are left. Returns the exit status."""
-        self._wake_reader, wake_writer = os.pipe()
+        self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
-        signals.watch_signals(wake_writer, (signal.SIGCHLD, signal.SIGTERM))
+        signals.watch_signals(self._wake_writer, (signal.SIGCHLD, signal.SIGTERM))
         signal.pthread_sigmask(signal.SIG_SETMASK, unblock)
         processes.adopt_orphans()
         poll = select.poll()
@@ -178,7 +185,7 @@ class Reaper:
 
     def _start(self, order: Mapping[str, Any]) -> None:
         reaper = os.getpid()
-        afresh = self._must_spawn(order)
+        start = self._choice.start_of(order)
         watched = (signal.SIGCHLD, signal.SIGTERM)
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
         pid = os.fork()
@@ -189,15 +196,24 @@ class Reaper:
                 for number in watched:
                     signal.signal(number, signal.SIG_DFL)
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-                if afresh:
-                    _become_afresh(order, str(self._state["python"]), reaper)
                 trace.be(f"rank {order['rank']}")
+                if start.begin is not None:
+                    trace.mark("script")
+                    signal.set_wakeup_fd(-1)
+                    os.close(self._wake_writer)
+                    start.begin.reaper = reaper
+                    raise start.begin
+                if start.afresh:
+                    _become_afresh(order, str(self._state["python"]), reaper)
                 worker.main(order, reaper, forked=True)
-            finally:
+            except script.Begin:
+                raise
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
                 os._exit(worker.EXIT_FAILED)
         held = self._held[pid] = _WorkerRecord(pid, order)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        self._send("started", rank=held.rank, pid=pid, time=held.started)
+        self._send("started", rank=held.rank, pid=pid, time=held.started, why=start.why)
         if self._ending:
             self._stop_one(held, self._stop_signal, self._grace)
 
@@ -210,12 +226,6 @@ class Reaper:
             hosts_file.add_gang(hosts, addresses.split(","))
         except OSError as error:
             sys.stderr.write(f"flowlite: the names of the nodes cannot be noted: {error}\n")
-
-    def _must_spawn(self, order: Mapping[str, Any]) -> bool:
-        if "argv" in order:
-            return False
-        start = order["call"].get("start", "auto")
-        return start == "spawn" or (start == "auto" and self._state["hazard"] is not None)
 
     # Stopping
 

@@ -30,11 +30,12 @@ import time
 from ..mount_namespace import worker_view
 from ..system import peer_credentials, process_title, processes, signals, trace
 from ..system.accepting import accept
-from . import registry, staleness
+from ..worker import script
+from . import observed_imports, registry, staleness
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any, NoReturn
 
 IDLE_BEFORE_FIRST = 60.0
@@ -58,10 +59,19 @@ def main(arguments: list[str]) -> NoReturn:
     serve(spec, listener)
 
 
-def serve(spec: Mapping[str, Any], listener: socket.socket) -> NoReturn:
-    """Runs the fork server of a spec, then exits."""
+def serve(
+    spec: Mapping[str, Any], listener: socket.socket, customize: Callable[[], None] | None = None
+) -> NoReturn:
+    """Runs the fork server of a spec, then exits.
+
+    Args:
+        customize: In a Python that is held before its script, what it imports first (paused_python.py).
+
+    Raises:
+        script.Begin: This process is a worker, forked from a held Python, and is to run the script.
+    """
     os.set_inheritable(listener.fileno(), False)
-    os._exit(ForkServer(spec, listener).serve())
+    os._exit(ForkServer(spec, listener, customize).serve())
 
 
 class _Caller:
@@ -75,11 +85,17 @@ class _Caller:
 class ForkServer:
     """The process from which reapers are forked. It is single-threaded, and runs no user code except imports."""
 
-    def __init__(self, spec: Mapping[str, Any], listener: socket.socket) -> None:
+    def __init__(
+        self,
+        spec: Mapping[str, Any],
+        listener: socket.socket,
+        customize: Callable[[], None] | None = None,
+    ) -> None:
         self._spec = spec
+        self._customize = customize
         self._pid = os.getpid()
         self._listener = listener
-        self._imports = Imports(spec)
+        self._imports = Imports(spec, held=customize is not None)
         self._reapers: dict[int, float] = {}
         self._callers: dict[int, _Caller] = {}
         self._ending = False
@@ -98,6 +114,8 @@ class ForkServer:
         processes.adopt_orphans()
         self._note()
         started, began = trace.started_at(), time.time()
+        if self._customize is not None:
+            self._imports.customize(self._customize)
         self._imports.take(self._spec["imports"])
         imported = time.time()
         if self._spec["function"]:
@@ -220,7 +238,7 @@ class ForkServer:
             return
         status = 1
         try:
-            from . import reaper
+            from . import reaper, worker_choice
 
             if self._spec.get("inside"):
                 # The processes of a container must not outlive its first process.
@@ -233,9 +251,16 @@ class ForkServer:
             if request.get("marks") and not process_title.mark(request["marks"]):
                 raise OSError("this process cannot be marked as one of the task")
             state = {**self._state(), "failed_imports": self._imports.failed_of(request)}
-            status = reaper.Reaper(connection, state, received).serve(blocked)
-        finally:
-            os._exit(status)
+            choice = worker_choice.WorkerChoice(
+                self._spec, self._imports.hazard, self._imports.observed
+            )
+            status = reaper.Reaper(connection, state, choice, received).serve(blocked)
+        except script.Begin:
+            # A worker that runs a script in this very Python.
+            raise
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        os._exit(status)
 
     def _state(self) -> dict[str, Any]:
         """Returns the facts that every reaper reports in its "ready" event."""
@@ -294,16 +319,24 @@ class Imports:
     """The modules that the fork server has imported, and the errors of those that failed.
 
     Attributes:
+        observed: What the imports have read and changed, in a Python that is held before its script.
         hazard: Why workers must not be forked from this process, or None.
         seconds: How long the imports took since the fork server was last without reapers.
     """
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
+    def __init__(self, spec: Mapping[str, Any], *, held: bool = False) -> None:
+        self.observed = observed_imports.ObservedImports() if held else None
         self._watched = staleness.Loaded() if spec["key"] else None
         self._failed: dict[str, str] = {}
         self._done: set[str] | None = None
         self.hazard: str | None = None
         self.seconds = 0.0
+
+    def customize(self, customize: Callable[[], None]) -> None:
+        """Imports `sitecustomize` and `usercustomize`, before anything else."""
+        assert self.observed is not None
+        with contextlib.suppress(Exception), self.observed.of("sitecustomize"):
+            customize()
 
     def take(self, names: Iterable[str]) -> None:
         """Imports the modules that are missing. Errors are only recorded: the worker's own import will raise them."""
@@ -316,13 +349,18 @@ class Imports:
         importlib.invalidate_caches()
         with self._watched.importing() if self._watched else contextlib.nullcontext():
             for name in missing:
+                watched = self.observed.of(name) if self.observed else contextlib.nullcontext()
                 try:
-                    importlib.import_module(name)
+                    with watched:
+                        importlib.import_module(name)
                 except BaseException as error:
                     self._failed[name] = f"{type(error).__name__}: {error}"[:500]
         self._done = done | set(missing)
         self.hazard = fork_hazard()
-        gc.freeze()
+        if self.observed is None:
+            gc.freeze()
+        else:
+            _freeze_all_but_main()
         gc.enable()
         self.seconds += time.perf_counter() - began
 
@@ -334,6 +372,23 @@ class Imports:
     def changed(self) -> str | None:
         """Returns the path of a file that has changed since it was imported, or None."""
         return self._watched.changed() if self._watched is not None else None
+
+
+def _freeze_all_but_main() -> None:
+    """Freezes all objects but the main module for the garbage collector.
+
+    The functions and classes of a script refer to its module. If that were frozen, none of its globals could be
+    collected, and the `__del__` of its objects would not run at its end.
+    """
+    import ctypes
+
+    main = sys.modules["__main__"]
+    seen = [ctypes.py_object(each) for each in (main, vars(main))]
+    for each in seen:
+        ctypes.pythonapi.PyObject_GC_UnTrack(each)
+    gc.freeze()
+    for each in seen:
+        ctypes.pythonapi.PyObject_GC_Track(each)
 
 
 def preload() -> None:

@@ -48,6 +48,7 @@ class Workers:
         grace: Seconds from the stop signal to SIGKILL.
         workdir: The directory in which the workers start, if it is to be checked when they are connected.
         report: Called with the body of the worker event of each worker that has ended.
+        not_forked: Called once with the reason why a command that could have been forked was started anew.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Workers:
         grace: float,
         report: Report,
         workdir: str | None = None,
+        not_forked: Callable[[str], None] | None = None,
     ) -> None:
         self._spec = spec
         self._workdir = workdir
@@ -75,6 +77,7 @@ class Workers:
         self._stop_signal = stop_signal
         self._grace = grace
         self._report = report
+        self._not_forked = not_forked
         self._orders: dict[int, Mapping[str, Any]] = {}
         self._pids: dict[int, tuple[int, float]] = {}
         self._memory: dict[int, OomWatch] = {}
@@ -242,6 +245,9 @@ class Workers:
         if what == "started":
             self._pids[event["rank"]] = (event["pid"], event["time"])
             self._memory[event["rank"]] = OomWatch(int(event["pid"]))
+            if event["why"] and self._not_forked is not None:
+                self._not_forked(event["why"])
+                self._not_forked = None
         elif what == "exited":
             self._on_exit(event)
         else:

@@ -16,6 +16,7 @@ numbered from 1 without gaps, always with the fields in this order. The kinds, w
                                                           a node's notice (a bucket that does not answer)
     checkpoint    text, instance, rank                    the final state of the copies of checkpoints
     unkept        text, instance, rank                    files that the task wrote and that are not kept
+    start         text, instance, rank                    why ranks are not forked from the fork server
     preempting    text, seconds, instance, rank           a node will be taken away in that many seconds
     should_stop   text, call                              from this call on `should_stop()` is True on all ranks
     preparing     master_addr, master_port                all nodes have joined and agree; they prepare
@@ -168,7 +169,7 @@ class GangSettings:
         return max(256 * 1024, 16 * 1024 * 1024 // self.nodes)
 
 
-NOTICES = ("warning", "checkpoint", "unkept")
+NOTICES = ("warning", "checkpoint", "unkept", "start")
 """The kinds of events that a node can record by sending a notice."""
 
 

@@ -1,4 +1,4 @@
-"""Rewrites the environment and command line that /proc shows of this process.
+"""Rewrites the environment, command line and name that /proc shows of this process.
 
 All processes of a task are found by `FLOW_TASK_ID` in the environment in /proc. A reaper that is forked from a fork
 server for many tasks has inherited that process's environment, so it first writes its own task there. The kernel reads
@@ -19,6 +19,60 @@ PADDING = "FLOW_WARM_PADDING"
 """A variable that only reserves space; `room` returns its value."""
 _ROOM = 512
 _ARGUMENTS_BEGIN, _ARGUMENTS_END, _ENVIRONMENT_BEGINS, _ENVIRONMENT_ENDS = 45, 46, 47, 48
+
+
+_PR_SET_NAME, _PR_SET_MM, _PR_SET_MM_MAP = 15, 35, 14
+# start_code, end_code, start_data, end_data, start_brk, then brk from sbrk(), then the start of the stack.
+_MAP_FIELDS = (23, 24, 42, 43, 44)
+_STACK = 25
+_shown: list[object] = []
+
+
+def become(name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Makes /proc show this process as one that was started with a command and environment, as far as the kernel lets.
+
+    The kernel is given new memory for both (PR_SET_MM_MAP, which needs no privilege). Where it refuses, as much is
+    written over the old ones as there is room for.
+    """
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, os.fsencode(name)[:15] + b"\0", 0, 0, 0)
+    words = b"".join(os.fsencode(word) + b"\0" for word in command)
+    block = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
+    if not _map(words, block):
+        mark(environment, command)
+
+
+def _map(words: bytes, block: bytes) -> bool:
+    """Points the kernel to new memory with a command line and environment."""
+    import ctypes
+    import mmap
+
+    class Map(ctypes.Structure):
+        _fields_ = (*((f"at{each}", ctypes.c_uint64) for each in range(11)), ("auxv", ctypes.c_uint64),
+                    ("auxv_size", ctypes.c_uint32), ("exe", ctypes.c_uint32))  # fmt: skip
+
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            fields = [int(each) for each in file.read().rpartition(b")")[2].split()[1:]]
+    except (OSError, ValueError):
+        return False
+    fields.insert(0, 0)
+    # The kernel shows private memory only.
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    memory = mmap.mmap(-1, len(words) + len(block) + 1, private)
+    memory.write(words + block)
+    begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    library = ctypes.CDLL(None)
+    library.sbrk.restype = ctypes.c_void_p
+    middle = begin + len(words)
+    values = [*(fields[each] for each in _MAP_FIELDS), library.sbrk(0), fields[_STACK],
+              begin, middle, middle, middle + len(block)]  # fmt: skip
+    made = Map(*values, 0, 0, 0xFFFFFFFF)
+    if library.prctl(_PR_SET_MM, _PR_SET_MM_MAP, ctypes.byref(made), ctypes.sizeof(made), 0) != 0:
+        return False
+    _shown.append(memory)
+    return True
 
 
 def room() -> str:

@@ -47,8 +47,12 @@ def note_worker(order: Mapping[str, Any], dumps_on: int | None = None) -> None:
         os.write(2, f"flowlite: cannot write {path}: {error}\n".encode())
 
 
-def answer_for_stacks(order: Mapping[str, Any]) -> None:
-    """Makes the signal of `dump_signal` write this process's Python stacks to its file."""
+def answer_for_stacks(order: Mapping[str, Any], lowest_descriptor: int = 0) -> None:
+    """Makes the signal of `dump_signal` write this process's Python stacks to its file.
+
+    Args:
+        lowest_descriptor: The least number of the file's descriptor. Programs may expect low ones for their own files.
+    """
     import faulthandler
 
     number = dump_signal()
@@ -57,6 +61,14 @@ def answer_for_stacks(order: Mapping[str, Any]) -> None:
     try:
         path = _beside(order, "stacks")
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        if descriptor < lowest_descriptor:
+            import fcntl
+
+            low, descriptor = (
+                descriptor,
+                fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, lowest_descriptor),
+            )
+            os.close(low)
     except OSError:
         return
     faulthandler.register(number, file=descriptor, all_threads=True, chain=False)

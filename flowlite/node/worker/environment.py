@@ -7,6 +7,7 @@ fixed variables, which cannot be overridden because ranks would contradict each 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -305,6 +306,13 @@ def setup_environment(
         if row.name not in _BEFORE_GO and row.name not in given:
             environment.pop(row.name, None)
     return environment
+
+
+def script_environment(python: str) -> dict[str, str]:
+    """Returns the variables that a Python held before its script needs at its own start, as its workers have them."""
+    path = path_with(python, os.environ.get("PATH"))
+    unbuffered = os.environ.get("PYTHONUNBUFFERED", "1")
+    return {"PYTHONUNBUFFERED": unbuffered, **({} if path is None else {"PATH": path})}
 
 
 def path_with(python: str, inherited: str | None) -> str | None:

@@ -39,11 +39,17 @@ _last_gang: tuple[Any, int, int] | None = None
 
 def settle() -> None:
     """Sets up torch in the worker. Call this before the user's function."""
-    _set_threads()
-    if _DISTRIBUTED in sys.modules:
-        _care_for(sys.modules[_DISTRIBUTED])
-    else:
+    if not settle_loaded():
         sys.meta_path.insert(0, _WhenImported())
+
+
+def settle_loaded() -> bool:
+    """Sets up torch if its distributed part is imported already. Returns whether it is."""
+    _set_threads()
+    if _DISTRIBUTED not in sys.modules:
+        return False
+    _care_for(sys.modules[_DISTRIBUTED])
+    return True
 
 
 def _care_for(distributed: ModuleType) -> None:
@@ -63,7 +69,24 @@ def _set_threads() -> None:
         torch.set_num_threads(int(threads))
 
 
-def leave_together() -> None:
+def has_groups() -> bool:
+    """Whether this process has, or has had, a process group."""
+    inner = sys.modules.get(f"{_DISTRIBUTED}.distributed_c10d")
+    if inner is None:
+        return False
+    with contextlib.suppress(Exception):
+        return _last_gang is not None or bool(inner.is_initialized())
+    return False
+
+
+def tell_leaving(host_seconds: float) -> None:
+    """Tells the gang that this rank leaves. The host of the store waits for the others, for a limited time."""
+    leave_together(host_seconds, 0.0)
+
+
+def leave_together(
+    host_seconds: float = HOST_LEAVES_SECONDS, connected_seconds: float = LEAVE_SECONDS
+) -> None:
     """Waits until every rank of the gang's process group has finished, if others may still need this rank.
 
     A rank that failed never arrives. In that case the gang is stopped, and this worker with it.
@@ -79,7 +102,7 @@ def leave_together() -> None:
             return
         store, rank, ranks = gang
         here = store.add(_LEAVING, 1)
-        seconds = HOST_LEAVES_SECONDS if rank == 0 else LEAVE_SECONDS if connected else 0.0
+        seconds = host_seconds if rank == 0 else connected_seconds if connected else 0.0
         last = time.monotonic() + seconds
         pause = 0.001
         while here < ranks and time.monotonic() < last:

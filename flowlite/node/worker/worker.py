@@ -60,14 +60,8 @@ def main(order: Mapping[str, Any], parent: int, *, forked: bool) -> NoReturn:
     code = EXIT_FAILED
     try:
         with trace.span("settle"):
-            _settle(order, parent, forked)
-        try:
-            if order["workdir"] is not None:
-                os.chdir(order["workdir"])
-        except OSError as error:
-            _cannot_start(
-                order, error, f"in the working directory {order['workdir']}: {error.strerror}"
-            )
+            settle(order, parent, forked=forked)
+        enter_directory(order)
         if "gang" in order:
             order = _begin(order)
         if "batch" in order:
@@ -96,7 +90,18 @@ def main_of_spawned(arguments: list[str]) -> NoReturn:
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def _settle(order: Mapping[str, Any], parent: int, forked: bool) -> None:
+def enter_directory(order: Mapping[str, Any]) -> None:
+    """Changes to the working directory of the worker, or ends this process."""
+    try:
+        if order["workdir"] is not None:
+            os.chdir(order["workdir"])
+    except OSError as error:
+        _cannot_start(
+            order, error, f"in the working directory {order['workdir']}: {error.strerror}"
+        )
+
+
+def settle(order: Mapping[str, Any], parent: int, *, forked: bool) -> None:
     """Sets up session, death with the reaper, signals, streams and environment."""
     if os.getsid(0) != os.getpid():
         os.setsid()
@@ -176,7 +181,7 @@ def run_function(order: Mapping[str, Any], *, forked: bool = False) -> int:
     faulthandler.enable(dump, all_threads=True)
     _fresh_main(order)
     if forked:
-        _reseed()
+        reseed()
     torch_teardown.settle()
     try:
         failure = load_call.run_call(
@@ -272,7 +277,7 @@ def _fresh_main(order: Mapping[str, Any]) -> None:
     sys.argv = [str(order.get("name") or "flowlite")]
 
 
-def _reseed() -> None:
+def reseed() -> None:
     """Gives each forked worker its own numpy random seed. `random` reseeds itself."""
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:

@@ -71,6 +71,8 @@ def worker_orders(
     what: dict[str, Any] = {"call": dict(call)}
     if call["kind"] == "command":
         what = {"argv": call["argv"]}
+        if "imports" in call and call["start"] != "spawn" and config.container is None:
+            what["ahead"] = {name: call[name] for name in ("imports", "late", "writes")}
     if "batch" in call:
         where = {"addresses": place.addresses, "directory": str(paths.directory)}
         what["batch"] = {**call["batch"], **where}

@@ -20,9 +20,7 @@ from flowlite.supervise.record import lifecycle, wording
 from flowlite.supervise.record.lifecycle import State, TaskEvent
 
 # Events of the gang that are added to the task's history unchanged.
-_KEPT = frozenset(
-    {"warning", "checkpoint", "unkept", "suspect", "back", "lost", "preempting", "should_stop"}
-)
+_KEPT = frozenset({*messages.NOTICES, "suspect", "back", "lost", "preempting", "should_stop"})
 # Shortest time between two records of progress, and of waiting. Each write wakes every process that watches a task.
 _PROGRESS_EVERY = 1.0
 _SENDING_EVERY = 2.0

@@ -1,0 +1,170 @@
+"""What the modules that a fork server imports read and change, as far as a script could tell the difference.
+
+A module may read a variable of the environment, the working directory or nothing when it is imported, and may print. A
+forked worker must only run a script if the same would have happened in it. So reads are noted while modules are
+imported, and compared with the worker's environment before it is forked. What libraries in C read is known by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import FrameType
+    from typing import Any
+
+DIRECTORY = "the working directory"
+EVERYTHING = "all variables"
+# What Python itself and libraries in C read when they start or are loaded.
+_READ_AT_START = re.compile(
+    r"PYTHON.*|LC_.*|LANG|LANGUAGE|LD_.*|GLIBC_TUNABLES|MALLOC_.*|PATH|HOME|TZ|OMP_.*|GOMP_.*|KMP_.*|MKL_.*"
+    r"|OPENBLAS_.*|GOTO_.*|BLIS_.*|NUMEXPR_.*|TORCH_.*|PYTORCH_.*|C10_.*|ATEN_.*|DNNL_.*|ONEDNN_.*|CUBLAS_.*|CUDNN_.*"
+    r"|TRITON_.*|KINETO_.*|TF_.*|XLA_.*|JAX_.*|HF_.*|TRANSFORMERS_.*"
+)
+# Modules whose reading of the directory is repeated in the worker (worker/script.py), or has no effect.
+_REPEATED = frozenset(
+    {
+        "multiprocessing.process",
+        "torch._dynamo.config",
+        "torch._inductor.config",
+        "tempfile",
+        "inspect",
+    }
+)
+_TRANSPARENT = (
+    "posixpath",
+    "genericpath",
+    "pathlib",
+    "os",
+    "_collections_abc",
+    "collections.abc",
+    __name__,
+)
+
+
+class ObservedImports:
+    """What was read and changed by the imports of one fork server.
+
+    Attributes:
+        environment: The environment before the first import.
+        reads: For each import, the variables that were read, each with the module that read it.
+        said: The import that has written to the standard streams; "" if none has.
+        failed: The import that raised an error other than that it does not exist; "" if none has.
+        loaded: The modules that were imported.
+    """
+
+    def __init__(self) -> None:
+        self.environment = dict(os.environ)
+        self.reads: dict[str, dict[str, str]] = {}
+        self.said = ""
+        self.failed = ""
+        self.loaded: dict[str, None] = {}
+        self._present = frozenset(sys.modules)
+
+    @contextlib.contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """A context in which one module is imported."""
+        found = self.reads.setdefault(name, {})
+        before = _written()
+        kind: Any = type(os.environ)
+        originals = kind.__getitem__, kind.__iter__, os.getcwd
+        read, iterate, getcwd = originals
+
+        def noting_read(environ: Any, variable: str) -> str:
+            found.setdefault(variable, _reader(sys._getframe(1)))
+            return read(environ, variable)  # type: ignore[no-any-return]
+
+        def noting_iteration(environ: Any) -> Any:
+            found.setdefault(EVERYTHING, _reader(sys._getframe(1)))
+            return iterate(environ)
+
+        def noting_directory() -> str:
+            reader = _reader(sys._getframe(1))
+            if reader not in _REPEATED:
+                found.setdefault(DIRECTORY, reader)
+            return getcwd()
+
+        kind.__getitem__, kind.__iter__, os.getcwd = noting_read, noting_iteration, noting_directory
+        try:
+            yield
+        except ImportError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                self.failed = self.failed or name
+            raise
+        except BaseException:
+            self.failed = self.failed or name
+            raise
+        finally:
+            kind.__getitem__, kind.__iter__, os.getcwd = originals
+            if _written() != before:
+                self.said = self.said or name
+            new = [each for each in sys.modules if each not in self._present]
+            self.loaded.update(dict.fromkeys(new))
+            self.loaded.pop("__mp_main__", None)
+
+    @property
+    def changes(self) -> dict[str, str | None]:
+        """The variables that imports have set, or removed (None)."""
+        now = dict(os.environ)
+        names = [
+            name
+            for name in {**self.environment, **now}
+            if self.environment.get(name) != now.get(name)
+        ]
+        return {name: now.get(name) for name in names}
+
+    def why_not(
+        self, environment: Mapping[str, str], early: frozenset[str], writes: frozenset[str]
+    ) -> str:
+        """Returns why a script must not run in a process with these imports; "" if it may.
+
+        Args:
+            environment: The environment of the worker.
+            early: The modules that the script imports before it sets any variable.
+            writes: The variables that the script sets.
+        """
+        if self.said:
+            return f"{self.said} prints when it is imported"
+        if self.failed:
+            return f"{self.failed} cannot be imported ahead"
+        both = {**self.environment, **environment}
+        differ = {name for name in both if self.environment.get(name) != environment.get(name)}
+        for name in sorted(differ):
+            if _READ_AT_START.fullmatch(name):
+                return f"{name} is read at the start, and differs here"
+        for imported, reads in self.reads.items():
+            for name, reader in reads.items():
+                if name == DIRECTORY or name in differ or (name == EVERYTHING and differ):
+                    return f"{reader} reads {name} when it is imported"
+                if imported not in early and name in writes:
+                    return (
+                        f"{reader} reads {name} when it is imported, and the script sets it before"
+                    )
+        late = [name for name in self.reads if name not in early]
+        set_by_script = sorted(name for name in writes if _READ_AT_START.fullmatch(name))
+        if late and set_by_script:
+            return f"the script sets {set_by_script[0]} before it imports {late[0]}"
+        return ""
+
+
+def _reader(frame: FrameType | None) -> str:
+    """Returns the module whose code asked."""
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__"))
+        if name not in _TRANSPARENT and not name.startswith(("importlib.", "pathlib.")):
+            return name
+        frame = frame.f_back
+    return "?"
+
+
+def _written() -> tuple[int, int]:
+    """Returns the sizes of the files that the standard streams write to."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+    return os.fstat(1).st_size, os.fstat(2).st_size

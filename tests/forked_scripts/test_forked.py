@@ -1,0 +1,211 @@
+"""When a script runs in a forked process, when it does not, and what else forked scripts get."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.node.forkserver import registry
+from flowlite.node.system import processes, stack_dump
+from tests.forked_scripts.both_ways import Server
+from tests.helpers import eventually, kill_processes_of
+
+pytestmark = pytest.mark.skipif(not processes.LINUX, reason="processes are not forked elsewhere")
+
+TASK = f"t-forked-{os.getpid()}"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    directory = tmp_path / "project"
+    directory.mkdir()
+    (tmp_path / "modules").mkdir()
+    monkeypatch.chdir(directory)
+    yield directory
+    kill_processes_of(TASK)
+
+
+def _server(project: Path, source: str, **options: Any) -> Server:
+    (project / "train.py").write_text(source)
+    path = {"PYTHONPATH": str(project.parent / "modules")}
+    return Server(project, ["python", "train.py"], TASK, path | options.pop("more", {}), **options)
+
+
+def _module(project: Path, name: str, source: str) -> None:
+    (project.parent / "modules" / f"{name}.py").write_text(source)
+
+
+def _ahead(
+    *imports: str, late: tuple[str, ...] = (), writes: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    return {"imports": list(imports), "late": list(late), "writes": list(writes)}
+
+
+def test_what_the_script_imports_was_imported_once(project: Path) -> None:
+    counted = project.parent / "counted"
+    _module(project, "slow", f"open({str(counted)!r}, 'a').write('x')")
+    with _server(
+        project, "import slow, os; print(os.environ['RANK'])", call=_ahead("slow")
+    ) as server:
+        seen = [server.run(forked=True, rank=rank) for rank in range(3)]
+    assert [each.told for each in seen] == [(f"{rank}\n", "", 0, None) for rank in range(3)]
+    assert counted.read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        ("print('hello')", "own prints when it is imported"),
+        ("import warnings; warnings.warn('old')", "own prints when it is imported"),
+        ("import os; RANK = os.environ.get('RANK')", "own reads RANK when it is imported"),
+        ("import os; ALL = dict(os.environ)", "own reads all variables when it is imported"),
+        ("import os; HERE = os.getcwd()", "own reads the working directory when it is imported"),
+        ("raise ValueError", "own cannot be imported ahead"),
+        ("import nothing_of_that_name", "own cannot be imported ahead"),
+        (
+            "import threading, time; threading.Thread(target=time.sleep, args=[60], daemon=True).start()",
+            "threads were started by an import (MainThread, Thread-1 (sleep))",
+        ),
+    ],
+)
+def test_a_module_that_would_show_the_difference_is_imported_by_each_rank(
+    project: Path, module: str, why: str
+) -> None:
+    _module(project, "own", module)
+    source = "try:\n    import own\nexcept Exception as error:\n    print(error)\n"
+    with _server(project, source, call=_ahead("own")) as server:
+        fresh, here = server.run(forked=False), server.run(forked=True)
+    assert here.why == why
+    assert here.told == fresh.told
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        (
+            "import os; os.environ['OMP_NUM_THREADS'] = '3'\nimport own",
+            "the script sets OMP_NUM_THREADS",
+        ),
+        ("import os; os.environ['OWN'] = '3'\nimport own; print(own.OWN)", "own reads OWN"),
+        ("import os; os.environ['OTHER'] = '3'\nimport own; print(own.OWN)", ""),
+    ],
+)
+def test_a_variable_that_the_script_sets_before_an_import(
+    project: Path, source: str, why: str
+) -> None:
+    _module(project, "own", "import os; OWN = os.environ.get('OWN')")
+    name = source.partition("['")[2].partition("']")[0]
+    with _server(
+        project, source, call=_ahead("os", "own", late=("own",), writes=(name,))
+    ) as server:
+        fresh, here = server.run(forked=False), server.run(forked=True)
+    assert here.why[: len(why) or None] == why
+    assert here.told == fresh.told
+
+
+def test_a_module_of_the_project_hides_an_installed_one(project: Path) -> None:
+    (project / "json.py").write_text("print('mine')")
+    with _server(project, "import json", call=_ahead("json")) as server:
+        fresh, here = server.run(forked=False), server.run(forked=True)
+    assert "json.py in the script's directory" in here.why
+    assert here.told == fresh.told == ("mine\n", "", 0, None)
+
+
+def test_variables_that_imports_set_are_there(project: Path) -> None:
+    _module(
+        project, "own", "import os; os.environ['SET'] = 'by own'; os.environ.pop('TAKEN', None)"
+    )
+    source = "import own, os; print(os.environ['SET'], os.environ.get('TAKEN')); os.system('echo $SET $TAKEN')"
+    with _server(project, source, call=_ahead("own"), more={"TAKEN": "1"}) as server:
+        fresh, here = server.run(forked=False), server.run(forked=True)
+    assert here.told == fresh.told == ("by own None\nby own\n", "", 0, None)
+
+
+def test_another_interpreter_runs_its_own(project: Path) -> None:
+    (project / "train.py").write_text("import sys; print(sys.executable)")
+    other = project.parent / "python"
+    other.symlink_to(sys.executable)
+    with Server(project, [str(other), "train.py"], TASK) as server:
+        here = server.run(forked=True)
+    assert str(other) in here.why
+    assert (here.code, here.signal) == (0, None)
+
+
+def test_sitecustomize_and_usercustomize_have_run(project: Path) -> None:
+    _module(project, "sitecustomize", "import builtins; builtins.CUSTOM = __name__")
+    source = "import sys; print(CUSTOM, sys.modules['sitecustomize'].__file__, sys.path)"
+    with _server(project, source, call=_ahead("json")) as server:
+        fresh, here = server.run(forked=False), server.run(forked=True)
+    assert here.why == ""
+    assert here.told == fresh.told
+
+
+def test_a_rank_that_died_while_a_child_process_lives_fails_after_a_while(project: Path) -> None:
+    source = """
+import multiprocessing, time
+p = multiprocessing.get_context("fork").Process(target=time.sleep, args=[300])
+p.start()
+raise ValueError("the rank has died")
+"""
+    with _server(project, source, call=_ahead("multiprocessing")) as server:
+        began = time.monotonic()
+        here = server.run(forked=True)
+    assert here.why == ""
+    assert (here.code, here.signal) == (1, None)
+    assert "ValueError: the rank has died" in here.err
+    assert "Timeout (0:00:10)!" in here.err
+    assert time.monotonic() - began >= 10
+
+
+def test_the_stack_of_a_script_can_be_read(project: Path) -> None:
+    source = "import time\ndef waits():\n    time.sleep(120)\nwaits()\n"
+    with _server(project, source, call=_ahead("time")) as server:
+        server.start(forked=True)
+        notes = eventually(
+            lambda: [n for n in stack_dump.living_workers(str(project.parent)) if n["signal"]]
+        )
+        note = notes[0]
+        wanted = ["waits", "<module>"]
+        eventually(lambda: [each["function"] for each in stack_dump.with_signal(note)] == wanted)
+
+
+def test_processes_are_found_by_their_task_and_profilers_see_the_script(project: Path) -> None:
+    with _server(project, "import time; time.sleep(120)", call=_ahead("time")) as server:
+        pid = server.start(forked=True)
+        eventually(lambda: processes.environment_of(pid).get("RANK") == "0")
+        assert pid in processes.marked({"FLOW_TASK_ID": TASK})
+        shown = subprocess.run(
+            ["ps", "-o", "args=,comm=", str(pid)], capture_output=True, text=True, check=True
+        )
+        assert shown.stdout.split() == ["python", "train.py", "python"]
+
+
+def test_the_next_run_is_forked_from_what_the_first_left(project: Path) -> None:
+    _module(project, "kept", "VALUE = 1")
+    source = "import sys, kept; print(sys.argv, kept.VALUE)"
+    with _server(project, source, call=_ahead("kept"), kept=60.0) as server:
+        first, seen = server.state["fork_server"], server.run(forked=True)
+    assert (seen.out, seen.why) == ("['train.py'] 1\n", "")
+    argv = ["python", "train.py", "--lr", "1"]
+    path = {"PYTHONPATH": str(project.parent / "modules")}
+    with Server(project, argv, TASK, path, _ahead("kept"), kept=60.0) as server:
+        assert server.state["fork_server"] == first
+        assert server.run(forked=True).out == "['train.py', '--lr', '1'] 1\n"
+    _module(project, "kept", "VALUE = 22")
+    with Server(project, argv, TASK, path, _ahead("kept"), kept=0.1) as server:
+        assert server.state["fork_server"] != first
+        assert server.run(forked=True).out == "['train.py', '--lr', '1'] 22\n"
+    with Server(
+        project, ["python", "-O", "train.py"], TASK, path, _ahead("kept"), kept=0.1
+    ) as server:
+        other = server.state["fork_server"]
+        assert server.run(forked=True).why == ""
+    assert other != first
+    registry.end([each for each in [registry.look(server.spec["socket"])] if each is not None])

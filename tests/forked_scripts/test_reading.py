@@ -1,0 +1,127 @@
+"""What is read from a script's source before it runs: its imports, and why a command is not forked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.bundle.script import script_call
+from flowlite.spec import TaskConfig
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _read(here: Path, source: str, **files: str) -> dict[str, Any]:
+    for name, text in {"train": source, **files}.items():
+        (here / f"{name}.py").write_text(text)
+    return script_call(TaskConfig(command=["python", "train.py"]), Path.cwd())
+
+
+def test_imports_that_happen_in_any_case_are_taken_in_their_order(here: Path) -> None:
+    source = """
+from __future__ import annotations
+import json, torch
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    import ssl
+try:
+    import decimal
+except ImportError:
+    import fractions
+if input():
+    import uuid
+import helper
+if __name__ == "__main__":
+    import argparse
+    main()
+"""
+    call = _read(here, source, helper="import csv\nfrom . import nothing\n")
+    assert call["imports"] == ["json", "torch", "typing", "decimal", "csv", "argparse"]
+    # What `input()` runs might have set a variable.
+    assert call["late"] == ["csv", "argparse"]
+
+
+def test_torch_brings_what_it_would_import_on_use(here: Path) -> None:
+    call = _read(here, "import torch\ndef main():\n    import csv\n    torch.optim.SGD()\nmain()\n")
+    assert call["imports"] == ["torch", "csv", "torch._dynamo"]
+    assert call["late"] == ["csv", "torch._dynamo"]
+
+
+@pytest.mark.parametrize(
+    ("source", "imports", "late", "writes"),
+    [
+        ("import os\nos.environ['A'] = '1'\nimport json", ["os", "json"], ["json"], ["A"]),
+        (
+            "import os\nos.environ.setdefault('A', '1')\nimport json",
+            ["os", "json"],
+            ["json"],
+            ["A"],
+        ),
+        (
+            "import os\nos.environ.update({'A': '1'}, B='2')\nimport json",
+            ["os", "json"],
+            ["json"],
+            ["A", "B"],
+        ),
+        ("import os\nfor k in 'ab':\n    os.environ[k] = '1'\nimport json", ["os"], [], ["*"]),
+        ("import sys\nsys.path.insert(0, 'x')\nimport json", ["sys"], [], []),
+        ("import sys\nprint(sys.argv, sys.path[0])\nimport json", ["sys", "json"], ["json"], []),
+        ("import warnings\nwarnings.simplefilter('error')\nimport json", ["warnings"], [], []),
+        ("import os\nos.chdir('/')\nimport json", ["os"], [], []),
+        ("import csv\ncsv.reader([])\nimport json", ["csv", "json"], [], []),
+        ("import helper\nhelper.prepare()\nimport json", ["os"], [], ["A"]),
+    ],
+)
+def test_what_runs_before_an_import_can_change_it(
+    here: Path, source: str, imports: list[str], late: list[str], writes: list[str]
+) -> None:
+    helper = "import os\nimport sys\ndef prepare():\n    os.environ['A'] = '1'\n    sys.path.append('x')\n"
+    call = _read(here, source, helper=helper)
+    assert [name for name in call["imports"] if name != "sys" or "sys" in source] == imports
+    assert (call["late"], call["writes"]) == (late, writes)
+
+
+def test_modules_that_start_threads_or_read_ranks_are_left_to_the_script(here: Path) -> None:
+    assert _read(here, "import jax, lightning, deepspeed, json")["imports"] == ["json"]
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (["python", "-c", "pass"], "-c"),
+        (["python", "-i", "train.py"], "-i"),
+        (["python", "-I", "train.py"], "-I"),
+        (["python", "-X", "importtime", "train.py"], "importtime"),
+        (["python", "-m", "cProfile", "train.py"], "cProfile"),
+        (["python", "-"], "python -"),
+        (["python"], "standard input"),
+        (["python", "missing.py"], "source of missing.py"),
+        (["python", "-m", "torch.distributed.run", "train.py"], "torchrun"),
+        ("cd x && python train.py", "a shell"),
+    ],
+)
+def test_a_command_that_is_started_as_it_is_has_a_reason(
+    here: Path, command: list[str] | str, why: str
+) -> None:
+    (here / "train.py").write_text("")
+    manual = "manual" if "torch.distributed.run" in command else "auto"
+    call = script_call(TaskConfig(command=command, distributed_mode=manual), Path.cwd())
+    assert call["start"] == "spawn"
+    assert why in call["why"]
+
+
+@pytest.mark.parametrize("command", [["true"], ["nothing-of-that-name"], "echo $RANK"])
+def test_of_other_commands_nothing_is_said(here: Path, command: list[str] | str) -> None:
+    assert script_call(TaskConfig(command=command), Path.cwd()) == {}
+
+
+def test_who_wants_a_python_for_each_rank_gets_it(here: Path) -> None:
+    (here / "train.py").write_text("")
+    call = script_call(TaskConfig(command=["python", "train.py"], start="spawn"), Path.cwd())
+    assert call == {"start": "spawn", "why": "start='spawn'"}
