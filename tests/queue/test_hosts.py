@@ -23,6 +23,9 @@ SUBMIT = """
 import sys
 from flowlite import Flow, TaskConfig
 flow = Flow()
+hold = ["sh", "-c", "until [ -e /tmp/go ]; do sleep 0.05; done"]
+for number in range(int(sys.argv[2])):
+    flow.run(TaskConfig(name=f"holder{number}", command=hold))
 for number in range(int(sys.argv[1])):
     flow.run(TaskConfig(name=f"t{number}", command=["true"]))
 """
@@ -46,20 +49,24 @@ def idle_seconds(store: Store, hosts: int) -> list[float]:
 
 
 def play(lab: Lab, tasks: int, seconds: float) -> Store:
-    """Submits that many tasks that do nothing, and waits until all have ended."""
+    """Submits that many tasks that do nothing while all hosts are held, and waits until all have ended."""
     with lab.cluster.enter_laptop():
         subprocess.run(
-            [sys.executable, "-c", SUBMIT, str(tasks)],
+            [sys.executable, "-c", SUBMIT, str(tasks), str(len(lab.hosts))],
             env=lab.environment,
             cwd=lab.home,
             timeout=seconds,
             check=True,
             stdin=subprocess.DEVNULL,
         )
+    for host in lab.hosts:
+        host.exec(["touch", "/tmp/go"])
     store = Store(lab.home / "state.db")
     eventually(lambda: not store.list_tasks(unfinished=True), timeout=seconds, every=0.5)
     records = sorted(store.list_tasks(), key=lambda record: record.created_at)
-    assert [record.state for record in records] == ["completed"] * tasks, lab.supervisor_logs()
+    assert [record.state for record in records] == ["completed"] * (tasks + len(lab.hosts)), (
+        lab.supervisor_logs()
+    )
     # Each records its intent when it is its turn. Two may have their turns at the same moment, for two hosts.
     began = {record.id: store.intents(record.id)[0].created_at for record in records}
     late = [
