@@ -497,6 +497,7 @@ class SimulatedAttempt:
         self._stopped = asyncio.Event()
         self._why = ("", "")
         self.out_of_reach: set[str] = set()
+        self.sending = ""
 
     def stop(self, kind: str, reason: str) -> None:
         """As `Attempt.stop`."""
