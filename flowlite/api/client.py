@@ -175,7 +175,7 @@ class Flow:
             show_plan(places)
         elif paid:
             self._note(price_text.sentence(plan))
-            if places.dearest is not plan:
+            if places.dearest != places.best:
                 self._note(f"or, at the dearest place: {price_text.sentence(places.dearest)}")
         for note in (*plan.notes, *bucket_credentials.notes(storage)):
             self._note(note)
