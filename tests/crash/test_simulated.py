@@ -1,7 +1,8 @@
 """Crash points on a simulated clock: whatever is killed, and whenever, nothing is left in the cloud.
 
-`make test` plays some of them, drawn anew each time, and `make test-all` every one. `FLOW_CRASH_SEED` draws the same
-ones again; it stands in the message of what went wrong. `FLOW_CRASH_KILLS` says how many tasks are killed at random.
+`make test` plays some of them, drawn anew each time, and `make test-all` every one; of failovers, which take half a
+second each, `make test-hours` does. `FLOW_CRASH_SEED` draws the same ones again; it stands in the message of what went
+wrong. `FLOW_CRASH_KILLS` says how many tasks are killed at random.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def test_a_failover_leaves_nothing_and_is_at_one_place_at_a_time(record_property
     record_property("said", played(*markets, *sample))
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize("market", MARKETS)
 def test_a_failover_may_be_killed_at_any_call(market: str, record_property: Any) -> None:
     record_property("said", played("--market", market))
