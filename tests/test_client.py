@@ -112,7 +112,12 @@ def test_a_command_is_recorded_with_its_plan(paid: Path) -> None:
     record = task.record
     assert (record.state, record.name, record.provider) == ("pending", "train", "paid")
     assert record.function == "python train.py --lr '1 e'"
-    assert record.call == {"kind": "command", "argv": ["python", "train.py", "--lr", "1 e"]}
+    assert record.call == {
+        "kind": "command",
+        "argv": ["python", "train.py", "--lr", "1 e"],
+        "start": "spawn",
+        "why": "its files are not sent from here, so its imports are not known",
+    }
     assert record.plan["price_per_hour"] == 10.0
     assert said == [
         "2 × big, paid: $10.00 per instance and hour, $20.00 in all; "
