@@ -95,7 +95,8 @@ class FlowApp:
 
         - the gang: `num_instances`, `processes_per_node`, `distributed_mode`, `name`, `start`, `join_timeout_seconds`
         - machines: `provider`, `region`, `gpu`, `cpu`, `memory`, `internode_interconnect`, `intranode_interconnect`,
-          `priority`, `spot`, `keep_warm`, `slurm`
+          `priority`, `spot`, `prefer`, `keep_warm`, `slurm`
+        - the start: `after`, `max_wait_hours`
         - limits: `max_price_per_hour`, `max_run_time_hours`, `max_cost`
         - software: `dependencies`, `python`, `image`, `setup`, `setup_timeout`
         - the program: `environment`, `secrets`, `workdir`, `sync`, `files`

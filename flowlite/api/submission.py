@@ -77,7 +77,7 @@ def submit(
             function, call = _call_again(config, draft, inputs_of)
         else:
             with trace.span("bundle"):
-                function, call = _call(config, draft, travelling)
+                function, call = _call(config, draft, _worked_in(config, places, travelling))
         if kept is not None:
             call["project"] = _project_again(kept, draft)
         elif travelling is not None:
@@ -215,10 +215,24 @@ def _note_packages(places: Sequence[Candidate], draft: TaskDraft) -> None:
         write_private(draft.paths.packages, json.dumps(found).encode())
 
 
+def _worked_in(
+    config: TaskConfig, places: Sequence[Candidate], travelling: FilesToSend | None
+) -> Path | None:
+    """The directory of this machine in which the workers start, or of which theirs is a copy; None if there is none."""
+    if travelling is not None:
+        return Path(travelling.listing.root, travelling.start)
+    here = places[0].plan.options.get("workdir")
+    return Path(here) if here is not None and config.directory_on_node is None else None
+
+
 def _call(
-    config: TaskConfig, draft: TaskDraft, travelling: FilesToSend | None
+    config: TaskConfig, draft: TaskDraft, directory: Path | None
 ) -> tuple[str, dict[str, Any]]:
-    """The name to show for the function or command, and `AgentConfig.call` with paths on this machine."""
+    """The name to show for the function or command, and `AgentConfig.call` with paths on this machine.
+
+    Args:
+        directory: From `_worked_in`.
+    """
     if config.command is not None:
         text = command_line(config.command)
         shell = isinstance(config.command, str)
@@ -226,8 +240,7 @@ def _call(
         batch = {} if config.batch is None else {"batch": config.batch}
         from flowlite.bundle.script import script_call
 
-        here = None if travelling is None else Path(travelling.listing.root, travelling.start)
-        start = script_call(config, here)
+        start = script_call(config, directory)
         return text[:_LONGEST_FUNCTION], {"kind": "command", "argv": argv, **start, **batch}
     call = config.call
     if call is None:

@@ -194,8 +194,8 @@ def _without_effect(config: TaskConfig) -> list[str]:
 def _cannot_be_kept(config: TaskConfig) -> str:
     if sys.platform != "linux":
         return "what was imported can be kept on Linux only"
-    if config.command is not None:
-        return "a command is a program of its own, which imports by itself"
+    if isinstance(config.command, str):
+        return "a command line that a shell runs starts programs that import by themselves"
     if config.start == "spawn":
         return "workers that are spawned import by themselves"
     return ""

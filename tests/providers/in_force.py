@@ -27,6 +27,8 @@ class Told:
     def __init__(self, store, home, record, lease, provider):
         told[record.id] = settings_in_force(provider)
 
+    has_moved = False
+
     async def run(self):
         pass
 

@@ -118,8 +118,8 @@ class ForkServer:
             self._imports.customize(self._customize)
         self._imports.take(self._spec["imports"])
         imported = time.time()
-        if self._spec["function"]:
-            preload()
+        if self._spec["function"] or self._spec["argv"]:
+            preload(function=self._spec["function"])
         self._spans = [
             ("start", started or began, began),
             ("import what the call needs", began, imported),
@@ -391,14 +391,19 @@ def _freeze_all_but_main() -> None:
         ctypes.pythonapi.PyObject_GC_Track(each)
 
 
-def preload() -> None:
-    """Imports the modules of flowlite that reapers and workers use: the zip may be gone when they need them."""
+def preload(*, function: bool) -> None:
+    """Imports the modules of flowlite that reapers and workers use: the zip may be gone when they need them.
+
+    Args:
+        function: Whether the workers run a function.
+    """
     from ..mount_namespace import hosts_file, namespace
     from ..worker import worker
-    from . import reaper
+    from . import reaper, worker_choice
 
-    worker.preload()
-    _ = reaper, namespace, hosts_file
+    if function:
+        worker.preload()
+    _ = reaper, worker_choice, namespace, hosts_file
 
 
 def fork_hazard() -> str | None:

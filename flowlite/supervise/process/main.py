@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite.connect.ssh import half_open
 from flowlite.errors import FlowError, LeaseLost
-from flowlite.node.system import trace
+from flowlite.node.system import process_title, processes, trace
 from flowlite.provider import adapter_class, provider_of_task
 from flowlite.state.store import Store
 from flowlite.supervise.process.resuming import may_lead
@@ -70,8 +70,17 @@ def _task_from_client(home: Path, provider: str) -> str:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
+    _show_task(task_id)
     write_to(TaskPaths(home, task_id).supervisor_log)
     return task_id
+
+
+def _show_task(task_id: str) -> None:
+    """Makes this process look like one that was started for the task, to `ps` and whoever looks for its processes."""
+    if processes.LINUX:
+        where = sys.orig_argv.index(AHEAD)
+        command = [*sys.orig_argv[:where], task_id, sys.orig_argv[-1]]
+        process_title.become(os.path.basename(sys.orig_argv[0]), command, os.environ)
 
 
 def _trace(task_id: str, home: Path, began: float | None) -> None:
