@@ -60,10 +60,11 @@ def _said(done: subprocess.CompletedProcess[str]) -> list[list[str]]:
     return sorted(found)
 
 
-def test_the_ranks_of_a_script_are_forked_and_so_is_its_next_run(flow: Any) -> None:
+@pytest.mark.parametrize("copied", [True, False], ids=["in a copy", "in place"])
+def test_the_ranks_of_a_script_are_forked_and_so_is_its_next_run(flow: Any, copied: bool) -> None:
     run = (
         "run",
-        "--sync",
+        *(["--sync"] if copied else []),
         "-N",
         "2",
         "--processes-per-node",
