@@ -101,7 +101,7 @@ def test_a_pool_with_too_few_hosts_waits_and_goes_on(
     first = site.submit(shell(COUNT))
     first.wait("running")
     second = site.submit(shell("echo $RANK"))
-    waits = eventually(lambda: "leased" in (found := second.record).reason and found)
+    waits = eventually(lambda: "waiting for 2 places" in (found := second.record).reason and found)
     assert waits.state == "provisioning"
     assert first.id in waits.reason
     hosts[0].kill()

@@ -99,8 +99,11 @@ def test_the_leader_ends_the_bid_with_nobody_else_there(
         timeout=PATIENCE,
         what="the machines are gone",
     )
-    listed = provider.list_instances(TASK)
-    assert {each.state for each in listed} == {"ended"}
+    eventually(
+        lambda: {each.state for each in provider.list_instances(TASK)} == {"ended"},
+        timeout=PATIENCE,
+        what="the listing, which lags behind, shows their end",
+    )
     assert [key["name"] for key in box.mithril.api_keys() if key["good"]] == ["account"]
 
 
