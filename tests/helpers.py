@@ -103,6 +103,11 @@ def process_alive(pid: int) -> bool:
     return _state(pid) != "Z"
 
 
+def running(words: str) -> bool:
+    """Whether a living process has these words in its command line."""
+    return any(words in _command_line(pid) for pid in _living())
+
+
 def _living() -> list[int]:
     if Path("/proc/self/environ").exists():
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]

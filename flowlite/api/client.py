@@ -228,7 +228,7 @@ class Flow:
         from flowlite.api.candidates.planning import plan_candidates
         from flowlite.provider import adapter_class, provider_names
         from flowlite.settings.settings import load_settings
-        from flowlite.spec.several import ANY
+        from flowlite.spec.one_or_several import ANY
 
         config = config.with_defaults(load_settings({"provider": self._provider}).task_options())
         names: Sequence[str] = self._providers(config)
@@ -257,7 +257,7 @@ class Flow:
 
     def launches_together(self, config: TaskConfig) -> bool:
         """Whether tasks like this one may be launched together, as a job array of Slurm is."""
-        from flowlite.spec.several import ANY, PREFER
+        from flowlite.spec.one_or_several import ANY, PREFER
 
         several = isinstance(config.gpu, tuple) or isinstance(config.region, tuple)
         names = self._providers(config)
@@ -383,7 +383,7 @@ class Flow:
     def _providers(self, config: TaskConfig) -> tuple[str, ...]:
         """The names of the providers that a task may run at, or (ANY,)."""
         from flowlite.settings.settings import load_settings
-        from flowlite.spec.several import values_of
+        from flowlite.spec.one_or_several import values_of
 
         asked = self._provider or config.provider
         return values_of(asked or load_settings({"provider": self._provider})["provider"])

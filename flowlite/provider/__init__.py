@@ -13,7 +13,7 @@ from flowlite.provider.candidate import Candidate
 from flowlite.provider.contract import Provider
 from flowlite.provider.findings import Finding, Offer, VolumeInfo, VolumePlace
 from flowlite.provider.instance import PRICES, Instance, NodeSettings
-from flowlite.provider.pending import LaunchPending
+from flowlite.provider.launch_pending import LaunchPending
 from flowlite.provider.plan import LaunchIntent, Plan
 from flowlite.provider.registry import (
     adapter_class,

@@ -19,8 +19,8 @@ from flowlite.spec.base import as_mapping, shown
 from flowlite.spec.environment import is_unicode, variables
 from flowlite.spec.gpu import GpuRequest
 from flowlite.spec.limits import Retries
+from flowlite.spec.one_or_several import ANY, PREFER
 from flowlite.spec.secrets import Secret
-from flowlite.spec.several import ANY, PREFER
 from flowlite.spec.slurm import checked
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from flowlite.errors import LeaseLost, NotFound, StoreDamaged, StoreError
 from flowlite.state import clock, snapshots
 from flowlite.state.database import RESTORE, Database, is_damage
+from flowlite.state.queue_rows import read_unfinished
 from flowlite.state.records import (
     FINAL_STATES,
     Event,
@@ -31,7 +32,6 @@ from flowlite.state.records import (
     UnfinishedTask,
 )
 from flowlite.state.rows import JSON_FIELDS, KEYS, TABLES, RowDamaged, read_row
-from flowlite.state.unfinished import read_unfinished
 
 __all__ = [
     "FINAL_STATES",

@@ -20,7 +20,7 @@ from flowlite.connect.ssh.connection import SshConnection, resolve_target
 from flowlite.connect.values import File
 from flowlite.errors import NodeUnreachable
 from tests.connect.sshd import Sshd
-from tests.helpers import eventually
+from tests.helpers import eventually, running
 
 Servers = Callable[..., Sshd]
 Connect = Callable[..., SshConnection]
@@ -229,8 +229,13 @@ def test_a_disk_that_hangs(
     connection = connect(servers(SetEnv=f"PATH={tools}:{os.environ['PATH']}"))
     with pytest.raises(NodeUnreachable, match=r"stood still for \d+ s"):
         list(connection.read(str(file)))
-    # The disk is back, so that the command there ends.
-    disk.write_bytes(b"")
+
+    def nothing_reads() -> bool:
+        # The disk is back: whoever opens it reads its end. The login shell there may call `cat`, too.
+        os.close(os.open(disk, os.O_RDWR | os.O_NONBLOCK))
+        return not running(str(tools / "cat")) and not running(str(file))
+
+    eventually(nothing_reads, what="no command waits for the disk")
 
 
 def test_secrets_are_on_no_command_line(connection: SshConnection, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import ConfigError
-from flowlite.spec.several import PREFER, is_pattern, values_of
+from flowlite.spec.one_or_several import PREFER, is_pattern, values_of
 
 if TYPE_CHECKING:
     from flowlite.provider import Provider

@@ -138,7 +138,7 @@ def offers(
 
 def _several(gpu: str | None, provider: str | None, region: str | None) -> bool:
     """Whether options are given that allow several places."""
-    from flowlite.spec.several import ANY, is_pattern
+    from flowlite.spec.one_or_several import ANY, is_pattern
 
     listed = any("," in (each or "") for each in (gpu, provider, region))
     return listed or provider == ANY or is_pattern(region or "")
@@ -155,7 +155,7 @@ def _show_places(
     from flowlite.api.client import Flow
     from flowlite.cli.candidate_table import candidates_json, show_candidates
     from flowlite.spec import TaskConfig
-    from flowlite.spec.several import ANY
+    from flowlite.spec.one_or_several import ANY
 
     config = TaskConfig(
         command="true",

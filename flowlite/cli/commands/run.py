@@ -16,7 +16,7 @@ from flowlite.cli import output
 from flowlite.cli.completion import complete_provider, complete_task
 from flowlite.cli.scripts import is_plain
 from flowlite.errors import ConfigError
-from flowlite.spec.several import PREFER
+from flowlite.spec.one_or_several import PREFER
 
 if TYPE_CHECKING:
     from flowlite.api.app import Function

@@ -221,7 +221,7 @@ def list_providers(json: Json = False) -> None:
     """List the providers."""
     from flowlite.provider import adapter_class, provider_names
     from flowlite.settings.settings import load_settings
-    from flowlite.spec.several import values_of
+    from flowlite.spec.one_or_several import values_of
 
     chosen = values_of(load_settings()["provider"])
     rows = []

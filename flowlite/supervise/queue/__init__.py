@@ -3,7 +3,7 @@
 The queue is what the store says: a task waits if it has not launched yet and its plan names slots (`Plan.slots`). Its
 place follows from its priority and the time of its submission, so there is no list that could be lost or damaged, and
 a task that is started again, or makes another attempt, keeps its place. Every supervisor that waits reads the store and
-computes the same schedule (`schedule.py`, `reading.py`), and launches only when it is its turn (`turn.py`).
+computes the same schedule (`backfill.py`, `current_queue.py`), and launches only when it is its turn (`turn.py`).
 
 Only the first tasks of a queue need a supervisor that runs. The supervisors of all others are asleep: a shell that
 waits for one line and then becomes the supervisor (`asleep.py`). Whoever launches, ends, or looks at tasks wakes those

@@ -9,8 +9,8 @@ from datetime import datetime
 from flowlite.errors import NotFound
 from flowlite.state import clock
 from flowlite.state.store import Store
-from flowlite.supervise.queue.reading import Queue
-from flowlite.supervise.queue.schedule import Place
+from flowlite.supervise.queue.backfill import Place
+from flowlite.supervise.queue.current_queue import Queue
 from flowlite.supervise.queue.waking import wake_due
 from flowlite.supervise.record.lifecycle import State
 

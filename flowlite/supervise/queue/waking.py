@@ -9,7 +9,7 @@ from collections import Counter
 
 from flowlite.state.store import Store
 from flowlite.supervise.queue import asleep
-from flowlite.supervise.queue.reading import Queue
+from flowlite.supervise.queue.current_queue import Queue
 from flowlite.supervise.record.lifecycle import State
 
 AWAKE_AHEAD = 4

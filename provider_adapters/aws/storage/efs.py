@@ -24,7 +24,7 @@ from provider_adapters.aws.storage.common import (
     named,
     tags_of,
 )
-from provider_adapters.aws.storage.stored import byte_seconds
+from provider_adapters.aws.storage.efs_usage import byte_seconds
 
 OPTIONS = "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport"
 """AWS's recommended options for EFS; `noresvport` keeps a mount alive when its connection is re-established."""

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flowlite.cli import output
-from flowlite.cli.commands.queue import timers
+from flowlite.cli import output, system_timers
 
 if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
@@ -37,7 +36,7 @@ def list_schedules(
     from flowlite.settings import settings
 
     home = settings.home()
-    found = timers.listed(home)
+    found = system_timers.listed(home)
     rows: list[dict[str, Any]] = [
         {
             "name": each.name,
@@ -45,7 +44,7 @@ def list_schedules(
             "timer": each.timer,
             "command": f"flow {shlex.join(each.words)}",
             "directory": each.directory,
-            "log": str(timers.log_of(home, each.name)),
+            "log": str(system_timers.log_of(home, each.name)),
         }
         for each in found
     ]
@@ -62,14 +61,14 @@ def remove(name: Name) -> None:
     """Remove a schedule. Its log is kept, and a task that runs goes on."""
     from flowlite.settings import settings
 
-    timers.remove(settings.home(), name)
+    system_timers.remove(settings.home(), name)
     output.say(f"{name} does not run any more")
 
 
 def run(name: Name) -> None:
     from flowlite.settings import settings
 
-    raise output.Quit(timers.run(settings.home(), name))
+    raise output.Quit(system_timers.run(settings.home(), name))
 
 
 def make(
@@ -90,23 +89,24 @@ def make(
     from flowlite.settings import settings
 
     times = " ".join(times.split())
-    timers.parse_times(times)
+    system_timers.parse_times(times)
     home = settings.ensure_home()
     what = config.command[0] if target == "--" and config.command else target
     name = config.name or what.rpartition("::")[2].rpartition("/")[2]
     named = [each for each in env if "=" not in each]
     named += [secret.env or secret.name for secret in config.secrets]
-    timer = timers.Timer(
+    timer = system_timers.Timer(
         name=name,
         times=times,
         words=_without_schedule(words),
         directory=os.getcwd(),
-        environment=timers.environment_for(named, os.environ, home),
-        timer=timers.choose(),
+        environment=system_timers.environment_for(named, os.environ, home),
+        timer=system_timers.choose(),
     )
-    timers.add(home, timer)
+    system_timers.add(home, timer)
+    log = system_timers.log_of(home, name)
     output.say(
-        f"{name} runs at {times!r} from now on ({timer.timer}); what it prints is in {timers.log_of(home, name)}; "
+        f"{name} runs at {times!r} from now on ({timer.timer}); what it prints is in {log}; "
         f"`flow schedule rm {name}` ends that"
     )
 

@@ -10,7 +10,7 @@ from flowlite.cli import output
 
 if TYPE_CHECKING:
     from flowlite.state.store import UnfinishedTask
-    from flowlite.supervise.queue.reading import Queue
+    from flowlite.supervise.queue.current_queue import Queue
 
 _COLUMNS = ("place", "name", "task", "priority", "waits for", "expected start", "submitted")
 
@@ -23,7 +23,7 @@ def register(application: typer.Typer, command: str) -> None:
 def queue(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show the tasks that wait for their turn, in its order, and when they are expected to start."""
     from flowlite.api.session import open_session
-    from flowlite.supervise.queue.reading import Queue
+    from flowlite.supervise.queue.current_queue import Queue
 
     session = open_session()
     session.ensure()

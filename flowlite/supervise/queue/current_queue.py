@@ -9,7 +9,7 @@ from pathlib import Path
 from flowlite.state import clock
 from flowlite.state.store import Store, UnfinishedTask
 from flowlite.supervise.queue import asleep
-from flowlite.supervise.queue.schedule import Demand, Holding, Place, Request, schedule
+from flowlite.supervise.queue.backfill import Demand, Holding, Place, Request, schedule
 from flowlite.supervise.record import process_identity
 from flowlite.supervise.record.lifecycle import State
 

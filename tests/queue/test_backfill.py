@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlite.supervise.queue.schedule import (
+from flowlite.supervise.queue.backfill import (
     MARGIN_SECONDS,
     Demand,
     Holding,

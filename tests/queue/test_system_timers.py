@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlite.cli.commands.queue import timers
+from flowlite.cli import system_timers
 from flowlite.errors import ConfigError, NotFound
 
 
@@ -29,7 +29,7 @@ from flowlite.errors import ConfigError, NotFound
     ],
 )
 def test_times_of_cron_in_the_words_of_systemd(times: str, calendar: list[str]) -> None:
-    found = " ; ".join(timers.on_calendar(times))
+    found = " ; ".join(system_timers.on_calendar(times))
     assert all(part in found for part in calendar)
 
 
@@ -49,13 +49,13 @@ def test_times_of_cron_in_the_words_of_systemd(times: str, calendar: list[str]) 
 )
 def test_what_is_no_schedule(times: str) -> None:
     with pytest.raises(ConfigError, match="--schedule"):
-        timers.parse_times(times)
+        system_timers.parse_times(times)
 
 
 @given(st.text(alphabet="0123456789*/-, abc@", max_size=30))
 def test_any_text_is_a_schedule_or_refused(text: str) -> None:
     try:
-        found = timers.parse_times(text)
+        found = system_timers.parse_times(text)
     except ConfigError:
         return
     assert all(found)
@@ -65,7 +65,9 @@ def test_any_text_is_a_schedule_or_refused(text: str) -> None:
 def test_systemd_understands_them() -> None:
     for times in ("0 3 * * *", "*/15 1-5,9 1 jan-mar mon", "@hourly"):
         subprocess.run(
-            ["systemd-analyze", "calendar", *timers.on_calendar(times)], check=True, timeout=30
+            ["systemd-analyze", "calendar", *system_timers.on_calendar(times)],
+            check=True,
+            timeout=30,
         )
 
 
@@ -121,15 +123,15 @@ def test_cron_runs_it_as_it_was_asked_for(flow_home: Path, tmp_path: Path, cront
         subprocess.run(["/bin/sh", "-c", command], env=alone, cwd="/", check=True, timeout=120)
     assert "left out, since the last run has not ended" in log.read_text()
     with pytest.raises(ConfigError, match="flow schedule rm nightly"):
-        timers.add(flow_home, timers.read(flow_home, "nightly"))
+        system_timers.add(flow_home, system_timers.read(flow_home, "nightly"))
     flow(flow_home, tmp_path, "schedule", "rm", "nightly")
     left = subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=False).stdout
     assert str(flow_home) not in left
     with pytest.raises(NotFound, match="flow schedule list"):
-        timers.read(flow_home, "nightly")
+        system_timers.read(flow_home, "nightly")
 
 
 def test_where_there_is_no_timer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"apt install cron"):
-        timers.choose()
+        system_timers.choose()
