@@ -22,7 +22,7 @@ LOCKING = $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python
 	--no-emit-index-url --no-emit-package pip --no-emit-package setuptools --no-annotate --custom-compile-command 'make lock'
 
 .DEFAULT_GOAL := help
-.PHONY: help env train test test-all test-bare test-hours crash attack attack-docs check format docs lock audit hosts hosts-shell hosts-down slurm slurm-shell slurm-down bench bench-docs clean
+.PHONY: help env train test test-all test-bare test-hours crash attack attack-docs check format docs lock audit hosts hosts-shell hosts-down slurm slurm-shell slurm-down bench bench-docs gpu gpu-packages clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -106,6 +106,17 @@ bench: $(BENCH_READY) ## every figure of docs/performance.md, beside its peer
 
 bench-docs: $(BENCH_READY) ## the same, and write the table into docs/performance.md
 	$(PY) -m benchmarks --write
+
+# The Python of the machine, which has torch with CUDA. Nothing is installed.
+GPU_PYTHON ?= python3
+OUT ?= build/gpu
+gpu: ## what only a GPU can show, in less than 8 minutes with the machine's own Python; OUT gets gpu.json and gpu.md
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/build/gpu-packages/site-packages $(GPU_PYTHON) -m benchmarks.gpu $(OUT)
+
+GPU_PYTHON_VERSION ?= 3.12
+gpu-packages: $(ENV_READY) ## what `make gpu` needs beside torch, into build/gpu-packages, for a machine without a package index
+	$(PY) -m pip install --quiet --upgrade --target build/gpu-packages/site-packages --only-binary=:all: --python-version $(GPU_PYTHON_VERSION) \
+		cloudpickle pydantic typer pytest pytest-xdist pytest-timeout pytest-rerunfailures hypothesis psutil
 
 clean: ## remove the environment and all caches
 	rm -rf .venv build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -45,6 +45,13 @@ SYMPTOMS: tuple[KnownFailure, ...] = (
         "looked at before the start",
     ),
     _symptom(
+        "gpu-access",
+        r"an illegal memory access was encountered|device-side assert triggered",
+        "a kernel used memory that is not its own, mostly through an index out of range: a label, or a token id beyond "
+        "the vocabulary. CUDA tells it at some later line: -e CUDA_LAUNCH_BLOCKING=1 shows the line itself, and so "
+        "does a run on the CPU",
+    ),
+    _symptom(
         "loader-memory",
         r"DataLoader worker .*killed by signal: Killed",
         "a process that loads data was killed, most likely because the machine ran out of memory: use fewer loader "
