@@ -34,7 +34,10 @@ class Instance(JsonValue):
         preempted: Whether it was taken away for another customer or user.
         slot: Which slot of `Plan.slots` it takes; "" if the slots are alike.
         failed: Whether the provider says that this machine itself failed, and not another one of its launch.
+        sick: What is wrong with the machine, as a task on it found; "" for nothing.
         note: What the user is told when it is launched, such as what was passed over for it; "" for nothing.
+        unconfirmed: Whether it stands for a call without an answer, which may have created nothing. Such an instance is
+            listed only until the provider can say whether there is one.
     """
 
     id: str
@@ -54,6 +57,8 @@ class Instance(JsonValue):
     note: str = ""
     failed: bool = False
     slot: str = ""
+    sick: str = ""
+    unconfirmed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

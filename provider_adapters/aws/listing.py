@@ -127,6 +127,7 @@ class Listing:
                         task_id=launch.task,
                         state="starting",
                         data={"region": region_of(call), "zone": zone_of(call)},
+                        unconfirmed=True,
                     )
                 )
         return waiting

@@ -131,7 +131,7 @@ class Listing:
     def _doubtful(self, launch: Launch) -> Iterator[Instance]:
         if launch.open_call is not None:
             name = requests.bid_name(self._place.home_id, launch.open_call.name)
-            yield _placeholder(name, launch.task, "", launch.token, name)
+            yield replace(_placeholder(name, launch.task, "", launch.token, name), unconfirmed=True)
 
     def _taken(self, instance: Instance, bid: Bid, bill: costs.Charged | None) -> Instance:
         """A machine of a bid that has lost some: gone, or still there until the bid is ended."""

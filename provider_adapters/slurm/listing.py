@@ -99,7 +99,9 @@ class Listing:
             jobs = self._jobs(launch, within)
             there = [each for job in launch.ids for each in self._listed(launch, job, jobs[job])]
             if launch.open_call is not None:
-                there.append(_placeholder(launch, launch.open_call.name, ""))
+                there.append(
+                    replace(_placeholder(launch, launch.open_call.name, ""), unconfirmed=True)
+                )
             elif launch.token in expecting:
                 there.append(_placeholder(launch, launch.token, ""))
             over = self._ending.conclude(launch, jobs)

@@ -264,7 +264,7 @@ class Harness:
                     Store(home.directory / "state.db"), home.directory, only=home.task
                 )
             time.sleep(0.1)
-        eventually(lambda: not cloud.existing(home.task), timeout=20, every=0.2, what=home.story())
+        eventually(lambda: not cloud.existing(home.task), every=0.2, what=home.story())
         # What costs nothing is left to the tidying up that every command starts now and then.
         until = time.monotonic() + 40
         while (left := cloud.left_over(home.task)) and time.monotonic() < until:
@@ -287,7 +287,7 @@ class Harness:
                 able, hastened = cloud.can_end(self.box.host(machine)), str(machine["id"])
             if not able and (hastened or machine is None) and cloud.needs_gc:
                 self._tidy_up_elsewhere(cloud)
-                eventually(lambda: not cloud.existing(home.task), timeout=30, every=0.2)
+                eventually(lambda: not cloud.existing(home.task), every=0.2)
                 return "gc"
             assert time.monotonic() < until, left
             time.sleep(0.1)

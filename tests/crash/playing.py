@@ -3,6 +3,7 @@
 python -m tests.crash.playing --part 0 --of 8               a part of all cases
 python -m tests.crash.playing --sample 40 --seed 77         so many of them, drawn
 python -m tests.crash.playing --kills 200 --seed 77         kills at random moments, from this seed on
+python -m tests.crash.playing --sample 40 --then-gc         the same, with `flow gc` first after each crash
 python -m tests.crash.playing --calls                       whether every call of a task is a crash point
 python -m tests.crash.playing --market "a bid is filled late"  every point of a failover, or with --sample some
 
@@ -22,7 +23,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.crash.cases import MARKETS, all_cases
+from tests.crash.cases import MARKETS, SUPERVISOR, all_cases
 from tests.crash.clouds import POINTS
 from tests.crash.markets import Markets
 from tests.crash.reenacting import Reenactment
@@ -37,6 +38,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=0)
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--then-gc", action="store_true")
     parser.add_argument("--calls", action="store_true")
     parser.add_argument("--market", action="append", default=[], choices=[*MARKETS])
     asked = parser.parse_args()
@@ -62,6 +64,9 @@ def main() -> int:
         markets = Markets(stage.world, root / "markets")
         (root / "markets").mkdir()
         cases = all_cases(POINTS)
+        if asked.then_gc:
+            # A client that never comes back runs no `flow gc`.
+            cases = [each for each in cases if each.lost == SUPERVISOR]
         asked_for = [] if asked.part is None else cases[asked.part :: asked.of]
         chance = random.Random(asked.seed)
         asked_for += chance.sample(cases, 0 if asked.market else asked.sample)
@@ -73,7 +78,7 @@ def main() -> int:
                 for name in POINTS:
                     attempt(name, lambda name=name: check_calls(stage, name))  # type: ignore[misc]
             for case in asked_for:
-                attempt(str(case), lambda case=case: stage.play(case))  # type: ignore[misc]
+                attempt(str(case), lambda case=case: stage.play(case, then_gc=asked.then_gc))  # type: ignore[misc]
             for name in asked.market:
                 points = markets.points(name)
                 for point in chance.sample(points, asked.sample) if asked.sample else points:

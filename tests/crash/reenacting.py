@@ -86,8 +86,13 @@ class Reenactment:
 
     # A case
 
-    def play(self, case: Case) -> bool:
-        """One crash and what comes after it; whether the task was hit where it should be."""
+    def play(self, case: Case, *, then_gc: bool = False) -> bool:
+        """One crash and what comes after it; whether the task was hit where it should be.
+
+        Args:
+            case: The crash.
+            then_gc: Whether `flow gc` comes first, which launches nothing.
+        """
         cloud = self.cloud(case.cloud)
         self.world.said.seek(0)
         self.world.said.truncate()
@@ -98,6 +103,8 @@ class Reenactment:
             if case.lost == MACHINE:
                 self._be_gone(cloud, home)
             else:
+                if then_gc:
+                    self._check_gc(cloud, home)
                 self._recover(cloud, case, home)
         except Exception as error:
             error.add_note(self.world.said.getvalue()[-3000:])
@@ -151,6 +158,14 @@ class Reenactment:
             if left := cloud.left_over(home.task):
                 self.gc(home)
         assert not cloud.left_over(home.task), f"{left} {home.story()}"
+
+    def _check_gc(self, cloud: Cloud, home: Home) -> None:
+        """Runs `flow gc`, and the supervisors that it starts, to their ends."""
+        launches = cloud.launches()
+        self.gc(home)
+        assert cloud.launches() == launches, f"`flow gc` launched something {home.story()}"
+        waits = not home.record.final and not cloud.existing(home.task)
+        assert home.record.final or waits, home.story()
 
     def _be_gone(self, cloud: Cloud, home: Home) -> None:
         """The client's machine never comes back, and a day goes by."""

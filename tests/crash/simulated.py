@@ -271,7 +271,7 @@ class Simulation:
         self.timeline = Timeline()
         self.machines = SimulatedMachines(self)
         self.dead = False
-        self.started: list[tuple[Path, str]] = []
+        self.started: list[tuple[Path, str, bool]] = []
         self.said = io.StringIO()
         self.before_each_call: Callable[[], None] | None = None
         self._disk: Path | None = None
@@ -300,8 +300,10 @@ class Simulation:
 
         times = SimpleNamespace(sleep=self.timeline.sleep, time=self.timeline.wall)
 
-        def start_supervisor(home: Path, task: str, *, spare: bool = False) -> int:
-            self.started.append((home, task))
+        def start_supervisor(
+            home: Path, task: str, *, spare: bool = False, for_gc: bool = False
+        ) -> int:
+            self.started.append((home, task, for_gc))
             return _NOBODY.pid
 
         def connect(contact: Contact, data: Mapping[str, Any]) -> Any:
@@ -394,12 +396,18 @@ class Simulation:
     # Processes
 
     def lead(
-        self, home: Path, task: str, beside: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self,
+        home: Path,
+        task: str,
+        beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        *,
+        for_gc: bool = False,
     ) -> bool:
         """A supervisor, until it ends, or is killed; whether it came to its end.
 
         Args:
             beside: What happens meanwhile. When that is over, the supervisor is killed.
+            for_gc: Whether `flow gc` has started it.
         """
         self.dead, self._disk = False, home
         log = TaskPaths(home, task).supervisor
@@ -426,7 +434,8 @@ class Simulation:
                 runner.run(both(life))
 
         try:
-            main.lead(task, home, owner=process_identity.owner(_NOBODY), run=run)
+            owner = process_identity.owner(_NOBODY)
+            main.lead(task, home, owner=owner, for_gc=for_gc, run=run)
         except Crash:
             self._find_disk(home)
             return False
@@ -439,7 +448,8 @@ class Simulation:
         with mock.patch.dict(os.environ, {"FLOW_HOME": str(home)}):
             found = do()
         while self.started:
-            self.lead(*self.started.pop(0))
+            where, task, for_gc = self.started.pop(0)
+            self.lead(where, task, for_gc=for_gc)
         return found
 
     def _find_disk(self, home: Path) -> None:
@@ -497,6 +507,7 @@ class SimulatedAttempt:
         self._stopped = asyncio.Event()
         self._why = ("", "")
         self.out_of_reach: set[str] = set()
+        self.sick: dict[str, str] = {}
         self.sending = ""
 
     def stop(self, kind: str, reason: str) -> None:

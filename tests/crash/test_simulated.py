@@ -24,7 +24,7 @@ pytest.importorskip("httpx")
 pytestmark = pytest.mark.timeout(1800)
 
 # It takes six seconds before the first case is played, and each then takes a twelfth of one.
-PARTS, SAMPLE, POINTS_OF_A_MARKET = 6, 40, 4
+PARTS, SAMPLE, POINTS_OF_A_MARKET = 3, 40, 4
 KILLS, KILLS_OF_A_TEST = int(os.environ.get("FLOW_CRASH_KILLS", "20")), 500
 SEED = fresh_seed()
 
@@ -32,6 +32,11 @@ SEED = fresh_seed()
 def test_nothing_is_left_by_some(record_property: Any) -> None:
     sample = ("--sample", str(SAMPLE), "--seed", str(SEED))
     record_property("said", played("--calls", *sample))
+
+
+def test_a_clean_up_right_after_a_crash_launches_nothing(record_property: Any) -> None:
+    sample = ("--sample", str(SAMPLE), "--seed", str(SEED))
+    record_property("said", played("--then-gc", *sample))
 
 
 @pytest.mark.slow

@@ -132,3 +132,21 @@ def test_machines_that_were_launched_get_their_supervisor(
     let_go(gang.home)
     gang.end()
     assert len(cloud.machines()) == 1
+
+
+def test_gc_launches_nothing_in_place_of_machines_that_are_gone(cloud: RentedProvider) -> None:
+    gang = rent(WAIT, retries=1)
+    gang.wait("running")
+    gang.kill_supervisor()
+    cloud.terminate(cloud.list_instances(gang.id))
+    assert main(["gc"]) == 0
+    eventually(lambda: gang.store.is_parked(gang.id) and gang.supervisor() is None)
+    assert len(cloud.machines()) == 1
+    assert not gang.store.has_machines(gang.id)
+    # What only looks at it afterwards goes on with it, as it does with any task that was led a moment ago.
+    assert main(["status"]) == 0
+    gang.wait("running")
+    let_go(gang.home)
+    record = gang.end()
+    assert record.state == "completed"
+    assert len(cloud.machines()) == 2

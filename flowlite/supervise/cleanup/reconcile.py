@@ -95,7 +95,8 @@ def reconcile(
 ) -> Reconciled:
     """Ends instances with our tag that belong to no live task, and gives abandoned tasks with machines a supervisor.
 
-    Nothing is launched: a task without machines is only listed. Two kinds of instances are also only listed, unless
+    Nothing is launched: a task without machines is only listed, and the supervisor of one that turns out to have none
+    hands it back. Two kinds of instances are also only listed, unless
     their deadline passed long ago: those launched from another FLOW_HOME, and those whose task the store does not
     know. The task of the latter may be running, while the store was lost or is an older copy.
 
@@ -138,7 +139,7 @@ def reconcile(
             continue
         found.supervised.append(task_id)
         if not dry_run:
-            start_supervisor(home, task_id)
+            start_supervisor(home, task_id, for_gc=True)
     _remove_drafts(store, home, found, dry_run)
     return found
 

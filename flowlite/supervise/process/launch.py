@@ -162,7 +162,12 @@ def _waits(record: TaskRecord) -> bool:
 
 
 def start_supervisor(
-    home: Path, task_id: str, *, spare: bool = False, sleeping: bool = False
+    home: Path,
+    task_id: str,
+    *,
+    spare: bool = False,
+    sleeping: bool = False,
+    for_gc: bool = False,
 ) -> int:
     """Starts the supervisor of a task as a detached process, which outlives this one and its terminal.
 
@@ -173,6 +178,7 @@ def start_supervisor(
         task_id: The task.
         spare: Whether the task may be handed to a supervisor that waits for its next task.
         sleeping: Whether it is started asleep, until it is the turn of its task.
+        for_gc: Whether it hands the task back if that has no machines, in place of launching some.
 
     Returns:
         The process id of the supervisor.
@@ -181,20 +187,21 @@ def start_supervisor(
     if spare and (found := _hand_over(home, task_id)) is not None:
         _note_supervisor(paths, found)
         return found.pid
+    arguments = (task_id, supervisor_process.FOR_GC) if for_gc else (task_id,)
     ahead = supervisor_process.ahead()
-    if ahead is not None and not sleeping:
+    if ahead is not None and not sleeping and not for_gc:
         _note_supervisor(paths, process_identity.of_process(ahead.pid))
         if ahead.lead(task_id):
             return ahead.pid
     with _explained(home), open(paths.supervisor_log, "ab") as log:
         if sleeping:
             argv, environment = (
-                supervisor_process.command((task_id,)),
+                supervisor_process.command(arguments),
                 supervisor_process.environment(home),
             )
             pid = supervisor_process.let_go(asleep.start(paths, argv, environment, log))
         else:
-            pid = supervisor_process.start(home, (task_id,), subprocess.DEVNULL, log)
+            pid = supervisor_process.start(home, arguments, subprocess.DEVNULL, log)
     _note_supervisor(paths, process_identity.of_process(pid))
     return pid
 

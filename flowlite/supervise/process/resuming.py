@@ -2,16 +2,24 @@
 
 A supervisor that takes over such a task launches machines, which cost money. Until `LEFT_SECONDS` after the last sign
 of life of its supervisor, that is what the user expects. Later the user has to decide: `flow resume` or `flow cancel`.
+
+A supervisor that `flow gc` has started goes on with the machines of its task, and launches none if there are none.
 """
 
 from __future__ import annotations
 
-from flowlite.provider import Plan, Provider
+from collections.abc import Sequence
+
+from flowlite.provider import Instance, Plan, Provider
 from flowlite.state import clock
 from flowlite.state.store import Store, TaskRecord
 from flowlite.supervise.record import wording
 
 LEFT_SECONDS = 600.0
+
+
+# States of instances that the task does not keep.
+_GOING = frozenset({"ended", "ending", "warm"})
 
 
 def would_launch(store: Store, record: TaskRecord) -> bool:
@@ -49,10 +57,18 @@ def may_lead(store: Store, before: TaskRecord, provider: Provider) -> bool:
     if not is_left(before) or not would_launch(store, before):
         return True
     if store.has_open_launch(before.id) and not store.is_parked(before.id):
-        if any(each.state != "ended" for each in provider.list_instances(before.id)):
+        if has_machines(provider.list_instances(before.id)) is not False:
             return True
         store.park(before.id, _text(before))
     return False
+
+
+def has_machines(listed: Sequence[Instance]) -> bool | None:
+    """Whether a task has machines with which it goes on, by the provider's listing. None: that is not certain yet."""
+    staying = [each for each in listed if each.state not in _GOING]
+    if any(not each.unconfirmed for each in staying):
+        return True
+    return None if staying else False
 
 
 def sentence(record: TaskRecord) -> str:

@@ -30,6 +30,7 @@ from typing import Any
 
 from flowlite import errors
 from flowlite.errors import ProviderError
+from flowlite.node.system import processes
 from flowlite.provider import (
     Finding,
     Instance,
@@ -204,6 +205,8 @@ class RentedProvider(Provider):
             for entry in ending:
                 entry["ended_at"] = time.time()
         nodes = [Instance.from_json(entry["node"]) for entry in ending if "node" in entry]
+        for node in nodes:
+            _cut_off(self.home / "tasks" / node.task_id / "nodes" / node.id)
         self._local.terminate(nodes)
 
     def _called(self, what: str, about: str) -> None:
@@ -240,6 +243,14 @@ class RentedProvider(Provider):
 def _error(kind: str, words: str) -> Exception:
     made: Exception = (getattr(errors, kind, None) or getattr(builtins, kind))(words)
     return made
+
+
+def _cut_off(home: Path) -> None:
+    """Stops a node's agent: on a machine without power, it does not live to tell how its workers have ended."""
+    for note in home.glob("a*/agent.pid"):
+        noted = json.loads(note.read_bytes())
+        if processes.is_alive(int(noted["pid"]), str(noted["start"])):
+            os.kill(int(noted["pid"]), signal.SIGSTOP)
 
 
 def _is_mine(entry: dict[str, Any]) -> bool:
