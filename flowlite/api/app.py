@@ -93,7 +93,9 @@ class FlowApp:
 
         The options, each of which is described at `TaskConfig`:
 
-        - the gang: `num_instances`, `processes_per_node`, `distributed_mode`, `name`, `start`, `join_timeout_seconds`
+        - the gang: `num_instances`, `spares`, `processes_per_node`, `distributed_mode`, `name`, `start`,
+          `preflight`, `join_timeout_seconds`
+        - a gang that shrinks and grows (`num_instances=(2, 8)`): `settle_seconds`, `heal_seconds`
         - machines: `provider`, `region`, `gpu`, `cpu`, `memory`, `internode_interconnect`, `intranode_interconnect`,
           `priority`, `spot`, `prefer`, `keep_warm`, `slurm`
         - the start: `after`, `max_wait_hours`

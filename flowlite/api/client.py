@@ -182,7 +182,6 @@ class Flow:
         session = self._session
         for name in sorted(paid):
             background_gc.remember_paid(session.home, name)
-        inputs = None if inputs_of is None else session.paths(inputs_of.id)
         made: list[Task[Any]] = []
 
         def tell(record: TaskRecord) -> None:
@@ -198,7 +197,7 @@ class Flow:
                     ranked,
                     tell,
                     storage=storage,
-                    inputs_of=inputs,
+                    inputs_of=None if inputs_of is None else inputs_of.record,
                     travelling=travelling,
                     kept=kept,
                 )

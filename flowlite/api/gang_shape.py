@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flowlite.node.config import ranks
 from flowlite.state.store import TaskRecord
+from flowlite.supervise.gang_size import nodes_of
 
 
 def worker_node(record: TaskRecord, rank: int) -> int:
@@ -19,5 +20,5 @@ def workers_per_node(record: TaskRecord) -> int:
 
 
 def world_size(record: TaskRecord) -> int:
-    """How many workers the gang has."""
-    return int(record.plan.get("num_instances", 1)) * workers_per_node(record)
+    """How many workers the gang has in its present or last attempt."""
+    return nodes_of(record) * workers_per_node(record)

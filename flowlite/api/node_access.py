@@ -99,12 +99,13 @@ def _in_its_place(
 ) -> tuple[str, ...]:
     """The words in front of a command that set the directory and variables of the node's first worker."""
     from flowlite.node.worker.environment import WorkerPlace, worker_environment
+    from flowlite.supervise.gang_size import nodes_of
     from flowlite.supervise.record.task_view import TaskView
 
     addresses = {
         i.node_rank: str(i.data.get("address", "")) for i in session.store.instances(record.id)
     }
-    nodes = int(record.plan["num_instances"])
+    nodes = nodes_of(record)
     place = WorkerPlace(
         task=record.id,
         name=record.name,

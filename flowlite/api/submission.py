@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -40,7 +39,7 @@ def submit(
     announce: Callable[[TaskRecord], None],
     *,
     storage: Mapping[str, Any] | None = None,
-    inputs_of: TaskPaths | None = None,
+    inputs_of: TaskRecord | None = None,
     travelling: FilesToSend | None = None,
     kept: Mapping[str, Any] | None = None,
 ) -> None:
@@ -52,7 +51,7 @@ def submit(
     Args:
         places: Where it may run, the preferred place first.
         storage: The credentials of its buckets, from `bucket_credentials.storage_for`.
-        inputs_of: The files of a task whose call is repeated. Its secrets are used where none are set here.
+        inputs_of: The task whose call is repeated. Its secrets are used where none are set here.
         travelling: The files of this machine that are sent to its nodes.
         kept: Instead of these, the project of the task whose call is repeated, from `kept_project`.
 
@@ -64,7 +63,7 @@ def submit(
     from flowlite.notify.targets import missing_library
     from flowlite.supervise.process import launch, notifications
 
-    secrets = _secrets(config, inputs_of)
+    secrets = _secrets(config, None if inputs_of is None else session.paths(inputs_of.id))
     for target in config.notify:
         if missing := missing_library(target):
             raise ConfigError(f"notify: {missing}")
@@ -74,7 +73,7 @@ def submit(
         _note_packages(places, draft)
         notifications.keep_targets(draft.paths, config.notify, os.getcwd())
         if inputs_of is not None and config.command is None:
-            function, call = _call_again(config, draft, inputs_of)
+            function, call = _call_again(config, draft, inputs_of, session.paths(inputs_of.id))
         else:
             with trace.span("bundle"):
                 function, call = _call(config, draft, _worked_in(config, places, travelling))
@@ -149,7 +148,8 @@ def _secrets(config: TaskConfig, inputs_of: TaskPaths | None) -> dict[str, str]:
     kept: dict[str, str] = {}
     if inputs_of is not None:
         with suppress(OSError, ValueError):
-            kept = json.loads(inputs_of.secrets.read_bytes())
+            found = json.loads(inputs_of.secrets.read_bytes())
+            kept = found if isinstance(found, dict) else {}
     found = {}
     for secret in config.secrets:
         try:
@@ -162,30 +162,47 @@ def _secrets(config: TaskConfig, inputs_of: TaskPaths | None) -> dict[str, str]:
 
 
 def _call_again(
-    config: TaskConfig, draft: TaskDraft, inputs_of: TaskPaths
+    config: TaskConfig, draft: TaskDraft, record: TaskRecord, paths: TaskPaths
 ) -> tuple[str, dict[str, Any]]:
-    """As `_call`, for the call of an earlier task, with the same code and the same arguments."""
-    from flowlite.bundle.call import read_bundle
+    """As `_call`, for the call of an earlier task, with the same code and the same arguments.
 
+    Args:
+        record: The earlier task. The store has the hashes of its files.
+        paths: Its files.
+    """
+    from flowlite.bundle.project_snapshot import refuse_changed
+    from flowlite.node.serialization.envelope import open_envelope
+
+    def again(place: str, sha256: str, what: str) -> str:
+        name = Path(place).name
+        _share(paths.bundle / name, draft.paths.bundle / name)
+        refuse_changed(paths.bundle / name, sha256, what, "run it from its program")
+        return str(draft.paths.bundle / name)
+
+    call: dict[str, Any] = {"results": config.results, "start": config.start}
+    kept = record.call
     try:
-        for path in inputs_of.bundle.iterdir():
-            _share(path, draft.paths.bundle / path.name)
-        bundle = read_bundle(draft.paths.bundle)
+        call["bundle"] = again(kept["bundle"], kept["sha256"], "its call")
+        call["source"] = [
+            {**each, "zip": again(each["zip"], each["sha256"], "a part of its code")}
+            for each in kept["source"]
+        ]
+        header = open_envelope(call["bundle"], sha256=kept["sha256"]).header
     except FileNotFoundError:
         raise ConfigError(
-            f"the inputs of task {inputs_of.task_id} are not here any more: they were removed some time after its end "
+            f"the inputs of task {record.id} are not here any more: they were removed some time after its end "
             "(settings keep_inputs_days, keep_gb); run it from its program"
         ) from None
-    here = ".".join(map(str, sys.version_info[:2]))
-    if config.python is None and bundle.python != here:
+    made_by, here = (".".join(map(str, of)) for of in (header["python"], sys.version_info[:2]))
+    if config.python is None and made_by != here:
         raise ConfigError(
-            f"task {inputs_of.task_id} was submitted from Python {bundle.python}, and this is {here}, which cannot "
-            f"load its call; add --set python='\"{bundle.python}\"', or use a Python {bundle.python}"
+            f"task {record.id} was submitted from Python {made_by}, and this is {here}, which cannot load its call; "
+            f"add --set python='\"{made_by}\"', or use a Python {made_by}"
         )
     with suppress(FileNotFoundError):
-        _share(inputs_of.call_text, draft.paths.call_text)
-    bundle = dataclasses.replace(bundle, results=config.results, start=config.start)
-    return bundle.function, bundle.call_config(str(draft.paths.bundle))
+        _share(paths.call_text, draft.paths.call_text)
+    call = {name: value for name, value in kept.items() if name != "project"} | call
+    return record.function, call
 
 
 def _share(path: Path, to: Path) -> None:
@@ -290,7 +307,7 @@ def kept_project(
     None if no files are sent to the nodes of the new task, the earlier one had none, or options about files differ.
 
     Raises:
-        ConfigError: Some of its files are not stored any more.
+        ConfigError: Some of its files are not stored any more, or were changed.
     """
     from flowlite.bundle.project_snapshot import use_again
     from flowlite.node.project_files.manifest import ManifestError
@@ -302,7 +319,8 @@ def kept_project(
     if any(given.get(name) != record.config.get(name) for name in ("files", "sync", "workdir")):
         return None
     try:
-        lost = use_again(session.home, Path(project["manifest"]))
+        manifest = session.paths(record.id).bundle / Path(project["manifest"]).name
+        lost = use_again(session.home, manifest, str(project["sha256"]))
     except (OSError, ManifestError):
         lost = ["its manifest"]
     if lost:

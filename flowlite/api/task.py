@@ -15,6 +15,7 @@ from flowlite.node.system import trace
 from flowlite.output import redact
 from flowlite.output.reader import LogLine, Logs, parse_since
 from flowlite.state import clock
+from flowlite.supervise.gang_size import nodes_of
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -137,8 +138,8 @@ class Task(Generic[R_co]):
 
     @property
     def num_instances(self) -> int:
-        """Nodes in the gang."""
-        return int(self._latest.plan["num_instances"])
+        """Nodes in the gang: in its present or last attempt, if it shrinks and grows; the most before the first."""
+        return nodes_of(self._latest)
 
     @property
     def nodes(self) -> list[Node]:

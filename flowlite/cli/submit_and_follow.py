@@ -102,7 +102,7 @@ def plan_facts(plan: Plan) -> dict[str, str | None]:
     return {
         "provider": " ".join(filter(None, (plan.provider, plan.region))),
         "gang": price_text.gang(plan),
-        "processes": f"{per_node} per node, {per_node * plan.num_instances} in all",
+        "processes": f"{per_node} per node, {_times(per_node, plan)} in all",
         "price": price_text.price(plan),
         "longest run": output.duration(plan.max_run_seconds)
         if plan.max_run_seconds
@@ -110,6 +110,11 @@ def plan_facts(plan: Plan) -> dict[str, str | None]:
         "cost at most": price_text.worst_case(plan),
         "not in it": "; ".join(plan.not_included) or None,
     }
+
+
+def _times(per_node: int, plan: Plan) -> str:
+    fewest, most = plan.fewest_instances * per_node, plan.num_instances * per_node
+    return str(most) if fewest == most else f"{fewest} to {most}"
 
 
 def _show_plan(places: Candidates) -> None:

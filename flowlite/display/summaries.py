@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite.display.format import cost_of, duration
 from flowlite.output import html
+from flowlite.supervise import gang_size
 from flowlite.supervise.money import price_text
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def of_task(task: ShownTask) -> str:
             "status": record.state,
             "reason": record.reason,
             "runs": _cut(task.call),
-            "nodes": plan.get("num_instances", ""),
+            "nodes": gang_size.in_words(record),
             "provider": " ".join(filter(None, (record.provider, plan.get("region")))),
             "created": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created_at)),
             "run time": _run_time(task),
@@ -46,7 +47,7 @@ def of_tasks(tasks: Sequence[ShownTask]) -> str:
             task.record.name,
             task.record.id,
             task.record.state,
-            task.record.plan.get("num_instances", ""),
+            gang_size.in_words(task.record),
             _run_time(task),
             cost_of(task),
             _cut(task.record.reason),

@@ -14,7 +14,7 @@ from flowlite.provider.contract import Provider
 from flowlite.provider.findings import Finding, Offer, VolumeInfo, VolumePlace
 from flowlite.provider.instance import PRICES, Instance, NodeSettings
 from flowlite.provider.launch_pending import LaunchPending
-from flowlite.provider.plan import LaunchIntent, Plan
+from flowlite.provider.plan import LaunchIntent, Plan, slots_of_gang
 from flowlite.provider.registry import (
     adapter_class,
     get_provider,
@@ -41,4 +41,5 @@ __all__ = [
     "provider_names",
     "provider_of_task",
     "settings_of_task",
+    "slots_of_gang",
 ]

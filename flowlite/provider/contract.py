@@ -35,8 +35,14 @@ class Provider(OptionalMethods, ABC):
             workers by itself.
         may_take_away: Whether instances may be taken away for another user before their time, even if nothing is
             charged for them.
+        avoids: Whether `avoid` keeps a broken machine from being launched again.
+        no_spares: Why a task cannot have spares here, in words; "" if it can.
         spot_choices: The values of `spot` that make a difference: (True, False) for a provider that has machines on
             spot and on demand, (True,) for one that has no others than on spot, and () for one without a market.
+        caps_spot_price: Whether `launch` has the provider enforce `Plan.price_cap` for machines on spot. The cap of a
+            plan may then be lowered, though not below `Plan.price_per_hour`.
+        elastic: Whether `launch` respects `LaunchIntent.least`. Without it, tasks with a minimum and a maximum of nodes
+            are refused.
         arrays: Whether the tasks of one sweep may be launched together. Plans then have options["array"].
         teardown_seconds: Seconds for which instances are still charged while they are given back. Reserved below
             `max_cost`.
@@ -47,7 +53,11 @@ class Provider(OptionalMethods, ABC):
     account_settings: ClassVar[Collection[str]] = frozenset()
     listing_is_proof: bool = True
     may_take_away: bool = False
+    avoids: bool = False
+    no_spares: ClassVar[str] = ""
     spot_choices: ClassVar[tuple[bool, ...]] = ()
+    caps_spot_price: bool = False
+    elastic: bool = False
     arrays: bool = False
     teardown_seconds: float = 30.0
 
@@ -82,6 +92,9 @@ class Provider(OptionalMethods, ABC):
     def launch(self, intent: LaunchIntent) -> list[Instance]:
         """Launches all instances or none. For the same token, returns the same instances again.
 
+        If the intent has `least`, and there is no room for all, it launches as many as there is room for, but not fewer
+        than that. Whoever asks for more uses another token.
+
         Does not block while machines boot or a job is queued, so that a cancellation takes effect.
 
         Raises:
@@ -97,8 +110,8 @@ class Provider(OptionalMethods, ABC):
 
         Ended instances may be listed as "ended" or left out. `flow gc` ends listed instances of tasks that have ended.
         Whatever a launch may still bring is listed too, in state "starting", until it is certain that it cannot come:
-        a request without an answer, an open bid, a queued job. An empty listing of a task therefore proves that it has
-        nothing, and the supervisor asks another place only then.
+        a request without an answer (`Instance.unconfirmed`), an open bid, a queued job. An empty listing of a task
+        therefore proves that it has nothing, and the supervisor asks another place only then.
         """
 
     @abstractmethod

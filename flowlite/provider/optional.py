@@ -33,6 +33,13 @@ class OptionalMethods:
         """
         return []
 
+    def avoid(self, instances: Sequence[Instance]) -> None:
+        """Keeps machines from being used again whose instances were lost, or are broken (`Instance.sick`).
+
+        Called before they are terminated, and again after a crash. An adapter decides for how long, and how often a
+        machine may be lost. The default does nothing: a cloud hands out other machines, or does not say which.
+        """
+
     def has_left(self) -> bool:
         """Whether instances on which something may still run were given up because they did not answer.
 

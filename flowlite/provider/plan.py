@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,9 @@ class Plan(JsonValue):
         provider: Name of the adapter that made the plan.
         instance_type: The provider's name of the machine type; "this machine" for the local provider.
         region: Region or zone; "" if there is none.
-        num_instances: Nodes in the gang.
+        num_instances: Nodes in the gang, at most. Prices, worst cases and caps are those of so many, and of the spares.
+        min_instances: Nodes without which no attempt begins; 0 if all attempts have `num_instances`.
+        spares: Machines that are launched, and charged, beside the nodes, to take the rank of one that is lost.
         processes_per_node: Workers on each node.
         gpu: Canonical GPU kind ("h100"), or "" for CPU.
         gpus_per_node: GPUs that each node really has; 0 when the gang is rehearsed on CPU.
@@ -37,7 +40,8 @@ class Plan(JsonValue):
         notes: Sentences the user should read before launch (an option without effect here, a rehearsal on CPU).
         slots: What the task takes whole of a fixed set, such as hosts, and therefore waits for in the queue: for each
             kind {"slots": their names, "count": how many}. A kind that every task takes comes first. Names are unique
-            among all providers. () where machines are made on demand.
+            among all providers. () where machines are made on demand. `slots_of_gang` makes a kind of which each node
+            takes some.
         options: The adapter's own values, JSON only.
         settings: The provider's settings that the plan was made with (`ProviderSettings` as JSON). Every process that
             supervises, reaches or ends the task's instances uses these settings and no others.
@@ -47,6 +51,7 @@ class Plan(JsonValue):
     instance_type: str
     num_instances: int
     processes_per_node: int
+    min_instances: int = 0
     region: str = ""
     gpu: str = ""
     gpus_per_node: int = 0
@@ -67,12 +72,29 @@ class Plan(JsonValue):
     slots: tuple[dict[str, Any], ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    spares: int = 0
+
+    @property
+    def machines(self) -> int:
+        """Machines that are charged: the nodes of the gang, and its spares."""
+        return self.num_instances + self.spares
 
     @property
     def place(self) -> str:
         """Where it is, in words: `aws us-east-1 p5.48xlarge spot`."""
         market = "spot" if self.spot else ""
         return " ".join(filter(None, (self.provider, self.region, self.instance_type, market)))
+
+    @property
+    def fewest_instances(self) -> int:
+        """Nodes without which no attempt begins."""
+        return self.min_instances or self.num_instances
+
+    @property
+    def size(self) -> str:
+        """How many nodes it has, in words: `8`, or `2 to 8`."""
+        fewest, most = self.fewest_instances, self.num_instances
+        return str(most) if fewest == most else f"{fewest} to {most}"
 
     @property
     def highest_price(self) -> float:
@@ -91,8 +113,8 @@ class Plan(JsonValue):
 
     @property
     def paid_seconds(self) -> float | None:
-        """Seconds for which `max_cost` pays the whole gang; None if it sets no limit."""
-        rate = self.highest_rate * self.num_instances
+        """Seconds for which `max_cost` pays the whole gang, spares included; None if it sets no limit."""
+        rate = self.highest_rate * self.machines
         return self.max_cost / rate * 3600 if self.max_cost is not None and rate > 0 else None
 
     @property
@@ -110,8 +132,17 @@ class Plan(JsonValue):
             return 0.0
         bounds = [self.max_cost] if self.max_cost is not None else []
         if (seconds := self.longest_charge_seconds) is not None:
-            bounds.append(self.highest_rate * self.num_instances * seconds / 3600)
+            bounds.append(self.highest_rate * self.machines * seconds / 3600)
         return min(bounds) if bounds else None
+
+
+def slots_of_gang(slots: Sequence[str], fewest: int, most: int, each: int = 1) -> dict[str, Any]:
+    """An entry of `Plan.slots` for slots of which each node takes `each`.
+
+    A gang that may have more nodes than the fewest has in it also "most", the slots of the largest gang, and "each".
+    """
+    found = {"slots": list(slots), "count": fewest * each}
+    return found if most <= fewest else {**found, "most": most * each, "each": each}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +152,8 @@ class LaunchIntent(JsonValue):
     Attributes:
         token: Idempotency token. The same token never launches twice.
         task_id: Task the instances belong to. Written into their tags.
-        count: Instances to launch, all or none.
+        count: Instances to launch.
+        least: With how many the launch is content if there is no room for all; 0 if it needs all.
         plan: The plan being launched, as JSON.
         preload: What an adapter may use to prepare nodes before an agent is there: {"agent": path of the agent's
             zipapp on this machine, "call": what workers will run, "environment": the user's variables, "secrets":
@@ -134,3 +166,9 @@ class LaunchIntent(JsonValue):
     count: int
     plan: dict[str, Any]
     preload: dict[str, Any] = field(default_factory=dict)
+    least: int = 0
+
+    @property
+    def fewest(self) -> int:
+        """Instances without which the launch has failed."""
+        return self.least or self.count

@@ -25,6 +25,7 @@ from flowlite.spec.slurm import checked
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 _PYTHON = re.compile(r"3\.\d{1,2}(\.\d{1,2})?", re.ASCII)
+_WHOLE = re.compile(r"\d{1,9}", re.ASCII)
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*(gb|gib|tb|tib|g|t)", re.IGNORECASE | re.ASCII)
 _GB = {"gb": 1.0, "g": 1.0, "gib": 1.073741824, "tb": 1000.0, "t": 1000.0, "tib": 1099.511627776}
 
@@ -53,6 +54,19 @@ def _processes(value: object) -> int | Literal["auto"]:
     if type(value) is not int or value < 1:
         raise _wanted(value, "a whole number of at least 1, or 'auto' for one per GPU")
     return value
+
+
+def _nodes(value: object) -> int | tuple[int, int]:
+    items: Iterable[object] = value if isinstance(value, list | tuple) else [value]
+    if isinstance(value, str) and ":" in value:
+        items = [int(word) if _WHOLE.fullmatch(word) else word for word in value.split(":")]
+    found = [each for each in items if type(each) is int and each >= 1]
+    if len(found) != len(list(items)) or not 1 <= len(found) <= 2 or found[0] > found[-1]:
+        raise _wanted(
+            value,
+            "a whole number of at least 1, or the fewest and the most nodes, as in (2, 8) or '2:8'",
+        )
+    return found[0] if found[0] == found[-1] else (found[0], found[1])
 
 
 def _gpu(value: object) -> str:
@@ -306,6 +320,7 @@ def _slurm(value: object) -> dict[str, Any]:
 
 
 Name = Annotated[str, PlainValidator(_name)]
+Nodes = Annotated[int | tuple[int, int], PlainValidator(_nodes)]
 Processes = Annotated[int | Literal["auto"], PlainValidator(_processes)]
 Gpus = Annotated[str | tuple[str, ...], PlainValidator(_one_or_several(_gpu))]
 Providers = Annotated[str | tuple[str, ...], PlainValidator(_provider)]

@@ -82,7 +82,10 @@ class SlurmOptions(TypedDict, total=False):
 class CommonOptions(TypedDict, total=False):
     """The options that functions of one app may share. `TaskConfig` describes each of them."""
 
-    num_instances: int
+    num_instances: int | tuple[int, int] | Sequence[int] | str
+    settle_seconds: float | str
+    heal_seconds: float | str
+    spares: int
     processes_per_node: int | Literal["auto"]
     gpu: str | Sequence[str] | None
     distributed_mode: Literal["auto", "manual", "ray", "mpi"]
@@ -116,6 +119,7 @@ class CommonOptions(TypedDict, total=False):
     results: Literal["any", "plain"]
     stop_signal: str
     grace_seconds: float
+    preflight: Literal["quick", "full"] | None
     join_timeout_seconds: float
     slurm: SlurmOptions | None
     workdir: str | None

@@ -42,7 +42,12 @@ class TaskConfig(Spec):
 
     Attributes:
         name: Name to find the task by; None uses the name of the function or command.
-        num_instances: Nodes in the gang.
+        num_instances: Nodes in the gang; (2, 8) for a gang of 2 to 8 nodes, which shrinks and grows with the room.
+        settle_seconds: How long a gang that may grow waits for more nodes once it has the fewest that it needs; a text
+            such as "2m" is read too.
+        heal_seconds: How long a gang that may shrink waits for new nodes in place of lost ones, if enough are left.
+        spares: Further machines that are brought up with code, environment and imports, and have no rank. One of them
+            takes the rank of a node that is lost, if `retries` allow another attempt. They count in every cap.
         processes_per_node: Workers on each node; "auto" is one per GPU, or one. In manual mode, the number that the
             user's launcher is told to start there.
         gpu: GPUs of each node in canonical form ("h100:8"), None for CPU only. Of several, any will do.
@@ -88,6 +93,9 @@ class TaskConfig(Spec):
         results: "plain" accepts only results that cannot execute code when they are read; "any" also pickles.
         stop_signal: Signal that asks workers to stop.
         grace_seconds: Seconds between that signal and SIGKILL.
+        preflight: What is measured on every node before the workers start: "quick" looks at the GPUs and multiplies
+            matrices, "full" measures the paths between the nodes, too. A node that is broken, or slow beside the
+            others, is replaced.
         join_timeout_seconds: Seconds in which all nodes must join before the task fails and names the missing ones; an
             outage before the start may last as long.
         slurm: Further options for Slurm ({"partition": "gpu", "qos": "high"}); without effect elsewhere.
@@ -102,7 +110,10 @@ class TaskConfig(Spec):
     """
 
     name: fields.Name | None = None
-    num_instances: Annotated[int, Field(ge=1)] = 1
+    num_instances: fields.Nodes = 1
+    settle_seconds: fields.Duration = 30.0
+    heal_seconds: fields.Duration = 60.0
+    spares: Annotated[int, Field(ge=0, le=64)] = 0
     processes_per_node: fields.Processes = "auto"
     gpu: fields.Gpus | None = None
     distributed_mode: Literal["auto", "manual", "ray", "mpi"] = "auto"
@@ -137,6 +148,7 @@ class TaskConfig(Spec):
     results: Literal["any", "plain"] = "any"
     stop_signal: fields.StopSignal = "SIGTERM"
     grace_seconds: NotNegative = 10.0
+    preflight: Literal["quick", "full"] | None = None
     join_timeout_seconds: Positive = 300.0
     slurm: fields.SlurmOptions = Field(default_factory=dict)
     after: fields.After = ()
@@ -173,6 +185,23 @@ class TaskConfig(Spec):
         return self.region
 
     @property
+    def most_nodes(self) -> int:
+        """Nodes of the gang, at most."""
+        found = self.num_instances
+        return found if isinstance(found, int) else found[1]
+
+    @property
+    def fewest_nodes(self) -> int:
+        """Nodes without which no attempt begins."""
+        found = self.num_instances
+        return found if isinstance(found, int) else found[0]
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether attempts may have different numbers of nodes."""
+        return self.fewest_nodes < self.most_nodes
+
+    @property
     def gpus_per_node(self) -> int:
         """GPUs asked for on each node."""
         request = self.gpu_request
@@ -189,13 +218,13 @@ class TaskConfig(Spec):
 
     @property
     def total_processes(self) -> int:
-        """The world size: processes of the whole gang."""
-        return self.num_instances * self.workers_per_node
+        """The world size: processes of the whole gang, at most."""
+        return self.most_nodes * self.workers_per_node
 
     @property
     def total_gpus(self) -> int:
-        """GPUs of the whole gang."""
-        return self.num_instances * self.gpus_per_node
+        """GPUs of the whole gang, at most."""
+        return self.most_nodes * self.gpus_per_node
 
     @property
     def max_run_seconds(self) -> float | None:
@@ -286,6 +315,10 @@ class TaskConfig(Spec):
     def _without_keys(self, targets: tuple[str, ...]) -> list[str]:
         return [shown(target) for target in targets]
 
+    @field_serializer("num_instances")
+    def _number_or_pair(self, value: int | tuple[int, int]) -> int | list[int]:
+        return list(value) if isinstance(value, tuple) else value
+
     @field_serializer("gpu", "provider", "region")
     def _one_or_list(self, value: str | tuple[str, ...] | None) -> str | list[str] | None:
         return list(value) if isinstance(value, tuple) else value
@@ -297,10 +330,15 @@ class TaskConfig(Spec):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         problem = mode_problem(self.distributed_mode, self.start)
-        problem = problem or storage_problem(self.volumes, self.mounts, self.num_instances)
+        problem = problem or storage_problem(self.volumes, self.mounts, self.most_nodes)
         problem = problem or checkpoint_problem(
-            self.checkpoint, self.volumes, self.mounts, self.num_instances
+            self.checkpoint, self.volumes, self.mounts, self.most_nodes
         )
+        if self.checkpoint is not None and self.checkpoint.nodes == "all" and self.is_elastic:
+            problem = problem or (
+                "checkpoint: nodes='all' keeps a part of each node, which another number of nodes cannot read; write "
+                "whole checkpoints on node 0 (nodes='leader'), or give num_instances one number"
+            )
         # With several kinds of GPU, this is checked for each of them once it is the only one.
         if not isinstance(self.gpu, tuple):
             problem = problem or launcher_problem(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -33,14 +35,19 @@ def read_unfinished(
     for row in _of_tasks(db, query, begun):
         held[row["task_id"]].append(str(_object(row["data"]).get("slot") or ""))
     query = "SELECT task_id, created_at FROM intents WHERE kind = 'launch' AND state = 'open' AND task_id IN"
-    launching = {str(r["task_id"]): float(r["created_at"]) for r in _of_tasks(db, query, begun)}
+    launching = {str(r["task_id"]): r["created_at"] for r in _of_tasks(db, query, begun)}
     unread = [str(row["id"]) for row in rows if str(row["id"]) not in known]
     unread += [name for name in begun if name in known]
     asked = {
         str(row["id"]): (_object(row["config"]), _object(row["plan"]))
         for row in _of_tasks(db, "SELECT id, config, plan FROM tasks WHERE id IN", unread)
     }
-    return [_task(row, known.get(row["id"]), asked.get(row["id"]), launching, held) for row in rows]
+    found = []
+    for row in rows:
+        # A row that is damaged is named where the task is shown. The others' queue goes on without it.
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            found.append(_task(row, known.get(row["id"]), asked.get(row["id"]), launching, held))
+    return found
 
 
 def _task(
@@ -57,18 +64,40 @@ def _task(
         id=name,
         name=str(row["name"]),
         state=str(row["state"]),
-        created_at=row["created_at"],
-        started_at=row["started_at"],
+        created_at=_number(row["created_at"]),
+        started_at=_maybe_number(row["started_at"]),
         cancel_requested=row["cancel_requested_at"] is not None,
-        led_until=row["lease_expires"],
+        led_until=_number(row["lease_expires"]),
         priority=same.priority if same else str(config.get("priority") or "med"),
-        after=same.after if same else tuple(map(str, config.get("after") or ())),
-        slots=same.slots if same else tuple(plan.get("slots") or ()),
-        max_run_seconds=same.max_run_seconds if same else plan.get("max_run_seconds"),
+        after=same.after if same else _texts(config.get("after") or []),
+        slots=same.slots if same else _slots(plan.get("slots") or []),
+        max_run_seconds=same.max_run_seconds
+        if same
+        else _maybe_number(plan.get("max_run_seconds")),
         instance_type=same.instance_type if same else str(plan.get("instance_type", "")),
-        launching_since=launching.get(name),
+        launching_since=_maybe_number(launching.get(name)),
         held=tuple(held.get(name, ())),
     )
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+def _maybe_number(value: Any) -> float | None:
+    return None if value is None else _number(value)
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise ValueError
+    return tuple(value)
+
+
+def _slots(value: Any) -> tuple[dict[str, Any], ...]:
+    return tuple({"slots": _texts(each["slots"]), "count": int(each["count"])} for each in value)
 
 
 def _of_tasks(db: sqlite3.Connection, query: str, ids: list[str]) -> Iterable[sqlite3.Row]:

@@ -61,6 +61,7 @@ def read_row(kind: type[_Record], row: sqlite3.Row) -> _Record:
             raise RowDamaged(f"state: {values['state']!r} is none")
         _check_value("plan", Plan, values["plan"])
         _check_candidates(values["candidates"], values["candidate"])
+        _check_tried(values["tried"], len(values["candidates"]))
     if kind is InstanceRecord:
         _check_value("data", Instance, values["data"])
     try:
@@ -110,6 +111,20 @@ def _check_candidates(candidates: list[dict[str, Any]], present: int) -> None:
         except (KeyError, TypeError, ValueError, AttributeError):
             raise RowDamaged("candidates: one is not what it may be") from None
         _check_value("candidates: plan", Plan, each["plan"])
+
+
+def _check_tried(tried: list[dict[str, Any]], places: int) -> None:
+    for each in tried:
+        texts = (each.get("why"), each.get("kind"))
+        counts = (each.get("candidate"), each.get("times"), each.get("refusals"))
+        times = (each.get("at"), each.get("since"), each.get("left_at", 0.0))
+        if (
+            not all(isinstance(text, str) for text in texts)
+            or not all(isinstance(count, int) and count >= 0 for count in counts)
+            or not all(isinstance(time, (int, float)) and 0 <= time < _LATEST for time in times)
+            or each["candidate"] >= places
+        ):
+            raise RowDamaged("tried: one is not what it may be")
 
 
 def _check_types(kind: type, values: dict[str, Any]) -> None:

@@ -401,7 +401,13 @@ class Store:
         """Returns the places that had no room when a task of this FLOW_HOME asked last, by name."""
         with self._database.read() as db:
             rows = db.execute("SELECT place, nodes, task_id, at FROM full_places").fetchall()
-        return {str(row["place"]): FullPlace(*row) for row in rows}
+        found = {}
+        for row in rows:
+            # Without a row that is damaged, its place is asked once more.
+            with suppress(RowDamaged):
+                full = read_row(FullPlace, row)
+                found[full.place] = full
+        return found
 
     # Events
 

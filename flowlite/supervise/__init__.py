@@ -8,6 +8,7 @@ typer nor rich, and asyncio without ssl.
 
     process                the supervisor's process: main loop, lease, start, standby for the next task
     attempt, provision.py  one start of the gang; launching nodes and giving them back
+    gang_size.py           how many nodes an attempt lacks, and how long it waits for them
     money, threads.py      cost, caps and prices; threads for blocking calls
     record                 task states, paths of a task's files, wording
     cleanup                what crashed processes left; background work of commands

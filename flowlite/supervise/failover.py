@@ -100,14 +100,16 @@ def is_leaving(record: TaskRecord) -> bool:
     return bool(record.tried) and "left_at" not in record.tried[-1]
 
 
-def with_failure(record: TaskRecord, failed: PlaceFailed, now: float) -> list[dict[str, Any]]:
-    """`tried` with an entry for the failure of the present place."""
+def with_failure(
+    record: TaskRecord, failed: PlaceFailed, why: str, now: float
+) -> list[dict[str, Any]]:
+    """`tried` with an entry for the failure of the present place. `why` is its text as it may be stored."""
     before = _latest(record).get(record.candidate, {})
     refused = failed.kind in (Kind.REFUSED, Kind.BARRED)
     entry = {
         "candidate": record.candidate,
         "at": now,
-        "why": str(failed),
+        "why": why,
         "kind": failed.kind.value,
         "search": _search(record),
         "since": began(record) or failed.since or now,
@@ -199,4 +201,4 @@ def _pause_ends(entry: Mapping[str, Any]) -> float:
 
 def _room_is_unlikely_until(plan: Plan, full: Mapping[str, FullPlace]) -> float:
     row = full.get(place_of(plan)) if plan.is_paid else None
-    return row.at + FULL_SECONDS if row is not None and row.nodes <= plan.num_instances else 0.0
+    return row.at + FULL_SECONDS if row is not None and row.nodes <= plan.machines else 0.0

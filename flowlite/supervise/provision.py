@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from flowlite.errors import (
@@ -28,11 +29,12 @@ from flowlite.state import clock
 from flowlite.state.store import InstanceRecord, Intent, Lease, Store, TaskRecord
 from flowlite.supervise import failover
 from flowlite.supervise.failover import Kind, PlaceFailed
+from flowlite.supervise.gang_size import LackingNodes
 from flowlite.supervise.money import price_text
 from flowlite.supervise.money.billing import ENDED, LOST, Billing
 from flowlite.supervise.money.caps import Caps
 from flowlite.supervise.queue.turn import Turn
-from flowlite.supervise.record import wording
+from flowlite.supervise.record import lifecycle, wording
 from flowlite.supervise.record.log import say
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
@@ -47,10 +49,14 @@ _SHORTEST_NAP = 0.2
 # Seconds for which a provider may still count ended machines against a quota, and the longest pause between two tries.
 _COUNTED_SECONDS = 600.0
 _LONGEST_QUOTA_PAUSE = 30.0
+# Seconds until nodes that a gang does not need are asked for again, and until it is looked whether they have gone.
+_ASK_AGAIN = 1.0
 _UNREACHABLE = "unreachable"
 _ENDING = "ending"
 _RETURNING = "returning"
 _WARM = "warm"
+SPARE = "spare"
+"""State of the row of a machine that has no rank, and takes that of a lost node."""
 
 
 class LaunchRefused(Exception):
@@ -88,6 +94,32 @@ class GangNodes:
     launched: list[Instance]
 
 
+@dataclass(frozen=True, slots=True)
+class _Adding:
+    """A launch of nodes that the gang does not need.
+
+    Attributes:
+        intent: The launch.
+        until: Unix time until which it is tried.
+        turn: The queue, which may leave less room.
+        beside: Instances that are new in this attempt, of which the queue does not know yet.
+    """
+
+    intent: LaunchIntent
+    until: float
+    turn: Turn
+    beside: int
+
+    def now(self) -> LaunchIntent:
+        """The launch as it may be now. Raises CapacityUnavailable."""
+        room = self.turn.nodes_to_add()
+        if room is None:
+            return self.intent
+        if room <= self.beside:
+            raise CapacityUnavailable("others are before it in the queue", retry_after=_ASK_AGAIN)
+        return dataclasses.replace(self.intent, count=min(self.intent.count, room - self.beside))
+
+
 class Provisioner:
     """Launches and ends the instances of one task."""
 
@@ -107,6 +139,7 @@ class Provisioner:
         self._threads = threads
         self._sleep = sleep
         self._limits = Caps(asked.plan)
+        self._look_at = 0.0
         self._accounts = Billing(provider.name, asked.plan.price_per_hour)
 
     def listed(self) -> list[Instance]:
@@ -129,7 +162,8 @@ class Provisioner:
     ) -> GangNodes | None:
         """Launches as many nodes as the gang lacks. Only the intents are in the store when it returns.
 
-        Nodes that were set aside or are gone are replaced. A replacement takes the rank of the node it replaces.
+        Nodes that were set aside or are gone are replaced. A replacement takes the rank of the node it replaces. A gang
+        that may have fewer nodes than the plan goes on without those for which there is no room in time.
 
         Args:
             record: The task.
@@ -145,40 +179,79 @@ class Provisioner:
             PlaceFailed: The task has other places, and this one has no room.
         """
         seen_before = record.roster or self._store.instances(self._lease.task_id)
-        kept = await self.usable(record.roster) if seen_before else {}
+        spares = list(self.spares())
+        kept = await self.usable([*record.roster, *spares]) if seen_before else {}
+        spares = [name for name in spares if name in kept]
         vacant = [name for name in record.roster if name not in kept]
-        count = len(vacant) if record.roster else self._asked.nodes
-        launched: list[Instance] = []
-        tokens: list[str] = []
-        if count:
+        taken, left = spares[: len(vacant)], spares[len(vacant) :]
+        present = len(record.roster) - len(vacant) + len(taken)
+        lacking = LackingNodes.of(self._asked, len(record.roster), present)
+        if lacking.needed:
             await self._check_free()
         # A launch that is open had its turn.
-        had_turn = not count or self._store.has_open_launch(record.id)
+        had_turn = not lacking.needed or self._store.has_open_launch(record.id)
         turn = Turn(self._store, record.id, self._sleep, given_up)
         until = math.inf if had_turn else self._wait_ends(record)
         if not had_turn and not await turn.to_launch(tell_waiting, until):
             if given_up():
                 return None
-            raise self._not_its_turn(record, count)
-        while len(launched) < count:
-            intent = self._intend(record, count - len(launched), agent, len(tokens))
-            found = await self._launch(intent, record, tell_waiting, given_up)
-            if found is None:
-                return None
-            self._accounts.note(found)
-            await self._refuse_charged(intent, found)
-            launched += found
-            tokens.append(intent.token)
-        if surplus := launched[count:]:
+            raise self._not_its_turn(record, lacking.needed)
+        self._look_at = clock.monotonic() + _FIRST_LOOK
+        gathered = await self._gather(record, lacking, kept, agent, turn, tell_waiting, given_up)
+        if gathered is None:
+            return None
+        tokens, launched = gathered
+        if surplus := launched[lacking.most :]:
             # The open intent of a supervisor that was killed may have been for more nodes.
             await self._threads.run(self._provider.terminate, surplus)
+            launched = launched[: lacking.most]
         # The instances kept warm have been reused, and are charged to this task from here on.
         self._store.end_warm([each.continues for each in launched if each.continues], clock.now())
-        roster = _fill(record.roster, vacant, [instance.id for instance in launched[:count]])
+        new = [*taken, *(instance.id for instance in launched)]
+        if not record.roster:
+            new, left = ranks.split_spares(new, len(new) - self._asked.plan.spares)
+        roster = ranks.succeed(record.roster, vacant, new)
         by_id = {**kept, **{instance.id: instance for instance in launched}}
         instances = [by_id[name] for name in roster]
         settled = dict.fromkeys(tokens, "done")
-        return GangNodes(roster, instances, self._records(instances), settled, launched[:count])
+        records = self._records(instances) + self._spare_rows([by_id[name] for name in left])
+        return GangNodes(roster, instances, records, settled, launched)
+
+    def spares(self) -> dict[str, Instance]:
+        """Returns the task's spare machines, by id, as they are in the store."""
+        rows = self._store.instances(self._lease.task_id)
+        mine = (row for row in rows if row.state == SPARE and row.ended_at is None)
+        return {row.id: Instance.from_json(row.data) for row in mine}
+
+    async def launch_spares(
+        self, record: TaskRecord, count: int, agent: Path
+    ) -> tuple[list[InstanceRecord], dict[str, str]]:
+        """Asks once for machines without a rank.
+
+        Returns:
+            Their rows, and the new state of the launch intent, both for the store. Nothing while the launch is under
+            way.
+
+        Raises:
+            ProviderError: There is no room, or the provider refuses.
+        """
+        intent = self._intend(record, count, count, agent, 0)
+        try:
+            found = await self._threads.run(self._provider.launch, intent)
+        except LaunchPending:
+            return [], {}
+        except (ProviderError, ConfigError, CapExceeded):
+            self._store.settle_intent(self._lease, intent.token, "refused")
+            raise
+        self._accounts.note(found)
+        return self._spare_rows(found), {intent.token: "done"}
+
+    async def end_spare(self, instance: Instance, *, answers: bool) -> None:
+        """Gives back a spare machine that is lost or does not get ready. It is not used again."""
+        self.set_aside({instance.id}, set() if answers else {instance.id})
+        await self._give_up(self._store.instances(self._lease.task_id))
+        if answers:
+            await self._threads.run(self._provider.terminate, [instance])
 
     async def fates(self, roster: Collection[str]) -> list[Instance]:
         """Returns what the provider says now about these instances, as far as it still lists them."""
@@ -186,15 +259,26 @@ class Provisioner:
         self._accounts.note(found)
         return [each for each in found if each.id in roster]
 
-    def set_aside(self, ids: Collection[str], out_of_reach: Collection[str]) -> None:
-        """Marks instances that must not be used again. Those that are unreachable are not asked to end."""
+    def set_aside(
+        self,
+        ids: Collection[str],
+        out_of_reach: Collection[str],
+        sick: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Marks instances that must not be used again. Those that are unreachable are not asked to end.
+
+        Args:
+            ids: The instances.
+            out_of_reach: Those that do not answer.
+            sick: Those whose machines are broken, with what is wrong.
+        """
         if not ids:
             return
         stored = {record.id: record for record in self._store.instances(self._lease.task_id)}
         lost = []
         for record in (stored[name] for name in ids if name in stored):
             state = _UNREACHABLE if record.id in out_of_reach else "running"
-            data = {**record.data, "state": state}
+            data = {**record.data, "state": state, "sick": sick.get(record.id, "")}
             lost.append(dataclasses.replace(record, state=LOST, data=data))
         self._store.put_instances(self._lease, lost)
 
@@ -267,7 +351,7 @@ class Provisioner:
         stored = self._store.instances(self._lease.task_id)
         if not stored and not self._store.intents(self._lease.task_id):
             return []
-        await self._leave(stored)
+        await self._give_up(stored)
         known = {i.id: Instance.from_json(i.data) for i in stored if i.ended_at is None}
         known |= {instance.id: instance for instance in await self._threads.run(self.listed)}
         lost = {record.id for record in stored if record.state == LOST}
@@ -298,21 +382,31 @@ class Provisioner:
         self._store.settle_intent(self._lease, token, "done" if kept else "refused")
         return {each.id: {"data": each.to_json(), "ended_at": until} for each in kept}
 
-    async def _leave(self, stored: Iterable[InstanceRecord]) -> None:
-        """Gives up unreachable instances, so that their answer is not waited for again."""
+    async def _give_up(self, stored: Iterable[InstanceRecord]) -> None:
+        """Has the machines of lost instances avoided. Of those unreachable, no answer is waited for again."""
         open_records = (r for r in stored if r.state == LOST and r.ended_at is None)
         instances = [Instance.from_json(record.data) for record in open_records]
+        if instances:
+            await self._threads.run(self._provider.avoid, instances)
         if silent := [each for each in instances if each.state == _UNREACHABLE]:
             await self._threads.run(self._provider.terminate, silent)
 
     async def usable(self, roster: Collection[str]) -> dict[str, Instance]:
-        """Returns the instances of the roster that exist and were not set aside. Ends those set aside first."""
+        """Returns the instances of the roster that exist and were not set aside. Ends those set aside first.
+
+        An instance of the roster that is gone counts as lost, whoever noticed it first: the provider's listing may show
+        its end only after the attempt.
+        """
         lost, ending = await self._end_unusable(roster)
         listed = {instance.id: instance for instance in await self._threads.run(self.listed)}
         if ending and (left := sorted(lost & set(listed))):
             raise NotGone(f"{', '.join(left)}, to be replaced, still exist")
         stored = self._store.instances(self._lease.task_id)
-        gone = [r for r in stored if r.ended_at is None and (r.id in lost or r.id not in listed)]
+        gone = [
+            dataclasses.replace(r, state=LOST) if r.id in roster else r
+            for r in stored
+            if r.ended_at is None and (r.id in lost or r.id not in listed)
+        ]
         self._store.put_instances(self._lease, self._gone(gone))
         return {name: listed[name] for name in roster if name in listed and name not in lost}
 
@@ -323,7 +417,7 @@ class Provisioner:
             The ids of those set aside, and whether any instance was ended.
         """
         stored = self._store.instances(self._lease.task_id)
-        await self._leave(stored)
+        await self._give_up(stored)
         listed = {instance.id: instance for instance in await self._threads.run(self.listed)}
         lost = {record.id for record in stored if record.state == LOST}
         # Its workers may still run, and the next attempt must not meet them.
@@ -339,7 +433,7 @@ class Provisioner:
         if any(i.kind == "launch" and i.state == "open" for i in self._intents()):
             return set()
         back = {name for name, each in listed.items() if each.state == _RETURNING}
-        return set(listed) - set(roster) - back
+        return set(listed) - set(roster) - set(self.spares()) - back
 
     async def _check_free(self) -> None:
         """Refuses to launch a plan with a price of zero if the provider would charge for it. Raises LaunchRefused."""
@@ -376,6 +470,99 @@ class Provisioner:
             "Submit the task again: its plan is then made with the settings of now"
         )
 
+    async def _gather(
+        self,
+        record: TaskRecord,
+        lacking: LackingNodes,
+        kept: Collection[str],
+        agent: Path,
+        turn: Turn,
+        tell_waiting: Callable[[str], None],
+        given_up: Callable[[], bool],
+    ) -> tuple[list[str], list[Instance]] | None:
+        """Launches what an attempt needs, and more as far as there is room for it in time.
+
+        Returns:
+            The tokens of the launches and the new instances; None if it was given up while waiting.
+        """
+        launched: list[Instance] = []
+        tokens: list[str] = []
+        until: float | None = None
+        while len(launched) < lacking.most:
+            count, needed = lacking.most - len(launched), lacking.needed - len(launched)
+            intent = self._intend(record, count, max(1, needed), agent, len(tokens))
+            found: list[Instance] | None
+            if needed > 0:
+                if count > needed and (room := turn.nodes_to_add()) is not None:
+                    intent = dataclasses.replace(intent, count=max(needed, min(count, room)))
+                found = await self._launch(intent, record, tell_waiting, given_up)
+            else:
+                if until is None:
+                    until = self._created_at(intent) + lacking.seconds
+                waits = len(launched) < lacking.awaited
+                adding = _Adding(intent, until if waits else 0.0, turn, len(launched))
+                found = await self._try_to_add(adding, tell_waiting, given_up)
+            if found is None:
+                return None
+            if not found:
+                await self._withdraw(intent, {*kept, *(each.id for each in launched)}, given_up)
+                break
+            self._accounts.note(found)
+            await self._refuse_charged(intent, found)
+            launched += found
+            tokens.append(intent.token)
+        return tokens, launched
+
+    async def _try_to_add(
+        self,
+        adding: _Adding,
+        tell_waiting: Callable[[str], None],
+        given_up: Callable[[], bool],
+    ) -> list[Instance] | None:
+        """Asks for nodes that the gang does not need, until they come or the time for it is over.
+
+        Machines that boot are waited for, since they are charged.
+
+        Returns:
+            The new instances, [] if there is no room; None if it was given up while waiting.
+        """
+        intent = adding.intent
+        while True:
+            comes = False
+            try:
+                await self._check_free()
+                if found := await self._threads.run(self._provider.launch, adding.now()):
+                    return found
+            except LaunchPending as error:
+                why, pause, comes = str(error), error.retry_after, not error.queued
+            except CapacityUnavailable as error:
+                why, pause = str(error), error.retry_after
+            except (FlowError, OSError, LaunchRefused) as error:
+                why, pause = str(error), _ASK_AGAIN
+            left = adding.until - clock.now()
+            if left <= 0 and not comes:
+                say(f"the gang begins without more nodes: {why}")
+                return []
+            tell_waiting(f"waiting for up to {lifecycle.nodes(intent.count)} more: {why}")
+            await self._pause(pause if comes else min(pause, left))
+            if given_up():
+                return None
+            if spent := self._limits.spent(self._store.instances(self._lease.task_id)):
+                raise LaunchRefused(spent)
+
+    async def _withdraw(
+        self, intent: LaunchIntent, kept: Collection[str], given_up: Callable[[], bool]
+    ) -> None:
+        """Ends what a launch may still bring, so that nothing is charged beside the gang."""
+        self._store.settle_intent(self._lease, intent.token, "undone")
+        while not given_up():
+            listed = await self._threads.run(self.listed)
+            coming = [each for each in listed if each.id not in kept and each.state != _ENDING]
+            if not coming:
+                return
+            await self._threads.run(self._provider.terminate, coming)
+            await self._sleep(_ASK_AGAIN)
+
     async def _launch(
         self,
         intent: LaunchIntent,
@@ -383,9 +570,9 @@ class Provisioner:
         tell_waiting: Callable[[str], None],
         given_up: Callable[[], bool],
     ) -> list[Instance] | None:
-        since = next(i.created_at for i in self._intents() if i.token == intent.token)
+        since = self._created_at(intent)
         several = failover.has_several(record)
-        tries, look_at = 0, clock.monotonic() + _FIRST_LOOK
+        tries = 0
         quota_since: float | None = None
         while True:
             try:
@@ -435,11 +622,7 @@ class Provisioner:
                     raise LaunchRefused(text) from error
                 pause = 2.0**tries
             if not given_up():
-                if self._asked.plan.is_paid and clock.monotonic() >= look_at:
-                    look_at = clock.monotonic() + _LOOK_EVERY
-                    with suppress(ProviderError, OSError):
-                        await self.look()
-                await self._sleep(self._nap(pause))
+                await self._pause(pause)
             if given_up():
                 return None
             if spent := self._limits.spent(self._store.instances(self._lease.task_id)):
@@ -493,6 +676,14 @@ class Provisioner:
             row.state == LOST if row.ended_at is None else row.ended_at > since for row in earlier
         )
 
+    async def _pause(self, seconds: float) -> None:
+        """Sleeps until the next call of a launch. Looks at machines that boot now and then."""
+        if self._asked.plan.is_paid and clock.monotonic() >= self._look_at:
+            self._look_at = clock.monotonic() + _LOOK_EVERY
+            with suppress(ProviderError, OSError):
+                await self.look()
+        await self._sleep(self._nap(seconds))
+
     def _nap(self, pause: float) -> float:
         """Returns the pause until the next call, shortened if the money runs out before."""
         rows = self._store.instances(self._lease.task_id)
@@ -500,12 +691,15 @@ class Provisioner:
             return pause
         return max(_SHORTEST_NAP, min(pause, self._limits.seconds_of_money(rows)))
 
-    def _intend(self, record: TaskRecord, count: int, agent: Path, skip: int) -> LaunchIntent:
+    def _intend(
+        self, record: TaskRecord, count: int, least: int, agent: Path, skip: int
+    ) -> LaunchIntent:
         """Records a launch intent. The open intent of a supervisor that was killed is used again.
 
         Args:
             record: The task.
             count: Instances wanted.
+            least: With how many the launch is content.
             agent: The agent's zipapp on this machine.
             skip: Number of open intents that this call of `complete` has launched already.
         """
@@ -527,15 +721,24 @@ class Provisioner:
             task_id=record.id,
             count=count,
             plan=self._plan_left(record).to_json(),
+            least=least if least < count else 0,
         )
         self._store.put_intent(self._lease, fresh.token, "launch", fresh.to_json())
         return dataclasses.replace(fresh, preload=preload)
+
+    def _created_at(self, intent: LaunchIntent) -> float:
+        return next(each.created_at for each in self._intents() if each.token == intent.token)
 
     def _intents(self) -> list[Intent]:
         return self._store.intents(self._lease.task_id)
 
     def _plan_left(self, record: TaskRecord) -> Plan:
         return self._limits.plan_left(record, self._store.instances(self._lease.task_id))
+
+    def _spare_rows(self, instances: Iterable[Instance]) -> list[InstanceRecord]:
+        known = {record.id: record for record in self._store.instances(self._lease.task_id)}
+        rows = (self._accounts.record(each, known.get(each.id)) for each in instances)
+        return [dataclasses.replace(row, state=SPARE) for row in rows]
 
     def _records(self, instances: list[Instance]) -> list[InstanceRecord]:
         known = {record.id: record for record in self._store.instances(self._lease.task_id)}
@@ -554,12 +757,3 @@ def _may_succeed(error: FlowError) -> bool:
     """Whether another launch may succeed after this error."""
     final = (QuotaExceeded, PermissionRefused, ConfigError, CapExceeded)
     return not isinstance(error, final)
-
-
-def _fill(roster: list[str], vacant: list[str], new: list[str]) -> list[str]:
-    if not roster:
-        return ranks.assign_ranks(new)
-    filled = roster
-    for old, name in zip(vacant, sorted(new), strict=True):
-        filled = ranks.replace(filled, old, name)
-    return filled

@@ -38,9 +38,18 @@ class Admission:
         return {task: entry for task, entry in self._tasks.read().items() if "instances" in entry}
 
     def admit(
-        self, task_id: str, token: str, ids: Sequence[str], entry: dict[str, Any], plan: Plan
+        self,
+        task_id: str,
+        token: str,
+        ids: Sequence[str],
+        entry: dict[str, Any],
+        plan: Plan,
+        *,
+        least: int,
     ) -> dict[str, Any]:
-        """Gives a task all of its nodes and GPUs, or none. What it already holds for the same token is unchanged.
+        """Gives a task nodes with their GPUs: all, or the first of them if at least `least` have GPUs, or none.
+
+        What it already holds for the same token is unchanged.
 
         Raises:
             CapacityUnavailable: Too many tasks are running, or the GPUs are in use.
@@ -51,10 +60,11 @@ class Admission:
             if token in mine.get("tokens", {}):
                 return dict(mine)
             refusal = None if "instances" in mine else self._refuse_place(tasks, limit)
-            gpus = {} if refusal else self._lend_gpus(tasks, task_id, ids, plan)
+            gpus = {} if refusal else self._lend_gpus(tasks, task_id, ids, plan, least)
             if isinstance(gpus, CapacityUnavailable):
                 refusal = gpus
             elif refusal is None:
+                ids = list(gpus) or ids
                 tasks[task_id] = {
                     **entry,
                     "tokens": {**mine.get("tokens", {}), token: list(ids)},
@@ -120,7 +130,7 @@ class Admission:
     # GPUs
 
     def _lend_gpus(
-        self, tasks: dict[str, Any], task_id: str, ids: Sequence[str], plan: Plan
+        self, tasks: dict[str, Any], task_id: str, ids: Sequence[str], plan: Plan, least: int
     ) -> dict[str, list[int]] | CapacityUnavailable:
         each = plan.gpus_per_node
         if each == 0:
@@ -130,16 +140,16 @@ class Admission:
                 if self._is_stale(lease, tasks):
                     del lent[index]
             free = [i for i in plan.options["gpus"] if str(i) not in lent]
-            if len(free) < each * len(ids):
+            if len(free) < each * least:
                 users = sorted({lease["task"] for lease in lent.values()})
                 return CapacityUnavailable(
-                    f"waiting for {each * len(ids)} GPUs of this machine: {len(free)} are free, the others are in "
+                    f"waiting for {each * least} GPUs of this machine: {len(free)} are free, the others are in "
                     f"use by {', '.join(users) or 'others'}",
                     retry_after=0.5,
                 )
             chosen = {
                 name: free[position * each : (position + 1) * each]
-                for position, name in enumerate(ids)
+                for position, name in enumerate(ids[: len(free) // each])
             }
             for indices in chosen.values():
                 for index in indices:

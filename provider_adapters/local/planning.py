@@ -9,7 +9,7 @@ from shutil import which
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import CapExceeded, ConfigError
-from flowlite.provider import Plan
+from flowlite.provider import Plan, slots_of_gang
 from provider_adapters.local.gpus import Gpu, discover
 from provider_adapters.local.images import choose_container
 from provider_adapters.local.pythons import choose_python
@@ -39,6 +39,7 @@ def make_plan(config: TaskConfig, settings: ProviderSettings) -> Plan:
             f"${price:.2f} ([providers.local] price_per_hour); raise the cap or lower that setting"
         )
     gpus, notes = _choose_gpus(config)
+    most = min(config.most_nodes, len(gpus) // config.gpus_per_node) if gpus else config.most_nodes
     container, why = choose_container(config)
     notes += why
     python, why = choose_python(config, container is not None)
@@ -47,7 +48,7 @@ def make_plan(config: TaskConfig, settings: ProviderSettings) -> Plan:
     return Plan(
         provider="local",
         instance_type="this machine",
-        num_instances=config.num_instances,
+        num_instances=most,
         processes_per_node=config.workers_per_node,
         gpu=gpus[0].kind if gpus else "",
         gpus_per_node=config.gpus_per_node if gpus else 0,
@@ -55,7 +56,7 @@ def make_plan(config: TaskConfig, settings: ProviderSettings) -> Plan:
         max_run_seconds=config.max_run_seconds,
         max_cost=config.max_cost,
         notes=tuple(notes),
-        slots=tuple(_slots(config, gpus, int(options["local_tasks"]))),
+        slots=tuple(_slots(config, gpus, most, int(options["local_tasks"]))),
         options={
             "workdir": _directory(config),
             "hide_gpus": not gpus and which("nvidia-smi") is not None,
@@ -78,12 +79,14 @@ def make_plan(config: TaskConfig, settings: ProviderSettings) -> Plan:
     )
 
 
-def _slots(config: TaskConfig, gpus: Sequence[Gpu], most_tasks: int) -> Iterator[dict[str, Any]]:
+def _slots(
+    config: TaskConfig, gpus: Sequence[Gpu], most: int, most_tasks: int
+) -> Iterator[dict[str, Any]]:
     """What the task waits for: one of the places for tasks, and its GPUs."""
     yield {"slots": [f"local place {number}" for number in range(most_tasks)], "count": 1}
     if gpus:
         names = [f"local gpu {gpu.index}" for gpu in gpus]
-        yield {"slots": names, "count": config.total_gpus}
+        yield slots_of_gang(names, config.fewest_nodes, most, config.gpus_per_node)
 
 
 def _directory(config: TaskConfig) -> str | None:
@@ -157,7 +160,7 @@ def _choose_gpus(config: TaskConfig) -> tuple[list[Gpu], list[str]]:
     if request is None:
         hidden = "no GPU was asked for (gpu=…), so the task does not see those of this machine"
         return [], [hidden] if which("nvidia-smi") else []
-    wanted = config.total_gpus
+    wanted = config.fewest_nodes * request.count
     found = discover()
     fitting = [gpu for gpu in found if gpu.fits(request)]
     if len(fitting) >= wanted:
@@ -165,7 +168,7 @@ def _choose_gpus(config: TaskConfig) -> tuple[list[Gpu], list[str]]:
     have = f"{len(found)} × {found[0].name}" if found else "no GPU"
     workers = "process" if config.total_processes == 1 else "processes"
     return [], [
-        f"rehearsal on CPU: {config.num_instances} × {request} was asked for and this machine has {have}; "
+        f"rehearsal on CPU: {config.most_nodes} × {request} was asked for and this machine has {have}; "
         f"{config.total_processes} {workers} without GPU will run"
     ]
 

@@ -43,8 +43,10 @@ class LocalProvider(Provider):
     """Nodes as processes on this machine; no account, no cost."""
 
     name = "local"
+    no_spares = "nodes of the local provider share one machine, so that a spare could not take over from any of them"
     # A price, if one is set, is a rehearsal.
     teardown_seconds = 0.0
+    elastic = True
 
     def __init__(self, home: Path, settings: ProviderSettings) -> None:
         super().__init__(home, settings)
@@ -93,7 +95,9 @@ class LocalProvider(Provider):
                 "preempted": ids[-1] if intent.token.endswith("-launch-1") else "",
             },
         }
-        held = self._admission.admit(intent.task_id, intent.token, ids, entry, plan)
+        held = self._admission.admit(
+            intent.task_id, intent.token, ids, entry, plan, least=intent.fewest
+        )
         # A repeated launch keeps the socket of the first one.
         socket = held["data"]["warm_socket"]
         continued = self._warm.take(socket, ids)

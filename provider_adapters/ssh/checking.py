@@ -17,9 +17,12 @@ from flowlite.connect import programs
 from flowlite.connect.bounded import last_line, parse_object
 from flowlite.errors import ConfigError, HostKeyError, NodeUnreachable, ProviderError
 from flowlite.node.host_lease.client import NAME as LEASE
+from flowlite.node.preflight import gpu_health
+from flowlite.node.preflight.gpu_health import GpuHealth
 from provider_adapters.ssh import host_requirements, hosts, leases
 from provider_adapters.ssh.hosts import Facts, Memory
 from provider_adapters.ssh.pools import Host, Pool
+from provider_adapters.ssh.unfit_hosts import UnfitHosts
 
 _SKEW_SECONDS = 5.0
 _LEAST_FREE_GB = 2.0
@@ -40,8 +43,8 @@ class Problem:
     serious: bool = True
 
 
-def check(pool: Pool, memory: Memory) -> tuple[dict[str, Facts], list[Problem]]:
-    """The facts of every host that answers, and the problems of the pool."""
+def check(pool: Pool, memory: Memory, unfit: UnfitHosts) -> tuple[dict[str, Facts], list[Problem]]:
+    """The facts of every host that answers, and the problems of the pool. Lets hosts be used again that are well."""
     answers = hosts.everywhere(pool.hosts, lambda host: _ask(host, memory), *_TROUBLE)
     found: dict[str, Facts] = {}
     problems: list[Problem] = []
@@ -53,6 +56,7 @@ def check(pool: Pool, memory: Memory) -> tuple[dict[str, Facts], list[Problem]]:
             found[host.name] = facts
             problems += _of_one(host, facts)
             problems += _of_the_lease(host, held)
+            problems += _of_what_tasks_found(host, unfit)
     able = [host for host in pool.hosts if host.name in found and _python(host, found)]
     if able:
         problems += _between(able, found)
@@ -154,6 +158,27 @@ def _of_the_lease(host: Host, held: Mapping[str, Any] | None) -> list[Problem]:
         "also one that is no task"
     )
     return [Problem(host.name, leases.in_words(host.name, held), fix, serious=False)]
+
+
+def _of_what_tasks_found(host: Host, unfit: UnfitHosts) -> list[Problem]:
+    """What tasks found wrong with a host. If its GPUs are well now, tasks may use it again."""
+    why = unfit.why(host.key)
+    if not why:
+        return []
+    with hosts.connect(host) as connection:
+        asked = f"nvidia-smi --query-gpu={gpu_health.QUERY} --format=csv,noheader,nounits"
+        listed = connection.run(
+            ["sh", "-c", f"{asked} 2>&1; ls {gpu_health.DRIVER} 2>/dev/null | wc -l >&2"],
+            timeout=_RUN_SECONDS,
+        )
+    said, driver = listed.stdout.decode(errors="replace"), last_line(listed.stderr).strip()
+    health = gpu_health.parse(said, "", int(driver) if driver.isdigit() else 0)
+    if wrong := health.troubles(GpuHealth()):
+        fix = "restart it; if that does not help, have the GPU replaced"
+        return [Problem(host.name, f"{why}. Now: {'; '.join(wrong)}", fix)]
+    unfit.lift(host.key)
+    fix = "nothing is to be done; if it is lost again, look at its power, network and memory"
+    return [Problem(host.name, f"{why}. It is well now, and used again", fix, serious=False)]
 
 
 def _gpus_differ(able: Sequence[Host], found: Mapping[str, Facts]) -> list[Problem]:

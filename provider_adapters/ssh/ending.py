@@ -19,6 +19,7 @@ from flowlite.state import clock
 from provider_adapters.ssh import hosts, leases, records
 from provider_adapters.ssh.pools import Host
 from provider_adapters.ssh.records import Records
+from provider_adapters.ssh.unfit_hosts import UnfitHosts
 
 # An sshd that only restarts is back within this time. A host that was found dead before is not waited for.
 SILENT_SECONDS = 10.0
@@ -30,8 +31,9 @@ _TROUBLE = (ProviderError, ConfigError, OSError)
 class Ending:
     """Ends instances, and tracks since when hosts have been unreachable."""
 
-    def __init__(self, kept: Records) -> None:
+    def __init__(self, kept: Records, unfit: UnfitHosts) -> None:
         self._records = kept
+        self._unfit = unfit
         self._alone_since: dict[str, float] = {}
 
     def end(self, instances: Sequence[Instance]) -> None:
@@ -47,7 +49,9 @@ class Ending:
         answering = [instance for instance in instances if instance not in silent]
         results = hosts.everywhere(answering, self._release, *_TROUBLE)
         pairs = list(zip(answering, results, strict=True))
-        self._records.drop(each for each, result in pairs if not isinstance(result, Exception))
+        released = [each for each, result in pairs if not isinstance(result, Exception)]
+        self._records.drop(released)
+        self._unfit.well(released)
         for instance, result in pairs:
             if isinstance(result, NodeUnreachable | OSError):
                 silent.append(instance)

@@ -12,6 +12,7 @@ from flowlite.settings.suggest import did_you_mean
 from provider_adapters.ssh import checking, editing, host_requirements, hosts, leases
 from provider_adapters.ssh.hosts import Facts, Memory
 from provider_adapters.ssh.pools import Host, Pool, choose_pool, config_file, read_pools
+from provider_adapters.ssh.unfit_hosts import UnfitHosts
 
 if TYPE_CHECKING:
     from flowlite.connect.ssh.host_keys import HostKey
@@ -24,9 +25,16 @@ DEFAULT_POOL = "default"
 class HostCommands:
     """The pools of this user's configuration."""
 
-    def __init__(self, home: Path, memory: Memory, read: Callable[[], ProviderSettings]) -> None:
+    def __init__(
+        self,
+        home: Path,
+        memory: Memory,
+        unfit: UnfitHosts,
+        read: Callable[[], ProviderSettings],
+    ) -> None:
         self._home = home
         self._memory = memory
+        self._unfit = unfit
         self._read = read
 
     # The configuration
@@ -105,7 +113,10 @@ class HostCommands:
             return facts, held
 
         answers = hosts.everywhere(listed, ask, ProviderError, ConfigError, OSError)
-        return [_row(host, answer) for host, answer in zip(listed, answers, strict=True)]
+        return [
+            _row(host, answer, self._unfit.why(host.key))
+            for host, answer in zip(listed, answers, strict=True)
+        ]
 
     def check(self, pool: str | None) -> list[dict[str, Any]]:
         """For each pool {"pool", "hosts", "answered", "problems"}."""
@@ -113,7 +124,7 @@ class HostCommands:
         for each in self.pools(pool):
             if not each.hosts:
                 continue
-            found, problems = checking.check(each, self._memory)
+            found, problems = checking.check(each, self._memory, self._unfit)
             told.append(
                 {
                     "pool": each.name,
@@ -167,13 +178,17 @@ def _name_of(entry: Any) -> str:
     return text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0] or text
 
 
-def _row(host: Host, answer: tuple[Facts, dict[str, Any] | None] | Exception) -> dict[str, Any]:
+def _row(
+    host: Host, answer: tuple[Facts, dict[str, Any] | None] | Exception, unfit: str
+) -> dict[str, Any]:
     row: dict[str, Any] = {"name": host.name, "pool": host.pool, "address": host.private_ip or None}
     if isinstance(answer, Exception):
         return {**row, "state": "unreachable", "why": str(answer) or type(answer).__name__}
     facts, held = answer
     python = host_requirements.choose_python(host, facts, None)
     state = "free" if not held else "warm" if held.get("state") == "warm" else "leased"
+    if state == "free" and unfit:
+        state = "avoided"
     return {
         **row,
         "address": host.private_ip or facts.address,
@@ -186,7 +201,7 @@ def _row(host: Host, answer: tuple[Facts, dict[str, Any] | None] | Exception) ->
         "state": state,
         "why": leases.in_words(host.name, held)
         if held
-        else host_requirements.python_problem(host, facts),
+        else unfit or host_requirements.python_problem(host, facts),
         "task": (held or {}).get("task"),
         "user": (held or {}).get("user"),
     }

@@ -1,4 +1,4 @@
-"""Leases all hosts of a gang or none: hosts are asked in the pool's order, and released if they do not suffice."""
+"""Leases the hosts of a gang: hosts are asked in the pool's order, and released if they do not suffice."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from provider_adapters.ssh.leases import Agent
 from provider_adapters.ssh.patience import Patience
 from provider_adapters.ssh.pools import Host
 from provider_adapters.ssh.records import Records
+from provider_adapters.ssh.unfit_hosts import UnfitHosts
 from provider_adapters.ssh.volume_hosts import Places, directory_of
 from provider_adapters.ssh.warm_hosts import WarmHosts
 
@@ -77,6 +78,7 @@ class Launch:
         memory: Memory,
         kept: Records,
         places: Places,
+        unfit: UnfitHosts,
         waited: Patience,
         label: str,
     ) -> None:
@@ -88,6 +90,7 @@ class Launch:
         self._memory = memory
         self._records = kept
         self._keeping = WarmHosts(kept)
+        self._unfit = unfit
         self._patience = waited
         self._label = label
         self._began = clock.now()
@@ -99,7 +102,7 @@ class Launch:
         self._keeper = self._find_keeper()
 
     def run(self) -> list[Instance]:
-        """Leases as many hosts as the intent asks for.
+        """Leases as many hosts as the intent asks for, or at least those without which it has failed.
 
         Raises:
             CapacityUnavailable: Not possible now; no host is held.
@@ -122,7 +125,12 @@ class Launch:
             ),
         )
         in_use = {k for k, entry in before.items() if entry["state"] == records.TAKEN} - asked
-        queue = [host for host in queue if host.key not in in_use]
+        for host in queue:
+            if why := self._unfit.why(host.key, self._intent.task_id):
+                self._refused[host.name] = Refused(why, waiting=False)
+        queue = [
+            host for host in queue if host.key not in in_use and host.name not in self._refused
+        ]
         size = max(self._intent.count, len(asked))
         taken: list[Instance] = []
         try:
@@ -130,7 +138,7 @@ class Launch:
                 batch, queue = queue[:size], queue[size:]
                 taken += self._take_all(batch)
                 size = self._intent.count - len(taken)
-            enough = len(taken) >= self._intent.count and not self._lacks_keeper()
+            enough = len(taken) >= self._intent.fewest and not self._lacks_keeper()
             kept = sorted(taken, key=lambda each: each.id)[: self._intent.count] if enough else []
             if kept:
                 kept[0] = dataclasses.replace(kept[0], note=self._passed_over())
@@ -441,7 +449,7 @@ class Launch:
         return f"passed over: {'; '.join(unfit)}" if unfit else ""
 
     def _not_enough(self) -> ProviderError:
-        pool, count = self._options["pool"], self._intent.count
+        pool, count = self._options["pool"], self._intent.fewest
         possible = len(self._hosts) - sum(not each.waiting for each in self._refused.values())
         why = "; ".join(str(each) for each in self._refused.values())
         if possible < count:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite import python_request
 from flowlite.errors import ConfigError, NodeUnreachable, ProviderError
-from flowlite.provider import Plan
+from flowlite.provider import Plan, slots_of_gang
 from provider_adapters.ssh import host_requirements, hosts
 from provider_adapters.ssh.hosts import FRESH_SECONDS, Facts, Memory
 from provider_adapters.ssh.pools import Host, Pool, choose_pool
@@ -28,9 +28,10 @@ def make_plan(config: TaskConfig, settings: ProviderSettings, memory: Memory) ->
         ProviderError: Too few of its hosts can be used now.
     """
     pool = choose_pool(settings, config.one_region)
-    if config.num_instances > len(pool.hosts):
+    fewest, most = config.fewest_nodes, min(config.most_nodes, len(pool.hosts))
+    if fewest > most:
         raise ConfigError(
-            f"num_instances: {config.num_instances} hosts were asked for, and the pool {pool.name} has "
+            f"num_instances: {fewest} hosts were asked for, and the pool {pool.name} has "
             f"{len(pool.hosts)}: {', '.join(host.name for host in pool.hosts)}. Ask for fewer, or add hosts "
             f"(`flow hosts add NAME --pool {pool.name}`)"
         )
@@ -40,22 +41,22 @@ def make_plan(config: TaskConfig, settings: ProviderSettings, memory: Memory) ->
         "cpu": config.cpu,
         "memory": config.memory,
         "image": config.image is not None,
-        "sshfs": bool(config.volumes) and not pool.shared_dir and config.num_instances > 1,
+        "sshfs": bool(config.volumes) and not pool.shared_dir and most > 1,
     }
-    notes = _check_hosts(pool, wanted, config.num_instances, memory)
+    notes = _check_hosts(pool, wanted, fewest, memory)
     notes += _without_effect(config)
     return Plan(
         provider="ssh",
         instance_type=f"host of {pool.name}",
         region=pool.name,
-        num_instances=config.num_instances,
+        num_instances=most,
         processes_per_node=config.workers_per_node,
         gpu=request.kind if request else "",
         gpus_per_node=config.gpus_per_node,
         max_run_seconds=config.max_run_seconds,
         max_cost=config.max_cost,
         notes=tuple(notes),
-        slots=({"slots": [host.key for host in pool.hosts], "count": config.num_instances},),
+        slots=(slots_of_gang([host.key for host in pool.hosts], fewest, most),),
         options={
             "pool": pool.name,
             "hosts": [host.to_json() for host in pool.hosts],
@@ -162,7 +163,7 @@ def _volumes(config: TaskConfig, pool: Pool) -> dict[str, Any]:
                 f"volumes: {volume.name!r} has the interface 'block', and hosts of a pool have no block volumes; "
                 "use 'file'"
             )
-        served = not pool.shared_dir and config.num_instances > 1
+        served = not pool.shared_dir and config.most_nodes > 1
         volumes.append(
             {
                 "name": volume.name,

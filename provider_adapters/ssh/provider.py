@@ -28,6 +28,7 @@ from provider_adapters.ssh.launching import Launch
 from provider_adapters.ssh.patience import Patience
 from provider_adapters.ssh.pools import LOCAL_FILES, Host, choose_pool, from_environment, read_pools
 from provider_adapters.ssh.records import Records
+from provider_adapters.ssh.unfit_hosts import UnfitHosts
 from provider_adapters.ssh.volume_hosts import Places, directory_of
 from provider_adapters.ssh.warm_hosts import WarmHosts
 
@@ -47,6 +48,8 @@ class SshProvider(Provider):
 
     name = "ssh"
     listing_is_proof = False
+    avoids = True
+    elastic = True
 
     local_files = LOCAL_FILES
 
@@ -55,7 +58,8 @@ class SshProvider(Provider):
         self._home = home
         self._records = Records(self._home / "ssh")
         self._memory = Memory(self._home / "ssh" / "hosts")
-        self._ending = Ending(self._records)
+        self._unfit = UnfitHosts(self._home / "ssh")
+        self._ending = Ending(self._records, self._unfit)
         self._keeping = WarmHosts(self._records)
         self._places = Places(self._home / "ssh")
         self._patience = Patience()
@@ -82,6 +86,7 @@ class SshProvider(Provider):
             self._memory,
             self._records,
             self._places,
+            self._unfit,
             self._patience,
             _label(),
         ).run()
@@ -113,6 +118,9 @@ class SshProvider(Provider):
                 instance = Instance.from_json({**entry["instance"], "state": "unreachable"})
                 listed.setdefault(instance.id, instance)
         return sorted(listed.values(), key=lambda each: each.id)
+
+    def avoid(self, instances: Sequence[Instance]) -> None:
+        self._unfit.note(instances)
 
     def terminate(self, instances: Sequence[Instance]) -> None:
         self._ending.end(instances)
@@ -211,7 +219,7 @@ class SshProvider(Provider):
         """The operations of `flow hosts`. `read` returns the current settings, which they change."""
         from provider_adapters.ssh.host_commands import HostCommands
 
-        return HostCommands(self._home, self._memory, read)
+        return HostCommands(self._home, self._memory, self._unfit, read)
 
     def create_volume(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
         return self._volumes().create(name, size_gb, interface)

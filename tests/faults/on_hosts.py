@@ -125,7 +125,9 @@ class Site:
         patch.setenv("FLOW_HOME", str(home))
         patch.setenv("PYTHONPATH", str(ROOT))
 
-    def submit(self, command: Sequence[str], *, nodes: int = 2, **options: Any) -> HostGang:
+    def submit(
+        self, command: Sequence[str], *, nodes: int | tuple[int, int] = 2, **options: Any
+    ) -> HostGang:
         """Submits a command from the laptop."""
         from flowlite import TaskConfig
         from flowlite.api.client import Flow

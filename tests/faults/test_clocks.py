@@ -116,10 +116,10 @@ def test_a_run_begins_when_the_nodes_say_and_not_when_that_is_heard(site: Site) 
     for host in site.hosts[:2]:
         host.delay(100)
     gang = site.submit(shell(COUNT))
-    eventually(lambda: proves(gang), timeout=60, every=0.002)
+    eventually(lambda: proves(gang), every=0.002)
     laptop = site.cluster.laptop
     laptop.partition()
-    eventually(lambda: gang.has(0, "r0.out", "3"), timeout=60)
+    eventually(lambda: gang.has(0, "r0.out", "3"))
     pause(12.0)
     assert gang.record.started_at is None, gang.story()
     heard = clock.now(site.home)

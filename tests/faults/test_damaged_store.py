@@ -97,6 +97,7 @@ def change(home: Path, statement: str) -> None:
 
 READING = (
     ("status",),
+    ("queue",),
     ("cost",),
     ("gc",),
     ("logs", "good"),

@@ -60,6 +60,18 @@ def test_the_next_place_is_asked_when_one_has_no_room(
     assert tried["place"] == "rented here-1 small"
 
 
+def test_what_a_place_says_is_kept_short_and_without_control_sequences(
+    cloud: RentedProvider,
+) -> None:
+    said = "\x1b]0;TITLE\x07no room " + "x" * 1_000_000
+    cloud.behave(refuses={"launch": [99, "CapacityUnavailable", said]})
+    record = rent("true", **PLACES).end()
+    (entry,) = record.tried
+    assert "no room" in entry["why"]
+    assert "\x1b" not in entry["why"]
+    assert len(entry["why"]) < 20_000
+
+
 @pytest.mark.parametrize("call", ["list", "terminate"])
 def test_a_supervisor_that_is_killed_while_it_leaves_a_place_leaves_nothing_there(
     cloud: RentedProvider, call: str

@@ -124,7 +124,7 @@ def test_results_that_do_not_fit_are_not_begun(small_home: Site, tmp_path: Path,
     assert list(gang.paths.results.iterdir()) == []
     if then == "cancel":
         gang.store.request_cancel(gang.id)
-        gang.end("cancelled", timeout=30)
+        gang.end("cancelled")
         # Each host has its result still, and nothing else of the task.
         names = {path.name for home in gang.homes() for path in home.rglob("*") if path.is_file()}
         assert {"r0.result", "r1.result"} <= names
@@ -140,7 +140,7 @@ def end_out_of_reach(site: Site, gang: Leaving, node: int) -> None:
     """All ranks end well, as everybody has heard, and a node falls silent before anything of it was fetched."""
     site.hosts[node].partition(site.cluster.laptop)
     site.go()
-    eventually(gang.paths.ended(1).exists, timeout=30)
+    eventually(gang.paths.ended(1).exists)
     site.hosts[node].partition()
 
 
@@ -220,7 +220,7 @@ def test_no_cut_in_the_last_seconds_loses_anything(
             gang.results()
         return not getattr(seen.value, "__notes__", ())
 
-    eventually(brought, timeout=60, every=1.0)
+    eventually(brought, every=1.0)
     for rank in range(3):
         gang.counted_to_the_end(rank)
 

@@ -56,11 +56,11 @@ def test_a_gang_of_one_in_a_pool_of_one_is_not_given_up(
     gang.wait("running")
     hosts[0].partition()
     told = "the node cannot be reached since"
-    eventually(lambda: gang.record.reason.startswith(told), timeout=60)
+    eventually(lambda: gang.record.reason.startswith(told))
     pause(20.0)
     assert gang.record.state == "running"
     hosts[0].heal()
-    eventually(lambda: gang.record.reason == "all ranks started", timeout=60)
+    eventually(lambda: gang.record.reason == "all ranks started")
     site.go()
     assert gang.end().attempt == 1
     gang.counted_to_the_end(0)
@@ -76,7 +76,7 @@ def test_a_leader_that_hangs_for_good_is_lost(site: Site) -> None:
     assert "the leader, is lost" in record.reason
     site.hosts[0].resume()
     # It was frozen past its time: it stops by itself as soon as it wakes.
-    eventually(lambda: not workers_on(site.hosts[0], gang), timeout=40)
+    eventually(lambda: not workers_on(site.hosts[0], gang))
 
 
 @pytest.mark.slow
@@ -152,12 +152,12 @@ def test_a_lost_host_is_cleaned_as_soon_as_it_can_be_reached(site: Site, node: i
     assert host_is_leased(host)
     pause(10.0)
     host.heal()
-    eventually(lambda: not host_is_leased(host), timeout=60, every=0.2)
+    eventually(lambda: not host_is_leased(host), every=0.2)
     assert_no_process_left(gang.id)
     # Neither are the sessions of sshd that the outage has cut off, which would learn of it much later.
-    eventually(lambda: not sessions_on(host), timeout=60, every=0.5)
+    eventually(lambda: not sessions_on(host), every=0.5)
     # Whoever came back has gone, too.
-    eventually(lambda: not list(site.home.glob("revisiting-*")), timeout=30)
+    eventually(lambda: not list(site.home.glob("revisiting-*")))
 
 
 def sessions_on(host: Host) -> list[str]:
@@ -181,7 +181,7 @@ def test_a_host_that_was_killed_is_replaced_and_not_leased_again(site: Site) -> 
     gang = site.submit(shell(COUNT), retries=1)
     gang.wait("running")
     site.hosts[0].kill()
-    eventually(lambda: gang.record.state == "stopping", timeout=60)
+    eventually(lambda: gang.record.state == "stopping")
     # It comes back, and says itself that nothing runs there any more: that is waited for, and not for the clock.
     site.hosts[0].start()
     record = eventually(
@@ -202,7 +202,7 @@ def test_a_worker_that_dies_is_the_first_failure(site: Site) -> None:
 
 def test_a_crash_starts_the_gang_again_on_the_same_hosts(site: Site) -> None:
     gang = site.submit(shell(f"[ $FLOW_ATTEMPT$RANK = 11 ] && exit 7; {COUNT}"), retries=1)
-    eventually(lambda: gang.record.attempt == 2 and gang.record.state == "running", timeout=60)
+    eventually(lambda: gang.record.attempt == 2 and gang.record.state == "running")
     first = [event for event in gang.store.events(gang.id) if event.kind == "first_failure"]
     assert [event.text for event in first] == ["first failure: node 1, rank 1: exited with 7"]
     site.go()
@@ -218,7 +218,7 @@ def test_preemption_starts_again_and_is_no_failure(site: Site) -> None:
     gang = site.submit(shell(COUNT))
     gang.wait("running")
     os.kill(gang.agent_on(1), signal.SIGTERM)
-    eventually(lambda: gang.record.attempt == 2 and gang.record.state == "running", timeout=60)
+    eventually(lambda: gang.record.attempt == 2 and gang.record.state == "running")
     site.go()
     assert gang.end().retries_used == 0
 

@@ -39,7 +39,7 @@ def test_the_client_is_cut_off_for_minutes_and_nothing_stops(site: Site) -> None
     assert [gang.counted(rank) for rank in range(2)] == seen
     laptop.heal()
     # What was written meanwhile is all there, from the exact byte on.
-    eventually(lambda: min(gang.counted(rank) for rank in range(2)) > seen[0] + 1000, timeout=60)
+    eventually(lambda: min(gang.counted(rank) for rank in range(2)) > seen[0] + 1000)
     eventually(lambda: gang.record.reason == "all ranks started")
     site.go()
     assert gang.end().attempt == 1
@@ -68,7 +68,7 @@ def test_a_task_is_cancelled_while_the_client_is_cut_off(site: Site) -> None:
     gang = site.submit(shell(COUNT))
     gang.wait("running")
     site.cluster.laptop.partition()
-    eventually(lambda: "cannot be reached since" in gang.record.reason, timeout=60)
+    eventually(lambda: "cannot be reached since" in gang.record.reason)
     gang.store.request_cancel(gang.id)
     pause(3.0)
     # Whoever cannot reach the nodes cannot say that they have stopped.

@@ -107,7 +107,7 @@ def test_a_pool_with_too_few_hosts_waits_and_goes_on(
     hosts[0].kill()
     first.end("failed")
     # One of two hosts is free now and the other does not answer: still too few.
-    eventually(lambda: "node00" in second.record.reason, timeout=60)
+    eventually(lambda: "node00" in second.record.reason)
     assert second.record.state == "provisioning"
     hosts[0].start()
     second.end(timeout=90)
@@ -145,7 +145,7 @@ def test_a_host_that_runs_nothing_any_more_holds_up_neither_run_nor_end(site: Si
     site.hosts[1].restart_sshd()
     with site.cluster.enter_laptop():
         reconcile(gang.store, site.home, here=settings_here)
-    assert_no_process_left(gang.id, timeout=30)
+    assert_no_process_left(gang.id)
 
 
 def other_python() -> str:

@@ -127,13 +127,13 @@ def test_the_cap_holds_with_boot_and_end_together(cloud: RentedProvider) -> None
 
 
 def test_the_nodes_keep_the_cap_without_anybody(cloud: RentedProvider) -> None:
-    gang = rent(max_cost=6.0)
+    gang = rent(max_cost=20.0)
     gang.wait("running")
     worker = eventually(lambda: _worker_of(gang))
     gang.kill_supervisor()
-    eventually(lambda: not Path(f"/proc/{worker}").exists(), timeout=8)
+    eventually(lambda: not Path(f"/proc/{worker}").exists())
     began = next(iter(cloud.machines().values()))["launched_at"]
-    assert time.time() - began <= 6.0
+    assert time.time() - began <= 20.0
     assert gang.wait().reason.startswith("max_cost: stopped")
 
 
@@ -356,7 +356,7 @@ def test_every_command_has_it_tidied_up_but_not_all_the_time(
     cloud.add("left", task=gang.id)
     for _ in range(3):
         assert main(["status"]) == 0
-    eventually(lambda: cloud.machines()["left"]["ended_at"], timeout=20)
+    eventually(lambda: cloud.machines()["left"]["ended_at"])
     assert len(cloud.calls("others")) == 1
     os.utime(flow_home / "tidied", (1, 1))
     assert background_gc.tidy_in_background(flow_home)
@@ -426,6 +426,21 @@ def test_offers_of_all_that_are_set_up(
     assert "nothing fits; these come near:" in out
     assert "has 8 × h100, and a100:4 was asked for" in out
     assert main(["offers", "--gpu", "h10"]) == 2
+
+
+def test_offers_within_caps_are_places_with_their_worst_case(
+    cloud: RentedProvider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caps = ["--max-run-time-hours", "2", "--json"]
+    assert main(["offers", "--provider", "rented", *caps]) == 0
+    (place,) = json.loads(capsys.readouterr().out)["data"]["candidates"]
+    assert place["provider"] == "rented"
+    assert place["worst_case_cost"] >= 2 * place["price_for_all"] > 0
+    assert main(["offers", "--max-price-per-hour", "0.01", *caps]) == 0
+    found = json.loads(capsys.readouterr().out)["data"]
+    assert {each["provider"] for each in found["candidates"]} == {"local"}
+    (left,) = [each for each in found["left_out"] if each["options"]["provider"] == "rented"]
+    assert "max_price_per_hour" in left["why"]
 
 
 def test_providers_are_checked(cloud: RentedProvider, capsys: pytest.CaptureFixture[str]) -> None:
@@ -544,3 +559,31 @@ def test_a_provider_that_fails_does_not_hide_the_volumes_of_others(
     said = capsys.readouterr()
     assert "ckpt" in said.out
     assert "rented: 503 Service Unavailable" in said.err
+
+
+# Spares
+
+
+def test_a_spare_is_paid_like_a_node_takes_the_rank_of_a_lost_one_and_is_made_good(
+    cloud: RentedProvider,
+) -> None:
+    gang = rent(num_instances=2, spares=1, max_run_time_hours=1)
+    plan = gang.record.plan
+    assert (plan["num_instances"], plan["spares"]) == (2, 1)
+    (ready,) = eventually(lambda: [text for kind, text in gang.events if kind == "spare"])
+    assert ready.endswith("is ready to take the rank of a lost node")
+    gang.wait("running")
+    (told,) = [text for kind, text in gang.events if kind == "price"]
+    assert told.startswith(
+        "2 + 1 spare × small, rented here-1: $3,600.00 per instance and hour, $10,800.00"
+    )
+    before = gang.record.roster
+    (spare,) = set(cloud.machines()) - set(before)
+    cloud.terminate([each for each in cloud.list_instances(gang.id) if each.id == before[1]])
+    eventually(lambda: gang.record.attempt == 2 and gang.record.state == "running", timeout=60)
+    assert gang.record.roster == [before[0], spare]
+    eventually(lambda: len(cloud.machines()) == 4)
+    let_go(gang.home)
+    record = gang.end()
+    assert record.retries_used == 0
+    assert record.cost == pytest.approx(bill(cloud, gang), abs=0.001)

@@ -40,7 +40,7 @@ def test_a_waiting_job_that_somebody_cancelled_ends_the_task(slurm_site: SlurmSi
     for host in slurm.nodes:
         slurm.drain(host)
     gang = slurm_site.submit(shell("true"))
-    job = eventually(slurm.jobs, timeout=60, every=0.1)[0]
+    job = eventually(slurm.jobs, every=0.1)[0]
     # Why it waits is told in Slurm's word.
     slurm.wait(lambda: _reason(slurm, job), "Slurm says why")
     gang.until(lambda: gang.said(_reason(slurm, job)), 60)
@@ -53,7 +53,7 @@ def test_a_task_that_is_cancelled_while_its_job_waits_leaves_no_job(slurm_site: 
     for host in slurm.nodes:
         slurm.drain(host)
     gang = slurm_site.submit(shell("true"))
-    eventually(slurm.jobs, timeout=60, every=0.1)
+    eventually(slurm.jobs, every=0.1)
     gang.store.request_cancel(gang.id)
     gang.end("cancelled")
     assert slurm.jobs() == []

@@ -130,4 +130,4 @@ def test_rented_machines_are_ended_though_the_store_is_gone(
         lambda: all(machine["ended_at"] for machine in cloud.machines().values()),  # type: ignore[attr-defined]
         timeout=90,
     )
-    eventually(lambda: gang.supervisor() is None, timeout=30)
+    eventually(lambda: gang.supervisor() is None)

@@ -162,3 +162,12 @@ def test_any_pieces_in_any_order_give_the_stream(
     add_all(collector, 0, 0, "out", have, [content[have:]], 2.0, None)
     file = paths.stream(1, 0, 0, "out")
     assert (file.read_bytes() if file.exists() else b"") == content
+
+
+def test_times_are_stored_in_order_although_a_clock_was_set_back(tmp_path: Path) -> None:
+    collector, paths = new(tmp_path)
+    collector.add(0, 0, "out", 0, 10.0, b"one\n")
+    collector.add(0, 0, "out", 4, 9.0, b"two\n")
+    collector.close()
+    Collector(paths, 1).add(0, 0, "out", 8, 8.0, b"three\n")
+    assert index_of(paths.stream(1, 0, 0, "out")) == [(0, 10.0), (4, 10.0), (8, 10.0)]

@@ -30,9 +30,8 @@ def record(*, price: float = 2.0, places: tuple[str, ...] = PLACES) -> TaskRecor
 
 def after(found: TaskRecord, kind: Kind, now: float = NOW, *, to: int | None = None) -> TaskRecord:
     """The task after its present place has failed and was left for the next one, or for the given one."""
-    failed = dataclasses.replace(
-        found, tried=failover.with_failure(found, PlaceFailed("no", kind, 2, now - 1.0), now)
-    )
+    why = PlaceFailed("no", kind, 2, now - 1.0)
+    failed = dataclasses.replace(found, tried=failover.with_failure(found, why, str(why), now))
     assert failover.is_leaving(failed)
     left = dataclasses.replace(failed, tried=failover.with_place_left(failed, now))
     assert not failover.is_leaving(left)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flowlite.connect import fetching
 from flowlite.connect.local import LocalConnection
 from flowlite.errors import NodeUnreachable
 from flowlite.provider import Instance, NodeSettings
@@ -25,6 +26,7 @@ from flowlite.supervise.attempt.reachability import Reachability
 from flowlite.supervise.attempt.unfetched import MissingFilesDecision
 from flowlite.supervise.record.paths import TaskPaths
 from flowlite.supervise.threads import Threads
+from tests.connect.test_fetching import small_disk
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +53,7 @@ class DiskNode(Node):
         self.stops: list[float] = []
         self.last_words = b""
         self.takes = 0.0
+        self.sends: Callable[[], Iterator[bytes]] | None = None
 
     def stop(self, grace: float) -> bool:
         """Its worker writes something more before it ends."""
@@ -72,8 +75,14 @@ class DiskNode(Node):
     def probe(self) -> Finding:
         return Finding(self.life, f"as {self.life}", True)
 
+    def read(self, name: str, offset: int) -> Iterator[bytes]:
+        return super().read(name, offset) if self.sends is None else self.sends()
+
     def get(self, name: str, target: Path, size: int | None = None) -> bool:
         self.gets += 1
+        if self.sends is not None:
+            fetching.fetch(lambda offset: self.read(name, offset), target, size)
+            return True
         if self.trouble is not None and name.endswith(".result"):
             raise self.trouble
         return super().get(name, target, size)
@@ -277,3 +286,68 @@ def test_a_result_that_the_leader_passes_on(scene: Scene) -> None:
     assert scene.here() == ["a1.r1.result"]
     assert scene.paths.result(1, 1).read_bytes() == bytes(100) + b"\1"
     assert made.result_offsets(frozenset({1})) == {"0.result": 101, "1.result": 101}
+
+
+# Nodes that send without end
+
+
+def without_end() -> Iterator[bytes]:
+    while True:
+        yield bytes(64 << 10)
+
+
+def drop_by_drop() -> Iterator[bytes]:
+    while True:
+        time.sleep(0.01)
+        yield b"x"
+
+
+def nothing() -> Iterator[bytes]:
+    raise NodeUnreachable("it answers, but a command on its files stood still for 60 s")
+
+
+def test_a_log_without_end_does_not_fill_the_disk(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker is not known to have ended, so its size is not known."""
+    small_disk(monkeypatch, scene.paths.directory, 8 << 20, 0)
+    monkeypatch.setattr(unfetched, "PATIENCE", 2.0)
+    scene.workers.pop(1)
+    scene.nodes[1].sends = without_end
+    seen = scene.play(ended_well=False)
+    (missing,) = seen.kept
+    assert missing.ours
+    assert "No space left on device: 8 MB came, more are to come, and 3" in missing.trouble
+    assert fetching._disk(scene.paths.directory)[0] > 0
+    assert scene.here() == ["a1.r0.result"]
+
+
+@pytest.mark.parametrize("sends", [drop_by_drop, nothing])
+def test_files_that_do_not_come_are_not_waited_for_without_end(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, sends: Callable[[], Iterator[bytes]]
+) -> None:
+    monkeypatch.setattr(fetching, "_WITHIN", 0.2)
+    monkeypatch.setattr(unfetched, "PATIENCE", 2.0)
+    scene.workers.pop(1)
+    scene.nodes[1].sends = sends
+    (missing,) = scene.play(ended_well=False).kept
+    assert missing.node == 1
+    assert missing.trouble == "" if sends is nothing else "B came within 0 s" in missing.trouble
+
+
+def test_a_result_that_takes_longer_than_the_patience_is_waited_for_while_it_comes(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unfetched, "PATIENCE", 4.0)
+    monkeypatch.setattr(harvest_module, "_PROGRESS", 10_000)
+    blocks = [bytes(10_000)] * 12
+    scene.workers[1]["sizes"]["result"] = 120_000
+
+    def slowly() -> Iterator[bytes]:
+        for block in blocks:
+            time.sleep(0.5)
+            yield block
+
+    scene.nodes[1].sends = slowly
+    assert scene.play().lacking == ()
+    assert scene.paths.result(1, 1).stat().st_size == 120_000

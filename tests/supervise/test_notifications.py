@@ -193,7 +193,7 @@ def test_the_end_of_a_task_is_told_by_apprise(flow_home: Path, hook: Hook) -> No
     target = hook.url.replace("http://", "json://")
     task = Flow().run(TaskConfig(name="digits", command=["sh", "-c", "exit 3"], notify=target))
     task.wait(60, show_logs=False)
-    eventually(lambda: hook.got, timeout=60)
+    eventually(lambda: hook.got)
     assert "digits" in hook.got[0]["title"]
     assert "failed" in hook.got[0]["title"] + hook.got[0]["message"]
 

@@ -204,7 +204,7 @@ def test_a_replacement_takes_the_rank_of_the_one_that_is_gone(scene: Scene) -> N
     assert again.roster == ["t1-launch-2-0", "t1-launch-2-1", first.roster[2]]
     assert {i.id for i in scene.cloud.list_instances()} == set(again.roster)
     stored = {i.id: i.state for i in scene.store.instances("t1")}
-    assert (stored[first.roster[0]], stored[first.roster[1]]) == ("lost", "ended")
+    assert (stored[first.roster[0]], stored[first.roster[1]]) == ("lost", "lost")
     scene.write_down(again)
     live = {r.node_rank: r.id for r in scene.store.instances("t1") if r.ended_at is None}
     assert [live[rank] for rank in range(3)] == again.roster
@@ -248,6 +248,19 @@ def _set_aside(name: str) -> Callable[[Provisioner], object]:
         provisioner.set_aside({name}, ())
 
     return do
+
+
+def test_a_node_that_the_provider_alone_knows_to_be_gone_is_lost(scene: Scene) -> None:
+    first = scene.complete()
+    assert first is not None
+    scene.write_down(first)
+    scene.cloud.gone.add(first.roster[1])
+    again = scene.complete()
+    assert again is not None
+    assert again.roster[1] not in first.roster
+    stored = {row.id: row for row in scene.store.instances("t1")}
+    assert (stored[first.roster[1]].state, stored[first.roster[1]].node_rank) == ("lost", 1)
+    assert stored[first.roster[1]].ended_at is not None
 
 
 def test_a_node_that_cannot_be_ended_holds_up_the_next_attempt(scene: Scene) -> None:

@@ -59,8 +59,47 @@ def run(
         typer.Argument(help="Arguments of the function or command.", metavar="ARGS"),
     ] = None,
     num_instances: Annotated[
+        str | None,
+        typer.Option(
+            "--num-instances",
+            "-N",
+            help="Nodes in the gang; 2:8 for 2 to 8, as there is room.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    settle_seconds: Annotated[
+        str | None,
+        typer.Option(
+            "--settle-seconds",
+            metavar="TIME",
+            help="How long such a gang waits for more nodes at first; 2m is read too.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    heal_seconds: Annotated[
+        str | None,
+        typer.Option(
+            "--heal-seconds",
+            metavar="TIME",
+            help="How long it waits for nodes in place of lost ones.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    spares: Annotated[
         int | None,
-        typer.Option("--num-instances", "-N", help="Nodes in the gang.", rich_help_panel=_PANEL),
+        typer.Option(
+            "--spares",
+            help="Further machines, ready to take the rank of a lost node.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    preflight: Annotated[
+        str | None,
+        typer.Option(
+            "--preflight",
+            help="Measure every node before the workers start: quick, or full with the network.",
+            rich_help_panel=_PANEL,
+        ),
     ] = None,
     processes_per_node: Annotated[
         str | None,
@@ -324,6 +363,10 @@ def run(
 ) -> None:
     options: dict[str, Any] = {
         "num_instances": num_instances,
+        "settle_seconds": settle_seconds,
+        "heal_seconds": heal_seconds,
+        "spares": spares,
+        "preflight": preflight,
         "processes_per_node": processes_per_node,
         "manual": manual,
         "mode": mode,
@@ -390,7 +433,8 @@ def task_options(given: Mapping[str, Any]) -> dict[str, Any]:
     mode = _mode(options.pop("mode", None), options.pop("manual", False))
     options |= {
         "spot": _spot(options.get("spot"), options.pop("prefer_spot", False)),
-        "processes_per_node": _processes(options.pop("processes_per_node", None)),
+        "processes_per_node": _number_or_text(options.pop("processes_per_node", None)),
+        "num_instances": _number_or_text(options.pop("num_instances", None)),
         "volumes": _volumes(options.pop("volume", None)),
         "mounts": _pairs("--mount", options.pop("mount", None), "PATH=s3://bucket"),
         "environment": _environment(options.pop("env", None)),
@@ -534,7 +578,7 @@ def _changed(config: TaskConfig, options: Mapping[str, Any]) -> TaskConfig:
     return config.replace(**changes)
 
 
-def _processes(text: str | None) -> int | str | None:
+def _number_or_text(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isdecimal() else text
 
 

@@ -18,6 +18,7 @@ from flowlite.cli.completion import complete_state, complete_task
 from flowlite.errors import ConfigError
 from flowlite.settings.suggest import did_you_mean
 from flowlite.state import clock
+from flowlite.supervise import gang_size
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -257,7 +258,7 @@ def _row(task: Task[Any]) -> tuple[str, ...]:
         record.name,
         record.id,
         record.state,
-        str(record.plan.get("num_instances", "")),
+        gang_size.in_words(record),
         f"{gpu}:{count}" if gpu and count else gpu,
         f"{output.duration(clock.now() - record.created_at)} ago",
         output.duration(_run_time(record)) if record.started_at is not None else "",
@@ -388,6 +389,7 @@ def _show_one(task: Task[Any], json: bool) -> None:
             {
                 "rank": node.rank,
                 "id": node.id,
+                "role": _role_of(node),
                 "state": node.state,
                 "address": node.address,
                 "price_per_hour": node.price_per_hour,
@@ -416,10 +418,11 @@ def _show_one(task: Task[Any], json: bool) -> None:
     if nodes:
         output.say()
         output.table(
-            ("node", "instance", "state", "address"),
+            ("node", "role", "instance", "state", "address"),
             [
                 (
                     str(node.rank if node.rank is not None else "-"),
+                    _role_of(node),
                     node.id,
                     _state_of(node),
                     node.address,
@@ -430,6 +433,13 @@ def _show_one(task: Task[Any], json: bool) -> None:
     if events:
         output.say()
         _show_events(events)
+
+
+def _role_of(node: Node) -> str:
+    """What the machine is for: a rank, or to take one; "-" for machines that have ended, or without a task."""
+    if node.state == "spare":
+        return "spare"
+    return "rank" if node.rank is not None and node.state == "running" else "-"
 
 
 def _state_of(node: Node) -> str:
@@ -463,7 +473,7 @@ def _show_facts(task: Task[Any]) -> None:
             "task": f"{record.name} ({record.id})",
             "runs": task.call,
             "status": record.state + (f": {record.reason}" if record.reason else ""),
-            "gang": f"{plan.get('num_instances')} × {plan.get('instance_type')}, {per_node} per node{gpus}",
+            "gang": f"{gang_size.in_words(record)} × {plan.get('instance_type')}, {per_node} per node{gpus}",
             "provider": " ".join(filter(None, (record.provider, plan.get("region")))),
             "attempt": str(record.attempt) if record.attempt > 1 else None,
             "created": output.clock(record.created_at),

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,7 +29,7 @@ from ..preflight.master_port import PREFERRED, MasterPort
 from ..preflight.readiness import Readiness
 from ..protocol.messages import GangSettings, failed
 from ..rendezvous.member_client import Fenced, MemberClient, PrepareError, Refused
-from ..system import addresses, node_facts, processes, trace
+from ..system import addresses, processes, trace
 from ..system.retrying import RetryWindow
 from ..worker.worker_spec import beyond_inherited, call_with_paths, worker_orders
 from . import go_checks
@@ -122,12 +123,10 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_ending, signal.Signals(number).name)
         self._stop_watch.begin()
-        self._warming = asyncio.create_task(self._get_ready())
-        # `prepare` raises the error. If it is never called, asyncio must not warn that the exception was not retrieved.
-        self._warming.add_done_callback(lambda task: task.cancelled() or task.exception())
         outcome, reason = "error", ""
         try:
-            outcome, reason = await self._take_part()
+            part = self._stand_by if self._config.spare else self._take_part
+            outcome, reason = await part()
         except Refused as error:
             outcome, reason = "refused", str(error)
         except Fenced as error:
@@ -139,8 +138,23 @@ class Agent:
             await self._leave(*(self._ended or (outcome, reason)))
         return 0 if outcome != "error" else 1
 
+    async def _stand_by(self) -> tuple[str, str]:
+        """Get everything ready that needs no rank, and wait until an agent with a rank takes over this machine."""
+        from . import spare
+
+        self._make_working_directory()
+        if self._config.container is None:
+            await self._make_environment()
+            if self._setup is None and self._needs.keeps_warm:
+                self._workers.use(self._needs.kept_spec())
+                await self._workers.connect()
+        return "stopped", await spare.wait(self._paths)
+
     async def _take_part(self) -> tuple[str, str]:
         config = self._config
+        self._warming = asyncio.create_task(self._get_ready())
+        # `prepare` raises the error. If it is never called, asyncio must not warn that the exception was not retrieved.
+        self._warming.add_done_callback(lambda task: task.cancelled() or task.exception())
         settings = GangSettings(
             task=config.task,
             epoch=config.epoch,
@@ -257,9 +271,7 @@ class Agent:
 
     async def _prepare(self, order: Mapping[str, Any]) -> dict[str, Any]:
         began = time.monotonic()
-        wrong = node_facts.wrong_gpus(self._config.gpus, node_facts.gpus(self._config.visible_gpus))
-        if wrong:
-            raise PrepareError(wrong)
+        await self._readiness.check_gpus()
         assert self._warming is not None
         try:
             state = await asyncio.shield(self._warming)
@@ -276,14 +288,15 @@ class Agent:
                 state = await self._set_up(self._setup)
             if self._call.get("start") == "fork" and state["hazard"]:
                 raise PrepareError(f'workers cannot be forked: {state["hazard"]}; use start="auto"')
-            if wrong := await self._leader_run.missing():
-                raise PrepareError(wrong)
+            if lacking := await self._leader_run.missing():
+                raise PrepareError(lacking)
             if self._call["kind"] == "function":
                 wrong = await self._workers.prepare(self._call)
                 if wrong:
                     raise PrepareError(wrong)
             if self._setup is None:
                 await self._prove(order, self._workers)
+            measured = await self._readiness.measure(order, self._config.python or sys.executable)
             restored = await self._storage.restore(order)
         except (OSError, WorkersLost) as error:
             raise PrepareError(str(error)) from error
@@ -294,6 +307,7 @@ class Agent:
             "fork_hazard": state["hazard"],
             "volumes": state["volumes"],
             **await self._readiness.report(self._python),
+            **measured,
             **self._storage.facts(),
             "checkpoint": restored,
         }
@@ -326,7 +340,9 @@ class Agent:
 
     async def stop(self, reason: str, grace: float) -> None:
         log.info("stopping %d workers: %s", self._workers.running, reason)
-        await self._stop_and_copy(grace)
+        _, sickness = await asyncio.gather(self._stop_and_copy(grace), self._readiness.sickness())
+        if sickness:
+            self._tell("sick", sickness)
 
     def streams(self) -> Mapping[str, Path]:
         return self._streams
@@ -345,18 +361,21 @@ class Agent:
         self._make_working_directory()
         if self._config.container is not None:
             return await self._get_ready_inside()
-        if self._config.python_spec is not None:
-            from ..python_env import environments
-
-            self._python = await environments.ready(self._config, self._paths)
-            self._config.python = self._python.python
-            self._workers.use_python(self._python.python)
+        await self._make_environment()
         if self._setup is not None:
             self._setup.use_python(self._config.python)
             return await self._setup.get_ready(self._shown())
         if self._needs.keeps_warm:
             self._workers.use(self._needs.kept_spec())
         return await self._workers.connect(self._storage.ready())
+
+    async def _make_environment(self) -> None:
+        if self._config.python_spec is not None:
+            from ..python_env import environments
+
+            self._python = await environments.ready(self._config, self._paths)
+            self._config.python = self._python.python
+            self._workers.use_python(self._python.python)
 
     async def _shown(self) -> Mapping[str, Any]:
         """What the workers see of volumes and buckets (node/mount_namespace/worker_view.py). Prepares storage once."""
@@ -607,7 +626,7 @@ class Agent:
             self._router.close()
         if self._master is not None:
             self._master.release()
-        if not self._paths.of_next_attempt.exists():
+        if not self._paths.has_later_attempt:
             # There may be no later clean-up. A further attempt is sent secrets of its own.
             secret_files.forget(str(self._paths.home))
         report: dict[str, Any] = {"outcome": outcome, "reason": reason, "workers": self._bodies}

@@ -63,7 +63,10 @@ class AgentConfig:
         setup: Shell commands to run once on this node before the workers start (node/setup/run.py).
         setup_seconds: The longest time that all these commands may take together.
         preemption: {"kind"}: how the node learns of a preemption (node/preemption/notices.py); None for none.
+        spare: Whether this is a machine without a rank, which only gets ready (node/agent/spare.py). Its attempt is 0.
+        preflight: Which measurements to make before GO: "quick", "full", or "" for none.
         provider: The provider of the nodes, for `FLOW_PROVIDER`; None if it is not known.
+        size: The fewest and the most nodes that an attempt of this task may have; None if all have as many.
     """
 
     task: str
@@ -109,6 +112,9 @@ class AgentConfig:
     setup: list[str] = field(default_factory=list)
     setup_seconds: float = 3600.0
     provider: str | None = None
+    spare: bool = False
+    preflight: str = ""
+    size: list[int] | None = None
 
     def __post_init__(self) -> None:
         if self.instance not in self.roster:
@@ -256,9 +262,21 @@ class AttemptPaths:
         return self.home / "packages.json"
 
     @property
-    def of_next_attempt(self) -> Path:
-        """The directory of the next attempt; it exists once that attempt is about to start on this node."""
-        return self.home / f"a{int(self.directory.name[1:]) + 1}"
+    def ready(self) -> Path:
+        """A file that exists once a spare machine is ready."""
+        return self.directory / "ready"
+
+    @property
+    def wanted(self) -> Path:
+        """A file that the supervisor touches while it watches over a spare machine."""
+        return self.directory / "wanted"
+
+    @property
+    def has_later_attempt(self) -> bool:
+        """Whether a later attempt has started on this node, or is about to."""
+        mine = int(self.directory.name[1:])
+        names = [each.name for each in self.home.glob("a[0-9]*")]
+        return any(name[1:].isdigit() and int(name[1:]) > mine for name in names)
 
     def stream(self, rank: int, stream: str) -> Path:
         """The file of one stream of one rank: "out", "err", "setup" or "result"."""

@@ -1,7 +1,9 @@
 """Assigns ranks. This is the only place that does, for every provider.
 
-A node's rank is its position in the roster; workers' ranks are node-major. The roster is made once for each task from
-the instance ids. After that it only changes by replacing one id with another, so no remaining node ever changes rank.
+A node's rank is its position in the roster; workers' ranks are node-major. The roster of a task's first attempt is made
+from the instance ids. After that, a new node takes the rank of one that is gone. In a gang of one size, no remaining
+node ever changes rank. A gang that has shrunk or grown has all ranks from 0 on, and its remaining nodes keep their
+order.
 """
 
 from __future__ import annotations
@@ -21,15 +23,25 @@ def assign_ranks(instances: Iterable[str]) -> list[str]:
     return roster
 
 
-def replace(roster: Sequence[str], old: str, new: str) -> list[str]:
-    """Returns the roster with `new` in the position, and so with the rank, of `old`. No other rank changes."""
-    if old not in roster:
-        raise RankError(
-            f"{old} is not in the gang, so nothing can replace it; the gang is {list(roster)}"
-        )
-    replaced = [new if instance == old else instance for instance in roster]
-    check(replaced)
-    return replaced
+def split_spares(instances: Iterable[str], nodes: int) -> tuple[list[str], list[str]]:
+    """Returns which of the first instances of a task are its nodes, by rank, and which are spares."""
+    ordered = assign_ranks(instances)
+    return ordered[:nodes], ordered[nodes:]
+
+
+def succeed(roster: Sequence[str], gone: Iterable[str], new: Iterable[str]) -> list[str]:
+    """Returns the roster of the next attempt.
+
+    New nodes, in the order of their ids, take the ranks of those that are gone. If there are fewer, the ranks that are
+    left over are closed up. If there are more, the others get the ranks behind.
+    """
+    lost, joining = set(gone), sorted(new)
+    vacant = [instance for instance in roster if instance in lost]
+    place_of = dict(zip(vacant, joining, strict=False))
+    stay = [place_of.get(each, each) for each in roster if each not in lost or each in place_of]
+    found = [*stay, *joining[len(place_of) :]]
+    check(found)
+    return found
 
 
 def check(roster: Sequence[str]) -> None:

@@ -5,5 +5,6 @@ own; each connection authenticates with the task's secret and carries 64 kB in b
 nodes all pairs are checked, in larger ones each node checks as many others as the logarithm of their number. A failure
 that may be an outage is retried until the join timeout. A path that never worked, although messages of its node
 arrive, is reported as a firewall (`node/system/retrying.py` has this rule for all checks). `master_port.py` chooses
-MASTER_PORT and listens on it. `readiness.py` collects what a node reports before GO.
+MASTER_PORT and listens on it. `gpu_health.py` reads what the driver says of the GPUs, `speed.py` multiplies matrices;
+the leader compares the figures (`rendezvous/outliers.py`). `readiness.py` collects what a node reports before GO.
 """

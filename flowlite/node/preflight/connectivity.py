@@ -9,6 +9,7 @@ address are not checked; they share a machine.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -30,6 +31,8 @@ from ..system.retrying import RetryWindow, Trouble
 
 BLOCK_SECONDS = 15.0
 """Time limit for sending a block and receiving one."""
+BULK_SECONDS = 0.5
+"""How long each path is measured."""
 ALL_PAIRS = 16
 """In gangs of up to this many nodes, all pairs are checked. In larger ones a node checks those at distances of 1, 2,
 4, …, as in NCCL's trees."""
@@ -131,6 +134,54 @@ class ConnectivityCheck:
             named = "; ".join(each.text for each in wrong[:_NAMED])
             raise PrepareError(f"{named}{more}{remedy}", passing=passing)
 
+    async def measure(self, order: Mapping[str, Any]) -> dict[str, float]:
+        """Measure the paths to other nodes, after `reach`, one after the other.
+
+        All nodes measure the path to the next one at the same time, then to the one after it, so that a network that
+        is full duplex carries them undisturbed.
+
+        Returns:
+            Bytes per second by the rank of the other node. Zero if the path broke.
+        """
+        if "connectivity" not in order:
+            return {}
+        places = unpack_addresses(order["connectivity"])
+        nodes = len(places)
+        distances = list(range(1, nodes // 2 + 1))
+        if nodes > ALL_PAIRS:
+            distances = [
+                1 << power for power in range(nodes.bit_length()) if 1 << power <= nodes // 2
+            ]
+        found: dict[str, float] = {}
+        for distance in distances:
+            rank = (self._rank + distance) % nodes
+            address, port = _place(places[rank])
+            if not port or address == self._address:
+                continue
+            try:
+                async with asyncio.timeout(BLOCK_SECONDS):
+                    found[str(rank)] = await self._send_bulk(address, port)
+            except (OSError, TimeoutError, WireError):
+                found[str(rank)] = 0.0
+        return found
+
+    async def _send_bulk(self, address: str, port: int) -> float:
+        """Sends to a node for a moment. Returns the bytes per second that it has received."""
+        reader, writer = await asyncio.open_connection(address, port)
+        try:
+            session = ClientSession(self._secret, self._hello)
+            await authenticate(reader, writer, session)
+            writer.write(session.seal(encode({"bulk": BULK_SECONDS}), b""))
+            block, began = bytes(4 * _BLOCK), time.perf_counter()
+            while time.perf_counter() - began < BULK_SECONDS:
+                writer.write(block)
+                await writer.drain()
+            writer.write_eof()
+            message, _ = await read_frame(reader, session)
+            return float(message["received"]) / (time.perf_counter() - began)
+        finally:
+            writer.transport.abort()
+
     async def _reach(self, rank: int, address: str, port: int) -> Trouble | None:
         """Returns what is wrong with the path to a node; None if nothing is."""
         name = f"node {rank} ({address}, port {port})"
@@ -176,8 +227,11 @@ class ConnectivityCheck:
                 session = ServerSession(self._secret, self._hello.task, (CHECK_ROLE,))
                 await authenticate(reader, writer, session)
                 if session.hello is not None and session.hello.epoch == self._hello.epoch:
-                    await read_frame(reader, session)
-                    writer.write(session.seal(encode({}), bytes(_BLOCK)))
+                    message, _ = await read_frame(reader, session)
+                    answer, block = {}, bytes(_BLOCK)
+                    if "bulk" in message:
+                        answer, block = {"received": await _received(reader)}, b""
+                    writer.write(session.seal(encode(answer), block))
                     await writer.drain()
                     await reader.read()
         except (OSError, TimeoutError, WireError):
@@ -196,6 +250,14 @@ class ConnectivityCheck:
             f"full packets are lost on the way. Give {interface}, whose MTU{size} is too large for it, the smallest "
             "MTU of the way (ip link set mtu), or let ICMP through"
         )
+
+
+async def _received(reader: asyncio.StreamReader) -> int:
+    """Returns how many bytes come until the sender has sent all."""
+    received = 0
+    while block := await reader.read(4 * _BLOCK):
+        received += len(block)
+    return received
 
 
 def others(rank: int, nodes: int) -> list[int]:

@@ -7,6 +7,7 @@ has of the libraries that ranks communicate and compute with, and how much memor
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -15,13 +16,22 @@ from typing import Any
 
 from ..config.agent_config import AgentConfig
 from ..rendezvous.member_client import PrepareError
-from ..system import network_interfaces, node_facts
+from ..system import network_interfaces, node_facts, processes
 from ..system.library_versions import relevant, versions_of
+from . import gpu_health
 from .connectivity import ConnectivityCheck
+from .gpu_health import GpuHealth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..python_env.environments import Ready
+
+# How long the end of an attempt waits for what the driver says of the GPUs.
+_HEALTH_SECONDS = 6.0
+# Time limit of the program that multiplies matrices, of which most is the import of torch.
+_SPEED_SECONDS = 120.0
+# Share of a GPU's memory that may be in use before the workers start.
+_TAKEN_SHARE = 0.05
 
 
 class Readiness:
@@ -43,6 +53,7 @@ class Readiness:
             longest=config.join_timeout,
         )
         self._cards: asyncio.Task[list[dict[str, Any]]] | None = None
+        self._health: asyncio.Task[GpuHealth] | None = None
         self._found: asyncio.Task[tuple[dict[str, str] | None, bool]] | None = None
 
     async def begin(self, address: str | None) -> None:
@@ -60,6 +71,7 @@ class Readiness:
             from ..inspect import metrics
 
             self._cards = asyncio.create_task(asyncio.to_thread(metrics.gpus, config.visible_gpus))
+            self._health = asyncio.create_task(self._read_health())
 
     def facts(self, home: Path, address: str | None) -> dict[str, Any]:
         """Returns the facts that this node reports when it joins.
@@ -77,6 +89,91 @@ class Readiness:
             python=(config.python_spec or {}).get("python"),
         )
         return {**found, **node_facts.surroundings(), "connectivity": self._connectivity.port}
+
+    async def check_gpus(self) -> None:
+        """Check that the node has its GPUs, and reaches them all. Raises PrepareError if not."""
+        health = await asyncio.shield(self._health) if self._health is not None else GpuHealth()
+        if health.out_of_reach:
+            raise PrepareError(health.out_of_reach, sick=True)
+        config = self._config
+        wrong = node_facts.wrong_gpus(config.gpus, node_facts.gpus(config.visible_gpus))
+        if wrong:
+            raise PrepareError(wrong, sick=bool(config.preflight))
+        if config.preflight:
+            for card in await self._memory() or ():
+                if card[0] > max(2**30, _TAKEN_SHARE * card[1]):
+                    taken = f"{card[0] / 1e9:.1f} GB of {card[1] / 1e9:.1f} GB"
+                    raise PrepareError(f"{taken} of a GPU's memory are in use", sick=True)
+            if errors := health.old_errors():
+                raise PrepareError(errors, sick=True)
+
+    async def measure(self, order: Mapping[str, Any], python: str) -> dict[str, Any]:
+        """Measure what `preflight=` asks for. Returns the facts that the leader compares (node/rendezvous/outliers.py).
+
+        Args:
+            order: The leader's order to prepare.
+            python: The workers' Python.
+        """
+        config = self._config
+        if not config.preflight:
+            return {}
+        if config.ports_dir is not None:
+            return {"skipped": "no speed is compared, since the nodes share one machine"}
+        found: dict[str, Any] = {}
+        if config.container is not None:
+            found["skipped"] = "no matrices are multiplied in a container"
+        else:
+            found |= await self._speed(python)
+        if config.preflight == "full":
+            found["links"] = await self._connectivity.measure(order)
+        return found
+
+    async def _speed(self, python: str) -> dict[str, Any]:
+        """Runs the program that multiplies matrices. Raises PrepareError if a GPU fails to."""
+        config = self._config
+        environment = self._variables
+        if config.visible_gpus is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = config.visible_gpus
+        child = await asyncio.create_subprocess_exec(
+            *processes.own_command(python, "speed"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=environment,
+        )
+        try:
+            async with asyncio.timeout(_SPEED_SECONDS):
+                said, _ = await child.communicate()
+        except TimeoutError:
+            late = f"matrices are not multiplied within {_SPEED_SECONDS:.0f} s"
+            raise PrepareError(late, sick=True) from None
+        finally:
+            if child.returncode is None:
+                child.kill()
+        try:
+            found = dict(json.loads(said))
+        except (ValueError, TypeError):
+            found = {"error": f"the program that multiplies matrices ended with {child.returncode}"}
+        if "error" in found and self._has_gpus:
+            raise PrepareError(f"matrices cannot be multiplied: {found['error']}", sick=True)
+        if "speeds" not in found:
+            return {"skipped": f"no speed was measured: {found.get('why') or found.get('error')}"}
+        speeds = {str(name): float(speed) for name, speed in found["speeds"].items()}
+        return {"unit": str(found["unit"]), "speeds": speeds}
+
+    async def sickness(self) -> str:
+        """Returns what has become wrong with the GPUs since this node joined; "" if nothing has, or it is not known."""
+        if self._health is None or not self._health.done() or self._health.cancelled():
+            return ""
+        try:
+            async with asyncio.timeout(_HEALTH_SECONDS):
+                now = await self._read_health()
+        except TimeoutError:
+            return ""
+        return "; ".join(now.troubles(self._health.result()))
+
+    async def _read_health(self) -> GpuHealth:
+        return await asyncio.to_thread(gpu_health.read, self._config.visible_gpus)
 
     async def prove(self, order: Mapping[str, Any]) -> None:
         """Check that ranks can communicate. Raises PrepareError if they cannot."""
@@ -121,6 +218,7 @@ class Readiness:
     def close(self) -> None:
         """Stop listening and cancel queries. Called before the workers start, and at the end. May be called again."""
         self._connectivity.close()
+        # `_health` is compared with later readings.
         for task in (self._cards, self._found):
             if task is not None:
                 task.cancel()

@@ -39,7 +39,10 @@ def disagreements(settings: GangSettings, facts: Sequence[Facts]) -> list[str]:
     return found
 
 
-COMPARED = ("packages", "versions", "talks", "gpu_memory", "doubt")
+COMPARED = (
+    *("packages", "versions", "talks", "gpu_memory", "doubt"),
+    *("unit", "speeds", "links", "skipped"),
+)
 """Facts that a node reports when it is ready, and which are only compared: see `Readiness.report`."""
 
 _MEMORY_TOLERANCE = 0.02

@@ -18,7 +18,7 @@ from ..config import fencing
 from ..protocol import messages as m
 from ..protocol.message_check import FROM_MEMBER, FROM_SUPERVISOR, check
 from ..protocol.messages import GangSettings, Message, MessageError
-from . import consistency
+from . import consistency, outliers
 from .actions import (
     Action,
     Close,
@@ -69,6 +69,7 @@ class Rendezvous:
         self._copies_for_all = copies_for_all
         self._copied = not copies_for_all
         self._others_ended = False
+        self._copies_everything = False
         self._members = Members(settings)
         self._outbox = Outbox(settings)
         self._session = SupervisorSession(settings, self._outbox, self._members, now)
@@ -164,6 +165,9 @@ class Rendezvous:
     def copied(self, now: LeaderTime) -> list[Action]:
         """Notes that the leader's node has made the last copy, or could not."""
         self._copied = True
+        if self._copies_everything and self.phase != m.ENDED:
+            # Until this event, the end of all workers is not a good end of the gang, also if the leader is lost.
+            self._session.record("copied", now)
         self._end_if_complete(now)
         return self._outbox.take()
 
@@ -194,6 +198,7 @@ class Rendezvous:
             self._time_out(now)
         if self._copies_for_all and not self._others_ended and not self._others_run(now):
             self._others_ended = True
+            self._copies_everything = self._worker_exits.others_ended
             self._outbox.add(OthersEnded())
         return self._outbox.take()
 
@@ -266,6 +271,10 @@ class Rendezvous:
         elif kind == "unready":
             # A network outage is not the user's mistake, so such an end may be retried.
             before = m.MISSING if message.get("passing") is True else m.CHECKS
+            if message.get("sick") is True:
+                before = m.SICK
+                text = f"{self._members.name(member)}: {message['error']}"
+                self._session.record("sick", now, text=text, **member.who)
             outcome = m.ERROR if self._go else before
             self._stop(outcome, f"{self._members.name(member)}: {message['error']}", now)
         elif kind == "started" and not member.started:
@@ -347,6 +356,16 @@ class Rendezvous:
         if odd:
             self._stop(m.CHECKS, "; ".join(odd), now)
             return
+        if text := outliers.summary(prepared):
+            self._session.record("preflight", now, text=text)
+        if slow := outliers.slow_nodes(prepared):
+            told = []
+            for each in slow:
+                member = self._members[each.rank]
+                told.append(f"{self._members.name(member)}: {each.why}")
+                self._session.record("sick", now, text=told[-1], **member.who)
+            self._stop(m.SICK, "; ".join(told), now)
+            return
         for text in consistency.oddities(self._settings, prepared):
             self._session.record("warning", now, text=text)
         self._close_master()
@@ -358,7 +377,9 @@ class Rendezvous:
             **self._order,
             **m.pack_addresses(addresses),
         }
-        self._session.record("go", now, addresses=addresses, **self._order)
+        self._session.record(
+            "go", now, addresses=addresses, copies_for_all=self._copies_for_all, **self._order
+        )
         self._tell_all(self._go)
 
     def _stop(self, outcome: str, reason: str, now: LeaderTime) -> None:
@@ -400,6 +421,12 @@ class Rendezvous:
     # Time.
 
     def _watch(self, now: LeaderTime) -> None:
+        if not self._members.all_well(now.steady):
+            self._look_for_silence(now)
+        if self.phase == m.RUNNING:
+            self._stop_coordinator.tick(now)
+
+    def _look_for_silence(self, now: LeaderTime) -> None:
         self._members.note_silence(now.steady)
         for member, why in self._members.doubtful(now.steady):
             self._suspect(member, why, now)
@@ -407,8 +434,6 @@ class Rendezvous:
             for member, why in self._members.given_up(now.steady, self._longest_silence()):
                 cut_off = self._members.leader_was_cut_off(member)
                 self._lose(member, why, now, leader_cut_off=cut_off)
-        if self.phase == m.RUNNING:
-            self._stop_coordinator.tick(now)
 
     def _longest_silence(self) -> float:
         """Seconds of silence after which the leader itself declares a node lost."""
@@ -493,7 +518,7 @@ class Rendezvous:
         )
 
     def _hear(self, member: MemberState, now: LeaderTime) -> None:
-        member.heard = now.steady
+        self._members.hear(member, now.steady)
         if member.suspect:
             member.suspect = False
             if self.phase != m.ENDED:

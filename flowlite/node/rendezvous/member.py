@@ -260,15 +260,18 @@ class Member:
             self._report("ready", {"type": "ready", "facts": dict(facts)})
         return self._take()
 
-    def unprepared(self, error: str, *, passing: bool = False) -> list[MemberAction]:
+    def unprepared(
+        self, error: str, *, passing: bool = False, sick: bool = False
+    ) -> list[MemberAction]:
         """Reports that `Prepare` or `Start` failed.
 
         Args:
             error: What was found, and what to do.
             passing: Whether another attempt may succeed.
+            sick: Whether another attempt may succeed with another machine in place of this one.
         """
         if not self._stop_ordered:
-            body = {"type": "unready", "error": m.shorten(error), "passing": passing}
+            body = {"type": "unready", "error": m.shorten(error), "passing": passing, "sick": sick}
             self._report("unready", body)
         return self._take()
 

@@ -51,11 +51,13 @@ class PrepareError(Exception):
 
     Attributes:
         passing: Whether another attempt may succeed with the same nodes.
+        sick: Whether the machine is broken, so that another attempt may succeed without it.
     """
 
-    def __init__(self, text: str, *, passing: bool = False) -> None:
+    def __init__(self, text: str, *, passing: bool = False, sick: bool = False) -> None:
         super().__init__(text)
         self.passing = passing
+        self.sick = sick
 
 
 class Refused(Exception):
@@ -330,7 +332,8 @@ class MemberClient:
         try:
             facts = await self._node.prepare(order)
         except PrepareError as error:
-            self._act(self._machine.unprepared(str(error), passing=error.passing))
+            found = self._machine.unprepared(str(error), passing=error.passing, sick=error.sick)
+            self._act(found)
         except Exception as error:
             log.exception("prepare failed")
             self._act(

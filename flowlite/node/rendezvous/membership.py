@@ -22,6 +22,8 @@ class MemberState:
         incarnation: Names the agent process that joined; "" before the first join.
         connection: Number of the open connection, or None.
         heard: When its last message came (leader's monotonic clock, as all times here).
+        before_silence: When the message came that was the last one before its latest long silence.
+        back: When it was heard again after that.
         parted: When its connection broke.
         first: When it first joined.
         notices: Number of the last notice it sent.
@@ -36,6 +38,8 @@ class MemberState:
     facts: dict[str, Any] = field(default_factory=dict)
     first: float = 0.0
     heard: float = 0.0
+    before_silence: float = float("-inf")
+    back: float = float("-inf")
     parted: float | None = None
     ready: bool = False
     started: bool = False
@@ -84,6 +88,7 @@ class Members:
         self._by_instance = {member.instance: member for member in self._by_rank}
         self._by_connection: dict[int, MemberState] = {}
         self._heard_nobody = float("-inf")
+        self._well_until = float("-inf")
         self._settings = settings
         self.joined = 0
         self.ready = 0
@@ -133,6 +138,7 @@ class Members:
             self._by_connection.pop(member.connection, None)
         member.connection = None
         member.parted = now
+        self._well_until = min(self._well_until, now + RECONNECT_GRACE)
 
     def mark_ready(self, member: MemberState) -> None:
         """Records that the member has prepared."""
@@ -158,6 +164,24 @@ class Members:
         for member in self._by_rank:
             member.heard += pause
 
+    def all_well(self, now: float) -> bool:
+        """Whether no member has been silent or disconnected for so long that it matters.
+
+        It is known beforehand until when that holds, so that a tick does not look at each of thousands of members.
+        """
+        if now < self._well_until:
+            return True
+        soonest = min(self._settings.lost_after, self._settings.fence_after)
+        joined = [member for member in self._by_rank if member.joined]
+        times = [min((member.heard for member in joined), default=now) + soonest]
+        times += [
+            member.parted + RECONNECT_GRACE
+            for member in joined
+            if member.parted is not None and not member.suspect and not member.settled
+        ]
+        self._well_until = min(now + soonest, *times)
+        return now < self._well_until
+
     def doubtful(self, now: float) -> Iterator[tuple[MemberState, str]]:
         """Yields nodes that become suspects now, each with the reason."""
         for member in self._by_rank:
@@ -177,6 +201,12 @@ class Members:
                 stopped = ", so that it has stopped its workers itself" if member.started else ""
                 yield member, f"silent for {silence:.0f} s{stopped}"
 
+    def hear(self, member: MemberState, now: float) -> None:
+        """Notes that a message of a member came."""
+        if now - member.heard >= self._settings.lost_after:
+            member.before_silence, member.back = member.heard, now
+        member.heard = now
+
     def note_silence(self, now: float) -> None:
         """Notes the time if none of several other nodes has been heard for `lost_after`."""
         others = [member for member in self._by_rank[1:] if member.joined]
@@ -187,9 +217,11 @@ class Members:
     def leader_was_cut_off(self, member: MemberState) -> bool:
         """Whether a node became silent when the leader heard no node at all, so that the leader itself was cut off.
 
-        Other nodes may have reconnected since, a moment before this one.
+        Other nodes may have reconnected since, a moment before this one. It may itself have been heard again for a
+        moment: an agent that has fenced itself leaves as soon as it has said so.
         """
-        return self.leader_heard_nobody(member.heard)
+        only_a_moment = member.heard - member.back < self._settings.lost_after
+        return self.leader_heard_nobody(member.before_silence if only_a_moment else member.heard)
 
     def leader_heard_nobody(self, since: float) -> bool:
         """Whether there was a time after `since` at which the leader heard none of several other nodes."""

@@ -321,10 +321,14 @@ class RendezvousServer:
 
     def _send(self, connections: tuple[int, ...], message: Message, urgent: bool) -> None:
         header = encode(message)
+        many = len(connections) > 1
         for number in connections:
             connection = self._connections.get(number)
             if connection is not None:
-                connection.send(header, urgent=urgent)
+                connection.send(header, urgent=urgent and not many)
+                if urgent and many:
+                    # To schedule the flush of each of a thousand connections would take as long as the flush.
+                    connection.flush()
 
     def _prove_master(self) -> list[Action]:
         assert self._machine is not None

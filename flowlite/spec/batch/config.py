@@ -261,7 +261,12 @@ def _num_nodes(
     draft: _Draft, found: Mapping[str, Directive], tasks: int | None, per_node: int | None
 ) -> int:
     if "num_instances" in draft.given:
-        return int(draft.given["num_instances"])
+        asked_here = draft.given["num_instances"]
+        if not isinstance(asked_here, int) and not str(asked_here).isdecimal():
+            raise SpecError(
+                f"num_instances: a batch script is written for one number of nodes, not for {asked_here}"
+            )
+        return int(asked_here)
     if "nodes" in found:
         asked = found["nodes"]
         return _located(draft.script, asked, lambda: _nodes(draft, asked.value or ""))

@@ -131,6 +131,8 @@ class Attempt:
             began,
         )
         self._workers: dict[int, dict[str, Any]] = {}
+        # Whether the leader has to make a last copy of checkpoints for all nodes, and has not said that it is made.
+        self._copy_awaited = False
         self._heard = LeaderEventFilter(
             [node.instance.id for node in nodes], len(nodes) * asked.workers_per_node
         )
@@ -216,14 +218,21 @@ class Attempt:
         with trace.span("collect"):
             end = await self._collect(end)
             await self._fetch_traces()
-        # Nodes that will be taken away soon were still good enough to fetch their files.
-        end.replace = tuple({*end.replace, *self._watch.vanishing})
+        # Nodes that will be taken away soon, or have a broken GPU, were still good enough to fetch their files.
+        end.replace = tuple({*end.replace, *self._watch.vanishing, *self._watch.sick})
+        if end.outcome == messages.FAILED and self._watch.sick:
+            end.reason = f"{end.reason}; {'; '.join(self._watch.sick.values())}"
         return end
 
     @property
     def nodes(self) -> list[Node]:
         """The nodes by rank."""
         return self._nodes
+
+    @property
+    def sick(self) -> Mapping[str, str]:
+        """Instances whose machines were found to be broken, with what is wrong."""
+        return self._watch.sick
 
     @property
     def out_of_reach(self) -> set[str]:
@@ -439,6 +448,9 @@ class Attempt:
         trace.mark(f"leader says: {kind}")
         if kind == "go":
             self._harvest.began = True
+            self._copy_awaited = event.get("copies_for_all") is True
+        elif kind == "copied":
+            self._copy_awaited = False
         if kind in ("worker", "first_failure"):
             self._workers[int(event["rank"])] = event
         self._watch.handle(link, event)
@@ -499,7 +511,7 @@ class Attempt:
         return end
 
     async def _as_reported(self, end: End) -> End:
-        """Corrects a loss if the reports of the lost nodes say that their workers were done."""
+        """Corrects a loss if every rank ended well, as all events and reports say, and nothing is left to be copied."""
         world = range(len(self._nodes) * self._asked.workers_per_node)
         if end.outcome != messages.LOST or not self._workers:
             return end
@@ -517,7 +529,15 @@ class Attempt:
                     if self._heard.is_on(body["rank"], node.rank):
                         known = {**trimmed(body), "node": node.rank}
                         self._workers.setdefault(body["rank"], known)
-        return End(messages.DONE, "") if ended_whole(self._workers, len(world)) else end
+        if not ended_whole(self._workers, len(world)):
+            return end
+        if self._copy_awaited:
+            assert self._asked.checkpoint is not None
+            what = (
+                f"the last copy of the checkpoints to {self._asked.checkpoint['sync']} was not made"
+            )
+            return replace(end, reason=f"every rank ended well, but {what}: {end.reason}")
+        return End(messages.DONE, "")
 
     def _note_end(self, end: End) -> None:
         if end.outcome in (messages.DONE, messages.FAILED):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -33,6 +34,8 @@ RESULT = "result"
 KEEP_EVERY = 1.0
 # Once waiting was given up, data already on its way from nodes that answer may arrive for this long.
 _MOMENT = 4.0
+# So many bytes more mean that files are coming, however long that takes.
+_PROGRESS = 1 << 20
 # A wait shorter than this is not reported.
 _TELL_AFTER = 1.0
 _OUR_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -135,12 +138,11 @@ class FetchOutputs:
                 for task in [task for task in tasks if task.done()]:
                     del tasks[task]
                     task.result()
-                patience.pass_time(cut_off=self.reach.cut_off_since is not None)
+                patience.pass_time(self._arrived, cut_off=self.reach.cut_off_since is not None)
                 seen = self._outlook(nodes, ended_well, patience.waited, given_up.is_set())
                 hurry = given_up.is_set() and patience.hurries(stopping=self._stopping)
-                if seen.over and (
-                    hurry or not self._worth_waiting(tasks.values(), clean, given_up)
-                ):
+                wait = patience.lasts and self._worth_waiting(tasks.values(), clean, given_up)
+                if seen.over and (hurry or not wait):
                     return seen
                 before_writing()
                 await relay(frozenset(self._out_of_reach(nodes)))
@@ -206,6 +208,16 @@ class FetchOutputs:
                 found += [node.rank] if self._files(node.rank) else []
             else:
                 state.since = 0.0
+        return found
+
+    def _arrived(self) -> int:
+        """Returns how many bytes of logs and results are here."""
+        found = self.collector.total
+        with os.scandir(self.paths.results) as entries:
+            for entry in entries:
+                # A file that is complete loses its temporary name.
+                with suppress(FileNotFoundError):
+                    found += entry.stat().st_size
         return found
 
     # One node
@@ -405,18 +417,37 @@ def what(holding: MissingOnNode) -> str:
 
 
 class _Patience:
-    """How long missing files have been waited for."""
+    """How long missing files have been waited for.
+
+    Attributes:
+        waited: Seconds in which something answered, and next to nothing came.
+    """
 
     def __init__(self) -> None:
-        self._looked = time.monotonic()
+        self._looked = self._counted_at = time.monotonic()
+        self._counted = 0
         self._hurries_until = 0.0
         self.waited = 0.0
 
-    def pass_time(self, *, cut_off: bool) -> None:
-        """Adds the time since the last call, unless nothing answered from this machine meanwhile."""
+    @property
+    def lasts(self) -> bool:
+        """Whether files are still waited for that are coming, so it seems."""
+        return self.waited < unfetched.PATIENCE
+
+    def pass_time(self, count: Callable[[], int], *, cut_off: bool) -> None:
+        """Adds the time since the last call, unless nothing answered from this machine meanwhile, or files come.
+
+        Args:
+            count: Returns how many bytes are here.
+            cut_off: Whether nothing answers.
+        """
         now = time.monotonic()
         self.waited += 0.0 if cut_off else now - self._looked
         self._looked = now
+        if now >= self._counted_at + KEEP_EVERY:
+            self._counted_at, here = now, count()
+            if here >= self._counted + _PROGRESS:
+                self._counted, self.waited = here, 0.0
 
     def hurries(self, *, stopping: bool) -> bool:
         """Whether data already on its way, once waiting was given up, has had its time to arrive.

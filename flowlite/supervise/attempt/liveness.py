@@ -32,6 +32,7 @@ class LivenessWatch:
     Attributes:
         replace: Instances that must not be used again, with the reason.
         vanishing: Instances that will be taken away soon but still answer.
+        sick: Instances whose machines are broken but still answer, with what is wrong.
     """
 
     def __init__(self, nodes: Sequence[Node], reach: Reachability) -> None:
@@ -43,6 +44,7 @@ class LivenessWatch:
         self._confirming: dict[str, asyncio.Task[None]] = {}
         self.replace: dict[str, str] = {}
         self.vanishing: set[str] = set()
+        self.sick: dict[str, str] = {}
 
     def handle(self, link: SupervisorClient, event: Mapping[str, Any]) -> None:
         """Handles an event of the gang."""
@@ -52,6 +54,8 @@ class LivenessWatch:
             self._reach.heard(self._nodes[int(event["rank"])])
         elif kind == "preempting":
             self.vanishing.add(str(event["instance"]))
+        elif kind == "sick" and "instance" in event:
+            self.sick[str(event["instance"])] = str(event["text"])
         elif kind == "suspect":
             self._suspects.setdefault(event["instance"], str(event["why"]))
             self.follow(link)

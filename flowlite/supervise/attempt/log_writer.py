@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
 
+from flowlite.connect.fetching import leave_room, steady
 from flowlite.output.log_files import INDEX_RECORD, Stream, index_of
 from flowlite.supervise.record.paths import TaskPaths
 
@@ -25,7 +26,11 @@ def logs_of(rank: int, workers_per_node: int) -> tuple[str, ...]:
 
 
 class Collector:
-    """The streams of one attempt. Safe to use from several threads for different ranks at the same time."""
+    """The streams of one attempt. Safe to use from several threads for different ranks at the same time.
+
+    Attributes:
+        total: Bytes written of all streams.
+    """
 
     def __init__(self, paths: TaskPaths, attempt: int) -> None:
         self._paths = paths
@@ -33,6 +38,7 @@ class Collector:
         self._open: OrderedDict[tuple[int, str], _Stream] = OrderedDict()
         self._lock = threading.RLock()
         self._sizes: dict[tuple[int, str], int] = self._found()
+        self.total = sum(self._sizes.values())
 
     def offsets(self) -> dict[str, int]:
         """Returns the bytes written of each stream: "<rank>.<stream>" -> bytes."""
@@ -50,7 +56,7 @@ class Collector:
         """Writes a chunk, without the bytes that are there already.
 
         Raises:
-            OSError: The chunk could not be written; none of it was.
+            OSError: The chunk could not be written, or the logs begin to fill the disk; none of it was written.
             ValueError: The chunk begins beyond the end of the file.
         """
         with self._lock:
@@ -61,8 +67,10 @@ class Collector:
                 )
             fresh = memoryview(data)[have - offset :]
             if fresh:
+                leave_room(self._paths.logs, self.total)
                 self._stream(rank, node, stream).append(fresh, have, at)
                 self._sizes[rank, stream] = have + len(fresh)
+                self.total += len(fresh)
 
     def close(self) -> None:
         """Closes the files. `add` may open them again."""
@@ -102,14 +110,16 @@ class _Stream:
         except OSError:
             os.close(self._data)
             raise
-        self._indexed = self._last_indexed()
+        self._indexed, self._time = self._last_indexed()
 
     def append(self, data: memoryview, offset: int, at: float) -> None:
         """Writes all of the data or nothing."""
         # The index is written first, so that no reader sees bytes without their time. After a crash in between, the
         # record applies to the bytes that come instead.
         if self._indexed != offset:
-            _write(self._index, memoryview(INDEX_RECORD.pack(offset, at)))
+            # Times never decrease, so that they can be searched, also if a clock was set back.
+            self._time = max(self._time, at)
+            _write(self._index, memoryview(INDEX_RECORD.pack(offset, self._time)))
             self._indexed = offset
         try:
             _write(self._data, data)
@@ -121,16 +131,17 @@ class _Stream:
         os.close(self._data)
         os.close(self._index)
 
-    def _last_indexed(self) -> int:
+    def _last_indexed(self) -> tuple[int, float]:
+        """Returns offset and time of the last record; (-1, 0.0) if there is none."""
         size = os.fstat(self._index).st_size
         if size % INDEX_RECORD.size:
             size -= size % INDEX_RECORD.size
             os.ftruncate(self._index, size)
         if size == 0:
-            return -1
-        last: int = INDEX_RECORD.unpack(
+            return -1, 0.0
+        last: tuple[int, float] = INDEX_RECORD.unpack(
             os.pread(self._index, INDEX_RECORD.size, size - INDEX_RECORD.size)
-        )[0]
+        )
         return last
 
 
@@ -158,7 +169,7 @@ def add_all(
         size: Of the stream, if its worker is known to have ended. What comes beyond it is left out: a node may send
             without end.
     """
-    for block in blocks:
+    for block in steady(blocks):
         fresh = block if size is None else block[: max(0, size - offset)]
         collector.add(rank, node, stream, offset, at, fresh)
         offset += len(fresh)

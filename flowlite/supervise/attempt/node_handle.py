@@ -159,6 +159,12 @@ class Node:
         """Whether an agent of this attempt has ever run here. Raises NodeUnreachable."""
         return self.read_json("agent.pid") is not None
 
+    def want(self) -> bool:
+        """Tells the agent of a spare machine that it is wanted (node/agent/spare.py). Returns whether it is ready."""
+        script = 'cd "$1" && : > wanted && [ -e ready ]'
+        done = self.connection.run(["sh", "-c", script, "sh", self.directory], timeout=10.0)
+        return done.code == 0
+
     def probe(self) -> Finding:
         """Checks whether the agent's process exists. Never raises."""
         return self._probe(lambda connection: connection.run)

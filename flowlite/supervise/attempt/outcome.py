@@ -99,8 +99,6 @@ def end_by_reports(
         return End(str(outcome), reason, workers)
     if stop is not None:
         return stop
-    if ended_whole(workers, world_size):
-        return End(messages.DONE, "", workers)
     return End(messages.LOST, "", workers)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.connect.bounded import parse_object
-from flowlite.connect.values import File
+from flowlite.connect.values import File, refuse_changed
 from flowlite.errors import ProviderError
 from flowlite.node.project_files.make import MANIFEST, PROJECT
 from flowlite.node.project_files.manifest import ProjectManifest
@@ -183,6 +183,7 @@ def _pack(wanted: Sequence[tuple[str, int]], contents: Path, paths: TaskPaths) -
             with open(descriptor, "wb") as file:
                 file.write(head)
                 for sha256, _ in wanted:
+                    refuse_changed(contents / sha256, sha256)
                     file.writelines(_blocks(contents / sha256))
             partial.replace(pack)
     return pack

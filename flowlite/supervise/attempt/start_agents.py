@@ -25,6 +25,10 @@ from flowlite.supervise.record.paths import TaskPaths, local_call
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
 
+SPARE = 0
+"""The number that stands for the attempt of a spare machine's agent, which has no rank."""
+# For how long a fork server stays between two attempts of a task with spares, on nodes and spares alike.
+_WARM_BETWEEN_ATTEMPTS = 120.0
 # An agent that has not reported after this time has failed to start. On a busy machine it takes seconds.
 _START_SECONDS = 30.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.003, 0.2
@@ -71,7 +75,9 @@ class BringUp:
     @property
     def encrypted(self) -> bool:
         """Whether the rendezvous is encrypted, which it is unless all nodes have loopback addresses."""
-        return certificates.needed(node.instance.address for node in self.nodes)
+        return self.attempt != SPARE and certificates.needed(
+            node.instance.address for node in self.nodes
+        )
 
     async def start(self, given_up: asyncio.Event) -> None:
         """Equips every node and starts its agent, unless the attempt is given up first. Raises NotUp."""
@@ -91,7 +97,8 @@ class BringUp:
             with trace.span("start agents"):
                 start = lambda node: start_agents(groups[node.rank])  # noqa: E731
                 await self._everywhere(first, start, given_up)
-        project.forget_packs(self.paths)
+        if self.attempt != SPARE:
+            project.forget_packs(self.paths)
 
     async def find_leader(self, given_up: asyncio.Event) -> dict[str, Any] | None:
         """Waits for the address of the leader's rendezvous. None if the attempt was given up first.
@@ -233,7 +240,11 @@ class BringUp:
             container=settings.container,
             mounts=[dict(mount) for mount in asked.mounts],
             checkpoint=asked.checkpoint,
-            warm_seconds=asked.warm_seconds,
+            warm_seconds=max(
+                asked.warm_seconds, _WARM_BETWEEN_ATTEMPTS if asked.plan.spares else 0.0
+            ),
+            spare=self.attempt == SPARE,
+            preflight=asked.preflight,
             trace=trace.recording(),
             lease=settings.lease,
             preemption=settings.preemption,
@@ -242,6 +253,7 @@ class BringUp:
             setup=list(asked.setup),
             setup_seconds=asked.setup_seconds,
             provider=asked.plan.provider,
+            size=[asked.plan.fewest_instances, asked.plan.num_instances],
         )
 
     def _check(self, nodes: Sequence[Node], problems: Sequence[str]) -> None:

@@ -8,9 +8,9 @@ A task is completed only with all of its logs and results. For missing files thi
     answers, or is relayed by the leader  waited for              waited for
     any of these, after waiting was ended kept there              kept there
 
-Files are waited for until `PATIENCE` seconds have passed in which some part of the provider answered. Time in which
-nothing answers does not count, since our own network is down then. Waiting ends early when the task is cancelled or
-its money is used up.
+Files are waited for until `PATIENCE` seconds have passed in which some part of the provider answered, and next to
+nothing came. Time in which nothing answers does not count, since our own network is down then. Waiting ends early when
+the task is cancelled or its money is used up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 PATIENCE = 600.0
-"""Seconds for which results and logs are waited for."""
+"""Seconds for which results and logs are waited for that do not come."""
 PATIENCE_BADLY = 5.0
 """Seconds for which a file that a node fails to deliver is waited for, after the gang has failed."""
 
@@ -94,7 +94,7 @@ def outlook(
     Args:
         holdings: The missing files of all nodes.
         ended_well: Whether every rank ended well.
-        waited: Seconds waited so far, without the time in which nothing answered from here.
+        waited: Seconds waited since files came, without the time in which nothing answered from here.
         given_up: Whether waiting was ended.
     """
     lacking = tuple(each for each in holdings if not each.complete)

@@ -121,7 +121,7 @@ class Caps:
         """US dollars per hour that the charged instances can cost at most; for the planned gang if there are none."""
         charged = [i for i in instances if i.ended_at is None or i.ended_at > now]
         if not charged:
-            return self.plan.highest_rate * self.plan.num_instances
+            return self.plan.highest_rate * self.plan.machines
         dearer = [max(0.0, i.price_per_hour - self.plan.highest_price) for i in charged]
         return self.plan.highest_rate * len(charged) + sum(dearer)
 

@@ -26,15 +26,18 @@ def spent(amount: float, upper_bound: bool) -> str:
 def gang(plan: Plan) -> str:
     """Returns `4 × p5.48xlarge, 8 × h100 each`."""
     gpus = f", {plan.gpus_per_node} × {plan.gpu} each" if plan.gpus_per_node else ""
-    return f"{plan.num_instances} × {plan.instance_type}{gpus}"
+    return f"{machines(plan)}{gpus}"
+
+
+def machines(plan: Plan) -> str:
+    """Returns `4 × p5.48xlarge`, or `2 to 4 + 1 spare × p5.48xlarge`."""
+    spares = f" + {plan.spares} spare" if plan.spares else ""
+    return f"{plan.size}{spares} × {plan.instance_type}"
 
 
 def price(plan: Plan) -> str:
     """Returns the price per instance and for all, and the most it can rise to."""
-    text = (
-        f"{dollars(plan.price_per_hour)} per instance and hour, "
-        f"{dollars(plan.price_per_hour * plan.num_instances)} in all"
-    )
+    text = f"{dollars(plan.price_per_hour)} per instance and hour, {_in_all(plan)} in all"
     if plan.extras_per_hour:
         text += f"; disk and address {dollars(plan.extras_per_hour)} more for each"
     if not plan.spot:
@@ -42,6 +45,12 @@ def price(plan: Plan) -> str:
     if plan.price_cap is None:
         return f"{text}; spot, it may rise: max_price_per_hour sets a cap"
     return f"{text}; spot, at most {dollars(plan.price_cap)} per instance"
+
+
+def _in_all(plan: Plan) -> str:
+    nodes = (plan.fewest_instances, plan.num_instances)
+    fewest, most = (plan.price_per_hour * (count + plan.spares) for count in nodes)
+    return dollars(most) if fewest == most else f"{dollars(fewest)} to {dollars(most)}"
 
 
 def worst_case(plan: Plan, of: str = "") -> str:
@@ -92,7 +101,7 @@ def _bound(plan: Plan) -> str:
     # Time charged besides the run itself: boot, teardown, nodes kept warm.
     beside = seconds - (plan.max_run_seconds or 0.0)
     with_what = f", with {wording.duration(beside)} to start and end" if beside >= 1 else ""
-    return f"{dollars(worst)} ({dollars(plan.highest_rate)} × {plan.num_instances} × {seconds / 3600:.4g} h{with_what})"
+    return f"{dollars(worst)} ({dollars(plan.highest_rate)} × {plan.machines} × {seconds / 3600:.4g} h{with_what})"
 
 
 def sentence(plan: Plan) -> str:

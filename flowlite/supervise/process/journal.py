@@ -79,6 +79,10 @@ class Journal:
         # Keys of a provider become known only while it is used.
         return redact.cleaned(self._secrets(text))
 
+    def readable(self, text: str) -> str:
+        """Returns a text of a cloud or node as it may be stored: short, without secrets and control sequences."""
+        return messages.shorten(self._mask(text))
+
     def _inside(self, data: Mapping[str, Any]) -> dict[str, Any]:
         return dict(self._secrets.inside(data))
 
@@ -124,14 +128,14 @@ class Journal:
         if outcome is not None:
             changes["outcome"] = outcome
         following = lifecycle.step(self.record.state, happening, **words)
-        reason = messages.shorten(self._mask(following.reason))
+        reason = self.readable(following.reason)
         changes |= {"state": following.state.value, "reason": reason}
         data = {
             "happening": happening.value,
             "attempt": changes.get("attempt", self.record.attempt),
         }
         if cause is not None:
-            cause = messages.shorten(self._mask(cause))
+            cause = self.readable(cause)
             data |= {"cause": cause, "addition": addition}
         self._store.transition(
             self._lease,
@@ -182,7 +186,7 @@ class Journal:
         if (State(self.record.state), TaskEvent.WAIT) not in lifecycle.TABLE or quiet:
             return
         why, self._waits_for = self._waits_for, ""
-        if why and self._mask(why) != self.record.reason:
+        if why and self.readable(why) != self.record.reason:
             self._waiting_at = now + _WAITING_EVERY
             self.step(TaskEvent.WAIT, why=why)
 
@@ -218,7 +222,7 @@ class Journal:
         # Nodes that are not gone may be told of for days, so an unchanged reason is not written again.
         if (State(self.record.state), TaskEvent.PROGRESS) not in lifecycle.TABLE:
             return
-        if messages.shorten(self._mask(why)) != self.record.reason:
+        if self.readable(why) != self.record.reason:
             self.step(TaskEvent.PROGRESS, why=why, cause=self._cause, addition=addition)
 
     # Events of the gang
@@ -351,7 +355,7 @@ class Journal:
             left_out = ("kind", "time", "age")
             body = {name: value for name, value in event.items() if name not in left_out}
             kept = {**self._inside(body), "attempt": attempt}
-            said = messages.shorten(self._mask(text))
+            said = self.readable(text)
             fresh.append((kind, said, kept))
             self._room -= _size(said, kept)
             if self._room <= 0:

@@ -18,6 +18,7 @@ from flowlite.notify.sending import Message, NotSent, readable, send
 from flowlite.notify.targets import keys_in, shown
 from flowlite.output import redact
 from flowlite.state.store import Store, TaskRecord
+from flowlite.supervise import gang_size
 from flowlite.supervise.background import run_detached
 from flowlite.supervise.money import price_text
 from flowlite.supervise.money.cost import is_upper_bound
@@ -69,7 +70,7 @@ def message_of(record: TaskRecord, event: str, *, upper_bound: bool = False) -> 
         "reason": readable(record.reason),
         "function": record.function,
         "provider": record.provider,
-        "num_instances": record.plan.get("num_instances"),
+        "num_instances": gang_size.nodes_of(record),
         "attempt": record.attempt,
         "created_at": record.created_at,
         "started_at": record.started_at,

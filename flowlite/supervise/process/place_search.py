@@ -81,12 +81,13 @@ class PlaceSearch:
         """Records that the present place failed, from which moment on it is being left."""
         record, now = self._journal.record, clock.now()
         plan, full = failover.plan_of(record, record.candidate), None
+        why = self._journal.readable(str(failed))
         if failed.kind in (Kind.FULL, Kind.QUOTA):
             full = FullPlace(failover.place_of(plan), failed.nodes, record.id, now)
         self._journal.step(
             TaskEvent.WAIT,
-            why=f"leaving {plan.place}: {failed}",
-            tried=failover.with_failure(record, failed, now),
+            why=f"leaving {plan.place}: {why}",
+            tried=failover.with_failure(record, failed, why, now),
             full=full,
         )
 

@@ -39,6 +39,8 @@ from flowlite.supervise.process import notifications, store_loss
 from flowlite.supervise.process.end_lost_launch import COLLECT_SECONDS, end_remains
 from flowlite.supervise.process.journal import Journal
 from flowlite.supervise.process.place_search import NoPlaceLeft, PlaceSearch
+from flowlite.supervise.process.resuming import has_machines
+from flowlite.supervise.process.spares import Spares
 from flowlite.supervise.process.task_lease import Patience, TaskLease
 from flowlite.supervise.provision import LaunchRefused, NotGone, Provisioner
 from flowlite.supervise.queue.turn import Turn
@@ -59,12 +61,16 @@ _STORE_PAUSE = 2.0
 # How often a provider that cannot be asked is retried, with growing pauses. There is no limit when nodes are ended.
 _MOST_FAILURES = 8
 _LONGEST_PAUSE = 30.0
+# How often it is looked whether a launch without an answer has created machines.
+_LOOK_EVERY = 5.0
 # Ending nodes is retried for days if need be. The first tries are not reported, since machines take a while to end.
 _LONGEST_PAUSE_TO_END = 300.0
 _QUIET_TRIES = 5
 
 # Outcomes after which the gang may be started again. A preemption does not use up a retry.
 _RETRIED = frozenset({messages.FAILED, messages.LOST, messages.MISSING})
+# Outcomes that use up no retry.
+_UNCOUNTED = frozenset({messages.PREEMPTED, messages.SICK})
 # Outcomes after which the nodes themselves count as healthy.
 _SOUND = frozenset({messages.DONE, messages.FAILED, messages.STOPPED})
 
@@ -73,8 +79,24 @@ class Supervisor:
     """Leads one task. Every write is fenced by its lease."""
 
     def __init__(
-        self, store: Store, home: Path, record: TaskRecord, lease: Lease, provider: Provider
+        self,
+        store: Store,
+        home: Path,
+        record: TaskRecord,
+        lease: Lease,
+        provider: Provider,
+        *,
+        launches: bool = True,
     ) -> None:
+        """
+        Args:
+            store: The store.
+            home: The FLOW_HOME.
+            record: The task.
+            lease: Its lease, which this supervisor holds.
+            provider: The adapter of the place where it is now.
+            launches: Whether machines may be launched for a task that has none. If not, it is handed back.
+        """
         self._store = store
         self._home = home
         self._lease = lease
@@ -94,6 +116,8 @@ class Supervisor:
         self._sound = False
         self._capped = False
         self._kept_seconds = 0.0
+        self._launches = launches
+        self._handed_back = False
         self._leading = TaskLease(store, lease)
         self._fresh: list[Instance] = []
         self._agent: tuple[Path, str] | None = None
@@ -116,6 +140,11 @@ class Supervisor:
         return self._search.has_moved
 
     @property
+    def launches(self) -> bool:
+        """Whether machines may be launched for the task, as far as that was found out."""
+        return self._launches
+
+    @property
     def warm_seconds(self) -> float:
         """How long the task's nodes are kept for the next task, once the task is final."""
         return self._kept_seconds
@@ -125,7 +154,7 @@ class Supervisor:
         return self._journal.record
 
     async def run(self) -> None:
-        """Leads the task to its final state, or to another place (`has_moved`). Raises LeaseLost."""
+        """Leads the task to its final state, to another place (`has_moved`), or hands it back. Raises LeaseLost."""
         if self._record.cancel_requested_at is not None:
             self._cancelled.set()
         watches = [
@@ -156,7 +185,7 @@ class Supervisor:
     # Main loop
 
     async def _live(self) -> None:
-        while not self._record.final and not self.has_moved:
+        while not (self._record.final or self.has_moved or self._handed_back):
             try:
                 await self._go_on()
                 self._patience.well()
@@ -236,6 +265,8 @@ class Supervisor:
 
     async def _advance(self) -> None:
         """Advances the task by one step from its present state."""
+        if not (self._launches or self._record.outcome):
+            self._launches = await self._finds_machines()
         state = self._record.state
         if state == State.PENDING:
             await self._begin()
@@ -257,7 +288,7 @@ class Supervisor:
         elif problem:
             self._conclude("failed", problem)
         else:
-            self._journal.step(TaskEvent.BEGIN, nodes=lifecycle.nodes(self._asked.nodes))
+            self._journal.step(TaskEvent.BEGIN, nodes=lifecycle.nodes(self._asked.plan.size))
 
     def _conclude(self, outcome: str, reason: str) -> None:
         """Records how the task ends. Only teardown follows."""
@@ -273,6 +304,9 @@ class Supervisor:
     async def _provision(self) -> None:
         if self._cancelled.is_set():
             self._conclude("cancelled", "")
+            return
+        if not self._launches and not failover.is_leaving(self._record):
+            await self._hand_back()
             return
         several = failover.has_several(self._record)
         try:
@@ -301,6 +335,7 @@ class Supervisor:
             return
         unreachable_nodes.begin_if_left(self._home, self._provider)
         self._fresh = gathered.instances
+        before, new = self._record.roster, {each.id for each in gathered.launched}
         self._journal.step(
             TaskEvent.LAUNCHED,
             nodes=lifecycle.nodes(len(gathered.roster)),
@@ -310,6 +345,9 @@ class Supervisor:
             settled=gathered.settled,
         )
         wake_due(self._store)
+        for rank, name in enumerate(gathered.roster if before else ()):
+            if name not in before and name not in new:
+                self._journal.note("spare", f"the spare {name} takes the rank of node {rank}")
         for told in dict.fromkeys(each.note for each in gathered.launched if each.note):
             self._journal.note("warning", told)
         if several:
@@ -317,6 +355,24 @@ class Supervisor:
             self._journal.note("place", where, {"candidate": self._record.candidate})
         if self._asked.plan.is_paid:
             self._journal.note("price", price_text.sentence(self._asked.plan))
+
+    async def _finds_machines(self) -> bool:
+        """Whether the task has machines with which it goes on. Waits until the provider can say so."""
+        # The machines of a place that is being left are no use at the next one.
+        while not (failover.is_leaving(self._record) or self._cancelled.is_set()):
+            found = has_machines(await self._threads.run(self._provisioner.listed))
+            if found is not None:
+                return found
+            if self._is_waiting():
+                self._journal.waiting("whether its launch has created machines is not known yet")
+            await self._sleep(_LOOK_EVERY)
+        return False
+
+    async def _hand_back(self) -> None:
+        """Leaves a task without machines to `flow resume`, with the end of those it had recorded."""
+        await self._provisioner.usable(self._record.roster)
+        self._store.park(self._record.id, "has no machines, and `flow gc` launches none")
+        self._handed_back = True
 
     async def _launch_again(self, refused: LaunchRefused) -> None:
         """Launches again after a launch that failed, if a retry is left and another launch may succeed."""
@@ -378,6 +434,16 @@ class Supervisor:
             began=self._journal.has_started,
         )
         self._attempt = attempt
+        spares = Spares(
+            self._provider,
+            self._asked,
+            self._paths,
+            self._journal,
+            self._provisioner,
+            self._threads,
+            self._agent,
+        )
+        spares.begin()
         if self._cancelled.is_set():
             attempt.stop("cancel", "cancelled")
         ending_remains = asyncio.create_task(
@@ -390,12 +456,14 @@ class Supervisor:
         )
         try:
             end = await attempt.run()
+            await spares.close()
             self._journal.flush()
             await self._decide(attempt, end)
         finally:
             self._attempt = None
             ending_remains.cancel()
             await asyncio.gather(ending_remains, return_exceptions=True)
+            await spares.close()
             await attempt.close()
 
     async def _nodes(self) -> list[Node]:
@@ -424,7 +492,7 @@ class Supervisor:
         """Ends the task or starts another attempt, depending on how this one ended."""
         end = await self._retain(attempt, await self._as_listed(attempt, end))
         self._sound = self._may_be_kept(end)
-        self._provisioner.set_aside(end.replace, attempt.out_of_reach)
+        self._provisioner.set_aside(end.replace, attempt.out_of_reach, attempt.sick)
         conclusion = self._conclusion(end)
         if conclusion is None:
             await self._retry(attempt, end)
@@ -510,20 +578,50 @@ class Supervisor:
             return False
         if end.outcome == messages.PREEMPTED:
             return True
+        if end.outcome == messages.SICK:
+            return self._may_replace_sick()
+        if self._spare_takes_over(end) or self._goes_on_without(end):
+            return True
         return (
             end.outcome in _RETRIED and self._record.retries_used < self._asked.retries.max_retries
         )
 
+    def _spare_takes_over(self, end: End) -> bool:
+        """Whether spares take the ranks of all nodes that this attempt has lost. That uses up no retry."""
+        lost = set(end.replace) & set(self._record.roster)
+        return end.outcome == messages.LOST and 0 < len(lost) <= len(self._provisioner.spares())
+
+    def _goes_on_without(self, end: End) -> bool:
+        """Whether an elastic gang goes on without the nodes that it has lost. That uses up no retry."""
+        lost = end.outcome == messages.LOST and bool(end.replace)
+        return self._asked.is_elastic and lost and self._journal.has_started
+
+    def _may_replace_sick(self) -> bool:
+        """Whether another attempt may replace a node that was found to be broken before GO.
+
+        Providers that avoid the machine have a next one until none is left. Others may hand out the same machine again,
+        so they are asked for another one once.
+        """
+        if self._provider.avoids:
+            return True
+        events = self._store.events(self._record.id)
+        earlier = {event.data.get("attempt") for event in events if event.kind == "sick"}
+        return not earlier - {self._record.attempt}
+
     async def _retry(self, attempt: Attempt, end: End) -> None:
         """Makes sure that nothing of the old attempt runs any more, then begins a new one."""
-        counts = end.outcome != messages.PREEMPTED
+        spared = self._spare_takes_over(end)
+        counts = not (end.outcome in _UNCOUNTED or spared or self._goes_on_without(end))
         used = self._record.retries_used + counts
         delay = self._asked.retries.delay_before(used) if counts else self._preemption_pause()
+        if spared or end.outcome == messages.SICK:
+            delay = 0.0
         soon = f" in {wording.duration(delay)}" if delay else ""
         self._journal.step(TaskEvent.FAILURE, why=f"a new attempt begins{soon}: {end.reason}")
         notifications.begin(self._paths, notifications.RETRYING)
         unclear = await self._unless_cancelled(attempt.clear())
-        self._provisioner.set_aside({*end.replace, *(unclear or ())}, attempt.out_of_reach)
+        beside = {*end.replace, *(unclear or ())}
+        self._provisioner.set_aside(beside, attempt.out_of_reach, attempt.sick)
         await self._end_unusable()
         # Nodes are charged during the delay too.
         await self._sleep(min(delay, self._limits.seconds_of_money(self._instances())))

@@ -7,6 +7,7 @@ one is held without a limit.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +19,18 @@ MARGIN_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A number of slots out of a set of equal ones."""
+    """A number of slots out of a set of equal ones.
+
+    Attributes:
+        count: Without so many, the task cannot start.
+        most: It takes up to so many of those that are free when it starts; 0 for no more than `count`.
+        each: How many of them a node takes.
+    """
 
     slots: tuple[str, ...]
     count: int
+    most: int = 0
+    each: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +69,13 @@ class Place:
     Attributes:
         may_start: Whether it may launch now.
         starts_at: Unix time at which it starts by the limits of the tasks before it; None if that is not known.
+        nodes: How many nodes it may take now, if that is not fixed; else None.
     """
 
     task_id: str
     may_start: bool
     starts_at: float | None
+    nodes: int | None = None
 
 
 class _Slots:
@@ -139,8 +150,10 @@ def schedule(
             yield Place(request.task_id, may_start=False, starts_at=None)
         else:
             begin, chosen = fit
-            slots.use(chosen, begin, begin + _length(request))
-            yield Place(request.task_id, may_start=begin == now, starts_at=begin)
+            taken = _filled_up(slots, request, chosen, now) if begin == now else chosen
+            slots.use(itertools.chain(*taken), begin, begin + _length(request))
+            nodes = _nodes(request, taken) if begin == now else None
+            yield Place(request.task_id, may_start=begin == now, starts_at=begin, nodes=nodes)
 
 
 def _keep_for(slots: _Slots, request: Request, now: float) -> None:
@@ -158,23 +171,41 @@ def _length(request: Request) -> float:
     return math.inf if request.seconds is None else request.seconds + MARGIN_SECONDS
 
 
-def _first_fit(slots: _Slots, request: Request, now: float) -> tuple[float, list[str]] | None:
-    """Returns when a request can start and which slots it takes; None if that is not known."""
+def _first_fit(slots: _Slots, request: Request, now: float) -> tuple[float, list[list[str]]] | None:
+    """Returns when a request can start and which slots it takes for each demand; None if that is not known."""
     if request.refused:
         return None
     for begin in slots.ends(request.demands, now):
-        chosen: list[str] = []
+        chosen: list[list[str]] = []
         for demand in request.demands:
             free = slots.free(demand.slots, begin, begin + _length(request))
             if len(free) < demand.count:
                 break
-            chosen += free[: demand.count]
+            chosen.append(free[: demand.count])
         else:
             return begin, chosen
     return None
 
 
-def demands_of(plan: Mapping[str, Any]) -> tuple[Demand, ...]:
-    """Reads `Plan.slots` from a plan as JSON."""
-    found = plan.get("slots") or ()
-    return tuple(Demand(tuple(map(str, d["slots"])), int(d["count"])) for d in found)
+def _filled_up(
+    slots: _Slots, request: Request, chosen: Sequence[Sequence[str]], now: float
+) -> list[list[str]]:
+    """Adds the free slots that a request takes beyond those that it needs."""
+    filled = []
+    for demand, taken in zip(request.demands, chosen, strict=True):
+        free = slots.free(demand.slots, now, now + _length(request)) if demand.most else []
+        filled.append(
+            [*taken, *(slot for slot in free if slot not in taken)][: max(demand.most, len(taken))]
+        )
+    return filled
+
+
+def _nodes(request: Request, taken: Sequence[Sequence[str]]) -> int | None:
+    pairs = zip(request.demands, taken, strict=True)
+    return min((len(slots) // demand.each for demand, slots in pairs if demand.most), default=None)
+
+
+def demand_of(kind: Mapping[str, Any]) -> Demand:
+    """Reads an entry of `Plan.slots`."""
+    most, each = int(kind.get("most") or 0), int(kind.get("each") or 1)
+    return Demand(tuple(map(str, kind["slots"])), int(kind["count"]), most, each)

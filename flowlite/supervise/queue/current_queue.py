@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flowlite.state import clock
 from flowlite.state.store import Store, UnfinishedTask
 from flowlite.supervise.queue import asleep
-from flowlite.supervise.queue.backfill import Demand, Holding, Place, Request, schedule
+from flowlite.supervise.queue.backfill import Demand, Holding, Place, Request, demand_of, schedule
 from flowlite.supervise.record import process_identity
 from flowlite.supervise.record.lifecycle import State
 
@@ -36,8 +36,13 @@ class Queue:
     _alive: dict[str, bool] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, store: Store) -> Queue:
-        """Reads the queue. Raises StoreError."""
+    def read(cls, store: Store, growing: str = "") -> Queue:
+        """Reads the queue. Raises StoreError.
+
+        Args:
+            store: The store.
+            growing: A task that has what it needs, and waits for more in its place of the queue.
+        """
         home = store.path.parent
         now = clock.now(home)
         tasks = {task.id: task for task in store.unfinished()}
@@ -46,7 +51,8 @@ class Queue:
         requests = [
             request
             for task in ordered
-            if not known.intersection(task.after) and (request := _request(task, now))
+            if not known.intersection(task.after)
+            and (request := _request(task, now, grows=task.id == growing))
         ]
         holdings = {task.id: held for task in ordered if (held := _holding(task, now))}
         return cls(home, now, tasks, requests, holdings)
@@ -94,26 +100,31 @@ def _slots(task: UnfinishedTask) -> set[str]:
     return {str(slot) for kind in task.slots for slot in kind["slots"]}
 
 
-def _demands(task: UnfinishedTask, held: Sequence[str]) -> tuple[Demand, ...]:
-    """What a task still lacks."""
+def _lacking(task: UnfinishedTask, *, grows: bool) -> tuple[Demand, ...]:
+    """What a task still lacks, or what it may take beyond that if it grows."""
     lacking = []
-    for each in task.slots:
-        slots = tuple(map(str, each["slots"]))
-        count = int(each["count"]) - len(set(slots).intersection(held))
-        if count > 0:
-            lacking.append(Demand(slots, count))
+    for demand in map(demand_of, task.slots):
+        held = _held(task, demand)
+        count, most = max(0, demand.count - held), max(0, demand.most - held)
+        if count or (grows and most):
+            lacking.append(replace(demand, count=count, most=most))
     return tuple(lacking)
 
 
-def _request(task: UnfinishedTask, now: float) -> Request | None:
-    if task.state not in _NOT_LAUNCHED or task.cancel_requested:
+def _held(task: UnfinishedTask, demand: Demand) -> int:
+    """How many slots of a demand a task holds."""
+    if "" not in task.held:
+        return len(set(demand.slots).intersection(task.held))
+    # They are not known one by one.
+    return len(task.held) * demand.each if demand.most else demand.count
+
+
+def _request(task: UnfinishedTask, now: float, *, grows: bool) -> Request | None:
+    if task.cancel_requested or not (grows or task.state in _NOT_LAUNCHED):
         return None
-    if "" in task.held:
-        # It has launched before, and keeps its slots, which are not known one by one.
-        return None
-    demands = _demands(task, task.held)
+    demands = _lacking(task, grows=grows)
     since = task.launching_since
-    refused = since is not None and now - since > _REFUSED_AFTER
+    refused = since is not None and now - since > _REFUSED_AFTER and not grows
     return Request(task.id, demands, task.max_run_seconds, refused) if demands else None
 
 
@@ -123,4 +134,5 @@ def _holding(task: UnfinishedTask, now: float) -> Holding | None:
     longest = task.max_run_seconds
     until = None if longest is None else (task.started_at or now) + longest
     named = frozenset(filter(None, task.held))
-    return Holding(() if named else _demands(task, ()), named, until)
+    unnamed = [replace(each, count=_held(task, each)) for each in map(demand_of, task.slots)]
+    return Holding(() if named else tuple(unnamed), named, until)

@@ -49,6 +49,17 @@ class Turn:
         """
         return await self._until(self._refusal, tell_waiting, until)
 
+    def nodes_to_add(self) -> int | None:
+        """How many more nodes a task that has what it needs may take now; None if no queue limits it."""
+        queue = Queue.read(self._store, growing=self._task_id)
+        task = queue.tasks.get(self._task_id)
+        if task is None or not any(kind.get("most") for kind in task.slots):
+            return None
+        for place in queue.places(all_times=False):
+            if place.task_id == self._task_id:
+                return place.nodes or 0
+        return None
+
     async def to_begin(
         self, after: Sequence[str], tell_waiting: Callable[[str], None]
     ) -> str | None:

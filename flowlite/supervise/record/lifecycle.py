@@ -129,6 +129,6 @@ def possible(state: str) -> list[TaskEvent]:
     return [happening for (at, happening) in TABLE if at == state]
 
 
-def nodes(count: int) -> str:
-    """Returns `1 node`, `4 nodes`."""
-    return "1 node" if count == 1 else f"{count} nodes"
+def nodes(count: int | str) -> str:
+    """Returns `1 node`, `4 nodes`, `2 to 8 nodes`."""
+    return "1 node" if count in (1, "1") else f"{count} nodes"

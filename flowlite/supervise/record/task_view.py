@@ -31,7 +31,10 @@ class TaskView:
         setup_seconds: How long they may take on each node.
         max_wait_seconds: How long the task may wait for room; None for no limit.
         warm_seconds: How long nodes are kept for the next task.
+        preflight: Which measurements the nodes make before GO: "quick", "full" or "".
         after: Ids of the tasks that must have completed before it begins.
+        settle_seconds: How long a gang that may grow waits for more nodes at its first start.
+        heal_seconds: How long a gang that may shrink waits for nodes in place of lost ones.
     """
 
     plan: Plan
@@ -53,7 +56,10 @@ class TaskView:
     outputs: tuple[str, ...] = ()
     setup_seconds: float = 3600.0
     after: tuple[str, ...] = ()
+    preflight: str = ""
     max_wait_seconds: float | None = None
+    settle_seconds: float = 30.0
+    heal_seconds: float = 60.0
 
     @property
     def time_to_stop(self) -> float:
@@ -61,9 +67,9 @@ class TaskView:
         return self.grace + float((self.checkpoint or {}).get("final_seconds", 0.0))
 
     @property
-    def nodes(self) -> int:
-        """Nodes in the gang."""
-        return self.plan.num_instances
+    def is_elastic(self) -> bool:
+        """Whether attempts may have different numbers of nodes."""
+        return self.plan.fewest_instances < self.plan.num_instances
 
     @classmethod
     def of(cls, record: TaskRecord) -> TaskView:
@@ -90,7 +96,10 @@ class TaskView:
             setup=tuple(str(command) for command in config.get("setup") or ()),
             setup_seconds=float(config.get("setup_timeout", 3600.0)),
             after=tuple(str(task_id) for task_id in config.get("after") or ()),
+            preflight=str(config.get("preflight") or ""),
             secrets=tuple(str(name) for name in config.get("secrets") or ()),
+            settle_seconds=float(config.get("settle_seconds", 30.0)),
+            heal_seconds=float(config.get("heal_seconds", 60.0)),
             max_wait_seconds=None
             if (hours := config.get("max_wait_hours")) is None
             else float(hours) * 3600,

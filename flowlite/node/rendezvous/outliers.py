@@ -1,0 +1,90 @@
+"""Finds the nodes of a gang that are slow beside the others, from what all have measured before GO. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+SLOW_GPU, SLOW_CPU, SLOW_LINK = 0.7, 0.5, 0.3
+"""Shares of the others' median below which a GPU, a processor or a path between nodes is slow."""
+_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """A slow node: its rank, and its figure beside the others'."""
+
+    rank: int
+    why: str
+
+
+def slow_nodes(prepared: Sequence[Mapping[str, Any]]) -> list[Outlier]:
+    """Returns the nodes that compute slower than the others, or reach them slower. `prepared` by node rank."""
+    return _slow_to_compute(prepared) or _slow_to_reach(prepared)
+
+
+def summary(prepared: Sequence[Mapping[str, Any]]) -> str:
+    """Returns what was measured in one sentence; "" if nothing was."""
+    said = []
+    speeds = [speed for each in prepared for speed in (each.get("speeds") or {}).values()]
+    units = {str(each.get("unit")) for each in prepared if each.get("speeds")}
+    if speeds and len(units) == 1:
+        said.append(f"matrix products at {_range(speeds)} {units.pop()}")
+    if links := [speed for each in prepared for speed in (each.get("links") or {}).values()]:
+        said.append(
+            f"{_range([each / 1e6 for each in links])} MB/s between {len(links)} pairs of nodes"
+        )
+    said += dict.fromkeys(str(each["skipped"]) for each in prepared if each.get("skipped"))
+    return f"preflight: {'; '.join(said)}" if said else ""
+
+
+def _slow_to_compute(prepared: Sequence[Mapping[str, Any]]) -> list[Outlier]:
+    found = []
+    for rank, each in enumerate(prepared):
+        others = [
+            speed
+            for number, other in enumerate(prepared)
+            for speed in (other.get("speeds") or {}).values()
+            if number != rank and other.get("unit") == each.get("unit")
+        ]
+        if not others:
+            continue
+        usual, unit = median(others), each["unit"]
+        least = (SLOW_CPU if unit == "GFLOPS" else SLOW_GPU) * usual
+        for name, speed in (each.get("speeds") or {}).items():
+            if speed < least:
+                told = f"{name} multiplies matrices at {speed:.4g} {unit}, those of the other nodes at {usual:.4g}"
+                found.append(Outlier(rank, told))
+                break
+    return found[:_NAMED]
+
+
+def _slow_to_reach(prepared: Sequence[Mapping[str, Any]]) -> list[Outlier]:
+    """Returns nodes most of whose paths are slow beside those that the other nodes have among them."""
+    links = [
+        (rank, int(other), float(speed))
+        for rank, each in enumerate(prepared)
+        for other, speed in (each.get("links") or {}).items()
+    ]
+    found = []
+    for rank in range(len(prepared)):
+        mine = [speed for *ends, speed in links if rank in ends]
+        others = [speed for *ends, speed in links if rank not in ends]
+        if not mine or not others:
+            continue
+        usual = median(others)
+        slow = [speed for speed in mine if speed < SLOW_LINK * usual]
+        if len(slow) * 2 > len(mine):
+            told = (
+                f"it exchanges {median(slow) / 1e6:.4g} MB/s with the other nodes, which have {usual / 1e6:.4g} MB/s "
+                "among them"
+            )
+            found.append(Outlier(rank, told))
+    return found[:_NAMED]
+
+
+def _range(figures: Sequence[float]) -> str:
+    least, most = f"{min(figures):.4g}", f"{max(figures):.4g}"
+    return least if least == most else f"{least} to {most}"

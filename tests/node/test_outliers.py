@@ -1,0 +1,61 @@
+"""Which nodes are slow beside the others, from what all have measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowlite.node.protocol import messages as m
+from flowlite.node.rendezvous.outliers import slow_nodes, summary
+from tests.node.test_rendezvous import Leader
+
+
+def gpus(*speeds: float) -> dict[str, Any]:
+    return {"unit": "TFLOPS", "speeds": {f"GPU {i}": speed for i, speed in enumerate(speeds)}}
+
+
+def test_even_nodes_are_not_slow() -> None:
+    assert slow_nodes([gpus(600, 640), gpus(620, 500)]) == []
+    assert slow_nodes([{}, {}]) == []
+    assert slow_nodes([gpus(600)]) == []
+    cpu = {"unit": "GFLOPS", "speeds": {"CPU": 40.0}}
+    assert slow_nodes([cpu, {"unit": "GFLOPS", "speeds": {"CPU": 70.0}}]) == []
+    assert slow_nodes([cpu, gpus(600)]) == []
+
+
+def test_one_slow_gpu_makes_its_node_slow() -> None:
+    [found] = slow_nodes([gpus(600, 640), gpus(620, 210), gpus(610, 600)])
+    assert found.rank == 1
+    assert found.why == ("GPU 1 multiplies matrices at 210 TFLOPS, those of the other nodes at 605")
+
+
+def test_the_node_with_slow_paths_is_found_and_not_its_partners() -> None:
+    fast, slow = 1e9, 1e8
+    links = [{"1": fast, "2": slow}, {"2": slow, "3": fast}, {"3": slow}, {"0": fast}]
+    [found] = slow_nodes([{"links": each} for each in links])
+    assert found.rank == 2
+    assert "100 MB/s with the other nodes, which have 1000 MB/s" in found.why
+    # Of three nodes, only one path is not the slow node's.
+    [found] = slow_nodes([{"links": {"1": slow}}, {"links": {"2": slow}}, {"links": {"0": fast}}])
+    assert found.rank == 1
+    # One slow path is no slow node.
+    links[0]["2"] = links[2]["3"] = fast
+    assert slow_nodes([{"links": each} for each in links]) == []
+
+
+def test_the_summary_says_what_was_measured_and_what_was_not() -> None:
+    assert summary([gpus(600), {**gpus(640), "links": {"0": 1e9}}]) == (
+        "preflight: matrix products at 600 to 640 TFLOPS; 1000 MB/s between 1 pairs of nodes"
+    )
+    assert summary([{"skipped": "no torch"}] * 2) == "preflight: no torch"
+    assert summary([{}]) == ""
+
+
+def test_the_leader_stops_before_go_and_names_the_slow_node() -> None:
+    leader = Leader()
+    leader.join(0)
+    leader.join(1)
+    leader.say(0, "ready", facts=gpus(600))
+    leader.say(1, "ready", facts=gpus(100))
+    assert leader.machine.outcome == m.SICK
+    assert leader.machine.reason.startswith("node 1 (i-b): GPU 0 multiplies matrices at 100 TFLOPS")
+    assert "go" not in leader.heard(0)
