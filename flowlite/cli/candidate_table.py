@@ -82,7 +82,7 @@ def _tried_at(record: TaskRecord, entry: dict[str, Any]) -> str:
 def _row(plan: Plan) -> tuple[str, ...]:
     return (
         plan.provider,
-        f"{plan.num_instances} × {plan.instance_type}",
+        price_text.machines(plan),
         f"{plan.gpu}:{plan.gpus_per_node}" if plan.gpus_per_node else "",
         plan.region,
         "spot" if plan.spot else "",
@@ -99,7 +99,7 @@ def _at_most(plan: Plan) -> str:
 
 
 def _hourly(plan: Plan) -> float:
-    return (plan.price_per_hour + plan.extras_per_hour) * plan.num_instances
+    return (plan.price_per_hour + plan.extras_per_hour) * plan.machines
 
 
 def candidate_json(candidate: Candidate) -> dict[str, Any]:

@@ -114,6 +114,8 @@ _ADVICE = {
     "(`aws ec2 create-default-vpc`)",
     "ParameterNotFound": "the region has no image of that name; set [aws] ami or ami_parameter",
 }
+_ZONE = r"[a-z]{2}(?:-[a-z]+)+-\d[a-z]"
+_ZONES = re.compile(rf"{_ZONE}(?:,? (?:(?:or|and) )?{_ZONE})*")
 _ACTION = re.compile(r"perform:? ([a-zA-Z0-9-]+:[A-Za-z]+)")
 
 
@@ -183,6 +185,26 @@ class Refusal:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def refusals_by_zone(said: Mapping[str, Mapping[str, Any]]) -> str:
+    """What several zones have refused, in words. Zones that gave the same answer share one sentence.
+
+    Args:
+        said: By zone, the code and the message of AWS.
+    """
+    zones: dict[tuple[str, str], list[str]] = {}
+    messages: dict[tuple[str, str], str] = {}
+    for zone, detail in said.items():
+        code, message = str(detail.get("code")), str(detail.get("message"))
+        # AWS names the zone that was asked, and the others.
+        without_zones = _ZONES.sub("…", message)
+        zones.setdefault((code, without_zones), []).append(zone)
+        messages.setdefault((code, without_zones), message)
+    return "; ".join(
+        f"{', '.join(found)}: {messages[same] if len(found) == 1 else same[1]} ({same[0]})"
+        for same, found in zones.items()
+    )
 
 
 def refusal(error: BaseException, action: str) -> Refusal | None:

@@ -22,7 +22,7 @@ from provider_adapters.aws.context import (
     region_of,
 )
 from provider_adapters.aws.ending import made_by
-from provider_adapters.aws.errors import NoAnswer, NotKnownYet, Refusal, refusal
+from provider_adapters.aws.errors import NoAnswer, NotKnownYet, Refusal, refusal, refusals_by_zone
 from provider_adapters.aws.listing import Listing
 from provider_adapters.rented.ledger import REFUSED, Call, Launch
 from provider_adapters.rented.preparation import agent_of
@@ -432,13 +432,12 @@ class Launching:
     def _no_room(self, launch: Launch) -> ProviderError:
         """The error when all zones of the round have refused."""
         start = int(launch.notes.get("round", 0))
-        said: dict[str, Mapping[str, Any]] = {c.where: c.detail for c in launch.calls[start:]}
+        said: dict[str, Mapping[str, Any]] = {
+            c.where.partition("/")[2]: c.detail for c in launch.calls[start:]
+        }
         rounds = int(launch.notes.get("rounds", 0))
         what = f"{launch.count} × {self._plan.instance_type}"
-        where = "; ".join(
-            f"{name.partition('/')[2]}: {detail.get('message')} ({detail.get('code')})"
-            for name, detail in said.items()
-        )
+        where = refusals_by_zone(said)
         if said and all(detail.get("code") in _FOR_GOOD for detail in said.values()):
             return ProviderError(f"EC2 has no {what}: {where}. Try another region or type")
         self._ledger.note(launch.token, round=len(launch.calls), rounds=rounds + 1)

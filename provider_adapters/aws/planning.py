@@ -20,6 +20,7 @@ from provider_adapters.aws.catalog.regions import (
     Catalog,
     price_problem,
 )
+from provider_adapters.aws.catalog.reservations import Reservation
 from provider_adapters.aws.images import find_image
 from provider_adapters.aws.instances import LEAST_SECONDS
 from provider_adapters.aws.session import Clients
@@ -84,7 +85,7 @@ class Planner:
             provider="aws",
             instance_type=first.machine.name,
             region=zones[0] if len(zones) == 1 else ", ".join(place["region"] for place in places),
-            num_instances=config.num_instances,
+            num_instances=config.most_nodes,
             processes_per_node=config.workers_per_node,
             gpu=first.machine.gpu,
             gpus_per_node=first.machine.gpus,
@@ -94,7 +95,7 @@ class Planner:
             start_seconds=self.settings.boot_timeout + _PREPARE_SECONDS,
             spot=spot,
             price_cap=cap,
-            max_run_seconds=config.max_run_seconds,
+            max_run_seconds=_longest_run(config, reserved),
             max_cost=config.max_cost,
             may_exceed=MAY_EXCEED,
             not_included=("traffic out of AWS", *(volumes.costs if volumes else ())),
@@ -342,6 +343,14 @@ def wanted_of(config: TaskConfig, spot: bool) -> MachineRequirements:
         link=config.intranode_interconnect or "",
         spot=spot,
     )
+
+
+def _longest_run(config: TaskConfig, reserved: Reservation | None) -> float | None:
+    """The longest run: up to the cap on time, and in a capacity block until its machines are taken away."""
+    ends = None if reserved is None else reserved.ends
+    bounds = [] if ends is None else [ends - reservations.CLOSED_SECONDS - clock.wall()]
+    bounds += [] if config.max_run_seconds is None else [config.max_run_seconds]
+    return min(bounds, default=None)
 
 
 def _check_interfaces(machine: Machine, wanted: MachineRequirements, settings: AwsSettings) -> None:

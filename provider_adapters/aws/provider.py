@@ -50,6 +50,7 @@ class AwsProvider(Provider):
     # Charging stops once EC2 has accepted the end, which may take several tries.
     teardown_seconds = 120.0
     spot_choices = (True, False)
+    caps_spot_price = True
     account_settings = frozenset(
         {"profile", "endpoint_url", "shared_config_file", "shared_credentials_file"}
     )

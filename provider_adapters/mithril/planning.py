@@ -15,7 +15,7 @@ from provider_adapters.mithril.rest.requests import dollars
 from provider_adapters.mithril.settings import AROUND_SECONDS, IN_SCRIPT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from flowlite.spec import TaskConfig
     from provider_adapters.mithril.settings import MithrilSettings
@@ -71,6 +71,7 @@ def make_plan(
     markets: Sequence[Market],
     volumes: Sequence[Mapping[str, Any]],
     ask_price: Callable[[Market, int], Price],
+    ask_regions_without: Callable[[str], Collection[str]] = lambda interface: (),
 ) -> Plan:
     """The plan of one bid.
 
@@ -79,6 +80,7 @@ def make_plan(
         markets: All markets.
         volumes: Volumes of the project, as the API lists them.
         ask_price: Returns the present price for a number of machines of a market.
+        ask_regions_without: Returns the regions that are known to have no volumes of an interface.
 
     Raises:
         ConfigError: An option is not possible.
@@ -91,14 +93,18 @@ def make_plan(
         )
     mounts, regions = _volumes(config, volumes)
     wish = _wish(config, settings, regions)
-    market = _choose(markets, wish, config)
-    price = ask_price(market, config.num_instances)
+    new = sorted({str(each["interface"]) for each in mounts if not each["id"]})
+    # Regions that would do, but for a volume that has to be made and the interface that they do not have.
+    fitting = {market.region for market in known.choose(markets, wish)}
+    without = {region: kind for kind in new for region in fitting & set(ask_regions_without(kind))}
+    market = _choose(markets, wish, config, without)
+    price = ask_price(market, config.most_nodes)
     limit = limit_price(price, config.priority, config.max_price_per_hour)
     return Plan(
         provider="mithril",
         instance_type=market.name,
         region=market.region,
-        num_instances=config.num_instances,
+        num_instances=config.most_nodes,
         processes_per_node=config.workers_per_node,
         gpu=market.gpu if config.gpu else "",
         gpus_per_node=config.gpus_per_node,
@@ -114,7 +120,7 @@ def make_plan(
         ),
         max_run_seconds=config.max_run_seconds,
         max_cost=config.max_cost,
-        notes=tuple(_notes(config, market, price, limit, mounts)),
+        notes=tuple(_notes(config, market, price, limit, mounts, without)),
         options={
             "project": project,
             "type_id": market.type_id,
@@ -139,7 +145,7 @@ def _wish(
         )
     return MachineRequirements(
         gpu=config.gpu_request,
-        count=config.num_instances,
+        count=config.most_nodes,
         regions=(asked,) if asked else regions,
         cpu=config.cpu,
         memory_gb=config.memory,
@@ -148,8 +154,21 @@ def _wish(
     )
 
 
-def _choose(markets: Sequence[Market], wish: MachineRequirements, config: TaskConfig) -> Market:
+def _choose(
+    markets: Sequence[Market],
+    wish: MachineRequirements,
+    config: TaskConfig,
+    without: Mapping[str, str],
+) -> Market:
     fitting = known.choose(markets, wish)
+    usable = [market for market in fitting if market.region not in without]
+    if fitting and not usable:
+        there = sorted({market.region for market in markets} - set(without))
+        raise ConfigError(
+            f"volumes: {_lacking(without)}, and {fitting[0].name} is offered in no other region that was asked for; "
+            f"take another region ({', '.join(there) or 'there is none'}), machine or interface"
+        )
+    fitting = usable
     if fitting:
         cap = config.max_price_per_hour
         # Where the price is above the cap, a bid only waits.
@@ -168,8 +187,19 @@ def _choose(markets: Sequence[Market], wish: MachineRequirements, config: TaskCo
     )
 
 
+def _lacking(without: Mapping[str, str]) -> str:
+    return " and ".join(
+        f"{region} has no {kind} volumes" for region, kind in sorted(without.items())
+    )
+
+
 def _notes(
-    config: TaskConfig, market: Market, price: Price, limit: float, mounts: list[dict[str, Any]]
+    config: TaskConfig,
+    market: Market,
+    price: Price,
+    limit: float,
+    mounts: list[dict[str, Any]],
+    without: Mapping[str, str],
 ) -> list[str]:
     bid = f"the bid is {dollars(limit)} per instance and hour (priority {config.priority})"
     notes = [f"{bid}; you pay what the auction comes to, {dollars(price.now)} now"]
@@ -177,9 +207,9 @@ def _notes(
         notes = [
             f"{bid}, below the present price of {dollars(price.now)}: it waits until that falls"
         ]
-    elif market.capacity < config.num_instances:
+    elif market.capacity < config.most_nodes:
         notes.append(
-            f"{market.capacity} of {config.num_instances} machines are free in {market.region} now; the bid waits for "
+            f"{market.capacity} of {config.most_nodes} machines are free in {market.region} now; the bid waits for "
             "the auction, or outbids others"
         )
     if config.gpu is None:
@@ -192,6 +222,8 @@ def _notes(
         for each in mounts
         if not each["id"]
     ]
+    if without:
+        notes.append(f"left out: {_lacking(without)}")
     return notes
 
 

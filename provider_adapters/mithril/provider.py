@@ -82,6 +82,7 @@ class MithrilProvider(Provider):
             account.catalogue.markets(),
             self._place.volumes.listed() if config.volumes else [],
             lambda market, count: price_now(account.api, market, count),
+            self._place.volumes.regions_without,
         )
 
     def regions(self, pattern: str | None = None) -> list[str]:

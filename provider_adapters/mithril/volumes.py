@@ -22,6 +22,8 @@ _VOLUMES = "/v2/volumes"
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,62}[a-z0-9])?")
 # No disk has this serial: the disks are identified by their device.
 _NO_SERIAL = "none"
+# The members of the API's regions that say whether a region has volumes of an interface.
+_ENABLED = {"block": "block_storage_enabled", "file": "fileshare_storage_enabled"}
 
 
 class Volumes:
@@ -98,6 +100,19 @@ class Volumes:
             found.append(str(there["fid"]))
         return found
 
+    def regions_without(self, interface: str) -> set[str]:
+        """The regions that are known to have no volumes of an interface.
+
+        The API documents this only for the regions that also have machines without GPUs. A region that is not in that
+        list may refuse a volume when it is made, before a bid is placed.
+        """
+        try:
+            listed = self._account.api.get("/v2/cpu/regions")
+        except ApiRefused:
+            return set()
+        enabled = _ENABLED[interface]
+        return {str(each["name"]) for each in listed if not each[enabled]}
+
     # Helpers
 
     def _named(self, name: str) -> dict[str, Any] | None:
@@ -125,13 +140,17 @@ class Volumes:
             there = self._named(name)
             if there is not None and there["region"] == region:
                 return there
-            raise ProviderError(f"the volume {name} cannot be made in {region}: {error}") from error
+            raise ProviderError(
+                f"the volume {name} cannot be made in {region}: {error}. If there are no {interface} volumes in that "
+                "region, choose another one"
+            ) from error
 
     def _region(self, interface: str) -> str:
         asked = self._account.settings.region
         if asked:
             return asked
-        regions = sorted({market.region for market in self._account.catalogue.markets()})
+        known = {market.region for market in self._account.catalogue.markets()}
+        regions = sorted(known - self.regions_without(interface))
         raise ConfigError(
             f"a {interface} volume lies in one region, and only machines there can use it: set `region` under "
             f"[mithril] to one of {', '.join(regions)}; or let the first task make it, with size_gb"

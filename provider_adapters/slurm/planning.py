@@ -45,7 +45,7 @@ def make_plan(config: TaskConfig, settings: SlurmSettings, cluster: Cluster) -> 
         provider="slurm",
         instance_type=f"node of {name}" if name else "node",
         region=name,
-        num_instances=config.num_instances,
+        num_instances=config.most_nodes,
         processes_per_node=config.workers_per_node,
         gpu=config.gpu_request.kind if config.gpu_request else "",
         gpus_per_node=config.gpus_per_node,
@@ -136,9 +136,9 @@ def _check_size(
 ) -> None:
     if not partition.up:
         raise ConfigError(f"slurm: the partition {partition.name} takes no jobs now")
-    if config.num_instances > partition.nodes:
+    if config.most_nodes > partition.nodes:
         raise ConfigError(
-            f"num_instances: {config.num_instances} nodes were asked for, and the partition {partition.name} has "
+            f"num_instances: {config.most_nodes} nodes were asked for, and the partition {partition.name} has "
             f"{partition.nodes}"
         )
     words = {"gres", "gpus_per_node"} & asked.keys()
@@ -146,11 +146,11 @@ def _check_size(
     memory = 0.0 if asked.get("mem") else (config.memory or 0.0) * 1000
     cores = float(cpus or 0)
     fit = partition.fitting(request, cores, memory)
-    if fit >= config.num_instances or (request and not partition.fitting(request, 0, 0)):
+    if fit >= config.most_nodes or (request and not partition.fitting(request, 0, 0)):
         return
     most = max(partition.rows, key=lambda row: (row.cores, row.memory_mb))
     raise ConfigError(
-        f"{config.num_instances} nodes with {cores:g} cores and {memory / 1000:g} GB of memory were asked for, and the "
+        f"{config.most_nodes} nodes with {cores:g} cores and {memory / 1000:g} GB of memory were asked for, and the "
         f"partition {partition.name} has {fit} such; its biggest have {most.cores} cores and "
         f"{most.memory_mb / 1000:g} GB"
     )

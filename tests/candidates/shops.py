@@ -39,6 +39,7 @@ class Shop(Provider):
         own: The regions of its settings; None for a provider without regions.
         gate: Nothing is answered before it is set.
         ready: Whether it is set up.
+        caps: Whether spot may be capped below its ceiling.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class Shop(Provider):
         spots: tuple[bool, ...] = (),
         gate: threading.Event | None = None,
         ready: bool = True,
+        caps: bool = False,
     ) -> None:
         super().__init__(Path("/nowhere"), ProviderSettings(name))
         self.name = name
         self.wares = tuple(wares)
         self.spot_choices = spots  # type: ignore[misc]
+        self.caps_spot_price = caps
         self.asked: list[tuple[str | None, str | None, bool | None]] = []
         self._own, self._gate, self._ready = own, gate, ready
 
@@ -89,7 +92,7 @@ class Shop(Provider):
             provider=self.name,
             instance_type=f"{self.name}-{ware.gpu}",
             region=ware.region,
-            num_instances=config.num_instances,
+            num_instances=config.most_nodes,
             processes_per_node=config.workers_per_node,
             gpu=config.gpu_request.kind if config.gpu_request else "",
             gpus_per_node=config.gpus_per_node,

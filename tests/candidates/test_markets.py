@@ -1,4 +1,4 @@
-"""Ten scripted markets of EC2 and Mithril: the choice is the cheapest, and every other place has its reason."""
+"""Scripted markets of EC2 and Mithril: the choice is the cheapest, and every other place has its reason."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ KINDS = {name: gpu for gpu, name in NAMES.items()}
 SOLD = sorted((KINDS[each.name], each.region) for each in instance_types() if each.name in KINDS)
 ZONES = {
     "us-east-1": [f"us-east-1{letter}" for letter in "abcdef"],
+    "us-west-1": [f"us-west-1{letter}" for letter in "abc"],
     "us-west-2": [f"us-west-2{letter}" for letter in "abcd"],
 }
 # From the launch to GO, at most.
@@ -84,6 +85,19 @@ MARKETS = {
             **{("a100-80gb:8", zone): 4.0 for zone in ZONES["us-east-1"]},
             **{("a100-80gb:8", zone): 1.0 for zone in ZONES["us-west-2"]},
         },
+    ),
+    "spot is cheap now where on demand is dear": Market(
+        {"gpu": ["h100:8"], "spot": True, "provider": ["aws"], "max_run_time_hours": 2},
+        spot={
+            **{("h100:8", zone): 40.0 for zone in ZONES["us-east-1"]},
+            **{("h100:8", zone): 10.0 for zone in ZONES["us-west-1"]},
+        },
+        aws=("us-east-1", "us-west-1"),
+    ),
+    "a spike of spot above what another region costs on demand": Market(
+        {"gpu": ["h100:8"], "spot": "prefer", "provider": ["aws"]},
+        spot={("h100:8", zone): 60.0 for zone in ZONES["us-west-1"]},
+        aws=("us-east-1", "us-west-1"),
     ),
     "a dear auction beside cheap ones": Market(
         {"gpu": ["h100:8"], "provider": ["mithril"], "max_price_per_hour": 18.0},
@@ -172,7 +186,10 @@ def of_aws(market: Market, gpu: str, region: str, spot: bool) -> tuple[float, fl
         now = min(prices)
     if cap is not None and now > cap:
         return None
-    top = max(now, min(listed, cap or listed)) if spot else listed
+    # Spot may not rise above what the machine costs on demand in another region.
+    elsewhere = [ec2.Market().price(TYPES[gpu], each) or math.inf for each in market.aws]
+    highest = min((each for each in elsewhere if each >= now), default=listed)
+    top = max(now, min(highest, cap or highest)) if spot else listed
     return now + DISK, top + DISK
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from flowlite.errors import CapExceeded
+from flowlite.errors import CapExceeded, ConfigError
 
 if TYPE_CHECKING:
     from flowlite.provider import Plan, Provider
@@ -19,11 +19,45 @@ def capped_plan(config: TaskConfig, provider: Provider) -> Plan:
         ConfigError: An option is wrong, or the provider does not support it.
         CapExceeded: A price, time or cost cap forbids the launch.
     """
-    plan = with_notes(config, provider.plan(config))
-    plan = dataclasses.replace(plan, settings=provider.settings.to_json())
-    plan = with_caps(config, plan, provider.teardown_seconds)
+    return cap_plan(config, adapters_plan(config, provider), provider.teardown_seconds)
+
+
+def adapters_plan(config: TaskConfig, provider: Provider) -> Plan:
+    """The plan of the adapter, with the notes that hold for any, and the provider's settings frozen in it.
+
+    Raises:
+        ConfigError: An option is wrong, or the provider does not support it.
+    """
+    if config.is_elastic and not provider.elastic:
+        raise ConfigError(
+            f"num_instances: {provider.name} launches all nodes of a gang or none, so that it cannot have "
+            f"{config.fewest_nodes} to {config.most_nodes}; give one number"
+        )
+    plan = with_notes(config, _with_spares(config, provider))
+    if config.is_elastic and config.fewest_nodes < plan.num_instances:
+        plan = dataclasses.replace(plan, min_instances=config.fewest_nodes)
+    return dataclasses.replace(plan, settings=provider.settings.to_json())
+
+
+def cap_plan(config: TaskConfig, plan: Plan, teardown_seconds: float) -> Plan:
+    """The plan with all caps, checked against them. Raises CapExceeded."""
+    plan = with_caps(config, plan, teardown_seconds)
     check_caps(config, plan)
     return plan
+
+
+def _with_spares(config: TaskConfig, provider: Provider) -> Plan:
+    """The adapter's plan, for which it has found room for the nodes and their spares. Raises ConfigError."""
+    if not config.spares:
+        return provider.plan(config)
+    if provider.no_spares:
+        raise ConfigError(f"spares: {provider.no_spares}; leave it out")
+    fewest, most = config.fewest_nodes + config.spares, config.most_nodes + config.spares
+    machines = (fewest, most) if config.is_elastic else most
+    # Not checked again: what depends on the number of ranks is right without the spares.
+    plan = provider.plan(config.model_copy(update={"num_instances": machines}))
+    nodes = plan.num_instances - config.spares
+    return dataclasses.replace(plan, num_instances=nodes, spares=config.spares)
 
 
 def with_caps(config: TaskConfig, plan: Plan, teardown_seconds: float) -> Plan:
@@ -58,6 +92,12 @@ def with_notes(config: TaskConfig, plan: Plan) -> Plan:
     notes = []
     if config.slurm and plan.provider != "slurm":
         notes.append(f"slurm={{…}} has no effect on the provider {plan.provider}")
+    without = {"settle_seconds", "heal_seconds"} & config.model_fields_set
+    if without and isinstance(config.num_instances, int):
+        notes.append(
+            f"{', '.join(sorted(without))}: no effect on a gang of one size; num_instances=(2, 8) makes it shrink and "
+            "grow"
+        )
     if plan.options.get("workdir") is not None and config.command is not None:
         from flowlite.bundle.files_to_send import stays_behind
 
@@ -84,10 +124,10 @@ def check_caps(config: TaskConfig, plan: Plan) -> None:
             f"max_price_per_hour is ${cap:.2f}; nothing was launched"
         )
     if config.max_cost is not None and plan.reserved_seconds and not plan.max_run_seconds:
-        rate = plan.highest_rate * plan.num_instances
+        rate = plan.highest_rate * plan.machines
         seconds = plan.paid_seconds or 0.0
         raise CapExceeded(
-            f"max_cost of ${config.max_cost:.2f} pays for {seconds:.0f} s of {plan.num_instances} × "
+            f"max_cost of ${config.max_cost:.2f} pays for {seconds:.0f} s of {plan.machines} × "
             f"{plan.instance_type} (${rate:.2f} per hour in all), and to stop and give them back alone takes up to "
             f"{plan.reserved_seconds:.0f} s; raise the cap, ask for less, or lower grace_seconds"
         )

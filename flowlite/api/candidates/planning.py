@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import queue
 import threading
@@ -12,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flowlite.api.candidates.alternatives import Alternative, alternatives_of
-from flowlite.api.candidates.capped_plan import capped_plan
+from flowlite.api.candidates.capped_plan import adapters_plan, cap_plan, capped_plan
 from flowlite.api.candidates.ranking import Candidates, LeftOut, ranked
+from flowlite.api.candidates.spot_ceilings import PlannedPlace, with_common_ceilings
 from flowlite.errors import ConfigError, FlowError, ProviderError
 from flowlite.provider import Candidate, Plan
 
@@ -70,7 +72,11 @@ def plan_candidates(
         for place, name in enumerate(names):
             asking.ask(name, place, only_configured)
     asking.wait()
-    return ranked(asking.planned, asking.left_out, config.prefer)
+    places = asking.planned
+    if config.prefer == "price":
+        places = with_common_ceilings(places)
+    planned = [(each.alternative, each.plan) for each in places]
+    return ranked(planned, asking.left_out, config.prefer)
 
 
 def _only_one(config: TaskConfig, provider: Provider, found: Alternative) -> Candidates:
@@ -96,7 +102,7 @@ class _Answer:
     """
 
     place: _Place
-    planned: list[tuple[Alternative, Plan]] = field(default_factory=list)
+    planned: list[PlannedPlace] = field(default_factory=list)
     left_out: list[tuple[Alternative | None, LeftOut]] = field(default_factory=list)
     provider: Provider | None = None
     by_region: dict[str | None, list[Alternative]] = field(default_factory=dict)
@@ -118,7 +124,7 @@ class _Asking:
     config: TaskConfig
     adapter: Callable[[str], Provider]
     seconds: float | None = None
-    planned: list[tuple[Alternative, Plan]] = field(default_factory=list)
+    planned: list[PlannedPlace] = field(default_factory=list)
     left_out: list[tuple[Alternative | None, LeftOut]] = field(default_factory=list)
     _open: dict[_Place, list[Alternative]] = field(default_factory=dict)
     _answers: queue.SimpleQueue[_Answer] = field(default_factory=queue.SimpleQueue)
@@ -187,13 +193,20 @@ class _Asking:
     ) -> None:
         for each in alternatives:
             try:
-                answer.planned.append((each, self._plan(provider, each)))
+                answer.planned.append(self._plan(provider, each))
             except _REASONS as error:
                 answer.left_out.append((each, LeftOut(each.options, error)))
 
-    def _plan(self, provider: Provider, found: Alternative) -> Plan:
+    def _plan(self, provider: Provider, found: Alternative) -> PlannedPlace:
         one = self.config.replace(**_changes(self.config, found))
-        plan = capped_plan(one, provider)
+        given = adapters_plan(one, provider)
+
+        def with_price_cap(cap: float) -> Plan:
+            lowered = dataclasses.replace(given, price_cap=cap)
+            return cap_plan(one, lowered, provider.teardown_seconds)
+
+        plan = cap_plan(one, given, provider.teardown_seconds)
         if one.gpu is not None and not plan.gpus_per_node:
             raise ConfigError(f"it has no {one.gpu}; the task would only be rehearsed on CPU")
-        return plan
+        can_be_capped = plan.spot and provider.caps_spot_price
+        return PlannedPlace(found, plan, with_price_cap if can_be_capped else None)

@@ -87,8 +87,8 @@ def most_cost(plan: Plan) -> tuple[bool, float, float, float]:
     return (
         plan.is_paid,
         math.inf if worst is None else round(worst, 6),
-        round(plan.highest_rate * plan.num_instances, 6),
-        round((plan.price_per_hour + plan.extras_per_hour) * plan.num_instances, 6),
+        round(plan.highest_rate * plan.machines, 6),
+        round((plan.price_per_hour + plan.extras_per_hour) * plan.machines, 6),
     )
 
 

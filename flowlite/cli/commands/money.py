@@ -105,14 +105,40 @@ def offers(
         str | None,
         typer.Option("--region", help="Only this region or zone, or several: eu-west-1,'us-*'."),
     ] = None,
+    max_price_per_hour: Annotated[
+        float | None, typer.Option("--max-price-per-hour", help="Dollars per instance and hour.")
+    ] = None,
+    max_run_time_hours: Annotated[
+        str | None,
+        typer.Option("--max-run-time-hours", metavar="HOURS", help="Hours, or such as 1h30m."),
+    ] = None,
+    max_cost: Annotated[
+        float | None, typer.Option("--max-cost", help="Dollars for the whole task.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what is available, and its price, cheapest first; if nothing fits, the nearest offers and why not.
 
-    With several values, or --provider any, show the places where a task with these options may run.
+    With several values, a cap, or --provider any, show the places where a task with these options may run, and what it
+    can cost at most.
     """
-    if _several(gpu, provider, region):
-        _show_places(provider, gpu, num_instances, spot, region, json)
+    caps = {
+        "max_price_per_hour": max_price_per_hour,
+        "max_run_time_hours": max_run_time_hours,
+        "max_cost": max_cost,
+    }
+    if _several(gpu, provider, region) or any(each is not None for each in caps.values()):
+        from flowlite.spec.one_or_several import ANY
+
+        _show_places(
+            json,
+            provider=provider or ANY,
+            gpu=gpu,
+            num_instances=num_instances,
+            spot=spot,
+            region=region,
+            **caps,
+        )
         return
     found, problems = _ask_for_offers(provider, gpu, num_instances, spot, region)
     found.sort(key=lambda offer: (not offer.fits, offer.price_per_hour, offer.provider))
@@ -144,27 +170,13 @@ def _several(gpu: str | None, provider: str | None, region: str | None) -> bool:
     return listed or provider == ANY or is_pattern(region or "")
 
 
-def _show_places(
-    provider: str | None,
-    gpu: str | None,
-    count: int,
-    spot: bool | None,
-    region: str | None,
-    json: bool,
-) -> None:
+def _show_places(json: bool, **options: Any) -> None:
+    """Shows where a task with these options may run."""
     from flowlite.api.client import Flow
     from flowlite.cli.candidate_table import candidates_json, show_candidates
     from flowlite.spec import TaskConfig
-    from flowlite.spec.one_or_several import ANY
 
-    config = TaskConfig(
-        command="true",
-        provider=provider or ANY,
-        gpu=gpu,
-        num_instances=count,
-        spot=spot,
-        region=region,
-    )
+    config = TaskConfig(command="true", **options)
     found = Flow().candidates(config)[1]
     if json:
         output.print_json("places", candidates_json(found))

@@ -5,6 +5,7 @@ A type has the same name in every region, but a different id.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -102,6 +103,19 @@ def instance_types() -> Iterator[InstanceType]:
             yield InstanceType(
                 name, region, gpu, gpus, memory, socket, cpus, ram, disk, network, dearer, least
             )
+
+
+def region_model(name: str) -> dict[str, Any]:
+    """A region in the API's format."""
+    return {
+        "id": str(uuid.uuid5(uuid.NAMESPACE_DNS, name)),
+        "name": name,
+        "block_storage_enabled": name in BLOCK_REGIONS,
+        "fileshare_storage_enabled": True,
+        "k8s_enabled": False,
+        "max_volume_size_tb": 32,
+        "max_volume_name_length": 64,
+    }
 
 
 def image_model() -> dict[str, Any]:
