@@ -12,7 +12,7 @@ How the function is sent:
 
 `call.bin` is an envelope (`node/serialization/envelope.py`); its header is JSON:
 
-    {"kind": "call", "format": 1, "python": [3, 11], "name": "train", "function": [module, qualified name] or null,
+    {"kind": "call", "format": 2, "python": [3, 11], "name": "train", "function": [module, qualified name] or null,
      "lines": {file name: source text of code that is sent by value}, "main": {...} or null, "parts": [...]}
 
 The first part is the pickle of (function or None, args, kwargs, names in `__main__`); the other parts are the memory of
@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import linecache
 import os
 import sys
@@ -32,7 +31,7 @@ import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ from flowlite.node.serialization import pickling
 from flowlite.node.serialization.envelope import write_envelope
 from flowlite.node.worker.process_settings import note_settings
 
-__all__ = ["Bundle", "Source", "bind", "build_bundle", "read_bundle"]
+__all__ = ["Bundle", "Source", "bind", "build_bundle"]
 
 LARGE_CAPTURE = 10 * 1000 * 1000
 _LONGEST_SOURCE = 1024 * 1024
@@ -117,7 +116,7 @@ def build_bundle(
     results: str = "any",
     start: str = "auto",
 ) -> Bundle:
-    """Writes `call.bin`, `source-<sha>.zip` and `bundle.json` (for `read_bundle`) into `directory`.
+    """Writes `call.bin` and `source-<sha>.zip` into `directory`.
 
     Args:
         fn: A function, or a flowlite `Function`, which is unwrapped.
@@ -180,38 +179,9 @@ def build_bundle(
             results=results,
             start=start,
         )
-        _write_description(bundle, directory / "bundle.json")
     for text in texts:
         warnings.warn(text, BundleWarning, stacklevel=2)
     return bundle
-
-
-def read_bundle(directory: Path) -> Bundle:
-    """The bundle that `build_bundle` left in `directory` (which may have been moved since)."""
-    values = json.loads((directory / "bundle.json").read_text("utf-8"))
-    sources = tuple(
-        Source(directory / s["path"], s["sha256"], s["size"]) for s in values["sources"]
-    )
-    return Bundle(
-        **{
-            **values,
-            "path": directory / values["path"],
-            "sources": sources,
-            "imports": tuple(values["imports"]),
-            "warnings": tuple(values["warnings"]),
-        }
-    )
-
-
-def _write_description(bundle: Bundle, path: Path) -> None:
-    names = replace(
-        bundle,
-        path=Path(bundle.path.name),
-        sources=tuple(replace(s, path=Path(s.path.name)) for s in bundle.sources),
-    )
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(asdict(names), default=str), "utf-8")
-    temporary.replace(path)
 
 
 def _named(

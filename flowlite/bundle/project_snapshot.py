@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.bundle.project_files import ProjectListing
-from flowlite.errors import BundleError, StoreError
+from flowlite.connect.values import has_content
+from flowlite.errors import BundleError, ConfigError, StoreError
 from flowlite.node.project_files.manifest import Entry, ManifestError, ProjectManifest
 from flowlite.settings.private_files import write_private
 
@@ -89,21 +90,41 @@ def take_snapshot(
     return Snapshot(target, hashlib.sha256(content).hexdigest(), len(entries), size)
 
 
-def use_again(home: Path, manifest: Path) -> list[str]:
+def use_again(home: Path, manifest: Path, sha256: str) -> list[str]:
     """Marks the contents of an earlier task as used now. Returns the paths whose contents are not stored any more.
 
     Raises:
         OSError: The manifest cannot be read.
         ManifestError: It is invalid.
+        ConfigError: The manifest or a content was changed since.
     """
+    instead = "add --now to send the project's files as they are now"
+    refuse_changed(manifest, sha256, "the list of the project's files", instead)
     lost = []
     for entry in ProjectManifest.from_json(manifest.read_bytes()).files:
         place = home / "files" / entry.sha256
         try:
             os.utime(place)
+            refuse_changed(place, entry.sha256, f"the content of {entry.path}", instead)
         except OSError:
             lost.append(entry.path)
     return lost
+
+
+def refuse_changed(path: Path, sha256: str, what: str, instead: str) -> None:
+    """Raises ConfigError if an input of an earlier task was changed since, OSError if it is not there.
+
+    Args:
+        path: The file in FLOW_HOME.
+        sha256: Its hash when that task was submitted.
+        what: What it is, for people.
+        instead: What to do, for people.
+    """
+    if not has_content(path, sha256):
+        raise ConfigError(
+            f"{path}, {what}, was changed after that task was submitted (its SHA-256 differs), and nothing was sent; "
+            f"{instead}"
+        )
 
 
 def remove_unused(home: Path, manifests: Iterable[Path], *, dry_run: bool = False) -> int:

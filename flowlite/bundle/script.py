@@ -20,7 +20,7 @@ from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
-from flowlite.bundle.imports import LATE_IMPORTS, is_submodule, may_be_loaded_ahead
+from flowlite.bundle.imports import LATE_IMPORTS, READ_RANKS, is_submodule, may_be_loaded_ahead
 from flowlite.bundle.project import is_installed_file
 from flowlite.node.config import python_command
 from flowlite.node.config.python_command import NoPython, NotForked, PythonCommand
@@ -29,8 +29,6 @@ from flowlite.spec.launchers import launcher_in
 if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
 
-# Modules that read the rank when they are imported, so that each worker imports them itself.
-_READ_RANKS = frozenset({"lightning", "pytorch_lightning", "lightning_fabric", "mpi4py"})
 # Modules that read a file of the working directory when they are imported.
 _READ_FILES = {"matplotlibrc": "matplotlib", ".numba_config.yaml": "numba"}
 # What changes how later modules are imported, by the first name of an expression and what follows it.
@@ -147,7 +145,7 @@ def _python_path(directory: Path) -> list[str]:
 
 def _is_wanted(name: str, here: Iterable[str]) -> bool:
     top = name.partition(".")[0]
-    return may_be_loaded_ahead(name) and top not in _READ_RANKS and top not in here
+    return may_be_loaded_ahead(name) and top not in here
 
 
 def _late(reader: _Reader, wanted: Sequence[str]) -> Iterator[str]:
@@ -228,9 +226,10 @@ class _Reader:
         elif name and self._settling:
             self.in_functions[name] = None
         elif name and not self.tainted:
-            self.found[name] = None
-            if not self._ran:
-                self.early.add(name)
+            for each in (name, *READ_RANKS.get(name.partition(".")[0], ())):
+                self.found[each] = None
+                if not self._ran:
+                    self.early.add(each)
 
     def file_of(self, name: str) -> str | None:
         """The source of a module of the project, or None."""

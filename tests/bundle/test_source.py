@@ -20,10 +20,14 @@ from tests.bundle.conftest import Project
 Build = Callable[..., Bundle]
 
 
+CHECKOUT = ("tests/", "benchmarks/")
+"""This checkout's packages that tests load into the process: they come along as any loaded module does."""
+
+
 def listings(bundle: Bundle) -> list[list[str]]:
-    """What is in each zip, without these tests, which are loaded and therefore come along."""
+    """What is in each zip, without the packages of this checkout."""
     zips = [zipfile.ZipFile(s.path).namelist() for s in bundle.sources]
-    kept = [[name for name in names if not name.startswith("tests/")] for names in zips]
+    kept = [[name for name in names if not name.startswith(CHECKOUT)] for names in zips]
     return [names for names in kept if names]
 
 

@@ -86,6 +86,45 @@ def test_a_module_that_would_show_the_difference_is_imported_by_each_rank(
 
 
 @pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({}, ""),
+        ({"TQDM_DISABLE": "1"}, "tqdm.utils reads TQDM_* when it is imported"),
+    ],
+)
+def test_a_module_that_looks_for_variables_with_a_prefix_reads_no_others(
+    project: Path, more: dict[str, str], why: str
+) -> None:
+    (project.parent / "modules" / "tqdm").mkdir()
+    _module(project, "tqdm/__init__", "")
+    source = "import os; FOUND = [v for k, v in os.environ.items() if k.startswith('TQDM_')]"
+    _module(project, "tqdm/utils", source)
+    with _server(
+        project, "import tqdm.utils; print(tqdm.utils.FOUND)", call=_ahead("tqdm.utils")
+    ) as server:
+        fresh, here = (server.run(forked=each, environment=more) for each in (False, True))
+    assert here.why == why
+    assert here.told == fresh.told == (f"{list(more.values())}\n", "", 0, None)
+
+
+def test_a_path_that_transformers_computes_from_the_directory_is_that_of_the_script(
+    project: Path,
+) -> None:
+    (project.parent / "modules" / "transformers" / "utils").mkdir(parents=True)
+    for name in ("transformers/__init__", "transformers/utils/__init__"):
+        _module(project, name, "")
+    source = "import pathlib; PATH_TO_TRANSFORMERS = pathlib.Path('src').resolve() / 'transformers'"
+    _module(project, "transformers/utils/auto_docstring", source)
+    name = "transformers.utils.auto_docstring"
+    with _server(
+        project, f"import {name} as it; print(it.PATH_TO_TRANSFORMERS)", call=_ahead(name)
+    ) as server:
+        fresh, here = server.run(forked=False), server.run(forked=True)
+    assert here.why == ""
+    assert here.told == fresh.told == (f"{project}/src/transformers\n", "", 0, None)
+
+
+@pytest.mark.parametrize(
     ("source", "why"),
     [
         (

@@ -1,8 +1,9 @@
-"""What the modules that a fork server imports read and change, as far as a script could tell the difference.
+"""What the modules that a fork server imports read and change, as far as a worker could tell the difference.
 
 A module may read a variable of the environment, the working directory or nothing when it is imported, and may print. A
-forked worker must only run a script if the same would have happened in it. So reads are noted while modules are
-imported, and compared with the worker's environment before it is forked. What libraries in C read is known by name.
+forked worker must only run a script or a function if the same would have happened in it. So reads are noted while
+modules are imported, and compared with the worker's environment before it is forked. What libraries in C read is known
+by name. Scripts must not differ in anything; of functions only the reads are compared.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import os
 import re
 import sys
 
+from ..worker import renewed_modules
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Set
     from types import FrameType
     from typing import Any
 
@@ -26,16 +29,10 @@ _READ_AT_START = re.compile(
     r"|OPENBLAS_.*|GOTO_.*|BLIS_.*|NUMEXPR_.*|TORCH_.*|PYTORCH_.*|C10_.*|ATEN_.*|DNNL_.*|ONEDNN_.*|CUBLAS_.*|CUDNN_.*"
     r"|TRITON_.*|KINETO_.*|TF_.*|XLA_.*|JAX_.*|HF_.*|TRANSFORMERS_.*"
 )
-# Modules whose reading of the directory is repeated in the worker (worker/script.py), or has no effect.
-_REPEATED = frozenset(
-    {
-        "multiprocessing.process",
-        "torch._dynamo.config",
-        "torch._inductor.config",
-        "tempfile",
-        "inspect",
-    }
-)
+# Modules whose reading of the directory is repeated in the worker, or has no effect.
+_REPEATED = renewed_modules.READ_DIRECTORY | {"tempfile", "inspect"}
+# Modules that look through all variables for those with a prefix.
+_PREFIXES = {"tqdm.utils": "TQDM_"}
 _TRANSPARENT = (
     "posixpath",
     "genericpath",
@@ -76,11 +73,15 @@ class ObservedImports:
         read, iterate, getcwd = originals
 
         def noting_read(environ: Any, variable: str) -> str:
-            found.setdefault(variable, _reader(sys._getframe(1)))
+            reader = _reader(sys._getframe(1))
+            if variable.startswith(_PREFIXES.get(reader, "")):
+                found.setdefault(variable, reader)
             return read(environ, variable)  # type: ignore[no-any-return]
 
         def noting_iteration(environ: Any) -> Any:
-            found.setdefault(EVERYTHING, _reader(sys._getframe(1)))
+            reader = _reader(sys._getframe(1))
+            prefix = _PREFIXES.get(reader)
+            found.setdefault(f"{prefix}*" if prefix else EVERYTHING, reader)
             return iterate(environ)
 
         def noting_directory() -> str:
@@ -118,6 +119,20 @@ class ObservedImports:
         ]
         return {name: now.get(name) for name in names}
 
+    def why_read(self, environment: Mapping[str, str]) -> str:
+        """Returns which import would have read something else in a worker with this environment; "" if none."""
+        differ = self._different(environment)
+        for reads in self.reads.values():
+            for name, reader in reads.items():
+                if name == DIRECTORY or _is_among(name, differ):
+                    return f"{reader} reads {name} when it is imported"
+        return ""
+
+    def _different(self, environment: Mapping[str, str]) -> set[str]:
+        """Returns the variables whose values in this environment are not those before the first import."""
+        both = {**self.environment, **environment}
+        return {name for name in both if self.environment.get(name) != environment.get(name)}
+
     def why_not(
         self, environment: Mapping[str, str], early: frozenset[str], writes: frozenset[str]
     ) -> str:
@@ -132,16 +147,15 @@ class ObservedImports:
             return f"{self.said} prints when it is imported"
         if self.failed:
             return f"{self.failed} cannot be imported ahead"
-        both = {**self.environment, **environment}
-        differ = {name for name in both if self.environment.get(name) != environment.get(name)}
+        differ = self._different(environment)
         for name in sorted(differ):
             if _READ_AT_START.fullmatch(name):
                 return f"{name} is read at the start, and differs here"
+        if why := self.why_read(environment):
+            return why
         for imported, reads in self.reads.items():
             for name, reader in reads.items():
-                if name == DIRECTORY or name in differ or (name == EVERYTHING and differ):
-                    return f"{reader} reads {name} when it is imported"
-                if imported not in early and name in writes:
+                if imported not in early and _is_among(name, writes):
                     return (
                         f"{reader} reads {name} when it is imported, and the script sets it before"
                     )
@@ -150,6 +164,13 @@ class ObservedImports:
         if late and set_by_script:
             return f"the script sets {set_by_script[0]} before it imports {late[0]}"
         return ""
+
+
+def _is_among(read: str, names: Set[str]) -> bool:
+    """Whether what was read is one of these variables: its name, the beginning of it and "*", or EVERYTHING."""
+    if read.endswith("*"):
+        return any(name.startswith(read[:-1]) for name in names)
+    return read in names or (read == EVERYTHING and bool(names))
 
 
 def _reader(frame: FrameType | None) -> str:

@@ -375,7 +375,7 @@ def _become_afresh(order: Mapping[str, Any], python: str, reaper: int) -> None:
     path = f"{order['failure']}.order"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
-        json.dump(dict(order), file)
+        json.dump({**order, "trace": trace.file()}, file)
     worker.redirect(order)
     command = processes.own_command(python, "worker", path, str(reaper))
     os.execve(command[0], command, order["environment"])

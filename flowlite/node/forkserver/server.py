@@ -319,13 +319,14 @@ class Imports:
     """The modules that the fork server has imported, and the errors of those that failed.
 
     Attributes:
-        observed: What the imports have read and changed, in a Python that is held before its script.
+        observed: What the imports have read and changed.
         hazard: Why workers must not be forked from this process, or None.
         seconds: How long the imports took since the fork server was last without reapers.
     """
 
     def __init__(self, spec: Mapping[str, Any], *, held: bool = False) -> None:
-        self.observed = observed_imports.ObservedImports() if held else None
+        self.observed = observed_imports.ObservedImports()
+        self._held = held
         self._watched = staleness.Loaded() if spec["key"] else None
         self._failed: dict[str, str] = {}
         self._done: set[str] | None = None
@@ -334,7 +335,6 @@ class Imports:
 
     def customize(self, customize: Callable[[], None]) -> None:
         """Imports `sitecustomize` and `usercustomize`, before anything else."""
-        assert self.observed is not None
         with contextlib.suppress(Exception), self.observed.of("sitecustomize"):
             customize()
 
@@ -349,18 +349,17 @@ class Imports:
         importlib.invalidate_caches()
         with self._watched.importing() if self._watched else contextlib.nullcontext():
             for name in missing:
-                watched = self.observed.of(name) if self.observed else contextlib.nullcontext()
                 try:
-                    with watched:
+                    with self.observed.of(name):
                         importlib.import_module(name)
                 except BaseException as error:
                     self._failed[name] = f"{type(error).__name__}: {error}"[:500]
         self._done = done | set(missing)
         self.hazard = fork_hazard()
-        if self.observed is None:
-            gc.freeze()
-        else:
+        if self._held:
             _freeze_all_but_main()
+        else:
+            gc.freeze()
         gc.enable()
         self.seconds += time.perf_counter() - began
 

@@ -21,7 +21,7 @@ class Choice:
     Attributes:
         begin: Runs a script in the forked process; None for other workers.
         afresh: Whether a function is called in a new Python.
-        why: Why a command that could run in the forked process is started as a process of its own; "" otherwise.
+        why: Why a worker that could run in the forked process is a Python of its own; "" otherwise.
     """
 
     __slots__ = ("afresh", "begin", "why")
@@ -38,11 +38,11 @@ class WorkerChoice:
     Args:
         spec: The spec of the fork server. "script" has the start of a held Python, "why" says why it is none.
         hazard: Why workers must not be forked, or None.
-        observed: What the imports of a held Python have read; None for other fork servers.
+        observed: What the imports of the fork server have read.
     """
 
     def __init__(
-        self, spec: Mapping[str, Any], hazard: str | None, observed: ObservedImports | None
+        self, spec: Mapping[str, Any], hazard: str | None, observed: ObservedImports
     ) -> None:
         self._spec = spec
         self._hazard = hazard
@@ -52,15 +52,18 @@ class WorkerChoice:
         """Returns how the worker of an order starts."""
         if "argv" not in order:
             start = order["call"].get("start", "auto")
-            return Choice(afresh=start == "spawn" or (start == "auto" and self._hazard is not None))
+            why = ""
+            if start == "auto":
+                why = self._hazard or self._observed.why_read(order["environment"])
+            return Choice(afresh=start == "spawn" or bool(why), why=why)
         if "ahead" not in order:
             return Choice()
-        if self._observed is None:
+        if "script" not in self._spec:
             return Choice(why=str(self._spec.get("why") or ""))
-        why = self._why_not(order, self._observed)
-        return Choice(why=why) if why else Choice(self._begin(order, self._observed))
+        why = self._why_not(order)
+        return Choice(why=why) if why else Choice(self._begin(order))
 
-    def _why_not(self, order: Mapping[str, Any], observed: ObservedImports) -> str:
+    def _why_not(self, order: Mapping[str, Any]) -> str:
         if "gang" in order or "batch" in order:
             return "node 0 starts it"
         if "why" in self._spec:
@@ -69,7 +72,7 @@ class WorkerChoice:
             return self._hazard
         ahead = order["ahead"]
         early = frozenset(ahead["imports"]) - frozenset(ahead["late"])
-        why = observed.why_not(
+        why = self._observed.why_not(
             order["environment"], early | {"sitecustomize"}, frozenset(ahead["writes"])
         )
         return why or _shadowed(self._directory(order))
@@ -82,7 +85,7 @@ class WorkerChoice:
         path = os.path.join(order["workdir"] or "", start["target"])
         return os.path.dirname(os.path.realpath(path))
 
-    def _begin(self, order: Mapping[str, Any], observed: ObservedImports) -> script.Begin:
+    def _begin(self, order: Mapping[str, Any]) -> script.Begin:
         start = self._spec["script"]
         rest = list(order["argv"][start["replaces"] :])
         made = {
@@ -92,7 +95,8 @@ class WorkerChoice:
             "target": start["target"],
             "module": start["module"],
         }
-        return script.Begin({**order, "script": made}, 0, observed.changes, tuple(observed.loaded))
+        changes, loaded = self._observed.changes, tuple(self._observed.loaded)
+        return script.Begin({**order, "script": made}, 0, changes, loaded)
 
 
 def _shadowed(directory: str) -> str:

@@ -27,6 +27,7 @@ class WorkerPlace(NamedTuple):
     """The position of one worker in its gang: the input of its environment, besides the inherited variables.
 
     `processes_per_node` is how many processes share a node; in manual mode the user's launcher starts them.
+    `size` is the fewest and the most nodes that an attempt may have, or None if all have as many.
     `interface` is the network interface that reaches the leader, or None if it is not known. `only_cpu` says that this
     node has no accelerator that a trainer could use. `launcher_files` is the directory of the files that users'
     launchers read (`launcher_files.py`), or None if there are none.
@@ -51,10 +52,19 @@ class WorkerPlace(NamedTuple):
     only_cpu: bool = False
     launcher_files: str | None = None
     provider: str | None = None
+    size: Sequence[int] | None = None
 
     @property
     def rank(self) -> int:
         return global_rank(self.node_rank, self.processes_per_node, self.local_rank)
+
+    @property
+    def fewest_nodes(self) -> int:
+        return self.size[0] if self.size is not None else len(self.addresses)
+
+    @property
+    def most_nodes(self) -> int:
+        return self.size[1] if self.size is not None else len(self.addresses)
 
     @property
     def world_size(self) -> int:
@@ -92,6 +102,18 @@ _MANUAL = ("manual",)
 TABLE: tuple[Variable, ...] = (
     Variable("FLOW_NODE_RANK", FIXED, lambda s: s.node_rank, "this node's rank; 0 is the leader"),
     Variable("FLOW_NUM_NODES", FIXED, lambda s: len(s.addresses), "how many nodes the gang has"),
+    Variable(
+        "FLOW_NUM_NODES_MIN",
+        FIXED,
+        lambda s: s.fewest_nodes,
+        "the fewest nodes that an attempt may have; as FLOW_NUM_NODES unless the gang shrinks and grows",
+    ),
+    Variable(
+        "FLOW_NUM_NODES_MAX",
+        FIXED,
+        lambda s: s.most_nodes,
+        "the most nodes that an attempt may have",
+    ),
     Variable("FLOW_MAIN_IP", GIVEN, lambda s: s.master_addr, "private address of the leader"),
     Variable("FLOW_TASK_ID", FIXED, lambda s: s.task, "the task's id"),
     Variable("FLOW_TASK_NAME", GIVEN, lambda s: s.name, "the task's name"),
@@ -99,6 +121,9 @@ TABLE: tuple[Variable, ...] = (
         "FLOW_NODE_IPS", GIVEN, lambda s: ",".join(s.addresses), "addresses of all nodes, by rank"
     ),
     Variable("FLOW_ATTEMPT", FIXED, lambda s: s.attempt, "1 at first, one more at every restart"),
+    Variable(
+        "FLOW_RESTART_COUNT", FIXED, lambda s: s.attempt - 1, "attempts before this one; 0 at first"
+    ),
     Variable(
         "FLOW_PROVIDER",
         GIVEN,
@@ -280,6 +305,9 @@ _BEFORE_GO = frozenset(
     {
         "FLOW_NODE_RANK",
         "FLOW_NUM_NODES",
+        "FLOW_NUM_NODES_MIN",
+        "FLOW_NUM_NODES_MAX",
+        "FLOW_RESTART_COUNT",
         "FLOW_TASK_ID",
         "FLOW_TASK_NAME",
         "FLOW_ATTEMPT",

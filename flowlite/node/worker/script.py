@@ -17,7 +17,7 @@ import signal
 import sys
 
 from ..system import process_title, stack_dump
-from . import interpreter_target, torch_store, torch_teardown, worker
+from . import interpreter_target, renewed_modules, torch_store, torch_teardown, worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def become(begin: Begin, target: interpreter_target.InterpreterTarget) -> None:
         sys.argv[:] = order["script"]["argv"]
         for number in (signal.SIGPIPE, getattr(signal, "SIGXFSZ", signal.SIGPIPE)):
             signal.signal(number, signal.SIG_IGN)
-        _renew_modules()
+        renewed_modules.renew()
         stack_dump.answer_for_stacks(order, _HIGH_DESCRIPTOR)
         torch_teardown.settle_loaded()
         _preloaded.update({name: sys.modules[name] for name in begin.preloaded})
@@ -117,37 +117,6 @@ def _set_environment(changes: Mapping[str, str | None]) -> None:
             os.environ[name] = value
         else:
             os.environ.pop(name, None)
-
-
-def _renew_modules() -> None:
-    """Repeats what modules have computed from the process when they were imported."""
-    import importlib
-    import time
-
-    # Directories may have appeared since.
-    importlib.invalidate_caches()
-    here = os.getcwd()
-    if (processes := sys.modules.get("multiprocessing.process")) is not None:
-        processes.ORIGINAL_DIR = here  # type: ignore[attr-defined]
-        key = processes.AuthenticationString(os.urandom(32))
-        processes.current_process()._config["authkey"] = key
-    for module, name, value in (
-        ("torch._dynamo.config", "debug_dir_root", os.path.join(here, "torch_compile_debug")),
-        ("torch._inductor.config", "xpu.cutlass_dir", here),
-    ):
-        entry = getattr(sys.modules.get(module), "_config", {}).get(name)
-        if entry is not None and entry.default == _in_server(value, here):
-            entry.default = value
-    if (logging := sys.modules.get("logging")) is not None:
-        started = logging._startTime
-        now = time.time_ns() if isinstance(started, int) else time.time()
-        logging._startTime = now  # type: ignore[attr-defined]
-    worker.reseed()
-
-
-def _in_server(path: str, here: str) -> str:
-    """Returns what a path below the working directory was in the fork server, which runs in `/`."""
-    return os.path.join("/", os.path.relpath(path, here)) if path != here else "/"
 
 
 def _leave() -> None:

@@ -14,6 +14,7 @@ import signal
 import sys
 
 from ..system import processes, stack_dump, trace
+from . import renewed_modules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,9 +81,13 @@ def main(order: Mapping[str, Any], parent: int, *, forked: bool) -> NoReturn:
 
 def main_of_spawned(arguments: list[str]) -> NoReturn:
     """`worker ORDER.json PARENT`: runs a worker in a spawned process."""
+    began = trace.started_at()
     with open(arguments[0], encoding="utf-8") as file:
         order = json.load(file)
     os.unlink(arguments[0])
+    if order["trace"]:
+        trace.begin(f"rank {order['rank']}", order["trace"])
+        trace.add_start(began)
     main(order, int(arguments[1]), forked=False)
 
 
@@ -181,7 +186,7 @@ def run_function(order: Mapping[str, Any], *, forked: bool = False) -> int:
     faulthandler.enable(dump, all_threads=True)
     _fresh_main(order)
     if forked:
-        reseed()
+        renewed_modules.renew()
     torch_teardown.settle()
     try:
         failure = load_call.run_call(
@@ -275,13 +280,6 @@ def _fresh_main(order: Mapping[str, Any]) -> None:
 
     main_module.fresh_main()
     sys.argv = [str(order.get("name") or "flowlite")]
-
-
-def reseed() -> None:
-    """Gives each forked worker its own numpy random seed. `random` reseeds itself."""
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
 
 
 def leave(code: int) -> NoReturn:

@@ -35,6 +35,7 @@ def place_before_go(config: AgentConfig, inside: Mapping[str, str] | None) -> Wo
         visible_gpus=config.visible_gpus,
         path=path_with(config.python, os.environ.get("PATH")) if inside is None else None,
         provider=config.provider,
+        size=tuple(config.size) if config.size is not None else None,
     )
 
 

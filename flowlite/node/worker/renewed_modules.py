@@ -1,0 +1,78 @@
+"""Makes a forked worker compute anew what modules have computed from their process when the fork server imported them.
+
+A process that imports a module itself gets a working directory, a key, a time and random numbers of its own from it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+READ_DIRECTORY = frozenset(
+    {
+        "multiprocessing.process",
+        "torch._dynamo.config",
+        "torch._inductor.config",
+        "transformers.utils.auto_docstring",
+    }
+)
+"""The modules that read the working directory when they are imported, and that `renew` repairs."""
+
+
+def renew() -> None:
+    """Repeats the computations. Call it in the worker's working directory, once after the fork."""
+    import time
+
+    look_anew_at_directories()
+    here = os.getcwd()
+    if (processes := sys.modules.get("multiprocessing.process")) is not None:
+        processes.ORIGINAL_DIR = here  # type: ignore[attr-defined]
+        key = processes.AuthenticationString(os.urandom(32))
+        processes.current_process()._config["authkey"] = key
+    for module, name, value in (
+        ("torch._dynamo.config", "debug_dir_root", os.path.join(here, "torch_compile_debug")),
+        ("torch._inductor.config", "xpu.cutlass_dir", here),
+    ):
+        entry: Any = getattr(sys.modules.get(module), "_config", {}).get(name)
+        if entry is not None and entry.default == _in_server(value, here):
+            entry.default = value
+    docstrings: Any = sys.modules.get("transformers.utils.auto_docstring")
+    if hasattr(docstrings, "PATH_TO_TRANSFORMERS"):
+        sources = type(docstrings.PATH_TO_TRANSFORMERS)("src")
+        docstrings.PATH_TO_TRANSFORMERS = sources.resolve() / "transformers"
+    if (logging := sys.modules.get("logging")) is not None:
+        started = logging._startTime
+        now = time.time_ns() if isinstance(started, int) else time.time()
+        logging._startTime = now  # type: ignore[attr-defined]
+    # `random` reseeds itself.
+    if (numpy_random := sys.modules.get("numpy.random")) is not None:
+        numpy_random.seed()
+
+
+def look_anew_at_directories() -> None:
+    """Makes imports find modules that have appeared since.
+
+    The archive of this package is left out, since it does not change: each of its finders (one for each package in
+    it) would read its whole table of contents again.
+    """
+    import importlib
+
+    archive = getattr(globals()["__loader__"], "archive", "")
+    own = {
+        path: finder
+        for path, finder in sys.path_importer_cache.items()
+        if archive and getattr(finder, "archive", None) == archive
+    }
+    for path in own:
+        del sys.path_importer_cache[path]
+    importlib.invalidate_caches()
+    sys.path_importer_cache.update(own)
+
+
+def _in_server(path: str, here: str) -> str:
+    """Returns what a path below the working directory was in the fork server, which runs in `/`."""
+    return os.path.join("/", os.path.relpath(path, here)) if path != here else "/"
