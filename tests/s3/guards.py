@@ -80,7 +80,7 @@ class Guard:
             extra_groups=[] if user is not None else None,
         )
 
-    def hear(self, timeout: float = 60.0) -> dict[str, Any]:
+    def hear(self, timeout: float = 90.0) -> dict[str, Any]:
         """The next thing it says."""
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], timeout)

@@ -145,7 +145,7 @@ class S3Server:
             except OSError:
                 return False
 
-        eventually(answers, timeout=60, every=0.02, what=f"{log} at {self.endpoint}")
+        eventually(answers, every=0.02, what=f"{log} at {self.endpoint}")
 
 
 class RcloneServer(S3Server):

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from flowlite.node.checkpoints import targets
 from flowlite.node.checkpoints.manifest import CheckpointManifest, SetName, whole_sets
 from flowlite.node.checkpoints.targets import BucketTarget, TargetError, place_of
+from flowlite.node.s3 import multipart_upload
+from flowlite.node.s3.client import Response, Store
 from tests.components import need
 from tests.node.agents import RealGang
 from tests.s3.servers import REGION, S3Server
@@ -58,7 +59,7 @@ class TestPlace:
         self, place: BucketTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # Ceph, as AWS, wants parts of at least 5 MiB.
-        monkeypatch.setattr(targets, "PART", 5 << 20)
+        monkeypatch.setattr(multipart_upload, "PART", 5 << 20)
         place.check()
         for name, size in (("files/a.pt", 12), ("files/empty", 0), ("files/d/b%20c.pt", 13 << 20)):
             source, target = tmp_path / "source", tmp_path / "target"
@@ -83,12 +84,62 @@ class TestPlace:
     def test_a_file_that_shrinks_meanwhile_is_not_left_there(
         self, place: BucketTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(targets, "PART", 5 << 20)
+        monkeypatch.setattr(multipart_upload, "PART", 5 << 20)
         source = tmp_path / "source"
         source.write_bytes(b"x" * (11 << 20))
         with pytest.raises(TargetError, match="shorter"):
             place.upload(source, "files/a", 14 << 20)
         assert place.sizes("files/") == {}
+
+    def test_an_interrupted_upload_goes_on_with_the_parts_that_are_there(
+        self, place: BucketTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(multipart_upload, "PART", 5 << 20)
+        source, size = tmp_path / "source", 22 << 20
+        content = bytearray(os.urandom(size))
+        source.write_bytes(content)
+        sent: list[str] = []
+        most = 3
+        whole = Store.request
+
+        def request(
+            store: Store, method: str, key: str, query: Any = None, **more: Any
+        ) -> Response:
+            if method == "PUT":
+                if len(sent) >= most:
+                    raise KeyboardInterrupt
+                sent.append(query["partNumber"])
+            return whole(store, method, key, query, **more)
+
+        monkeypatch.setattr(Store, "request", request)
+        first: set[str] = set()
+        for name in ("a b/large", "a b/changed", "a b/large2"):
+            sent.clear()
+            with pytest.raises(KeyboardInterrupt):
+                place.resume_upload(source, name, size, lambda _: None)
+            first = first or set(sent)
+        assert place.sizes("") == {}
+        # What is missing is sent.
+        missing = {"1", "2", "3", "4", "5"} - first
+        sent.clear()
+        most = 100
+        moved: list[int] = []
+        place.resume_upload(source, "a b/large", size, moved.append)
+        assert (set(sent), sum(moved)) == (missing, size)
+        place.download("a b/large", tmp_path / "target", size)
+        assert (tmp_path / "target").read_bytes() == content
+        # A file that has changed since its upload began.
+        content[0] ^= 1
+        source.write_bytes(content)
+        moved.clear()
+        place.resume_upload(source, "a b/changed", size, moved.append)
+        assert sum(moved) == size
+        place.download("a b/changed", tmp_path / "target", size)
+        assert (tmp_path / "target").read_bytes() == content
+        # One is left, of another file whose name begins with this one's.
+        assert place.discard_unfinished("a b/large", below=False) == set()
+        assert place.discard_unfinished("a b", below=True) == {"a b/large2"}
+        assert place.discard_unfinished("a b", below=True) == set()
 
     def test_a_wrong_key_is_told_by_what_was_tried(self, server: S3Server, tmp_path: Path) -> None:
         url = f"s3://{new_bucket(server)}/x"

@@ -75,7 +75,7 @@ def held(flow: Flow, tmp_path: Path) -> Iterator[Callable[..., Task[Any]]]:
         )
         task = flow.run(config)
         started.append(task)
-        eventually(lambda: str(task.logs()).count("up ") == 2 or task.done, timeout=60)
+        eventually(lambda: str(task.logs()).count("up ") == 2 or task.done)
         assert not task.done, task.reason
         return task
 
@@ -248,7 +248,7 @@ def test_whatever_is_killed_nothing_stays_mounted(
         )
         finish(tmp_path)
     assert task.wait(90).status == "failed"
-    assert_no_process_left(task.id, timeout=30)
+    assert_no_process_left(task.id)
     assert mounts_of(flow_home) == []
 
 
@@ -258,7 +258,7 @@ def test_a_second_attempt_sees_the_bucket_again(
     task = held(retries=1)
     first = int(re.findall(r"up (\d+)", str(task.logs()))[0])
     os.kill(first, signal.SIGKILL)
-    eventually(lambda: str(task.logs()).count("up ") == 4, timeout=60, what="the second attempt")
+    eventually(lambda: str(task.logs()).count("up ") == 4, what="the second attempt")
     finish(tmp_path)
     assert task.wait(60).status == "completed"
     assert mounts_of(flow_home) == []

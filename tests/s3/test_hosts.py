@@ -88,7 +88,7 @@ def test_the_secret_is_in_no_command_line_and_no_open_file_of_a_host(
     task = lab.submit(
         *("-N", "2", "--mount", "/data=s3://train/set", "--", sys.executable, "-c", WORKER, go)
     )
-    eventually(lambda: lab.flow("logs", task).stdout.count("rank ") == 2, timeout=60, every=0.3)
+    eventually(lambda: lab.flow("logs", task).stdout.count("rank ") == 2, every=0.3)
     for host in lab.hosts:
         seen = host.exec(["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).stdout
         assert "rclone mount" in seen
@@ -115,7 +115,7 @@ def test_what_is_killed_on_a_host_leaves_no_mount(lab: Lab, server: S3Server, pr
     task = lab.submit(
         *("-N", "2", "--mount", "/data=s3://train/set", "--", sys.executable, "-c", WORKER, go)
     )
-    eventually(lambda: lab.flow("logs", task).stdout.count("rank ") == 2, timeout=60, every=0.3)
+    eventually(lambda: lab.flow("logs", task).stdout.count("rank ") == 2, every=0.3)
     pattern = "agent.pyz agent" if program == "agent" else program
     killed = lab.hosts[1].exec(["pkill", "-9", "-f", pattern])
     assert killed.returncode == 0

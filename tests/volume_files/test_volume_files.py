@@ -136,6 +136,9 @@ def test_a_bucket(flow: Run, s3_server: S3Server, source: Path, tmp_path: Path) 
     flow("put", str(source), "s3://data")
     after = s3_server.client().head_object(Bucket="data", Key="data/sub/large")["LastModified"]
     assert before == after
+    s3_server.client().create_multipart_upload(Bucket="data", Key="data/half")
+    assert "1 file removed" in flow("rm", "s3://data/data/half")
+    flow("rm", "s3://data/data/half", code=3)
     assert "flowlite does not empty" in flow("rm", "-r", "s3://data", code=2)
     assert "NoSuchBucket" in flow("ls", "s3://no-such-bucket", code=3)
 

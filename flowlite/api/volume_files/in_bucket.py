@@ -12,8 +12,9 @@ from typing import TypeVar
 from flowlite.api.volume_files.files import Entry, Moved, Source, Tree
 from flowlite.connect import fetching
 from flowlite.errors import ConfigError, FlowError, NotFound, ProviderError
-from flowlite.node.checkpoints.targets import PART, BucketTarget, TargetError
+from flowlite.node.checkpoints.targets import BucketTarget, TargetError
 from flowlite.node.s3.client import S3Error, S3Object, Store
+from flowlite.node.s3.multipart_upload import PART
 from flowlite.supervise.attempt.outputs.manifest import OutputFile, is_inside
 from flowlite.supervise.attempt.outputs.output_directory import NameTaken, OutputDirectory
 
@@ -134,24 +135,31 @@ class BucketFiles:
 
     def put(self, sources: list[Source], moved: Moved) -> None:
         for each in sources:
-            if not self._has(each):
-                self.asking(lambda each=each: self._target.upload(each.local, each.path, each.size))  # type: ignore[misc]
-            moved(each.size)
+            if self._has(each):
+                moved(each.size)
+            else:
+                self.asking(lambda each=each: self._upload(each, moved))  # type: ignore[misc]
+
+    def _upload(self, source: Source, moved: Moved) -> None:
+        if source.size > PART:
+            self._target.resume_upload(source.local, source.path, source.size, moved)
+        else:
+            self._target.upload(source.local, source.path, source.size)
+            moved(source.size)
 
     def remove(self, path: str, *, recursive: bool) -> int:
         if not path:
             raise ConfigError(f"{self.name} is the bucket itself, which flowlite does not empty")
         keys = [each.key for each in self._objects(path)]
-        if not keys:
-            raise NotFound(f"{self.name}: there is no {path}")
-        if keys == [path]:
-            self.asking(lambda: self._target.delete(keys))
-            return 1
-        if not recursive:
+        single = keys == [path]
+        if keys and not single and not recursive:
             raise FlowError(f"{self.name}: {path} is a directory; add --recursive")
-        below = [key for key in keys if key != path]
-        self.asking(lambda: self._target.delete(below))
-        return len(below)
+        unfinished = self.asking(lambda: self._target.discard_unfinished(path, below=recursive))
+        removed = keys if single else [key for key in keys if key != path]
+        if not removed and not unfinished:
+            raise NotFound(f"{self.name}: there is no {path}")
+        self.asking(lambda: self._target.delete(removed))
+        return len({*removed, *unfinished})
 
     def _has(self, source: Source) -> bool:
         """Whether the object has the content of the file, as far as its checksum tells."""

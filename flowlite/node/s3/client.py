@@ -195,7 +195,7 @@ class Store:
                 "encoding-type": "url",
                 **({"continuation-token": token} if token else {}),
             }
-            found = _without_namespace(self.request("GET", "", query, timeout=timeout).body)
+            found = without_namespace(self.request("GET", "", query, timeout=timeout).body)
             for each in found.iter("Contents"):
                 yield _entry(each)
                 given += 1
@@ -206,7 +206,7 @@ class Store:
     def folders(self, below: str = "") -> tuple[str, ...]:
         """Returns the common prefixes directly below `below`, with their slash; at most the first thousand."""
         query = {"list-type": "2", "prefix": below, "delimiter": "/", "encoding-type": "url"}
-        found = _without_namespace(self.request("GET", "", query).body)
+        found = without_namespace(self.request("GET", "", query).body)
         names = (each.findtext("Prefix") or "" for each in found.iter("CommonPrefixes"))
         return tuple(urllib.parse.unquote_plus(name) for name in names)
 
@@ -306,7 +306,8 @@ def _refusal(status: int, headers: Mapping[str, str], body: bytes) -> S3Error:
     return S3Error(said, code, status, region)
 
 
-def _without_namespace(body: bytes) -> ElementTree.Element:
+def without_namespace(body: bytes) -> ElementTree.Element:
+    """Parses an answer, and leaves the namespace out of the names of its elements. Raises S3Error."""
     try:
         root = ElementTree.fromstring(body)
     except ElementTree.ParseError as error:

@@ -1,0 +1,144 @@
+"""Objects that are uploaded in parts: begun, continued after an interruption, completed, or given up."""
+
+from __future__ import annotations
+
+import hashlib
+import urllib.parse
+from concurrent.futures import wait
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+from .client import S3Error, without_namespace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from concurrent.futures import Executor, Future
+    from typing import Self
+    from xml.etree.ElementTree import Element
+
+    from .client import Response
+
+    Request = Callable[[str, str, Mapping[str, str], bytes], Response]
+    """Sends a request: method, key, query, body. Raises S3Error."""
+
+PART = 32 << 20
+"""Larger objects are uploaded in parts, each of them signed and checked by the server."""
+_MOST_PARTS = 9000
+
+
+@dataclass(frozen=True, slots=True)
+class MultipartUpload:
+    """An upload of one object that has been begun. All methods raise S3Error."""
+
+    request: Request
+    key: str
+    id: str
+
+    @classmethod
+    def begin(cls, request: Request, key: str) -> Self:
+        found = without_namespace(request("POST", key, {"uploads": ""}, b"").body)
+        return cls(request, key, _text(found, "UploadId"))
+
+    @classmethod
+    def unfinished(cls, request: Request, below: str) -> list[Self]:
+        """Returns the uploads that are not completed, of keys that begin with `below`, the oldest first."""
+        asked = {"uploads": "", "prefix": below, "encoding-type": "url"}
+        found = []
+        for page in _pages(request, "", asked, ("KeyMarker", "UploadIdMarker")):
+            for each in page.iter("Upload"):
+                key = urllib.parse.unquote_plus(_text(each, "Key"))
+                found.append((_text(each, "Initiated"), cls(request, key, _text(each, "UploadId"))))
+        return [upload for _, upload in sorted(found, key=lambda each: each[0])]
+
+    def sent(self) -> dict[int, str]:
+        """Returns the checksums, by number, of the parts that the server has."""
+        found = {}
+        for page in _pages(self.request, self.key, {"uploadId": self.id}, ("PartNumberMarker",)):
+            for each in page.iter("Part"):
+                found[int(_text(each, "PartNumber"))] = _text(each, "ETag")
+        return found
+
+    def send(
+        self,
+        read: Callable[[int, int], bytes],
+        size: int,
+        senders: Executor,
+        sent: Mapping[int, str],
+        moved: Callable[[int], None],
+    ) -> list[str]:
+        """Sends the parts that the server does not have. Returns the checksums of all parts, in order.
+
+        Args:
+            read: Returns exactly that many bytes from that offset on.
+            size: Bytes of the object.
+            senders: Where the parts are sent at once.
+            sent: As from `sent`.
+            moved: Called with the bytes of each part that the server has; from any thread.
+        """
+        length = max(PART, -(-size // _MOST_PARTS))
+
+        def send(number: int) -> str:
+            start = (number - 1) * length
+            body = read(start, min(length, size - start))
+            tag = sent.get(number, "")
+            if tag.strip('"') != hashlib.md5(body, usedforsecurity=False).hexdigest():
+                query = {"partNumber": str(number), "uploadId": self.id}
+                tag = self.request("PUT", self.key, query, body).headers.get("etag", "")
+            moved(len(body))
+            return tag
+
+        sending: list[Future[str]] = []
+        try:
+            sending = [senders.submit(send, n) for n in range(1, -(-size // length) + 1)]
+            return [each.result() for each in sending]
+        except BaseException:
+            for each in sending:
+                each.cancel()
+            wait(sending)
+            raise
+
+    def complete(self, tags: list[str]) -> None:
+        """Makes the object of parts with these checksums."""
+        listed = "".join(
+            f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(tag)}</ETag></Part>"
+            for number, tag in enumerate(tags, 1)
+        )
+        text = f"<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>".encode()
+        done = self.request("POST", self.key, {"uploadId": self.id}, text).body
+        # The server answers 200 before it is done, and may still fail afterwards.
+        if b"<Error>" in done:
+            raise S3Error(f"putting the parts together failed: {done[:300]!r}", status=500)
+
+    def abort(self) -> None:
+        """Gives the upload up; the server deletes its parts."""
+        self.request("DELETE", self.key, {"uploadId": self.id}, b"")
+
+
+def _pages(
+    request: Request, key: str, asked: Mapping[str, str], markers: tuple[str, ...]
+) -> Iterator[Element]:
+    """Yields the answers of a list; each tells in `Next` and a marker's name where the next one begins."""
+    parameters = {"KeyMarker": "key-marker", "UploadIdMarker": "upload-id-marker"}
+    after: dict[str, str] = {}
+    while True:
+        page = without_namespace(request("GET", key, {**asked, **after}, b"").body)
+        yield page
+        if page.findtext("IsTruncated") != "true":
+            return
+        before = after
+        after = {
+            parameters.get(name, "part-number-marker"): urllib.parse.unquote_plus(
+                _text(page, f"Next{name}")
+            )
+            for name in markers
+        }
+        if after == before:
+            raise S3Error("a list of parts does not go on after its first page", status=200)
+
+
+def _text(found: Element, name: str) -> str:
+    text = found.findtext(name)
+    if text is None:
+        raise S3Error(f"what answers is no S3 server: no <{name}> in its reply", status=200)
+    return text
