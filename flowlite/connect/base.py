@@ -78,6 +78,7 @@ class Connection(ABC):
     def put_many(self, files: Sequence[File]) -> None:
         """Writes several files in order, in one request if the connection can; each is written atomically."""
         for file in files:
+            file.check()
             if file.sha256 is not None and isinstance(file.content, Path):
                 self.put_cached(
                     file.content, file.target, file.sha256, mode=file.mode, cache=file.cache

@@ -3,6 +3,9 @@
 The fetch of a file that no longer changes, and whose size is known, resumes where an earlier one broke off; the partial
 content is stored beside the target as `.NAME.part`. Several readers may fetch the same file at a time, for example one
 that hangs in a dead connection and its successor. Each writes at its own offset, and the bytes are the same.
+
+What a node sends has bounds. A file of known size takes its size; one of unknown size, or a log that still grows,
+leaves a part of the disk free (`leave_room`). One that comes too slowly counts as not coming (`steady`).
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,9 +23,10 @@ from flowlite.node.system.byte_sizes import human_size
 Read = Callable[[int], Iterator[bytes]]
 """Yields the bytes of the file from an offset to its end."""
 
-# A longer file whose size is not known may not take the last part of the disk; it may never end.
-_UNQUESTIONED = 1 << 30
+# Part of the disk that a file without a known end leaves free, unless it is smaller than what is free.
 _LAST_PART = 0.05
+# The least that has to come in so many seconds. A connection on which nothing comes at all has its own timeout.
+_LEAST, _WITHIN = 64 << 10, 60.0
 
 
 class Partial:
@@ -124,24 +129,43 @@ def fetch(read: Read, target: Path, size: int | None) -> None:
         offset = partial.begin()
         if size == 0:
             partial.add(0, b"")
-        for block in read(offset) if offset < size else ():
+        for block in steady(read(offset)) if offset < size else ():
             offset = partial.add(offset, block)
     partial.finish()
 
 
-def _leave_room(directory: Path, have: int) -> None:
-    """Raises OSError (ENOSPC) if a file of unknown size, of which so much is here, begins to fill the disk."""
-    if have >= _UNQUESTIONED:
-        free, facts = room_for(directory), os.statvfs(directory)
-        if free < _LAST_PART * facts.f_frsize * facts.f_blocks:
-            what = f"{human_size(have)} came, more are to come, and {human_size(free)} are free in {directory}"
-            raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {what}")
+def steady(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields the blocks of a file that comes from a node. Raises OSError (EIO) if they come too slowly."""
+    since, came = time.monotonic(), 0
+    for block in blocks:
+        came += len(block)
+        yield block
+        now = time.monotonic()
+        if now - since >= _WITHIN:
+            if came < _LEAST:
+                what = f"only {human_size(came)} came within {now - since:.0f} s"
+                raise OSError(errno.EIO, f"{os.strerror(errno.EIO)}: {what}")
+            since, came = now, 0
+
+
+def leave_room(directory: Path, have: int) -> None:
+    """Raises OSError (ENOSPC) if a file without a known end, of which so much is here, begins to fill the disk."""
+    free, whole = _disk(directory)
+    if have > free and free < _LAST_PART * whole:
+        what = f"{human_size(have)} came, more are to come, and {human_size(free)} are free in {directory}"
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {what}")
 
 
 def room_for(directory: Path) -> int:
     """Bytes that this user can still write to the disk of a directory."""
+    return _disk(directory)[0]
+
+
+def _disk(directory: Path) -> tuple[int, int]:
+    """Returns the bytes that this user can still write to the disk of a directory, and the size of that disk."""
     facts = os.statvfs(directory)
-    return facts.f_frsize * (facts.f_bfree if os.geteuid() == 0 else facts.f_bavail)
+    free = facts.f_bfree if os.geteuid() == 0 else facts.f_bavail
+    return facts.f_frsize * free, facts.f_frsize * facts.f_blocks
 
 
 def make_private(directory: Path) -> None:
@@ -157,8 +181,8 @@ def _fetch_now(read: Read, target: Path) -> None:
     try:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(descriptor, "wb", buffering=0) as file:
-            for block in read(0):
-                _leave_room(target.parent, file.tell())
+            for block in steady(read(0)):
+                leave_room(target.parent, file.tell())
                 view = memoryview(block)
                 while view:
                     view = view[file.write(view) :]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import functools
+import hashlib
+import os
 import posixpath
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,6 +21,27 @@ class Completed:
     code: int
     stdout: bytes
     stderr: bytes
+
+
+def has_content(path: Path, sha256: str) -> bool:
+    """Whether a local file has the content with this hash. An unchanged file is read once. Raises OSError."""
+    facts = os.stat(path)
+    identity = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+    return _hash_of(path, *identity) == sha256
+
+
+def refuse_changed(path: Path, sha256: str) -> None:
+    """Raises OSError if a local file has not the content with this hash."""
+    if not has_content(path, sha256):
+        what = "it was changed on this machine after the task was submitted (its SHA-256 differs)"
+        raise OSError(errno.EIO, what, str(path))
+
+
+@functools.lru_cache(maxsize=4096)
+def _hash_of(path: Path, *identity: int) -> str:
+    """The hash of a file as it is now; `identity` changes with its content."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +66,23 @@ class File:
     moved: Callable[[int], None] | None = field(default=None, compare=False)
 
     def check(self) -> int:
-        """The size of the content in bytes. Raises ValueError if the file cannot be written."""
+        """The size of the content in bytes.
+
+        Raises:
+            ValueError: The file cannot be written.
+            OSError: The local file cannot be read, or has not the content that its hash says.
+        """
         target = self.target
         if not posixpath.isabs(target) or ".." in target.split("/") or target.endswith("/"):
             raise ValueError(f"{target!r} is not the absolute path of a file")
         if self.cache and not self.sha256:
             raise ValueError(f"{target!r}: a cache needs the content's hash")
         content = self.content
-        return len(content) if isinstance(content, bytes) else content.stat().st_size
+        if isinstance(content, bytes):
+            return len(content)
+        if self.sha256 is not None:
+            refuse_changed(content, self.sha256)
+        return content.stat().st_size
 
     def blocks(self, size: int) -> Iterator[bytes]:
         """The first `size` bytes of the content, in blocks. Raises OSError if it cannot be read, or is shorter."""

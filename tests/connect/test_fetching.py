@@ -37,6 +37,16 @@ class Source:
             left -= len(block)
 
 
+def small_disk(monkeypatch: pytest.MonkeyPatch, directory: Path, free: int, other: int) -> None:
+    """A disk of its own for a directory: so much is free on it now, beside files of others."""
+
+    def disk(_: Path) -> tuple[int, int]:
+        used = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+        return free - used, free + other
+
+    monkeypatch.setattr(fetching, "_disk", disk)
+
+
 def files(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
@@ -70,9 +80,8 @@ def test_a_source_without_end_fills_nothing(
     assert seen.value.errno == errno.EFBIG
     assert files(tmp_path) == []
     # Without a known size, the disk is not filled.
-    monkeypatch.setattr(fetching, "_UNQUESTIONED", 10_000)
-    monkeypatch.setattr(fetching, "_LAST_PART", 1.1)
-    with pytest.raises(OSError, match=r"No space left on device: 10\.5 kB came, more are to come"):
+    small_disk(monkeypatch, tmp_path, 10_000, 500)
+    with pytest.raises(OSError, match=r"No space left on device: 9\.8 kB came, more are to come"):
         fetch(zeros, target, None)
     assert files(tmp_path) == []
     target.write_bytes(b"")

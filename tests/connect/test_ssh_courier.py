@@ -72,7 +72,7 @@ def test_files_come_and_go_without_a_shell(
     servers: Servers, connect: Connect, program: list[str], tmp_path: Path, scripts: list[bytes]
 ) -> None:
     connection = connect(servers())
-    assert connection.ask(_HELLO, timeout=30, start=program) == {"size": 0}
+    assert connection.ask(_HELLO, timeout=90, start=program) == {"size": 0}
     scripts.clear()
     files = [File(str(tmp_path / "d" / name), name.encode(), 0o640) for name in ("a", "b")]
     connection.put_many(files)
@@ -88,7 +88,7 @@ def test_what_it_cannot_do_is_done_by_a_shell(
     servers: Servers, connect: Connect, program: list[str], tmp_path: Path
 ) -> None:
     connection = connect(servers())
-    connection.ask(_HELLO, timeout=30, start=program)
+    connection.ask(_HELLO, timeout=90, start=program)
     big = tmp_path / "big"
     big.write_bytes(os.urandom(3 << 20))
     connection.put(big, str(tmp_path / "copy"))
@@ -108,13 +108,13 @@ def test_one_that_was_killed_is_no_loss(
 ) -> None:
     before = _couriers(program)
     connection = connect(servers())
-    connection.ask(_HELLO, timeout=30, start=program)
+    connection.ask(_HELLO, timeout=90, start=program)
     [pid] = _couriers(program) - before
     os.kill(pid, signal.SIGKILL)
     connection.put(b"text", str(tmp_path / "file"))
     assert b"".join(connection.read(str(tmp_path / "file"))) == b"text"
     assert connection.ask(_HELLO, timeout=10) is None
-    assert connection.ask(_HELLO, timeout=30, start=program) == {"size": 0}
+    assert connection.ask(_HELLO, timeout=90, start=program) == {"size": 0}
 
 
 def test_it_ends_with_its_connection(
@@ -123,7 +123,7 @@ def test_it_ends_with_its_connection(
     before = _couriers(program)
     server = servers()
     connection = connect(server)
-    connection.ask(_HELLO, timeout=30, start=program)
+    connection.ask(_HELLO, timeout=90, start=program)
     [pid] = _couriers(program) - before
     server.cut()
     eventually(lambda: not processes.is_alive(pid), what="the courier to end")
@@ -135,11 +135,11 @@ def test_another_program_takes_its_place(
 ) -> None:
     before = _couriers(program)
     connection = connect(servers())
-    connection.ask(_HELLO, timeout=30, start=program)
+    connection.ask(_HELLO, timeout=90, start=program)
     other = tmp_path / "other.pyz"
     other.write_bytes(Path(program[3]).read_bytes())
     command = [*program[:3], str(other), program[4]]
-    assert connection.ask(_HELLO, timeout=30, start=command) == {"size": 0}
+    assert connection.ask(_HELLO, timeout=90, start=command) == {"size": 0}
     eventually(lambda: not _couriers(program) - before, what="the first one to end")
     assert len(_couriers(command)) == 1
 
@@ -149,12 +149,12 @@ def test_one_that_cannot_be_started_says_how_it_ended(
 ) -> None:
     connection = connect(servers())
     with pytest.raises(courier.NotStarted) as raised:
-        connection.ask(_HELLO, timeout=30, start=[*program[:3], "/absent.pyz", "courier"])
+        connection.ask(_HELLO, timeout=90, start=[*program[:3], "/absent.pyz", "courier"])
     assert raised.value.code == 2
     with pytest.raises(courier.NotStarted) as raised:
-        connection.ask(_HELLO, timeout=30, start=["/absent/python", *program[1:]])
+        connection.ask(_HELLO, timeout=90, start=["/absent/python", *program[1:]])
     assert raised.value.code == 127
-    assert connection.ask(_HELLO, timeout=30, start=program) == {"size": 0}
+    assert connection.ask(_HELLO, timeout=90, start=program) == {"size": 0}
 
 
 @pytest.mark.parametrize("sessions", ["1", "2"])
@@ -162,7 +162,7 @@ def test_a_host_with_few_sessions_has_them_for_commands(
     servers: Servers, connect: Connect, program: list[str], sessions: str
 ) -> None:
     connection = connect(servers(MaxSessions=sessions))
-    assert connection.ask(_HELLO, timeout=30, start=program) == {"size": 0}
+    assert connection.ask(_HELLO, timeout=90, start=program) == {"size": 0}
     done: list[int] = []
     threads = [
         threading.Thread(target=lambda: done.append(connection.run(["true"]).code))
@@ -185,7 +185,7 @@ def test_one_that_hangs_is_ended(
 ) -> None:
     before = _couriers(program)
     connection = connect(servers())
-    connection.ask(_HELLO, timeout=30, start=program)
+    connection.ask(_HELLO, timeout=90, start=program)
     [pid] = _couriers(program) - before
     os.kill(pid, signal.SIGSTOP)
     monkeypatch.setattr(ssh_files, "_STALL_SECONDS", 0.2)
@@ -200,7 +200,7 @@ def test_who_finds_it_busy_does_not_wait(
     servers: Servers, connect: Connect, program: list[str], tmp_path: Path
 ) -> None:
     connection = connect(servers())
-    connection.ask(_HELLO, timeout=30, start=program)
+    connection.ask(_HELLO, timeout=90, start=program)
     resident = connection._link.resident
     assert isinstance(resident, courier.Courier)
     with resident._turn:
@@ -216,18 +216,18 @@ def test_it_hears_of_its_client_and_ends_its_session_when_that_falls_silent(
     monkeypatch.setattr(courier, "_SILENT_SECONDS", 3.0)
     monkeypatch.setattr(courier, "_beating", None)
     link = connection._link
-    assert courier.ask(link, _HELLO, timeout=30, start=program) is not None
+    assert courier.ask(link, _HELLO, timeout=90, start=program) is not None
     (pid,) = _couriers(program)
     session = _parent(pid)
     # Beats alone keep it.
     time.sleep(5.0)
     assert _couriers(program) == {pid}
     monkeypatch.setattr(courier.Courier, "beat", lambda self: True)
-    eventually(lambda: not _couriers(program), timeout=30)
-    eventually(lambda: not processes.is_alive(session, ""), timeout=30)
+    eventually(lambda: not _couriers(program))
+    eventually(lambda: not processes.is_alive(session, ""))
     # Whoever has something to do there connects again, and has another one.
-    assert connection.run(["true"], timeout=30).code == 0
-    assert courier.ask(link, _HELLO, timeout=30) is not None
+    assert connection.run(["true"], timeout=90).code == 0
+    assert courier.ask(link, _HELLO, timeout=90) is not None
     assert len(_couriers(program)) == 1
 
 

@@ -66,7 +66,7 @@ def test_it_is_left(pair: tuple[Transport, paramiko.Transport], errors: bool) ->
     theirs = server.accept(60)
     assert theirs is not None
     _send(server, theirs, 4 * WINDOW, errors=errors)
-    eventually(lambda: not client.is_active(), timeout=60)
+    eventually(lambda: not client.is_active())
     assert "the host sends more than it may" in client.why()
     assert len(channel.in_buffer) + len(channel.in_stderr_buffer) <= WINDOW + 2 * len(BLOCK)
 
@@ -78,5 +78,5 @@ def test_a_full_window_is_none_of_it(pair: tuple[Transport, paramiko.Transport])
     assert theirs is not None
     whole = WINDOW // len(BLOCK) * len(BLOCK)
     assert _send(server, theirs, whole, errors=False) == whole
-    eventually(lambda: len(channel.in_buffer) == whole, timeout=60)
+    eventually(lambda: len(channel.in_buffer) == whole)
     assert client.is_active()

@@ -49,7 +49,7 @@ class Run:
         self._heard = _DataEvent()
         self._moved = time.monotonic()
         noise = f"host {link.target.label}: what its login shell says before a command"
-        self._out = _AfterMark(rb" (\d+)\n", noise)
+        self._out = _AfterMark(rb" (\d{1,10})\n", noise)
         self._err = _AfterMark(rb"()\n", noise)
         channel.in_buffer.set_event(self._heard)
         channel.in_stderr_buffer.set_event(self._heard)

@@ -8,9 +8,10 @@ the same port until the host answers. A host that still has the old connection a
 such connection and answers with a reset (RFC 9293, section 3.5.1; RFC 5961, section 4). The host accepts the next
 request, or refuses it itself: both prove that the old connection is gone.
 
-A process that exits leaves this work to a new process (`leave_all`), which runs this file, has nothing but a list of
-addresses, and ends by itself. A process that is killed cannot do so. The courier on the host then ends the session,
-if there is one; its heartbeats have stopped.
+A process that exits leaves this work to a deputy: a new process, which runs this file, has nothing but a list of
+addresses, and ends by itself. A process that is killed cannot start one. It therefore has a deputy as soon as a host
+does not answer, and as long as that lasts (`doubt`); the deputy begins when its standard input ends. If a process is
+killed before that, the courier on the host ends the session, if there is one; its heartbeats have stopped.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class _HalfOpen:
 
 _open: weakref.WeakKeyDictionary[socket.socket, TcpAddresses] = weakref.WeakKeyDictionary()
 _all: dict[TcpAddresses, _HalfOpen] = {}
+_doubted: set[TcpAddresses] = set()
+_deputy: subprocess.Popen[bytes] | None = None
 _lock = threading.Lock()
 _telling: threading.Thread | None = None
 
@@ -86,6 +89,20 @@ def note(sock: Any) -> TcpAddresses | None:
     with _lock:
         _open[sock] = ends
     return ends
+
+
+def doubt(ends: TcpAddresses | None) -> None:
+    """Has a deputy end the connection if this process is killed. The host does not answer at present."""
+    if ends is not None:
+        with _lock:
+            _doubt([ends])
+
+
+def trust(ends: TcpAddresses | None) -> None:
+    """Ends the doubt, since the host has answered."""
+    if ends is not None:
+        with _lock:
+            _trust(ends)
 
 
 def leave(sock: Any, ends: TcpAddresses | None) -> None:
@@ -116,13 +133,15 @@ def leave_all() -> None:
             if time.monotonic() - max(each.since for each in fresh) > _ACKNOWLEDGED_SECONDS:
                 break
         with _lock:
-            now, left = time.monotonic(), list(_all.values())
-            # The new process uses their ports.
+            left = list(_all.values())
+            # The deputy uses their ports.
             for each in left:
                 _have_kernel_forget(each)
             _all.clear()
-        if left and sys.executable:
-            _start([(each.ends.here, each.ends.there, now - each.since) for each in left])
+            ended = _doubted.difference(each.ends for each in left)
+            _doubt([each.ends for each in left])
+            for ends in ended:
+                _trust(ends)
     except (OSError, ValueError):
         # The courier on the host, or sshd, has to notice.
         return
@@ -136,11 +155,51 @@ def _unacknowledged() -> list[_HalfOpen]:
         return [each for each in _all.values() if each.sock is not None]
 
 
-def _start(left: list[tuple[Address, Address, float]]) -> None:
-    """Starts a process that repeats these ends. It outlives this one, its terminal and its directory."""
-    subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, json.dumps(left)],
-        stdin=subprocess.DEVNULL,
+def _doubt(those: Iterable[TcpAddresses]) -> None:
+    fresh = set(those) - _doubted
+    _doubted.update(fresh)
+    _tell_deputy(fresh)
+
+
+def _trust(ends: TcpAddresses) -> None:
+    if ends in _doubted:
+        _doubted.discard(ends)
+        _tell_deputy({ends})
+
+
+def _tell_deputy(changed: set[TcpAddresses]) -> None:
+    """Tells the deputy which connections to end after this process.
+
+    Starts the deputy for the first connection, and ends it after the last.
+    """
+    global _deputy
+    if _deputy is not None and (not _doubted or _deputy.poll() is not None):
+        _deputy.kill()
+        _deputy.wait()
+        _close_pipe(_deputy)
+        _deputy = None
+    if not changed or not _doubted or not sys.executable:
+        return
+    with suppress(OSError):
+        if _deputy is None:
+            _deputy, changed = _start(), _doubted
+        assert _deputy.stdin is not None
+        for ends in changed:
+            line = json.dumps([ends.here, ends.there, ends in _doubted])
+            _deputy.stdin.write(line.encode() + b"\n")
+
+
+def _close_pipe(deputy: subprocess.Popen[bytes]) -> None:
+    if deputy.stdin is not None:
+        deputy.stdin.close()
+
+
+def _start() -> subprocess.Popen[bytes]:
+    """Starts a process that outlives this one, its terminal and its directory."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__],
+        bufsize=0,
+        stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd="/",
@@ -149,12 +208,23 @@ def _start(left: list[tuple[Address, Address, float]]) -> None:
     )
 
 
-def main(arguments: list[str]) -> None:
-    """Repeats the ends of a process that has exited: [[here, there, seconds since the end], ...] as JSON."""
+def main() -> None:
+    """Repeats the ends of connections of a process, once that has ended.
+
+    Each line of standard input is JSON: [here, there, whether it is to be ended].
+    """
+    for line in sys.stdin.buffer:
+        # A process that was killed while it wrote leaves a line without its end.
+        if line.endswith(b"\n"):
+            here, there, wanted = json.loads(line)
+            ends = TcpAddresses(tuple(here), tuple(there))
+            if wanted:
+                _all[ends] = _HalfOpen(ends, None)
+            else:
+                _all.pop(ends, None)
     now = time.monotonic()
-    for here, there, seconds in json.loads(arguments[0]):
-        ends = TcpAddresses(tuple(here), tuple(there))
-        _all[ends] = _HalfOpen(ends, None, now - float(seconds))
+    for each in _all.values():
+        each.since = now
     _tell_all()
 
 
@@ -188,6 +258,8 @@ def _tell_all() -> None:
             ]
             for each in asked:
                 _have_kernel_forget(each)
+            if _telling is not None:
+                _doubt([each.ends for each in asked])
         answered = _ask([each.ends for each in asked])
         with _lock:
             for ends in answered:
@@ -222,6 +294,7 @@ def _forget(ends: TcpAddresses) -> None:
     each = _all.pop(ends, None)
     if each is not None and each.sock is not None:
         each.sock.close()
+    _trust(ends)
 
 
 def _ask(asked: Iterable[TcpAddresses]) -> list[TcpAddresses]:
@@ -276,8 +349,13 @@ def _close(sock: Any) -> None:
 
 def _after_fork() -> None:
     """Runs in a forked process, which leaves the connections of its parent alone."""
-    global _lock, _telling
+    global _lock, _telling, _deputy
     _lock, _telling = threading.Lock(), None
+    if _deputy is not None:
+        # It waits for the end of the parent.
+        _close_pipe(_deputy)
+    _deputy = None
+    _doubted.clear()
     for each in _all.values():
         if each.sock is not None:
             each.sock.close()
@@ -289,4 +367,4 @@ os.register_at_fork(after_in_child=_after_fork)
 atexit.register(leave_all)
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -55,6 +55,8 @@ class _Packets(paramiko.packet.Packetizer):
 
     def read_message(self) -> Any:
         message = super().read_message()
+        if self.unanswered > 1:
+            half_open.trust(self.ends)
         self.unanswered = 0
         self.asked = time.monotonic()
         return message
@@ -71,6 +73,8 @@ class _Packets(paramiko.packet.Packetizer):
             raise _HostSilent(f"it has not answered for {self.unanswered * PULSE_SECONDS:.0f} s")
         self.asked = now
         self.unanswered += 1
+        if self.unanswered == 2:
+            half_open.doubt(self.ends)
         transport.keepalive()
 
 

@@ -93,7 +93,7 @@ class TestOneCommandForAll:
         deaf.start()
         assert connection.run(["cat"], input=BIG, timeout=60).stdout == BIG
         assert first + b"".join(unread) == BIG
-        eventually(lambda: _kill_child_of(connection, b"sleep"), timeout=60)
+        eventually(lambda: _kill_child_of(connection, b"sleep"))
         deaf.join(30)
 
     def test_it_is_kept_for_the_next(self, step: Step, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ class TestOneCommandForAll:
         assert starts(tmp_path) == 1
         pid = connection._channel.facts(LocalConnection(), None)["pid"]
         pool.close_idle()
-        eventually(lambda: not process_alive(pid), timeout=30, what="the far end has ended")
+        eventually(lambda: not process_alive(pid), what="the far end has ended")
 
     def test_a_closed_connection(self, step: Step) -> None:
         connection = step()
@@ -175,11 +175,11 @@ class TestBreakingOff:
         note = tmp_path / "pid"
         argv = ["sh", "-c", f"echo $$ > {note}; exec sleep 1000"]
         threading.Thread(target=lambda: _ignoring(connection, argv), daemon=True).start()
-        running = int(eventually(lambda: note.exists() and note.read_text().strip(), timeout=60))
+        running = int(eventually(lambda: note.exists() and note.read_text().strip()))
         started = connection.start(["sleep", "1000"], log=str(tmp_path / "log"), environment={})
         try:
             os.kill(connection.open()["pid"], number)
-            eventually(lambda: not process_alive(running), timeout=30, what="the command is gone")
+            eventually(lambda: not process_alive(running), what="the command is gone")
             assert process_alive(started)
         finally:
             os.kill(started, signal.SIGKILL)
@@ -203,7 +203,7 @@ class TestBreakingOff:
         pool.close_idle()
         eventually((tmp_path / "note").exists)
         pid = int(_first(tmp_path / "note"))
-        eventually(lambda: not process_alive(pid), timeout=60)
+        eventually(lambda: not process_alive(pid))
 
     def test_a_far_end_that_falls_silent(self, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(channel, "PING_SECONDS", 0.2)
@@ -233,7 +233,7 @@ class TestBreakingOff:
 
 
 def _first(path: Path) -> str:
-    return str(eventually(lambda: path.read_text().strip(), timeout=60))
+    return str(eventually(lambda: path.read_text().strip()))
 
 
 def _ignoring(connection: StepConnection, argv: list[str]) -> None:

@@ -36,8 +36,8 @@ def test_anything_at_a_time(step: Step, tmp_path: Path, seed: int) -> None:
         for done in [threads.submit(what, connection, tmp_path, *more) for what, *more in orders]:
             done.result()
     assert connection.open()["pid"] == server
-    eventually(lambda: not processes.descendants([server]), timeout=60, what="its children ended")
-    eventually(lambda: _open_files(server) <= before, timeout=60, what="it has closed all")
+    eventually(lambda: not processes.descendants([server]), what="its children ended")
+    eventually(lambda: _open_files(server) <= before, what="it has closed all")
     assert not list(tmp_path.glob("**/*.part"))
 
 
