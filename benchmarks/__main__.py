@@ -25,6 +25,7 @@ NAMES = (
     "project_files",
     "log_latency",
     "recovery",
+    "spares",
     "clouds",
     "slurm",
 )

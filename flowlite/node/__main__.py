@@ -17,6 +17,7 @@ Subcommands:
     exec NODE_HOME -- ARGV   run a command in the node's environment (used by `flow ssh`)
     look NODE_HOME           say where each worker is, and how the node is (used by `flow doctor`)
     stats NODE_HOME          say what the node is doing, as counters (used by `flow top`)
+    speed                    measure how fast matrices are multiplied here (asked before GO, with preflight=)
     links serve|measure ...  measure the way to another node (used by `flow doctor`)
     lease WHAT [NAME]        take, release, keep or show the host (used by the SSH provider)
     courier                  do many things for one client, over one channel (used by SSH connections)
@@ -55,6 +56,7 @@ SUBCOMMANDS: dict[str, tuple[str, str, int]] = {
     "gang": ("leader_run.commands", "main", 2),
     "exec": ("inspect.exec", "main", 1),
     "look": ("inspect.look", "main", 1),
+    "speed": ("preflight.speed", "main", 0),
     "stats": ("inspect.metrics", "main", 1),
     "links": ("inspect.netbench", "main", 1),
     "lease": ("host_lease.client", "main", 1),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from array import array
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flowlite.output.log_files import INDEX_RECORD, KINDS, Stream, index_of
+from flowlite.output.log_files import KINDS, Stream
+from flowlite.output.time_index import TimeIndex
 from flowlite.terminal import clean_line, without_colours
 
 # Unfinished lines are shortened to their last state when they reach this size. Only progress bars usually do.
@@ -19,12 +18,6 @@ LONG_PENDING = 64 << 10
 # Lines longer than this are returned in pieces, as are blocks with more lines than that.
 LONGEST_LINE = 1 << 20
 MOST_LINES = 1 << 15
-
-# The most index records that are held. Of a longer index, every second record is left out, repeatedly.
-_MOST_RECORDS = 1 << 21
-_INDEX_BLOCK = 1 << 20
-# Clocks of nodes may be wrong. Times outside of these bounds cannot be formatted.
-_EARLIEST, _LATEST = 0.0, 1e11
 
 # The bytes of what `terminal.clean_line` removes: C0 except tab and newline, DEL, the lead byte of C1, and the
 # characters that change the direction of writing.
@@ -146,13 +139,12 @@ class StreamReader:
         self._line_start = offset
         self._skipped = 0
         self._shorten_at = LONG_PENDING
-        self._offsets, self._times = array("Q"), array("d")
-        self._records = 0
-        self._kept_of = 1
+        self._index = TimeIndex(self._path)
         self._inside = offset > 0 and not self._begins_line(offset)
         if since is not None:
-            self._load_index()
-            self._move_to(max(offset, self._first_since(since)))
+            self._index.refresh()
+            first = self._index.first_since(since)
+            self._move_to(max(offset, 0 if first is None else self._after_newline(first, 1)))
 
     @property
     def offset(self) -> int:
@@ -173,7 +165,7 @@ class StreamReader:
 
         With `provisional`, an unfinished last line is returned, but stays unread.
         """
-        self._load_index()
+        self._index.refresh()
         for data in _read_blocks(self._path, self.offset + len(self.pending), size, block):
             cut = data.rfind(b"\n") + 1
             if cut:
@@ -254,12 +246,11 @@ class StreamReader:
         taken = 0
         while taken < len(raw):
             begin = origin + taken if taken else start
-            following = bisect_right(self._offsets, begin)
+            change = self._index.change_after(begin)
             cut = len(raw)
-            if following < len(self._offsets) and self._offsets[following] < origin + len(raw):
+            if change is not None and change < origin + len(raw):
                 # A line that began before the boundary has the earlier time.
-                boundary = self._offsets[following] - 1 - origin
-                cut = raw.find(b"\n", max(boundary, taken)) + 1 or len(raw)
+                cut = raw.find(b"\n", max(change - 1 - origin, taken)) + 1 or len(raw)
             if raw.count(b"\n", taken, cut) > MOST_LINES:
                 cut = _after_lines(raw, taken, MOST_LINES)
             at = self._time_at(begin)
@@ -275,47 +266,14 @@ class StreamReader:
                 )
             taken = cut
 
-    def _load_index(self) -> None:
-        path = index_of(self._path)
-        try:
-            size = path.stat().st_size
-        except FileNotFoundError:
-            return
-        begin, end = self._records * INDEX_RECORD.size, size - size % INDEX_RECORD.size
-        for data in _read_blocks(path, begin, end, _INDEX_BLOCK):
-            self._note_times(data)
-
-    def _note_times(self, data: bytes) -> None:
-        latest = self._times[-1] if self._times else 0.0
-        for offset, at in INDEX_RECORD.iter_unpack(data):
-            # Times never decrease, so that a clock that was set back does not break the order within the stream.
-            if _EARLIEST <= at <= _LATEST:
-                latest = max(latest, at)
-            if self._records % self._kept_of == 0:
-                self._offsets.append(offset)
-                self._times.append(latest)
-            self._records += 1
-        if len(self._offsets) > _MOST_RECORDS:
-            self._offsets, self._times = self._offsets[::2], self._times[::2]
-            self._kept_of *= 2
-
-    def _record_at(self, offset: int) -> int:
-        return max(0, bisect_right(self._offsets, offset) - 1)
-
     def _time_at(self, offset: int) -> float:
-        if self._times:
-            return self._times[self._record_at(offset)]
+        at = self._index.time_at(offset)
+        if at is not None:
+            return at
         try:
             return self._path.stat().st_mtime
         except FileNotFoundError:
             return time.time()
-
-    def _first_since(self, since: float) -> int:
-        """The start of a line before which every line is older than `since`."""
-        if not self._offsets:
-            return 0
-        number = min(bisect_left(self._times, since), len(self._times) - 1)
-        return self._after_newline(self._offsets[number], 1)
 
     def _after_newline(self, end: int, count: int) -> int:
         """The offset after the `count`-th newline before `end`, counted backwards; 0 if there are fewer."""

@@ -104,10 +104,10 @@ class RealGang:
                 agent.terminate()
         for agent in self.agents:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                agent.wait(30)
+                agent.wait(90)
         kill_processes_of(self.task)
         for agent in self.agents:
-            agent.wait(30)
+            agent.wait(90)
 
     def start_agent(self, node: int, **environment: str) -> subprocess.Popen[bytes]:
         """Start one agent."""
@@ -170,7 +170,7 @@ class RealGang:
         await self.finish_after_end()
         return ended
 
-    async def finish_after_end(self, within: float = 10.0) -> None:
+    async def finish_after_end(self, within: float = 60.0) -> None:
         """Collect every byte, release."""
         until = time.monotonic() + within
         while not self.complete() and time.monotonic() < until:

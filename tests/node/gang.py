@@ -233,7 +233,7 @@ class Gang:
         )
         return self.supervisor
 
-    async def until(self, *kinds: str, within: float = 10.0) -> dict[str, Any]:
+    async def until(self, *kinds: str, within: float = 60.0) -> dict[str, Any]:
         """Follow events until one of these kinds; gives it."""
         assert self.supervisor is not None
         async with asyncio.timeout(within), contextlib.aclosing(self.supervisor.events()) as events:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from flowlite.node.config.ranks import assign_ranks, replace
+from flowlite.node.config.ranks import assign_ranks, succeed
 from flowlite.node.protocol import messages as m
 from flowlite.node.protocol.messages import GangSettings, Message, MessageError
 from flowlite.node.rendezvous import member as node_side
@@ -412,6 +412,9 @@ class Agent:
         if self.rendezvous is None:
             self.alive = False
             self.over = True
+        elif self.world.copies_for_all:
+            # As an agent that leaves does, also one whose place another has taken.
+            self._lead(self.rendezvous.copied(self.moment()))
         if self._wire is not None:
             self._wire.close(up=True)
 
@@ -651,7 +654,7 @@ class Supervisor:
         """The next epoch; one node may have been replaced, and its successor has its rank."""
         if self._world.chance(0.3):
             old = self._world.random.choice(self._roster)
-            self._roster = replace(self._roster, old, f"{old}r")
+            self._roster = succeed(self._roster, [old], [f"{old}r"])
             assert self._roster.index(f"{old}r") == self._world.rosters[self._epoch].index(old)
         self._next_epoch()
 

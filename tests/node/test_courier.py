@@ -211,6 +211,22 @@ class TestAgents:
         # Collected, so that nobody takes it for alive.
         eventually(lambda: processes.row(pid) is None, what="the agent to be collected")
 
+    def test_an_agent_that_ends_is_collected_whatever_the_courier_does(
+        self, courier: Courier, tmp_path: Path, agents: Callable[[int], int]
+    ) -> None:
+        directory = tmp_path / "a1"
+        directory.mkdir()
+        os.mkfifo(directory / "agent.json")
+        command, log = courier.command(directory), directory / "agent.log"
+        pid = agents(courier.start(command, log)["pid"])
+        eventually(lambda: (directory / "agent.pid").exists(), what="the agent to begin")
+        courier.process.send_signal(signal.SIGSTOP)
+        try:
+            processes.send(pid, signal.SIGKILL)
+            eventually(lambda: processes.row(pid) is None, timeout=20, what="no zombie to be left")
+        finally:
+            courier.process.send_signal(signal.SIGCONT)
+
     def test_others_see_whose_it_is(
         self, courier: Courier, tmp_path: Path, agents: Callable[[int], int]
     ) -> None:
@@ -334,7 +350,7 @@ def test_one_whose_client_falls_silent_ends(program: Path) -> None:
     courier.process.stdin.write(b'{"do": "beat", "within": 30.0}\n')
     assert courier.ask("hello") == ({"size": 0}, b"")
     courier.process.stdin.write(b'{"do": "beat", "within": 0.2}\n')
-    assert courier.process.wait(30) == 0
+    assert courier.process.wait(90) == 0
 
 
 @pytest.mark.parametrize("size", [0, 1, 70_000, 3_000_000])

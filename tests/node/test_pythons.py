@@ -20,6 +20,7 @@ import pytest
 from flowlite.node.config.agent_config import AgentConfig, AttemptPaths
 from flowlite.node.python_env import environments, interpreters, uv
 from flowlite.node.system import processes
+from tests.components import python_of
 from tests.helpers import eventually
 from tests.node.agents import RealGang
 from tests.wheels import make_wheel, serve_index, use_no_index
@@ -28,7 +29,7 @@ HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 OTHERS = [
     minor
     for minor in ("3.10", "3.11", "3.12", "3.13")
-    if minor != HERE and interpreters.find(minor) is not None
+    if minor != HERE and python_of(minor) is not None
 ]
 SHOW = ["python", "-c", "import sys, probe_one; print(probe_one.VERSION, sys.prefix)"]
 

@@ -345,6 +345,15 @@ def test_a_network_that_was_out_is_no_mistake_of_the_users() -> None:
     assert leader.machine.outcome == m.MISSING
 
 
+def test_a_broken_machine_is_named_and_can_be_replaced() -> None:
+    leader = Leader()
+    leader.join(0)
+    leader.join(1)
+    leader.say(1, "unready", error="GPU 3 is lost", sick=True)
+    assert leader.machine.outcome == m.SICK
+    assert leader.machine.reason == "node 1 (i-b): GPU 3 is lost"
+
+
 def test_workers_that_cannot_start_end_the_gang_as_an_error() -> None:
     leader = Leader()
     leader.go()
@@ -600,6 +609,34 @@ def test_a_node_that_stopped_for_want_of_its_leader_is_not_to_blame() -> None:
     told = {"instance": "i-b", "why": "its agent has left"}
     leader.say(SUPERVISOR, "lost", **told, answers=True)
     assert "node 0 (i-a), the leader, was cut off" in leader.machine.reason
+
+
+def test_nor_is_one_that_was_heard_once_more_before_it_left() -> None:
+    """Its connection breaks before it has said that it fenced itself."""
+    leader = Leader(nodes=3, lost_after=20.0, fence_after=60.0)
+    leader.attach()
+    leader.go()
+    leader.wait(62, 0, SUPERVISOR)
+    leader.say(2, "beat")
+    leader.join(1)
+    leader.leave(1)
+    leader.wait(3, 0, 2, SUPERVISOR)
+    told = {"instance": "i-b", "why": "its agent has left"}
+    leader.say(SUPERVISOR, "lost", **told, answers=True)
+    assert "node 0 (i-a), the leader, was cut off" in leader.machine.reason
+
+
+def test_one_that_is_lost_long_after_the_leader_was_cut_off_is_named() -> None:
+    leader = Leader(nodes=3, lost_after=20.0, fence_after=60.0)
+    leader.attach()
+    leader.go()
+    leader.wait(30, 0, SUPERVISOR)
+    leader.wait(25, 0, 1, 2, SUPERVISOR)
+    leader.leave(1)
+    leader.wait(3, 0, 2, SUPERVISOR)
+    told = {"instance": "i-b", "why": "its agent has left"}
+    leader.say(SUPERVISOR, "lost", **told, answers=True)
+    assert leader.machine.reason.startswith("node 1 (i-b) is lost")
 
 
 def test_a_leader_that_hears_others_again_names_itself_all_the_same() -> None:

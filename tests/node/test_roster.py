@@ -29,7 +29,7 @@ def test_a_replacement_takes_the_vacated_rank_and_nobody_else_moves(
     before = ranks.assign_ranks(ids)
     old = data.draw(st.sampled_from(before))
     new = data.draw(st.text(min_size=1).filter(lambda name: name not in before))
-    after = ranks.replace(before, old, new)
+    after = ranks.succeed(before, [old], [new])
     assert ranks.node_rank(after, new) == ranks.node_rank(before, old)
     assert [a for a, b in zip(after, before, strict=True) if a != b] == [new]
 
@@ -40,11 +40,29 @@ def test_a_roster_that_cannot_be_is_refused(ids: list[str]) -> None:
         ranks.assign_ranks(ids)
 
 
+@given(INSTANCES, st.lists(st.text(min_size=1), max_size=20, unique=True), st.data())
+def test_a_gang_that_shrinks_or_grows_keeps_the_order_of_those_that_stay(
+    ids: list[str], others: list[str], data: st.DataObject
+) -> None:
+    before = ranks.assign_ranks(ids)
+    gone = set(data.draw(st.lists(st.sampled_from(before), unique=True)))
+    new = [name for name in others if name not in before]
+    stay = [name for name in before if name not in gone]
+    if not stay and not new:
+        return
+    after = ranks.succeed(before, gone, new)
+    assert sorted(after) == sorted([*stay, *new])
+    assert [name for name in after if name in stay] == stay
+    if len(new) >= len(gone):
+        # Every lost one is replaced, so that nobody moves.
+        assert [after.index(name) for name in stay] == [before.index(name) for name in stay]
+    data.draw(st.randoms(use_true_random=False)).shuffle(new)
+    assert ranks.succeed(before, gone, new) == after
+
+
 def test_a_replacement_must_fit() -> None:
-    with pytest.raises(ranks.RankError, match="is not in the gang"):
-        ranks.replace(["a", "b"], "c", "d")
     with pytest.raises(ranks.RankError, match="twice"):
-        ranks.replace(["a", "b"], "a", "b")
+        ranks.succeed(["a", "b"], ["a"], ["b"])
     with pytest.raises(ranks.RankError, match="is not in the gang"):
         ranks.node_rank(["a"], "b")
 

@@ -29,7 +29,7 @@ from tests.node.gang import (
 from tests.node.proxy import Proxy
 
 
-def run(scenario: Coroutine[Any, Any, None], within: float = 20.0) -> None:
+def run(scenario: Coroutine[Any, Any, None], within: float = 90.0) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(within):
             await scenario
@@ -37,7 +37,7 @@ def run(scenario: Coroutine[Any, Any, None], within: float = 20.0) -> None:
     asyncio.run(bounded())
 
 
-async def until(condition: Any, within: float = 5.0) -> None:
+async def until(condition: Any, within: float = 60.0) -> None:
     deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline, "it did not come about in time"

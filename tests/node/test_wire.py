@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import random
 import struct
 from pathlib import Path
@@ -275,3 +276,10 @@ def test_the_secret_is_proved_in_one_place() -> None:
         if "compare_digest" in path.read_text()
     }
     assert found == {"protocol/framing.py"}
+
+
+@given(st.binary(max_size=200), st.lists(st.binary(max_size=200), max_size=4))
+def test_the_code_of_frames_is_hmac_sha256(key: bytes, parts: list[bytes]) -> None:
+    mac = framing._Mac(key)
+    for _ in range(2):
+        assert mac.tag(*parts) == hmac.digest(key, b"".join(parts), "sha256")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import signal
 import sys
@@ -17,7 +18,7 @@ from flowlite.node.config.agent_config import AttemptPaths
 from flowlite.node.forkserver import client
 from flowlite.node.forkserver.worker_group import Workers
 from flowlite.node.serialization.result_file import OutcomeFile, read_outcome
-from flowlite.node.worker import worker
+from flowlite.node.worker import renewed_modules, worker
 from tests.helpers import assert_no_process_left, kill_processes_of
 
 TASK = f"t-worker-{os.getpid()}"
@@ -182,6 +183,90 @@ def test_where_a_function_finds_itself(tmp_path: Path, start: str) -> None:
     # Forked from one process, and yet with random numbers of their own.
     assert first["random"] != second["random"]
     assert first["numpy"] != second["numpy"]
+
+
+def look_at_what_was_imported() -> Callable[[], Any]:
+    def look() -> Any:
+        import multiprocessing.process
+
+        import read_at_import  # type: ignore[import-not-found]
+
+        return (
+            read_at_import.SEEN,
+            multiprocessing.process.ORIGINAL_DIR,
+            bytes(multiprocessing.current_process().authkey),
+        )
+
+    return look
+
+
+@pytest.mark.parametrize(
+    ("source", "forked"),
+    [
+        ("SEEN = os.environ.get('RANK')", False),
+        ("SEEN = {**os.environ}['RANK']", False),
+        ("SEEN = (os.getcwd(), os.environ['RANK'])[1]", False),
+        ("SEEN = os.environ.get('HOME') and None", True),
+    ],
+)
+def test_a_module_is_imported_by_each_worker_if_it_reads_what_only_workers_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, forked: bool
+) -> None:
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "read_at_import.py").write_text(
+        f"import os\nopen({str(tmp_path / 'imported')!r}, 'a').write('x')\n{source}\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(modules))
+    look = look_at_what_was_imported()
+    first, second = (
+        each.value
+        for each in run_calls(
+            tmp_path, look, look, imports=("read_at_import", "multiprocessing.process")
+        )
+    )
+    ranks = (None, None) if forked else ("0", "1")
+    assert (first[0], second[0]) == ranks
+    assert (tmp_path / "imported").read_text() == ("x" if forked else "xxx")
+    assert first[1] == second[1] == str(tmp_path)
+    assert first[2] != second[2]
+
+
+class CountingFinder:
+    """A finder of an archive that notes how often its table of contents would be read."""
+
+    def __init__(self, archive: Path) -> None:
+        self.archive = str(archive)
+        self.read = 0
+
+    def invalidate_caches(self) -> None:
+        self.read += 1
+
+
+def test_a_worker_reads_other_archives_anew_but_not_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = CountingFinder(tmp_path / "agent.pyz"), CountingFinder(tmp_path / "user.zip")
+    monkeypatch.setattr(renewed_modules, "__loader__", own)
+    for finder in (own, other):
+        monkeypatch.setitem(sys.path_importer_cache, f"{finder.archive}/package", finder)
+    renewed_modules.look_anew_at_directories()
+    assert (own.read, other.read) == (0, 1)
+    assert sys.path_importer_cache[f"{own.archive}/package"] is own
+
+
+def test_a_worker_finds_modules_that_appeared_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    assert importlib.util.find_spec("appeared_since") is None
+    times = os.stat(tmp_path)
+    (tmp_path / "appeared_since.py").write_text("")
+    # The directory looks as it did before, as on a file system with coarse times.
+    os.utime(tmp_path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert importlib.util.find_spec("appeared_since") is None
+    renewed_modules.look_anew_at_directories()
+    assert importlib.util.find_spec("appeared_since") is not None
 
 
 def test_nothing_printed_is_lost_when_a_worker_is_killed(tmp_path: Path) -> None:

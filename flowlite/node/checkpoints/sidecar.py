@@ -112,6 +112,8 @@ class CheckpointSidecar:
             self._wait_for_rest()
         while not self._replaced and not self._copy(FINAL if copier.nodes > 1 else None):
             time.sleep(self._retry_pause())
+        # A later scan would take what the user changes from now on for a file that its writer left incomplete.
+        self._began = None
         report("finished", replaced=self._replaced, **copier.told())
 
     def _wait_for_rest(self) -> None:

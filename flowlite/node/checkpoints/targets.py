@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Protocol, TypeVar
-from xml.sax.saxutils import escape
 
 from ..s3 import client as s3
+from ..s3 import multipart_upload
+from ..s3.multipart_upload import MultipartUpload
 from ..s3.node_credential import node_credential
 
 TYPE_CHECKING = False
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 _BLOCK = 1 << 20
-PART = 32 << 20
-"""Larger files are uploaded to a bucket in parts, each of them signed and checked by the server."""
-_MOST_PARTS, _PARTS_AT_ONCE = 9000, 4
+_PARTS_AT_ONCE = 4
 _TRIES = 4
 _FIRST_PAUSE = 0.5
 _TRANSFER_SECONDS = 120.0
@@ -225,12 +224,76 @@ class BucketTarget:
     def upload(self, source: Path, name: str, size: int) -> None:
         try:
             with open(source, "rb", buffering=0) as file:
-                if size <= PART:
+                if size <= multipart_upload.PART:
                     self._request("PUT", name, body=_exactly(file, 0, size))
                 else:
                     self._upload_parts(file, name, size)
         except s3.S3Error as error:
             raise self._failed("written", name, error) from error
+
+    def resume_upload(
+        self, source: Path, name: str, size: int, moved: Callable[[int], None]
+    ) -> None:
+        """Uploads a large file. If that is interrupted, its parts stay in the bucket, and the next upload uses them.
+
+        Args:
+            moved: Called with the bytes of each part that the bucket has; from any thread.
+        """
+        key = self._store.key(name)
+        begun = [each for each in self._unfinished(name) if each.key == key]
+        try:
+            with open(source, "rb", buffering=0) as file:
+                if not begun or not self._continue(begun[-1], file, size, moved):
+                    upload = MultipartUpload.begin(self._request_key, key)
+                    upload.complete(self._send_parts(upload, file, size, {}, moved))
+        except s3.S3Error as error:
+            raise self._failed("written", name, error) from error
+
+    def _continue(
+        self, upload: MultipartUpload, file: IO[bytes], size: int, moved: Callable[[int], None]
+    ) -> bool:
+        """Completes an upload that was interrupted. Returns whether the server can."""
+        counted: list[int] = []
+
+        def count(size: int) -> None:
+            counted.append(size)
+            moved(size)
+
+        try:
+            upload.complete(self._send_parts(upload, file, size, upload.sent(), count))
+        except s3.S3Error as error:
+            if _worth_another_try(error):
+                raise
+            # Another client ended it meanwhile, or the file has changed and this server does not replace a part.
+            with contextlib.suppress(s3.S3Error):
+                upload.abort()
+            moved(-sum(counted))
+            return False
+        return True
+
+    def discard_unfinished(self, name: str, *, below: bool) -> set[str]:
+        """Deletes the parts of interrupted uploads of a file, or of all files below a directory. Returns the names."""
+        key = self._store.key(name)
+        found = [
+            each
+            for each in self._unfinished(name)
+            if each.key == key or (below and each.key.startswith(f"{key}/"))
+        ]
+        try:
+            for each in found:
+                each.abort()
+        except s3.S3Error as error:
+            raise self._failed("deleted", name, error) from error
+        return {each.key[len(self._store.below) :] for each in found}
+
+    def _unfinished(self, below: str) -> list[MultipartUpload]:
+        try:
+            return MultipartUpload.unfinished(self._request_key, self._store.key(below))
+        except s3.S3Error as error:
+            # To list uploads is a right of its own, which nothing else takes. Some servers call it an error if none is.
+            if error.status == 403 or error.code == "NoSuchUpload":
+                return []
+            raise self._failed("listed", below, error) from error
 
     def download(self, name: str, target: Path, size: int) -> None:
         try:
@@ -254,41 +317,34 @@ class BucketTarget:
                 raise s3.S3Error(f"the connection ended after {file.tell()} of {size} bytes")
 
     def _upload_parts(self, file: IO[bytes], name: str, size: int) -> None:
-        length = max(PART, -(-size // _MOST_PARTS))
-        begun = self._request("POST", name, {"uploads": ""})
-        upload = _between(begun.body, b"<UploadId>", b"</UploadId>")
-
-        def send(number: int) -> str:
-            start = (number - 1) * length
-            body = _exactly(file, start, min(length, size - start))
-            query = {"partNumber": str(number), "uploadId": upload}
-            return self._request("PUT", name, query, body=body).headers.get("etag", "")
-
-        sending: list[Future[str]] = []
+        upload = MultipartUpload.begin(self._request_key, self._store.key(name))
         try:
-            sending = [self._senders.submit(send, n) for n in range(1, -(-size // length) + 1)]
-            tags = [each.result() for each in sending]
-            listed = "".join(
-                f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(tag)}</ETag></Part>"
-                for number, tag in enumerate(tags, 1)
-            )
-            text = f"<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>".encode()
-            done = self._request("POST", name, {"uploadId": upload}, body=text).body
-            # The server answers 200 before it is done, and may still fail afterwards.
-            if b"<Error>" in done:
-                raise s3.S3Error(f"putting the parts together failed: {done[:300]!r}", status=500)
+            upload.complete(self._send_parts(upload, file, size, {}, lambda _: None))
         except BaseException:
-            for each in sending:
-                each.cancel()
-            wait(sending)
             with contextlib.suppress(s3.S3Error):
-                self._request("DELETE", name, {"uploadId": upload})
+                upload.abort()
             raise
+
+    def _send_parts(
+        self,
+        upload: MultipartUpload,
+        file: IO[bytes],
+        size: int,
+        sent: Mapping[int, str],
+        moved: Callable[[int], None],
+    ) -> list[str]:
+        return upload.send(
+            lambda start, length: _exactly(file, start, length), size, self._senders, sent, moved
+        )
 
     def _request(
         self, method: str, name: str, query: Mapping[str, str] | None = None, body: bytes = b""
     ) -> s3.Response:
-        key = self._store.key(name)
+        return self._request_key(method, self._store.key(name), query, body)
+
+    def _request_key(
+        self, method: str, key: str, query: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> s3.Response:
         return _patiently(
             lambda: self._store.request(method, key, query, body=body, timeout=_TRANSFER_SECONDS)
         )
@@ -315,7 +371,8 @@ def _patiently(ask: Callable[[], Answer]) -> Answer:
 
 
 def _worth_another_try(error: s3.S3Error) -> bool:
-    return error.status in (0, 429) or error.status >= 500
+    # 501: the server has no such function.
+    return error.status in (0, 429) or (error.status >= 500 and error.status != 501)
 
 
 def _exactly(file: IO[bytes], start: int, size: int) -> bytes:
@@ -327,13 +384,3 @@ def _exactly(file: IO[bytes], start: int, size: int) -> bytes:
             raise TargetError("the file has become shorter while it was copied")
         content += block
     return bytes(content)
-
-
-def _between(text: bytes, before: bytes, after: bytes) -> str:
-    _, found, rest = text.partition(before)
-    value, ended, _ = rest.partition(after)
-    if not found or not ended:
-        raise s3.S3Error(
-            f"what answers is no S3 server: no {before.decode()} in its reply", status=200
-        )
-    return value.decode()

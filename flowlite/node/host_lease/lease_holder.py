@@ -61,7 +61,7 @@ def _be_holder(request: Mapping[str, Any], name: str, answer: int) -> int:
         raise
     os.setsid()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    # The parent may have set its own SIGCHLD handler and disabled the collector.
+    # The parent may ignore SIGCHLD and have disabled the collector.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     gc.enable()
     os.chdir("/")

@@ -208,7 +208,7 @@ def gpus_of(place: GangContext) -> int:
     """The number of GPUs given to Ray: those asked for, as far as they exist."""
     if not place.config.gpus:
         return 0
-    return len(node_facts.gpus(place.config.visible_gpus))
+    return int(node_facts.gpus(place.config.visible_gpus)["count"])
 
 
 def temporary_of(attempt: Path) -> str:

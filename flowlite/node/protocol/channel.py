@@ -1,16 +1,19 @@
 """One authenticated connection over a socket, used by the leader and by its clients.
 
-It uses the loop's `add_reader` and `add_writer` rather than asyncio's transports. When a thousand nodes join,
-transports cost as much as the protocol itself, and they copy the data that the kernel does not accept at once. Small
+It uses neither asyncio's transports nor, for each socket, the loop's `add_reader`: when a thousand nodes join, these
+cost as much as the protocol itself, and transports copy the data that the kernel does not accept at once. Small
 messages written in one iteration of the loop are sent together; a message with a blob is sent at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import selectors
 import socket
 from collections import deque
 from contextlib import suppress
+from selectors import EVENT_READ, EVENT_WRITE
+from typing import ClassVar
 
 from .framing import Frame, Session, WireError
 
@@ -23,6 +26,57 @@ LOW_WATER = 128 * 1024
 """Thresholds, in unsent bytes, above which a connection counts as full and below which it no longer does."""
 
 _READ_LITTLE, _READ_MUCH = 8 * 1024, 256 * 1024
+
+
+class _Sockets:
+    """The sockets of all channels of one event loop, in a selector of their own, which the loop watches as one file.
+
+    For each socket the loop would make a handle, and run it in a context of its own for each event. That takes longer
+    than to receive a message.
+    """
+
+    _of_loop: ClassVar[dict[asyncio.AbstractEventLoop, _Sockets]] = {}
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._selector = selectors.DefaultSelector()
+        self._watched: set[int] = set()
+        loop.add_reader(self._selector.fileno(), self._dispatch)
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> _Sockets:
+        """Returns those of a loop."""
+        if loop not in cls._of_loop:
+            cls._of_loop[loop] = cls(loop)
+        return cls._of_loop[loop]
+
+    def watch(self, number: int, channel: Channel, events: int) -> None:
+        """Lets a channel be called at these events of its socket, and at no others; 0: at none."""
+        if number in self._watched and events:
+            self._selector.modify(number, events, channel)
+        elif number in self._watched:
+            self._watched.remove(number)
+            self._selector.unregister(number)
+            if not self._watched:
+                self._close()
+        elif events:
+            self._watched.add(number)
+            self._selector.register(number, events, channel)
+
+    def _close(self) -> None:
+        del self._of_loop[self._loop]
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._selector.fileno())
+        self._selector.close()
+
+    def _dispatch(self) -> None:
+        for key, events in self._selector.select(0):
+            try:
+                key.data._take_events(events)
+            except Exception as error:
+                self._loop.call_exception_handler(
+                    {"message": "an error in a connection, which was closed", "exception": error}
+                )
 
 
 class Channel:
@@ -43,10 +97,13 @@ class Channel:
         self.full = False
         self.closing = False
         self._loop = asyncio.get_running_loop()
+        self._sockets: _Sockets | None = None
         self._tls_session = tls_session
         self._socket: socket.socket | None = None
         self._pending: list[bytes] = []
         self._flushing: asyncio.Handle | None = None
+        self._urgent = False
+        self._receiving = False
         self._proved = False
         self._read_size = _READ_LITTLE
         self._backlog: deque[memoryview] = deque()
@@ -76,9 +133,8 @@ class Channel:
         with suppress(OSError):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connected
-        # The descriptor and not the socket object: for an unknown object the selector formats an error message that is
-        # thrown away, which takes longer than the registration.
-        self._loop.add_reader(connected.fileno(), self._readable)
+        self._sockets = _Sockets.of(self._loop)
+        self._watch(EVENT_READ)
         self._shake_hands()
         self._answer()
 
@@ -92,11 +148,18 @@ class Channel:
         self._pending.append(self.session.seal(header, blob))
         if blob:
             self.flush()
-        elif urgent and self._flushing is None:
+        elif urgent:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        """Lets the pending messages be written in this iteration of the loop: after what is being received, if so."""
+        self._urgent = True
+        if self._flushing is None and not self._receiving:
             self._flushing = self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
         """Writes all pending messages to the socket, as far as the kernel accepts them."""
+        self._urgent = False
         if self._flushing is not None:
             self._flushing.cancel()
             self._flushing = None
@@ -114,8 +177,9 @@ class Channel:
         self.flush()
         self.closing = True
         if self._socket is not None:
-            self._loop.remove_reader(self._socket.fileno())
-            if not self._backlog:
+            if self._backlog:
+                self._watch(EVENT_WRITE)
+            else:
                 self._end(None)
 
     def abort(self, error: Exception | None = None) -> None:
@@ -126,15 +190,26 @@ class Channel:
         self._end(error)
 
     def _end(self, error: Exception | None) -> None:
+        self._watch(0)
         ended, self._socket = self._socket, None
         if self._flushing is not None:
             self._flushing.cancel()
             self._flushing = None
         if ended is not None:
-            self._loop.remove_reader(ended.fileno())
-            self._loop.remove_writer(ended.fileno())
             ended.close()
             self._loop.call_soon(self.on_closed, error)
+
+    def _watch(self, events: int) -> None:
+        """Waits for these events of the socket, and for no others."""
+        if self._sockets is not None and self._socket is not None:
+            self._sockets.watch(self._socket.fileno(), self, events)
+
+    def _take_events(self, events: int) -> None:
+        """Reads and writes what can be read and written. The connection may have ended since the events happened."""
+        if events & EVENT_WRITE and self._socket is not None:
+            self._writable()
+        if events & EVENT_READ and self._socket is not None and not self.closing:
+            self._readable()
 
     def _readable(self) -> None:
         assert self._socket is not None
@@ -150,6 +225,7 @@ class Channel:
             return
         # Allocating a large buffer takes time, so a large read is only asked for while much data arrives.
         self._read_size = _READ_MUCH if len(data) >= _READ_LITTLE else _READ_LITTLE
+        self._receiving = True
         try:
             self._receive(data)
         except Exception as error:
@@ -157,6 +233,10 @@ class Channel:
             # state.
             self.abort(error)
             raise
+        finally:
+            self._receiving = False
+        if self._urgent:
+            self.flush()
 
     def _receive(self, data: bytes) -> None:
         try:
@@ -178,24 +258,21 @@ class Channel:
             if self.closing:
                 return
             self.on_frame(frame)
-        if self._flushing is not None:
-            self.flush()
 
     def _shake_hands(self) -> None:
         """Writes the TLS session's handshake data and, once it is open, schedules the pending messages."""
         if self._tls_session is not None:
             if wanted := self._tls_session.take():
                 self._write(wanted)
-            if self._pending and self._flushing is None:
-                self._flushing = self._loop.call_soon(self.flush)
+            if self._pending:
+                self._flush_soon()
 
     def _answer(self) -> None:
         """Queues the session's part of the opening handshake."""
         if self.session.outgoing:
             self._pending.append(self.session.outgoing)
             self.session.outgoing = b""
-            if self._flushing is None:
-                self._flushing = self._loop.call_soon(self.flush)
+            self._flush_soon()
 
     def _write(self, data: bytes) -> None:
         assert self._socket is not None
@@ -210,7 +287,7 @@ class Channel:
                 return
             if taken == len(data):
                 return
-            self._loop.add_writer(self._socket.fileno(), self._writable)
+            self._watch(EVENT_READ | EVENT_WRITE)
         self._backlog.append(memoryview(data)[taken:])
         self._backlog_size += len(data) - taken
         self.full = self._backlog_size > HIGH_WATER
@@ -231,9 +308,10 @@ class Channel:
             self.abort(error)
             return
         if not self._backlog:
-            self._loop.remove_writer(self._socket.fileno())
             if self.closing:
                 self._end(None)
+                return
+            self._watch(EVENT_READ)
         if self.full and self._backlog_size <= LOW_WATER and not self.closing:
             self.full = False
             self.on_room()

@@ -110,11 +110,42 @@ def _no_number(name: str) -> None:
 _decode_json = json.JSONDecoder(parse_constant=_no_number).decode
 
 
+class _Mac:
+    """HMAC-SHA256 (RFC 2104) with one key over many messages.
+
+    It keeps the states of both hashes after the padded key. To copy those takes a quarter of the time of `hmac.HMAC`,
+    for which OpenSSL looks up the algorithm anew; a leader signs and verifies eight frames for each member before GO.
+    """
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, key: bytes) -> None:
+        padded = (key if len(key) <= _BLOCK else hashlib.sha256(key).digest()).ljust(_BLOCK, b"\0")
+        self._inner = hashlib.sha256(padded.translate(_INNER_PADDING))
+        self._outer = hashlib.sha256(padded.translate(_OUTER_PADDING))
+
+    def tag(self, *parts: bytes | memoryview) -> bytes:
+        """Returns the code of the parts, one after the other."""
+        inner = self._inner.copy()
+        for part in parts:
+            inner.update(part)
+        outer = self._outer.copy()
+        outer.update(inner.digest())
+        return outer.digest()
+
+
+_BLOCK = 64
+_INNER_PADDING = bytes(byte ^ 0x36 for byte in range(256))
+_OUTER_PADDING = bytes(byte ^ 0x5C for byte in range(256))
+
+
 class _Sealer:
     """Numbers and signs the frames of one direction."""
 
+    __slots__ = ("_mac", "_next")
+
     def __init__(self, key: bytes) -> None:
-        self._mac = hmac.new(key, digestmod="sha256")
+        self._mac = _Mac(key)
         self._next = 0
 
     def seal(self, header: bytes, blob: bytes = b"") -> bytes:
@@ -122,28 +153,25 @@ class _Sealer:
             raise WireError(
                 f"a frame of {len(header)} + {len(blob)} bytes is over the cap of {HEADER_LIMIT} + {BLOB_LIMIT}"
             )
-        lengths = _LENGTHS.pack(len(header), len(blob))
-        mac = self._mac.copy()
-        mac.update(_SEQUENCE.pack(self._next) + lengths + header)
-        if blob:
-            mac.update(blob)
+        start = _LENGTHS.pack(len(header), len(blob)) + header
+        tag = self._mac.tag(_SEQUENCE.pack(self._next) + start, blob)
         self._next += 1
-        return b"".join((lengths, header, blob, mac.digest()))
+        return b"".join((start, blob, tag))
 
 
 class _Opener:
     """Splits a byte stream into frames within the size limits, and verifies each frame before it returns it."""
 
+    __slots__ = ("_buffer", "_mac", "_next")
+
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._key = b""
-        self._mac: hmac.HMAC | None = None
+        self._mac = _Mac(b"")
         self._next = 0
 
     def use(self, key: bytes) -> None:
         """Expects the following frames to be signed with `key` and numbered from 0."""
-        self._key = key
-        self._mac = None
+        self._mac = _Mac(key)
         self._next = 0
 
     def feed(self, data: bytes) -> None:
@@ -174,10 +202,9 @@ class _Opener:
             return None
         header_end = _LENGTHS.size + lengths[0]
         end = header_end + lengths[1]
-        mac = self._numbered_mac()
         with memoryview(self._buffer) as view:
-            mac.update(view[:end])
-            genuine = hmac.compare_digest(mac.digest(), view[end : end + _TAG])
+            tag = self._mac.tag(_SEQUENCE.pack(self._next), view[:end])
+            genuine = hmac.compare_digest(tag, view[end : end + _TAG])
             header = bytes(view[_LENGTHS.size : header_end])
             blob = bytes(view[header_end:end])
         if not genuine:
@@ -192,16 +219,9 @@ class _Opener:
         self._buffer.clear()
         return left
 
-    def _numbered_mac(self) -> hmac.HMAC:
-        if self._mac is None:
-            self._mac = hmac.new(self._key, digestmod="sha256")
-        mac = self._mac.copy()
-        mac.update(_SEQUENCE.pack(self._next))
-        return mac
 
-
-def _derive(secret: bytes, label: bytes, transcript: bytes = b"") -> bytes:
-    return hmac.digest(secret, b"flowlite wire 1 %b\0%b" % (label, transcript), "sha256")
+def _derive(secret: _Mac, label: bytes, transcript: bytes = b"") -> bytes:
+    return secret.tag(b"flowlite wire 1 %b\0%b" % (label, transcript))
 
 
 class Session:
@@ -215,7 +235,7 @@ class Session:
     def __init__(self, secret: bytes) -> None:
         if len(secret) < 16:
             raise ValueError(f"the task's secret must have 16 bytes or more, not {len(secret)}")
-        self._secret = secret
+        self._secret = _Mac(secret)
         self._opener = _Opener()
         self._sealer: _Sealer | None = None
         self.authenticated = False
@@ -278,7 +298,7 @@ class ClientSession(Session):
         super().__init__(secret)
         nonce = os.urandom(_NONCE).hex()
         self._hello = encode({"flowlite": VERSION, **hello._asdict(), "nonce": nonce})
-        self.outgoing = _Sealer(_derive(secret, b"hello")).seal(self._hello)
+        self.outgoing = _Sealer(_derive(self._secret, b"hello")).seal(self._hello)
 
     def _open(self) -> bool:
         challenge = self._opener.peek()
@@ -311,7 +331,7 @@ class ServerSession(Session):
         self._task = task
         self._roles = roles
         self.hello: Hello | None = None
-        self._opener.use(_derive(secret, b"hello"))
+        self._opener.use(_derive(self._secret, b"hello"))
 
     def _open(self) -> bool:
         if self.hello is None:

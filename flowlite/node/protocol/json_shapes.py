@@ -23,7 +23,8 @@ def anything(value: Any) -> None:
 
 def text(value: Any) -> None:
     """A string."""
-    _check(isinstance(value, str), "a text", value)
+    if not isinstance(value, str):
+        _check(False, "a text", value)
 
 
 def flag(value: Any) -> None:
@@ -107,16 +108,19 @@ def mapping(inner: Shape) -> Shape:
 
 def fields(required: Mapping[str, Shape], optional: Mapping[str, Shape] | None = None) -> Shape:
     """An object with these fields. Other fields are allowed and ignored."""
+    every = tuple({**required, **(optional or {})}.items())
 
     def shape(value: Any) -> None:
         _check(isinstance(value, dict), "an object", value)
-        for name, inner in required.items():
-            if name not in value:
-                raise ValueError(f".{name} is missing")
-            _inside(f".{name}", inner, value[name])
-        for name, inner in (optional or {}).items():
-            if name in value:
-                _inside(f".{name}", inner, value[name])
+        name = ""
+        try:
+            for name, inner in every:
+                if name in value:
+                    inner(value[name])
+                elif name in required:
+                    raise ValueError(" is missing")
+        except ValueError as error:
+            raise ValueError(f".{name}{error}") from None
 
     return shape
 

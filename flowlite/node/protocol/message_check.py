@@ -67,6 +67,10 @@ _PREPARED = fields(
         "versions": maybe(mapping(text)),
         "gpu_memory": maybe(listing(pair(count))),
         "doubt": maybe(text),
+        "unit": text,
+        "speeds": mapping(number),
+        "links": mapping(number),
+        "skipped": text,
     },
 )
 """What a node reports when it is ready."""
@@ -88,8 +92,8 @@ FIELDS: dict[str, Shape] = {
     # Member to leader.
     "join": fields({"instance": text, "incarnation": text, "facts": _FACTS}),
     "ready": fields({"facts": _PREPARED}),
-    # "passing": whether another attempt may succeed.
-    "unready": fields({"error": text}, {"passing": flag}),
+    # "passing": whether another attempt may succeed; "sick": whether it needs another machine for that.
+    "unready": fields({"error": text}, {"passing": flag, "sick": flag}),
     "started": fields({}),
     "worker": _WORKER,
     "halt": fields({"kind": text, "reason": text}),
@@ -133,7 +137,12 @@ EVENTS: dict[str, Shape] = {
     "should_stop": fields({"text": text, "call": count}),
     "preparing": fields({"master_addr": text, "master_port": count}),
     "ready": fields({**_NODE, "facts": anything}),
-    "go": fields({"addresses": listing(text), "master_addr": text, "master_port": count}),
+    # "copies_for_all": whether a gang ends well only after the event "copied".
+    "go": fields(
+        {"addresses": listing(text), "master_addr": text, "master_port": count},
+        {"copies_for_all": flag},
+    ),
+    "copied": fields({}),
     "started": fields(_NODE),
     "worker": fields({"rank": count, "node": count, "sizes": _SIZES}, _ENDED),
     "first_failure": fields(

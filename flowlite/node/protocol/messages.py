@@ -17,6 +17,8 @@ numbered from 1 without gaps, always with the fields in this order. The kinds, w
     checkpoint    text, instance, rank                    the final state of the copies of checkpoints
     unkept        text, instance, rank                    files that the task wrote and that are not kept
     start         text, instance, rank                    why ranks are not forked from the fork server
+    preflight     text                                    what `preflight=` has measured
+    sick          text, instance, rank                    why the node's machine must not be used again
     preempting    text, seconds, instance, rank           a node will be taken away in that many seconds
     should_stop   text, call                              from this call on `should_stop()` is True on all ranks
     preparing     master_addr, master_port                all nodes have joined and agree; they prepare
@@ -69,8 +71,9 @@ CHECKS = "checks"
 MISSING = "missing"
 LOST = "lost"
 PREEMPTED = "preempted"
+SICK = "sick"
 ERROR = "error"
-OUTCOMES = (DONE, FAILED, STOPPED, DEADLINE, CHECKS, MISSING, LOST, PREEMPTED, ERROR)
+OUTCOMES = (DONE, FAILED, STOPPED, DEADLINE, CHECKS, MISSING, LOST, PREEMPTED, SICK, ERROR)
 
 STOP_OUTCOMES = {
     "cancel": STOPPED,
@@ -169,7 +172,7 @@ class GangSettings:
         return max(256 * 1024, 16 * 1024 * 1024 // self.nodes)
 
 
-NOTICES = ("warning", "checkpoint", "unkept", "start")
+NOTICES = ("warning", "checkpoint", "unkept", "start", "sick", "preflight")
 """The kinds of events that a node can record by sending a notice."""
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
+_TOOL_SECONDS = 20.0
 # Device files of other accelerators that torch supports.
 _OTHERS = ("kfd", "accel*", "hl[0-9]*", "davinci[0-9]*", "neuron*", "mthreads*", "cambricon*")
 
@@ -115,14 +116,23 @@ def cores() -> int:
 def gpus(visible: str | None = None) -> dict[str, Any]:
     """Returns the number and kind of this node's GPUs; {"count": 0, "kind": None} without any.
 
-    This reads the driver's files in /proc, which starts no process and opens no device. `visible` lists the indices
-    that belong to this node ("" for none).
+    This reads the driver's files in /proc, which starts no process and opens no device. Only where these are missing
+    (WSL, gVisor), `nvidia-smi` is asked. `visible` lists the indices that belong to this node ("" for none).
     """
-    kinds = []
     try:
-        cards = sorted(_NVIDIA.iterdir())
+        kinds = _kinds_of(sorted(_NVIDIA.iterdir()))
     except OSError:
-        cards = []
+        kinds = _kinds_by_tool()
+    # A container may list GPUs of the machine that it was not given.
+    usable = sum(1 for each in range(len(kinds)) if os.path.exists(f"/dev/nvidia{each}"))
+    count = usable or len(kinds)
+    if visible is not None:
+        count = min(count, len([each for each in visible.split(",") if each.strip()]))
+    return {"count": count, "kind": kinds[0] if count else None}
+
+
+def _kinds_of(cards: Sequence[Path]) -> list[str]:
+    kinds = []
     for card in cards:
         kind = ""
         try:
@@ -134,12 +144,28 @@ def gpus(visible: str | None = None) -> dict[str, Any]:
             if name.strip() == "Model":
                 kind = value.strip()
         kinds.append(kind)
-    # A container may list GPUs of the machine that it was not given.
-    usable = sum(1 for each in range(len(kinds)) if os.path.exists(f"/dev/nvidia{each}"))
-    count = usable or len(kinds)
-    if visible is not None:
-        count = min(count, len([each for each in visible.split(",") if each.strip()]))
-    return {"count": count, "kind": kinds[0] if count else None}
+    return kinds
+
+
+def _kinds_by_tool() -> list[str]:
+    import subprocess
+    from shutil import which
+
+    tool = which("nvidia-smi")
+    if tool is None:
+        return []
+    try:
+        done = subprocess.run(
+            [tool, "--query-gpu=name", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=_TOOL_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.splitlines() if done.returncode == 0 else []
 
 
 def only_cpu(visible: str | None = None) -> bool:

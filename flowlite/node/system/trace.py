@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 VARIABLE = "FLOW_TRACE"
-MOST_OF_A_NODE = 16 << 20
-"""The most bytes that are fetched of a node's file."""
+MOST_OF_A_NODE = 2 << 20
+"""The most bytes that are fetched of a node's file. Many nodes are asked at a time."""
+_MOST_OF_A_FILE = 256 << 20
+# What is longer was not written by `_put`. A parsed line takes up to 30 times as much memory.
+_LONGEST_LINE = 16 << 10
 _LONGEST_NAME = 200
 # Process ids of a node are raised by a multiple of this, since those of two machines may be the same. Linux has less.
 _PIDS = 1 << 22
@@ -69,7 +72,7 @@ def write_to(path: str | os.PathLike[str]) -> None:
     global _path, _early
     if _early is not None:
         lines, _early, _path = _early, None, os.fspath(path)
-        _write("[\n" + "".join(lines))
+        _write("[\n" + "".join(lines), _path)
 
 
 def end() -> None:
@@ -81,6 +84,11 @@ def end() -> None:
 def recording() -> bool:
     """Whether this process records."""
     return _path is not None or _early is not None
+
+
+def file() -> str | None:
+    """Returns the file that this process records in, for `begin` of a program that replaces it."""
+    return _path
 
 
 def be(process: str) -> None:
@@ -149,17 +157,20 @@ def _line(event: Mapping[str, Any]) -> None:
     line = json.dumps(event) + ",\n"
     if _early is not None:
         _early.append(line)
-    else:
-        _write(line)
+    elif _path is not None:
+        _write(line, _path)
 
 
-def _write(text: str) -> None:
+def _write(text: str, path: str) -> None:
     # Opened for each line: a descriptor would be closed or inherited by forks and by the program of the user. A trace
     # that cannot be written, on a full disk for example, must not affect the task.
     with contextlib.suppress(OSError):
-        file = os.open(str(_path), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        file = os.open(path, flags, 0o600)
         try:
-            os.write(file, text.encode())
+            # Nodes decide how much there is to record.
+            if os.fstat(file).st_size < _MOST_OF_A_FILE:
+                os.write(file, text.encode())
         finally:
             os.close(file)
 
@@ -187,10 +198,12 @@ def add_of_node(path: str | os.PathLike[str], received: bytes, rank: int) -> Non
         received: The node's file. What is not as `_put` writes it is left out, since nodes may run other software.
         rank: The node.
     """
-    lines = []
-    for line in received.splitlines():
+    lines, at = [], 0
+    while at < len(received):
+        end = received.find(b"\n", at) + 1 or len(received)
+        line, at = received[at : min(end, at + _LONGEST_LINE)], end
         try:
-            event = json.loads(line.rstrip(b","))
+            event = json.loads(line.rstrip(b",\n"))
             event["pid"] = int(event["pid"]) % _PIDS + (rank + 1) * _PIDS
             facts = {
                 str(key)[:_LONGEST_NAME]: str(value)[:_LONGEST_NAME]
@@ -207,5 +220,4 @@ def add_of_node(path: str | os.PathLike[str], received: bytes, rank: int) -> Non
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
             continue
         lines.append(json.dumps(kept) + ",\n")
-    with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:
-        file.write("".join(lines))
+    _write("".join(lines), os.fspath(path))
