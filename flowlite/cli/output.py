@@ -84,6 +84,7 @@ def json_time(at: float | None) -> str | None:
 def task_json(task: ShownTask) -> dict[str, Any]:
     """A task in the JSON output of commands."""
     from flowlite.provider import Plan
+    from flowlite.supervise import gang_size
     from flowlite.supervise.money import price_text
 
     record = task.record
@@ -94,7 +95,9 @@ def task_json(task: ShownTask) -> dict[str, Any]:
         "reason": record.reason,
         "function": record.function,
         "provider": record.provider,
-        "num_instances": record.plan.get("num_instances"),
+        "num_instances": gang_size.nodes_of(record),
+        "num_instances_min": record.plan.get("min_instances") or record.plan.get("num_instances"),
+        "num_instances_max": record.plan.get("num_instances"),
         "processes_per_node": record.plan.get("processes_per_node"),
         "gpu": record.plan.get("gpu") or None,
         "attempt": record.attempt,

@@ -57,6 +57,7 @@ class Timer:
     Attributes:
         times: Five fields, as for cron.
         words: The words after `flow`.
+        owner: The user id that the directory belonged to when the timer was made.
         timer: "systemd" or "cron".
     """
 
@@ -64,8 +65,14 @@ class Timer:
     times: str
     words: list[str]
     directory: str
+    owner: int
     environment: dict[str, str]
     timer: str
+
+    def __post_init__(self) -> None:
+        texts = [self.name, self.times, self.directory, self.timer, *self.words, *self.environment]
+        if not all(isinstance(each, str) for each in (*texts, *self.environment.values())):
+            raise TypeError("not what a timer may be")
 
 
 def parse_times(text: str) -> list[list[int]]:
@@ -140,6 +147,7 @@ def add(home: Path, timer: Timer) -> None:
             f"there is a schedule {timer.name!r} already; `flow schedule rm {timer.name}` removes it, --name gives "
             "this one another name"
         )
+    _refuse_control_characters(home)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     write_private(path, json.dumps(asdict(timer), indent=1).encode())
     try:
@@ -153,9 +161,9 @@ def add(home: Path, timer: Timer) -> None:
 
 
 def remove(home: Path, name: str) -> None:
-    """Removes a timer; its log is kept. Raises NotFound, ConfigError."""
-    timer = read(home, name)
-    if timer.timer == "systemd":
+    """Removes a timer, also one whose file is damaged; its log is kept. Raises NotFound, ConfigError."""
+    _check_name(home, name)
+    if (_units() / f"{_unit(home, name)}.timer").exists():
         _systemctl("disable", "--now", f"{_unit(home, name)}.timer")
         for kind in ("timer", "service"):
             (_units() / f"{_unit(home, name)}.{kind}").unlink(missing_ok=True)
@@ -166,19 +174,26 @@ def remove(home: Path, name: str) -> None:
         _path(home, name).with_suffix(f".{kind}").unlink(missing_ok=True)
 
 
-def listed(home: Path) -> list[Timer]:
-    """Returns all timers of a FLOW_HOME by name."""
-    return [read(home, path.stem) for path in sorted((home / "schedules").glob("*.json"))]
+def names(home: Path) -> list[str]:
+    """Returns the names of all timers of a FLOW_HOME."""
+    return sorted(path.stem for path in (home / "schedules").glob("*.json"))
 
 
 def read(home: Path, name: str) -> Timer:
-    """Returns a timer. Raises NotFound."""
+    """Returns a timer. Raises NotFound, ConfigError."""
+    _check_name(home, name)
     try:
         return Timer(**json.loads(_path(home, name).read_bytes()))
-    except (OSError, ValueError, TypeError):
-        raise NotFound(
-            f"no schedule {name!r}; `flow schedule list` shows those there are"
+    except (OSError, ValueError, TypeError, RecursionError):
+        raise ConfigError(
+            f"{_path(home, name)} is damaged; `flow schedule rm {name}` removes the schedule"
         ) from None
+
+
+def _check_name(home: Path, name: str) -> None:
+    """Raises NotFound if there is no timer of that name."""
+    if not _NAME.fullmatch(name) or not _path(home, name).exists():
+        raise NotFound(f"no schedule {name!r}; `flow schedule list` shows those there are")
 
 
 def log_of(home: Path, name: str) -> Path:
@@ -201,6 +216,11 @@ def run(home: Path, name: str) -> int:
             return 0
         log.write(_stamped(f"flow {shlex.join(timer.words)}"))
         try:
+            if (owner := os.stat(timer.directory).st_uid) != timer.owner:
+                # The directory was removed, and somebody else has made it anew, with a program of their own.
+                whose = f"{timer.directory} belongs to user {owner} now, not {timer.owner}"
+                log.write(_stamped(f"not run: {whose}"))
+                return 1
             code = subprocess.run(
                 _flow(timer.words),
                 cwd=timer.directory,
@@ -240,6 +260,15 @@ def _flow(words: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-c", _PROGRAM, root, *words]
 
 
+def _refuse_control_characters(home: Path) -> None:
+    """Raises ConfigError if a path in the timer has what ends a line of a crontab or a unit."""
+    for path in (str(home), *_flow(())):
+        if path != _PROGRAM and (not path.isprintable() or "\\%" in path):
+            raise ConfigError(
+                f"--schedule: the path {path!r} has characters that no timer of the system can have; use another one"
+            )
+
+
 def _line(home: Path, timer: Timer) -> str:
     command = shlex.join(["env", f"FLOW_HOME={home}", *_flow(["schedule", "run", timer.name])])
     # In a crontab, a percent sign ends the command.
@@ -251,13 +280,23 @@ def _mark(home: Path, name: str) -> str:
 
 
 def _change_crontab(home: Path, name: str, line: str | None) -> None:
-    done = subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=False)
+    # The user's own lines may be in any encoding.
+    done = subprocess.run(
+        ["crontab", "-l"], capture_output=True, text=True, errors="surrogateescape", check=False
+    )
     if done.returncode != 0 and "no crontab" not in done.stderr:
         raise ConfigError(f"crontab -l: {done.stderr.strip()}")
     mark = _mark(home, name).replace("%", r"\%")
-    kept = [each for each in done.stdout.splitlines() if not each.endswith(mark)]
-    text = "".join(f"{each}\n" for each in [*kept, *([line] if line else [])])
-    done = subprocess.run(["crontab", "-"], input=text, capture_output=True, text=True, check=False)
+    kept = [each for each in done.stdout.removesuffix("\n").split("\n") if not each.endswith(mark)]
+    text = "\n".join([*kept, *([line] if line else []), ""])
+    done = subprocess.run(
+        ["crontab", "-"],
+        input=text,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        check=False,
+    )
     if done.returncode != 0:
         raise ConfigError(f"crontab refuses the schedule: {done.stderr.strip()}")
 
@@ -267,8 +306,8 @@ def _add_unit(home: Path, timer: Timer) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     calendar = "".join(f"OnCalendar={each}\n" for each in on_calendar(timer.times))
     about = f"[Unit]\nDescription=flowlite: {timer.name}\n\n"
-    # In a unit, % and $ have a meaning of their own.
-    words = [_quoted(word) for word in _flow(["schedule", "run", timer.name])]
+    # Of a command, systemd replaces $ as well.
+    words = [_quoted(word).replace("$", "$$") for word in _flow(["schedule", "run", timer.name])]
     service = f"[Service]\nType=oneshot\nEnvironment={_quoted(f'FLOW_HOME={home}')}\nExecStart={' '.join(words)}\n"
     # Supervisors outlive the command that has started them.
     (directory / f"{unit}.service").write_text(f"{about}{service}KillMode=process\n")
@@ -280,7 +319,7 @@ def _add_unit(home: Path, timer: Timer) -> None:
 
 
 def _quoted(word: str) -> str:
-    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"'
 
 

@@ -24,13 +24,13 @@ class OnTerminal:
         """What was written so far, without colours."""
         return _SEQUENCE.sub("", self._terminal.seen).replace("\r\n", "\n")
 
-    def read_until(self, seen: Callable[[str], bool], timeout: float = 60.0) -> str:
+    def read_until(self, seen: Callable[[str], bool], timeout: float = 90.0) -> str:
         """Waits until what was written so far has something; gives all of it without colours."""
         self._terminal.read_until(lambda _: seen(self.said), timeout)
         assert seen(self.said), f"not seen: {self.said!r}"
         return self.said
 
-    def end(self, timeout: float = 60.0) -> tuple[int, str]:
+    def end(self, timeout: float = 90.0) -> tuple[int, str]:
         """Waits for the end; gives the exit code and all that was written, without colours."""
         code = self._terminal.end(timeout)
         self._terminal.close()

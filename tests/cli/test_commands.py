@@ -67,6 +67,8 @@ def test_status_as_json_has_one_stable_shape(flow: Flow) -> None:
         "function": "train.main",
         "provider": "local",
         "num_instances": 2,
+        "num_instances_min": 2,
+        "num_instances_max": 2,
         "processes_per_node": 2,
         "gpu": None,
         "attempt": 1,

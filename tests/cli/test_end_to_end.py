@@ -63,7 +63,7 @@ def environment() -> dict[str, str]:
 
 
 def flow(
-    *words: str, cwd: Path | None = None, timeout: float = 60
+    *words: str, cwd: Path | None = None, timeout: float = 90
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*FLOW, *words],
@@ -222,7 +222,7 @@ def test_a_detached_task_is_reached_by_every_command(folder: Path) -> None:
 
     follower = start("logs", "long", "-f")
     (folder / "done").write_text("")
-    out, _ = follower.communicate(timeout=30)
+    out, _ = follower.communicate(timeout=90)
     assert sorted(texts(out)) == ["over", "over", "started 0", "started 1"]
     assert flow("result", "long").returncode == 0
 
@@ -237,7 +237,7 @@ def test_cancel_ends_a_task_and_run_says_so(folder: Path) -> None:
     task = submitted()
     eventually(lambda: str(task.logs()).count("on") == 2)
     assert flow("cancel", "long", "--wait").stdout == f"long ({task.id}): cancelled\n"
-    _, err = running.communicate(timeout=30)
+    _, err = running.communicate(timeout=90)
     assert running.returncode == 1
     assert f"error: task long ({task.id}) was cancelled" in err
     assert_no_process_left(task.id)
@@ -296,7 +296,7 @@ def interrupted_early(process: subprocess.Popen[str]) -> tuple[int, str]:
     """
     process.send_signal(signal.SIGINT)
     try:
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=90)
     except subprocess.TimeoutExpired:
         return interrupted(process)
     return process.returncode, err

@@ -84,7 +84,7 @@ def forwarding(*words: object) -> Iterator[tuple[subprocess.Popen[str], dict[str
 def test_two_ports_until_the_task_ends(tmp_path: Path) -> None:
     port, other = free_port(), free_port()
     task = Flow().submit(TaskConfig(command=serving(tmp_path, port), name="serves"))
-    eventually(lambda: get(port), timeout=60, what="the server")
+    eventually(lambda: get(port), what="the server")
     with forwarding("serves", f"0:{port}", f"0:{other}") as (process, said):
         first, second = said["ports"]
         assert (said["task"], said["node"], first["node_port"]) == (task.id, 0, port)
@@ -101,12 +101,12 @@ def test_two_ports_until_the_task_ends(tmp_path: Path) -> None:
 def test_a_server_that_starts_later_and_ctrl_c(tmp_path: Path) -> None:
     port, go = free_port(), tmp_path / "go"
     task = Flow().submit(TaskConfig(command=serving(tmp_path, port, wait=str(go)), name="late"))
-    eventually(lambda: task.status == "running", timeout=60, what="the task runs")
+    eventually(lambda: task.status == "running", what="the task runs")
     with forwarding("late", f"0:{port}") as (process, said):
         (one,) = said["ports"]
         assert get(one["port"]) == ""
         go.touch()
-        eventually(lambda: get(one["port"]) == "node 0", timeout=60, what="the server")
+        eventually(lambda: get(one["port"]) == "node 0", what="the server")
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -124,7 +124,7 @@ def test_a_server_that_starts_later_and_ctrl_c(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("flow_home")
 def test_ports_that_cannot_be_had(tmp_path: Path) -> None:
     task = Flow().submit(TaskConfig(command=["sleep", "600"], name="sleeps"))
-    eventually(lambda: task.status == "running", timeout=60, what="the task runs")
+    eventually(lambda: task.status == "running", what="the task runs")
 
     def refused(*words: str) -> str:
         ran = subprocess.run(
@@ -196,7 +196,7 @@ def test_a_node_that_is_another_machine(hosts: Cluster, flow_home: Path, tmp_pat
             with lab.cluster.enter_laptop():
                 return get(port)
 
-        eventually(lambda: answer() == "node 1", timeout=60, what="the server of node 1")
+        eventually(lambda: answer() == "node 1", what="the server of node 1")
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
         assert (process.returncode, "Traceback" in err) == (130, False)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -138,12 +139,88 @@ def test_without_its_inputs_it_says_so(flow: Flow, script: str, no_supervisors: 
 
 
 def test_another_python_is_refused_before_anything_is_submitted(
-    flow: Flow, script: str, no_supervisors: None
+    flow: Flow, script: str, no_supervisors: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task_id = flow("run", "-d", f"{script}::work", "21").out.strip()
-    description = open_session().paths(task_id).bundle / "bundle.json"
-    about = json.loads(description.read_text())
-    description.write_text(json.dumps({**about, "python": "3.9"}))
+    assert flow("run", "-d", f"{script}::work", "21").code == 0
+    other = SimpleNamespace(**{**vars(sys), "version_info": (3, 9, 0)})
+    monkeypatch.setattr("flowlite.api.submission.sys", other)
     ran = flow("rerun", "work")
     assert ran.code == 2
-    assert "submitted from Python 3.9" in ran.err
+    assert "and this is 3.9, which cannot load its call" in " ".join(ran.err.split())
+
+
+def _changed(path: Path) -> None:
+    """Other bytes, as long, with the times of before."""
+    facts, content = path.stat(), bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+
+@pytest.mark.parametrize("name", ["call.bin", "source-*.zip"])
+def test_an_input_that_was_changed_is_named_before_anything_is_submitted(
+    flow: Flow, script: str, no_supervisors: None, name: str
+) -> None:
+    task_id = flow("run", "-d", f"{script}::work", "21").out.strip()
+    (place,) = open_session().paths(task_id).bundle.glob(name)
+    _changed(place)
+    ran = flow("rerun", "work")
+    assert ran.code == 2
+    said = "".join(ran.err.split())
+    assert f"{place}," in said
+    assert "waschangedafterthattaskwassubmitted" in said
+    assert len(open_session().store.list_tasks()) == 1
+    assert not list((place.parents[2]).glob(f"*/bundle/{place.name}"))[1:], "no draft stays"
+
+
+@pytest.mark.parametrize("what", ["manifest", "content"])
+def test_a_file_of_the_project_that_was_changed_is_named_before_anything_is_submitted(
+    flow: Flow,
+    tmp_path: Path,
+    flow_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    no_supervisors: None,
+    what: str,
+) -> None:
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    Path("data.csv").write_text("as it was")
+    task_id = flow("run", "-d", "--name", "reads", "--sync", "--", "cat", "data.csv").out.strip()
+    (content,) = (each for each in (flow_home / "files").iterdir() if len(each.name) == 64)
+    place = open_session().paths(task_id).bundle / "project.json" if what == "manifest" else content
+    _changed(place)
+    ran = flow("rerun", "reads")
+    assert ran.code == 2
+    said = "".join(ran.err.split())
+    assert f"{place}," in said
+    assert ("thelistoftheproject'sfiles" if what == "manifest" else "thecontentofdata.csv") in said
+    assert "--now" in said
+    assert len(open_session().store.list_tasks()) == 1
+
+
+def test_a_content_that_was_changed_is_named_by_the_first_run_too(
+    flow: Flow, tmp_path: Path, flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    Path("data.csv").write_text("as it was")
+    os.utime("data.csv", (1, 1))
+    assert flow("run", "--sync", "--", "cat", "data.csv").code == 0
+    (content,) = (each for each in (flow_home / "files").iterdir() if len(each.name) == 64)
+    _changed(content)
+    ran = flow("run", "--sync", "--", "cat", "data.csv")
+    assert ran.code == 1
+    said = "".join(ran.err.split())
+    assert "itwaschangedonthismachineafterthetaskwassubmitted" in said
+    assert str(content) in said
+
+
+def test_kept_secrets_that_are_damaged_are_none(
+    flow: Flow, script: str, no_supervisors: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_id = flow("run", "-d", f"{script}::work", "21").out.strip()
+    open_session().paths(task_id).secrets.write_text('["KEY"]')
+    monkeypatch.delenv("KEY")
+    ran = flow("rerun", "work")
+    assert ran.code == 2
+    assert "KEY" in ran.err

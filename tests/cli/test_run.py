@@ -169,7 +169,7 @@ def test_a_volume_is_described_as_in_the_decorator(flow: Flow) -> None:
         (["nothing.py"], "no file"),
         (["nothing.yaml"], "nothing.yaml"),
         (["-N", "0", "--", "true"], "num_instances"),
-        (["-N", "two", "--", "true"], "--num-instances"),
+        (["-N", "two", "--", "true"], "num_instances: 'two' is not allowed"),
         (["--processes-per-node", "some", "--", "true"], "processes_per_node"),
         (["--gpu", "h1000:8", "--", "true"], "h100"),
         (

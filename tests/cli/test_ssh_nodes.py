@@ -105,7 +105,7 @@ def _ctrl_c_ends_it(lab: Lab) -> None:
     if seen.count(b"] on") < 2:
         read_until(terminal, b"] on")
     os.write(terminal, b"\x03")
-    status = eventually(lambda: _ended(child, terminal), timeout=30)
+    status = eventually(lambda: _ended(child, terminal))
     assert os.waitstatus_to_exitcode(status[0]) == 130
     os.close(terminal)
 
@@ -120,7 +120,7 @@ def _a_shell(lab: Lab) -> None:
     os.write(terminal, b"echo I am $((FLOW_NODE_RANK + 0)) of $FLOW_NUM_NODES on $(hostname)\n")
     read_until(terminal, f"I am 1 of 2 on {name}".encode())
     os.write(terminal, b"[ -t 0 ] && exit 5\n")
-    status = eventually(lambda: _ended(child, terminal), timeout=30)
+    status = eventually(lambda: _ended(child, terminal))
     assert os.waitstatus_to_exitcode(status[0]) == 5
     os.close(terminal)
 
@@ -199,7 +199,7 @@ def test_nodes_that_are_here_need_no_login(flow_home: Path) -> None:
         )
 
     assert flow(*words).returncode == 0
-    eventually(lambda: "running" in flow("status", "here").stdout, timeout=60, every=0.2)
+    eventually(lambda: "running" in flow("status", "here").stdout, every=0.2)
     ran = flow("ssh-config", "here")
     assert ran.returncode == 2
     assert "flow ssh here --node 0" in ran.stderr

@@ -5,10 +5,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +20,7 @@ from hypothesis import strategies as st
 
 from flowlite.cli import system_timers
 from flowlite.errors import ConfigError, NotFound
+from flowlite.testing.hosts.root import USER_ID
 
 
 @pytest.mark.parametrize(
@@ -135,3 +140,141 @@ def test_where_there_is_no_timer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"apt install cron"):
         system_timers.choose()
+
+
+# Hostile names, paths and files
+
+
+def a_timer(home: Path, directory: Path, **changes: Any) -> system_timers.Timer:
+    values: dict[str, Any] = {
+        "name": "nightly",
+        "times": "0 3 * * *",
+        "words": ["run", "--yes", "--", "true"],
+        "directory": str(directory),
+        "owner": os.stat(directory).st_uid,
+        "environment": {},
+        "timer": "cron",
+    }
+    return system_timers.Timer(**{**values, **changes})
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A `crontab` and a `systemctl` that only keep what they are given; the crontab is not UTF-8."""
+    there = tmp_path / "programs"
+    there.mkdir()
+    kept = there / "kept"
+    kept.write_bytes(b"# m\xfcll\n\n0 1 * * * theirs\n")
+    for name, text in {
+        "crontab": f'if [ "$1" = -l ]; then cat {kept}; else cat > {kept}.new; mv {kept}.new {kept}; fi',
+        "systemctl": "exit 0",
+    }.items():
+        (there / name).write_text(f"#!/bin/sh\n{text}\n")
+        (there / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{there}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return kept
+
+
+def test_lines_of_others_in_a_crontab_stay_byte_for_byte(
+    programs: Path, tmp_path: Path, flow_home: Path
+) -> None:
+    before = programs.read_bytes()
+    system_timers.add(flow_home, a_timer(flow_home, tmp_path))
+    assert programs.read_bytes().startswith(before)
+    assert programs.read_bytes().count(b"\n") == before.count(b"\n") + 1
+    system_timers.remove(flow_home, "nightly")
+    assert programs.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["a\n* * * * * evil", "a\r", "a\\%b", "a\x1b[2J", "a\u2028b"])
+@pytest.mark.parametrize("kind", ["cron", "systemd"])
+def test_a_path_cannot_end_a_line_of_a_timer(
+    programs: Path, tmp_path: Path, kind: str, name: str
+) -> None:
+    home, before = tmp_path / name, programs.read_bytes()
+    home.mkdir(parents=True)
+    with pytest.raises(ConfigError, match="characters that no timer of the system can have"):
+        system_timers.add(home, a_timer(home, tmp_path, timer=kind))
+    assert programs.read_bytes() == before
+    assert not list(tmp_path.glob("config/systemd/user/*"))
+
+
+@given(st.text(alphabet="ab %$;'\"`&|#\\\n", min_size=1, max_size=12))
+def test_what_cron_gives_to_the_shell_is_one_command_with_the_paths_as_they_are(name: str) -> None:
+    home = Path("/nowhere", name)
+    try:
+        system_timers._refuse_control_characters(home)
+    except ConfigError:
+        return
+    line = system_timers._line(home, a_timer(home, Path("/")))
+    assert "\n" not in line
+    command = line.split(" ", 5)[5]
+    # As cron does: an unescaped percent sign would end the command.
+    assert not re.search(r"(?<!\\)%", command)
+    words = shlex.split(command.replace(r"\%", "%"), comments=True)
+    assert words[:2] == ["env", f"FLOW_HOME={home}"]
+    assert words[-3:] == ["schedule", "run", "nightly"]
+
+
+def test_a_unit_has_the_paths_as_they_are(programs: Path, tmp_path: Path) -> None:
+    home = tmp_path / 'a $b %c "d" \\e'
+    home.mkdir()
+    system_timers.add(home, a_timer(home, tmp_path, timer="systemd"))
+    (unit,) = (tmp_path / "config" / "systemd" / "user").glob("*.service")
+    environment = next(line for line in unit.read_text().splitlines() if "FLOW_HOME" in line)
+    # Of a variable's value, systemd replaces %, but not $.
+    escaped = str(home).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    assert environment == f'Environment="FLOW_HOME={escaped}"'
+    system_timers.remove(home, "nightly")
+    assert not list((tmp_path / "config" / "systemd" / "user").iterdir())
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"name": 3}', "\x00", "[" * 10_000])
+def test_a_damaged_schedule_is_named_and_can_be_removed(
+    programs: Path, tmp_path: Path, flow_home: Path, content: str
+) -> None:
+    before = programs.read_bytes()
+    for name in ("nightly", "weekly"):
+        system_timers.add(flow_home, a_timer(flow_home, tmp_path, name=name))
+    (flow_home / "schedules" / "nightly.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"nightly\.json is damaged; `flow schedule rm nightly`"):
+        system_timers.read(flow_home, "nightly")
+    (row,) = json.loads(flow(flow_home, tmp_path, "schedule", "list", "--json"))["data"]
+    assert row["name"] == "weekly"
+    for name in ("nightly", "weekly"):
+        system_timers.remove(flow_home, name)
+    assert programs.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["../planted", "/tmp/planted", "..", ".", "a b", "x\n"])
+def test_a_name_leads_nowhere_else(flow_home: Path, tmp_path: Path, name: str) -> None:
+    (flow_home / "schedules").mkdir()
+    planted = json.dumps(asdict(a_timer(flow_home, tmp_path)))
+    (flow_home / "planted.json").write_text(planted)
+    for do in (system_timers.read, system_timers.run, system_timers.remove):
+        with pytest.raises(NotFound):
+            do(flow_home, name)
+
+
+def test_nothing_runs_in_a_directory_that_somebody_else_has_made_anew(
+    programs: Path, tmp_path: Path, flow_home: Path
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    system_timers.add(
+        flow_home, a_timer(flow_home, project, words=["run", "--yes", "--", "touch", "ran"])
+    )
+    project.rmdir()
+    assert system_timers.run(flow_home, "nightly") == 1
+    assert "cannot be run in" in system_timers.log_of(flow_home, "nightly").read_text()
+    project.mkdir()
+    if os.geteuid() == 0:
+        os.chown(project, USER_ID, USER_ID)
+    else:
+        theirs = a_timer(flow_home, project, owner=USER_ID)
+        (flow_home / "schedules" / "nightly.json").write_text(json.dumps(asdict(theirs)))
+    assert system_timers.run(flow_home, "nightly") == 1
+    said = system_timers.log_of(flow_home, "nightly").read_text()
+    assert f"{project} belongs to user" in said
+    assert not (project / "ran").exists()

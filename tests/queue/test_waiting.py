@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from flowlite.state.store import Store
 from flowlite.supervise.process import launch
 from flowlite.supervise.queue import asleep
+from flowlite.supervise.queue.current_queue import Queue
 from flowlite.supervise.queue.waking import AWAKE_AHEAD
 from flowlite.supervise.record import process_identity
 from tests.gangs import Gang, let_go, shell, submit, waiting
 from tests.helpers import eventually, process_alive
+from tests.test_store import task
 
 
 def started(gangs: list[Gang]) -> list[Gang]:
@@ -133,3 +140,46 @@ def test_what_flow_queue_shows(flow_home: Path) -> None:
     let_go(flow_home)
     for gang in [first, *gangs, later]:
         gang.end()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("config", {"after": 5}),
+        ("config", {"after": [[]], "priority": []}),
+        ("plan", {"slots": [1]}),
+        ("plan", {"slots": [{"slots": 3, "count": "x"}]}),
+        ("plan", {"slots": [{"slots": ["a"], "count": 1}], "max_run_seconds": "long"}),
+        ("created_at", "yesterday"),
+        ("lease_expires", "never"),
+    ],
+)
+def test_a_damaged_row_does_not_hold_up_the_queue_of_others(
+    flow_home: Path, field: str, value: object
+) -> None:
+    store = Store(flow_home / "state.db")
+    for name in ("broken", "whole"):
+        store.create_task(task(name))
+    store.close()
+    stored = value if field in ("created_at", "lease_expires") else json.dumps(value)
+    with contextlib.closing(sqlite3.connect(flow_home / "state.db", isolation_level=None)) as db:
+        db.execute(f"UPDATE tasks SET {field} = ? WHERE id = 'broken'", (stored,))
+    assert list(Queue.read(Store(flow_home / "state.db")).tasks) == ["whole"]
+
+
+def test_tasks_that_wait_for_one_another_are_shown_and_can_be_cancelled(flow_home: Path) -> None:
+    """No command makes such a ring; a changed store can have one."""
+    first = submit(flow_home, waiting(), max_tasks=1)
+    first.wait("running")
+    gangs = [submit(flow_home, ["true"], max_tasks=1, after=[first.id]) for _ in range(2)]
+    for gang, other in zip(gangs, reversed(gangs), strict=True):
+        with contextlib.closing(sqlite3.connect(flow_home / "state.db")) as db, db:
+            config = json.dumps({**gang.record.config, "after": [other.id]})
+            db.execute("UPDATE tasks SET config = ? WHERE id = ?", (config, gang.id))
+    let_go(flow_home)
+    first.end(timeout=120)
+    assert len(Queue.read(first.store).tasks) == 2
+    for gang in gangs:
+        launch.cancel(gang.store, flow_home, gang.id)
+    for gang in gangs:
+        gang.end("cancelled", timeout=120)

@@ -136,12 +136,12 @@ def _check(seen: dict[str, Any]) -> None:
 
 
 def _world_size(task: Task[Any]) -> int:
-    from flowlite.api.gang_shape import workers_per_node
+    from flowlite.api.gang_shape import world_size
 
     record = task.record
     if record.config.get("distributed_mode", "auto") != "auto":
         return 0
-    return int(record.plan["num_instances"]) * workers_per_node(record)
+    return world_size(record)
 
 
 # Links

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flowlite.cli import output, system_timers
+from flowlite.errors import FlowError
 
 if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
@@ -36,7 +37,12 @@ def list_schedules(
     from flowlite.settings import settings
 
     home = settings.home()
-    found = system_timers.listed(home)
+    found = []
+    for name in system_timers.names(home):
+        try:
+            found.append(system_timers.read(home, name))
+        except FlowError as error:
+            output.tell(str(error))
     rows: list[dict[str, Any]] = [
         {
             "name": each.name,
@@ -100,6 +106,7 @@ def make(
         times=times,
         words=_without_schedule(words),
         directory=os.getcwd(),
+        owner=os.stat(os.curdir).st_uid,
         environment=system_timers.environment_for(named, os.environ, home),
         timer=system_timers.choose(),
     )

@@ -79,8 +79,8 @@ def _common(task: UnfinishedTask) -> dict[str, Any]:
 
 
 def _wanted(task: UnfinishedTask) -> str:
-    count = max(int(kind["count"]) for kind in task.slots)
-    return f"{count} × {task.instance_type}"
+    count, most = max((int(kind["count"]), int(kind.get("most", 0))) for kind in task.slots)
+    return f"{f'{count} to {most}' if most else count} × {task.instance_type}"
 
 
 def _named(task: UnfinishedTask) -> str:
