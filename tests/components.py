@@ -182,11 +182,16 @@ COMPONENTS = {
 }  # fmt: skip
 
 
-def _other_python(minor: str) -> str:
+@functools.cache
+def python_of(minor: str) -> tuple[str, str] | None:
+    """A Python of that version on this machine, as (path, version); every one that is asked has to start."""
     from flowlite.node.python_env import interpreters
 
-    found = interpreters.find(minor)
-    return f"uv python install {minor}" if found is None else ""
+    return interpreters.find(minor)
+
+
+def _other_python(minor: str) -> str:
+    return f"uv python install {minor}" if python_of(minor) is None else ""
 
 
 def _sftp() -> str:

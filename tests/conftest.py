@@ -17,7 +17,8 @@ from tests.helpers import kill_processes_of_home, put_agent
 pytest_plugins = [
     "tests.plugins.require",
     "tests.plugins.passed",
-    "tests.plugins.again",
+    "tests.plugins.shared_files",
+    "tests.plugins.collecting",
     "tests.plugins.alone",
     "tests.plugins.costs",
     "tests.plugins.slow",

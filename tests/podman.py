@@ -141,7 +141,7 @@ class Podman:
 
     def until_empty(self) -> None:
         """Waits until there is no container; podman removes one a moment after its last process has ended."""
-        eventually(lambda: not self.containers(), timeout=40, every=0.2, what="containers to go")
+        eventually(lambda: not self.containers(), every=0.2, what="containers to go")
 
     def close(self) -> None:
         """Removes everything."""

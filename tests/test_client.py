@@ -45,7 +45,7 @@ class PaidProvider(Provider):
         return Plan(
             provider=self.name,
             instance_type="big",
-            num_instances=config.num_instances,
+            num_instances=config.most_nodes,
             processes_per_node=config.workers_per_node,
             price_per_hour=self.price,
             max_run_seconds=config.max_run_seconds,

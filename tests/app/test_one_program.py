@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from flowlite.node.python_env import interpreters
+from tests.components import python_of
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -115,7 +115,7 @@ def python(request: pytest.FixtureRequest) -> str:
 
 def _environment(minor: str, config: pytest.Config) -> str:
     """Makes it once, for all processes of all runs, until a requirement changes. Adapters are found by entry points."""
-    found = interpreters.find(minor)
+    found = python_of(minor)
     assert found is not None
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     notebooks = ("nbclient", "nbformat", "ipykernel")

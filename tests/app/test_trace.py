@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +24,23 @@ def nothing_recorded_later() -> Any:
     trace.end()
 
 
-def seven() -> int:
-    return 7
-
-
 def events_of(path: Path) -> list[dict[str, Any]]:
     """The events of a trace, whose last bracket is missing as the format allows."""
     found: list[dict[str, Any]] = json.loads(path.read_text().rstrip().rstrip(",") + "]")
     return found
 
 
+@pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_a_call_is_one_picture_of_all_its_processes(
-    flow_home: Path, monkeypatch: pytest.MonkeyPatch
+    flow_home: Path, monkeypatch: pytest.MonkeyPatch, start: str
 ) -> None:
+    # In here: workers that import this module, and hypothesis with it, are not forked.
+    def seven() -> int:
+        return 7
+
     monkeypatch.setenv("FLOW_TRACE", "1")
-    task = FlowApp(num_instances=2, processes_per_node=2).function(seven).spawn()
+    app = FlowApp(num_instances=2, processes_per_node=2, start=start)
+    task = app.function(seven).spawn()
     assert task.result() == 7
     path = flow_home / "tasks" / task.id / "trace.json"
     assert path.stat().st_mode & 0o077 == 0
@@ -59,6 +62,8 @@ def test_a_call_is_one_picture_of_all_its_processes(
     assert {"start and imports", "launch", "equip nodes", "collect"} <= done["supervisor"]
     assert {"prepare", "GO"} <= done["node 1: agent of node 1"]
     assert {"load the call", "the function", "write the result"} <= done["node 1: rank 3"]
+    # Only a Python of its own imports anything.
+    assert ("start and imports" in done["node 1: rank 3"]) == (start == "spawn")
 
     # A worker runs the function while the client waits for it, on one clock.
     (waited,) = (each for each in events if each["name"] == "wait for the end")
@@ -69,7 +74,7 @@ def test_a_call_is_one_picture_of_all_its_processes(
 
 
 def test_without_the_variable_nothing_is_recorded(flow_home: Path) -> None:
-    task = FlowApp().function(seven).spawn()
+    task = FlowApp().function(lambda: 7).spawn()
     assert task.result() == 7
     assert not list(flow_home.glob("tasks/*/trace.json"))
     assert trace.span("anything") is trace.span("anything else")
@@ -101,3 +106,35 @@ def test_what_a_node_sends_cannot_spoil_the_trace(lines: list[bytes]) -> None:
         (*_, last) = events_of(path)
     assert (last["name"], last["args"]) == ("prepare", {"a": "1"})
     assert last["pid"] != 3
+
+
+def test_a_node_decides_neither_how_much_memory_nor_how_much_disk_a_trace_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "trace.json"
+    trace.begin("supervisor", path)
+    trace.mark("begins")
+    genuine = b'{"name": "prepare", "ph": "i", "pid": 3, "tid": 3, "ts": 5}'
+    nested = b'{"name": "x", "ph": "X", "args": {"a": ' + b"[0]," * 300_000 + b"\n"
+    blank = b"\n" * 50_000
+    received = nested + blank + genuine
+    tracemalloc.start()
+    trace.add_of_node(path, received, 0)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    assert b'"prepare"' in path.read_bytes()
+    monkeypatch.setattr(trace, "_MOST_OF_A_FILE", 10_000)
+    for _ in range(1000):
+        # As for every event of the leader, of which a hostile one may send any number.
+        trace.mark("leader says: warning")
+        trace.add_of_node(path, genuine, 0)
+    assert path.stat().st_size < 11_000
+
+
+def test_a_trace_is_not_written_through_a_link(tmp_path: Path) -> None:
+    """A worker may have put one in the place of its node's file."""
+    (tmp_path / "theirs").write_text("as it was")
+    (tmp_path / "trace.json").symlink_to("theirs")
+    trace.begin("agent", tmp_path / "trace.json")
+    trace.mark("begins")
+    assert (tmp_path / "theirs").read_text() == "as it was"

@@ -18,7 +18,7 @@ from typing import Any
 from unittest import mock
 
 from flowlite.node.config import fencing
-from flowlite.node.config.ranks import replace
+from flowlite.node.config.ranks import succeed
 from flowlite.node.protocol import messages as m
 from flowlite.supervise.attempt import liveness, reachability
 from flowlite.supervise.attempt.liveness import LivenessWatch
@@ -281,7 +281,7 @@ class DecidingSupervisor(Supervisor):
             self._world.at(0.5, lambda: self._end(certain))
             return
         for instance in unclear:
-            self._roster = replace(self._roster, instance, f"{instance}r")
+            self._roster = succeed(self._roster, [instance], [f"{instance}r"])
         self._next_epoch()
 
     # What the real one does through a link

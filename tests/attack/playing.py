@@ -188,7 +188,7 @@ class _Play:
         """Ends a supervisor that does not come to an end, with the stacks of its threads in its log."""
         if (pid := self._supervisor()) is not None:
             os.kill(pid, signal.SIGABRT)
-            eventually(lambda: self._supervisor() != pid, timeout=10)
+            eventually(lambda: self._supervisor() != pid)
         return 400
 
     # The phases

@@ -156,7 +156,7 @@ def test_a_script_that_is_cancelled_leaves_nothing(project: Path, flow_home: Pat
         [*FLOW, "run", "--detach", "job.sbatch"], cwd=project, check=True, capture_output=True
     )
     task = Flow().get_task("job")
-    eventually(lambda: [line.text for line in task.logs()].count("up") == 2, timeout=60)
+    eventually(lambda: [line.text for line in task.logs()].count("up") == 2)
     task.cancel()
     task.wait(60)
     assert str(task.status) == "cancelled"

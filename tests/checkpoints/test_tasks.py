@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -36,7 +37,7 @@ def train(steps: int, crash_at: int, kept: str = "") -> tuple[int, int]:
         if os.environ["RANK"] == "0":
             if kept and step == crash_at and os.environ["FLOW_ATTEMPT"] == "1":
                 before = f"{step - 1}.pt"
-                eventually(lambda name=before: name in newest(Path(kept)), timeout=60)
+                eventually(lambda name=before: name in newest(Path(kept)))
             with open(here / f"{step}.pt", "wb", buffering=0) as file:
                 for _ in range(10):
                     file.write(bytes([step]) * (100_000 // 10))
@@ -130,6 +131,47 @@ def test_a_checkpoint_on_a_volume_is_that_of_all_nodes(tmp_path: Path, last: int
 
     save.remote(last)
     assert set(newest(tmp_path / "kept")) == {"0.pt", "1.pt"}
+
+
+@pytest.mark.needs("own-mounts")
+def test_a_task_whose_last_copy_was_not_made_is_not_completed(
+    tmp_path: Path, flow_home: Path
+) -> None:
+    """All workers have ended well, and then the agent of the leader dies, which copies for all nodes."""
+    app = FlowApp()
+    kept = tmp_path / "kept"
+
+    @app.function(
+        num_instances=2,
+        volumes={"/flowlite-shared": "shared"},
+        checkpoint={
+            "path": "/flowlite-shared/ckpt",
+            "sync": str(kept),
+            "every": 600.0,
+        },
+    )
+    def save(kept: str) -> None:
+        import os
+        from pathlib import Path
+
+        rank = os.environ["RANK"]
+        (Path(os.environ["FLOW_CHECKPOINT_DIR"]) / f"{rank}.pt").write_bytes(b"x")
+        if rank == "0":
+            # Nothing can be copied there any more.
+            os.rename(kept, f"{kept}.away")
+            Path(kept).write_text("in the way")
+
+    task = save.spawn(str(kept))
+    nodes = flow_home / "tasks" / task.id / "nodes"
+    # The sidecar has tried, so all workers have ended and been reported.
+    log = eventually(lambda: [f for f in nodes.glob("*/a1/agent.log") if "kept" in f.read_text()])
+    assert task.status == "running", "it waits for the last copy"
+    pid = json.loads((log[0].parent / "agent.pid").read_bytes())["pid"]
+    os.kill(pid, signal.SIGKILL)
+    task.wait()
+    assert task.status == "failed"
+    assert "every rank ended well, but the last copy of the checkpoints" in task.reason
+    assert str(kept) in task.reason
 
 
 def test_what_is_wrong_is_named_before_anything_starts() -> None:

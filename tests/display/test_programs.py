@@ -194,7 +194,7 @@ def test_a_task_that_waits_for_a_place_says_so(
         )
     try:
         said = r"· provisioning: waiting for a place.*\b1 before"
-        eventually(lambda: re.search(said, errors.read_text()), timeout=60)
+        eventually(lambda: re.search(said, errors.read_text()))
     finally:
         holder.cancel()
         program.wait(90)

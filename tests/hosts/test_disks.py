@@ -162,13 +162,13 @@ def test_no_device_and_no_server_is_left_by_who_is_killed(who: str) -> None:
     assert disks_of(directory)
     assert processes_about(directory)
     os.kill(process.pid if who == "the owner" else room, signal.SIGKILL)
-    eventually(lambda: not disks_of(directory), timeout=30)
-    eventually(lambda: not processes_about(directory), timeout=30)
+    eventually(lambda: not disks_of(directory))
+    eventually(lambda: not processes_about(directory))
     process.kill()
     process.communicate()
     if who == "the room":
         Cluster(1).close()  # The next one removes what is left on the disk.
-    eventually(lambda: not directory.exists(), timeout=30)
+    eventually(lambda: not directory.exists())
 
 
 def processes_about(directory: Path) -> list[int]:

@@ -53,7 +53,7 @@ def owner(trouble: str) -> tuple[subprocess.Popen[str], Traces]:
 
 def assert_nothing_left(traces: Traces) -> None:
     with contextlib.suppress(AssertionError):
-        eventually(lambda: not traces.left(), timeout=30, every=0.05)
+        eventually(lambda: not traces.left(), every=0.05)
     assert traces.left() == []
     traces.close()
 

@@ -133,7 +133,7 @@ class TestOnThisMachine:
         blocked.write_text("")
         gang.paths.outputs.write_text(json.dumps({"to": str(blocked / "to")}))
         record = gang.wait("stopping", timeout=60)
-        eventually(lambda: "outputs" in gang.record.reason, timeout=60)
+        eventually(lambda: "outputs" in gang.record.reason)
         assert record.state == "stopping"
         blocked.unlink()
         gang.end()
@@ -147,7 +147,7 @@ class TestOnThisMachine:
         blocked.write_text("")
         gang.paths.outputs.write_text(json.dumps({"to": str(blocked / "to")}))
         gang.wait("stopping", timeout=60)
-        eventually(lambda: "outputs" in gang.record.reason, timeout=60)
+        eventually(lambda: "outputs" in gang.record.reason)
         gang.kill_supervisor()
         blocked.unlink()
         gang.end()

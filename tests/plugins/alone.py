@@ -8,16 +8,13 @@ lock besides, which is exclusive; the tests that mostly wait run beside it.
 from __future__ import annotations
 
 import fcntl
-import os
-import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-_run = pytest.StashKey[str]()
+from tests.plugins import shared_files
 
 
 @pytest.hookimpl(trylast=True)
@@ -32,16 +29,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Waits for the lock outside the test, so that waiting does not count against its time-out."""
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
-    if run is None:
+    heavy, gate, lock = map(shared_files.path_of, ("heavy", "gate", "lock"))
+    if heavy is None or gate is None or lock is None:
         return (yield)
-    path = _path(run)
     with ExitStack() as held:
         if _is(item, "heavy"):
-            held.enter_context(_locked(f"{path}.heavy", fcntl.LOCK_EX))
-        with _locked(f"{path}.gate", fcntl.LOCK_EX):
+            held.enter_context(_locked(heavy, fcntl.LOCK_EX))
+        with _locked(gate, fcntl.LOCK_EX):
             mode = fcntl.LOCK_EX if _is(item, "alone") else fcntl.LOCK_SH
-            held.enter_context(_locked(f"{path}.lock", mode))
+            held.enter_context(_locked(lock, mode))
         return (yield)
 
 
@@ -50,25 +46,7 @@ def _is(item: pytest.Item, marker: str) -> bool:
 
 
 @contextmanager
-def _locked(path: str, mode: int) -> Iterator[None]:
+def _locked(path: Path, mode: int) -> Iterator[None]:
     with open(path, "w") as lock:
         fcntl.flock(lock, mode)
         yield
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """In the process that starts the workers: notes which lock is theirs."""
-    node.config.stash[_run] = node.workerinput["testrunuid"]
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """In the same process: removes the lock when the workers have ended."""
-    run = config.stash.get(_run, None)
-    if run is not None:
-        for kind in ("lock", "gate", "heavy"):
-            Path(f"{_path(run)}.{kind}").unlink(missing_ok=True)
-
-
-def _path(run: str) -> Path:
-    return Path(tempfile.gettempdir()) / f"flowlite-tests-{run}"

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from flowlite.api.adapters import adapter
-from flowlite.errors import CapacityUnavailable
+from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.provider import Instance, LaunchIntent, LaunchPending
 from flowlite.spec import TaskConfig
 from flowlite.testing.cloud import CloudInABox
@@ -47,11 +49,43 @@ class Client:
 
         return eventually(launched, timeout=SECONDS, every=0.1, what="launched")
 
+    def waiting(self, intent: LaunchIntent, words: str) -> None:
+        """Asks until EC2 has answered, and the launch waits for something else."""
+
+        def waits() -> bool:
+            with pytest.raises(LaunchPending) as caught:
+                adapter("aws").launch(intent)
+            return words in str(caught.value)
+
+        eventually(waits, timeout=SECONDS, every=0.1, what=words)
+
+    def refused(self, intent: LaunchIntent) -> ProviderError:
+        """The refusal of a launch. As the supervisor does, it asks again while EC2 has not answered."""
+
+        def refusal() -> ProviderError | None:
+            try:
+                found = adapter("aws").launch(intent)
+            except LaunchPending:
+                return None
+            except ProviderError as error:
+                return error
+            raise AssertionError(f"it was launched: {found}")
+
+        return eventually(refusal, timeout=SECONDS, every=0.1, what="refused")
+
     def end(self, task: str = "t1") -> None:
-        """As the supervisor does, until the listing has nothing; then nothing at all must be left."""
+        """As the supervisor does, until the listing has nothing; then nothing at all may be left.
+
+        EC2 may have failed to remove a group: the next look removes it.
+        """
         self.end_machines(task)
         assert self.alive() == []
-        assert not any(self.box.aws.leftovers().values()), self.box.aws.leftovers()
+
+        def nothing_left() -> bool:
+            adapter("aws").list_instances(task)
+            return not any(self.box.aws.leftovers().values())
+
+        eventually(nothing_left, timeout=SECONDS, every=0.2, what=str(self.box.aws.leftovers()))
 
     def end_machines(self, task: str = "t1") -> None:
         """The same, whatever is left beside the machines."""
@@ -67,6 +101,10 @@ class Client:
     def alive(self) -> list[dict[str, Any]]:
         found = self.box.aws.instances()
         return [each for each in found if each["state"] not in ("terminated", "shutting-down")]
+
+    def launches(self) -> dict[str, dict[str, Any]]:
+        """The launches that were asked for, by token: the last request of each, in the order of the first ones."""
+        return {each["ClientToken"]: each for each in self.calls("RunInstances")}
 
     def calls(self, action: str) -> list[dict[str, Any]]:
         return [parameters for name, parameters in self.box.aws.calls if name == action]

@@ -17,7 +17,7 @@ from flowlite.supervise.money.cost import MONTH_SECONDS, cost_of, is_upper_bound
 from tests.helpers import eventually
 from tests.providers.aws_client import SECONDS, TYPE, Client
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 CENT = 0.01
 
 
@@ -73,6 +73,15 @@ def test_a_gang_on_demand_for_a_few_seconds_is_charged_a_minute(aws: Client) -> 
     minute = (payer.plan.price_per_hour + payer.plan.extras_per_hour) * 2 / 60
     assert payer.cost() == pytest.approx(payer.bill(), abs=1e-4)
     assert payer.cost() >= minute * 0.999
+    assert not is_upper_bound(payer.rows.values())
+
+
+def test_every_attempt_of_a_task_is_on_the_bill(aws: Client) -> None:
+    payer = Payer(aws)
+    for attempt in (1, 2, 3):
+        payer.end(payer.launch(number=attempt))
+    assert len(payer.rows) == 6
+    assert payer.cost() == pytest.approx(payer.bill(), abs=1e-4)
     assert not is_upper_bound(payer.rows.values())
 
 

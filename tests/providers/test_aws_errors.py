@@ -12,7 +12,14 @@ from flowlite.errors import (
     ProviderError,
     QuotaExceeded,
 )
-from provider_adapters.aws.errors import NoAnswer, code_of, explained, missing_action, refusal
+from provider_adapters.aws.errors import (
+    NoAnswer,
+    code_of,
+    explained,
+    missing_action,
+    refusal,
+    refusals_by_zone,
+)
 
 # Code, status, kind, exception, words of the advice.
 TABLE = [
@@ -103,6 +110,31 @@ def test_the_missing_action_is_named() -> None:
     found = refusal(answered("UnauthorizedOperation", 403, message), "ec2:RunInstances")
     assert found is not None
     assert "lack the permission iam:PassRole" in str(found.error())
+
+
+def test_zones_that_refuse_alike_share_one_sentence() -> None:
+    zones = ["us-east-1a", "us-east-1b", "us-east-1c"]
+    said = {
+        zone: {
+            "code": "InsufficientInstanceCapacity",
+            "message": f"There is not enough p5.48xlarge in the Availability Zone you requested ({zone}). Choose "
+            f"{' or '.join(each for each in zones if each != zone)}.",
+        }
+        for zone in zones
+    }
+    assert refusals_by_zone(said) == (
+        "us-east-1a, us-east-1b, us-east-1c: There is not enough p5.48xlarge in the Availability Zone you requested "
+        "(…). Choose …. (InsufficientInstanceCapacity)"
+    )
+    # What differs but for zones is kept, and a zone of its own answer keeps its names.
+    said["us-east-1b"] = {"code": "SpotMaxPriceTooLow", "message": "0.10 is lower than 0.20"}
+    said["us-east-1c"] = {"code": "SpotMaxPriceTooLow", "message": "0.10 is lower than 0.30"}
+    assert refusals_by_zone(said).split("; ") == [
+        "us-east-1a: There is not enough p5.48xlarge in the Availability Zone you requested (us-east-1a). Choose "
+        "us-east-1b or us-east-1c. (InsufficientInstanceCapacity)",
+        "us-east-1b: 0.10 is lower than 0.20 (SpotMaxPriceTooLow)",
+        "us-east-1c: 0.10 is lower than 0.30 (SpotMaxPriceTooLow)",
+    ]
 
 
 def test_other_exceptions_are_left_alone() -> None:

@@ -11,9 +11,9 @@ from flowlite.errors import PermissionRefused
 from flowlite.supervise.cleanup.reconcile import reconcile
 from provider_adapters.rented.ledger import Ledger
 from tests.helpers import eventually
-from tests.providers.aws_client import TYPE, ZONES, Client
+from tests.providers.aws_client import SECONDS, TYPE, ZONES, Client
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.no_random_faults]
+pytestmark = pytest.mark.timeout(300)
 TWO_REGIONS = 'region = ["us-east-1", "us-west-2"]'
 
 
@@ -42,10 +42,11 @@ def test_a_security_group_in_the_second_region_goes_when_ec2_lets_it_go(aws: Cli
     assert {each.data["region"] for each in found} == {"us-west-2"}
     aws.box.aws.fault("DeleteSecurityGroup", code="DependencyViolation", times=2)
     aws.end_machines()
-    # Each region that was asked has one; EC2 refuses one of the two once more, and forgets the machines meanwhile.
-    assert "flowlite-t1" in groups_left(aws)
+    # Each region that was asked has one. EC2 forgets the machines before the group of either is gone.
     aws.box.aws.forget_ended()
-    eventually(lambda: gone_after_another_look(aws), timeout=20)
+    eventually(lambda: gone_after_another_look(aws))
+    # Two refusals, and one of each region that was not refused.
+    assert len(aws.calls("DeleteSecurityGroup")) >= 4
     launches = Ledger(aws.home / "aws" / "launches").launches(everywhere=True)
     assert all(launch.ended for launch in launches)
 
@@ -55,29 +56,35 @@ def test_a_placement_group_goes_when_ec2_lets_it_go(aws: Client) -> None:
     aws.launch(aws.intent())
     aws.box.aws.fault("DeletePlacementGroup", code="InvalidPlacementGroup.InUse", times=2)
     aws.end_machines()
-    assert groups_left(aws) == ["flowlite-t1"]
-    eventually(lambda: gone_after_another_look(aws), timeout=20)
+    eventually(lambda: gone_after_another_look(aws))
+    assert len(aws.calls("DeletePlacementGroup")) >= 3
 
 
 @pytest.mark.parametrize("by", ["list", "sweep"])
 def test_groups_of_which_no_ledger_knows_are_found_by_their_tags(aws: Client, by: str) -> None:
     aws.settings("placement_group = true")
     aws.launch(aws.intent())
-    aws.box.aws.fault("DeletePlacementGroup", code="InvalidPlacementGroup.InUse", times=1)
-    aws.box.aws.fault("DeleteSecurityGroup", code="DependencyViolation", times=1)
+    aws.box.aws.fault("DeletePlacementGroup", code="InvalidPlacementGroup.InUse", times=-1)
+    aws.box.aws.fault("DeleteSecurityGroup", code="DependencyViolation", times=-1)
     aws.end_machines()
     assert sorted(groups_left(aws)) == ["flowlite-t1", "flowlite-t1"]
+    aws.box.aws.clear_faults()
     (aws.home / "aws" / "launches" / "t1-launch-1.json").unlink()
-    if by == "list":
-        adapter("aws").list_instances()
-    else:
+    if by == "sweep":
         told = adapter("aws").sweep([], dry_run=True)
         assert sorted(told) == [
             "aws placement group flowlite-t1 in us-east-1",
             "aws security group flowlite-t1 in us-east-1",
         ]
-        assert sorted(adapter("aws").sweep([])) == sorted(told)
-    assert groups_left(aws) == []
+        swept: set[str] = set()
+
+        def all_swept() -> bool:
+            swept.update(adapter("aws").sweep([]))
+            return swept == set(told)
+
+        eventually(all_swept, timeout=SECONDS, every=0.2)
+        assert groups_left(aws) == []
+    eventually(lambda: gone_after_another_look(aws), timeout=SECONDS)
 
 
 def deny(aws: Client, region: str) -> None:
@@ -87,6 +94,8 @@ def deny(aws: Client, region: str) -> None:
         aws.box.aws.fault(action, code="UnauthorizedOperation", times=-1, match=match)
 
 
+# All regions are asked, several times: with failures and boto3's pauses after each that takes minutes.
+@pytest.mark.no_random_faults
 def test_a_region_that_is_denied_does_not_stop_the_others(
     aws: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

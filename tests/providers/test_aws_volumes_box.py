@@ -107,7 +107,7 @@ def test_what_a_killed_client_had_attached_is_detached_and_kept(
     eventually(
         lambda: {each["state"] for each in box.aws.instances()} == {"terminated"}, timeout=60
     )
-    eventually(lambda: _holder(box) is None, timeout=30)
+    eventually(lambda: _holder(box) is None)
     assert len(box.aws.leftovers()["volumes"]) == 1
     assert "kept" in laptop.flow(*task, "--", "cat", "/data/it")
 
@@ -128,9 +128,9 @@ def test_machines_whose_disk_does_not_come_are_ended(aws: Client, code: str, sai
     with pytest.raises(ProviderError, match=said):
         aws.launch(aws.intent(num_instances=1, max_run_time_hours=1, volumes=BLOCK))
     # Nobody else has to come for that: machines without an agent cost money.
-    eventually(lambda: aws.alive() == [], timeout=30)
+    eventually(lambda: aws.alive() == [])
     # Their root disks go with them; the volume stays.
-    eventually(lambda: len(aws.box.aws.leftovers()["volumes"]) == 1, timeout=30)
+    eventually(lambda: len(aws.box.aws.leftovers()["volumes"]) == 1)
 
 
 def test_a_disk_goes_on_to_the_machine_that_replaces_a_lost_one(

@@ -14,18 +14,16 @@ from flowlite.api.adapters import adapter
 from flowlite.api.client import Flow
 from flowlite.connect import uv
 from flowlite.errors import ConfigError
-from flowlite.node.python_env import interpreters
 from flowlite.spec import TaskConfig
 from provider_adapters.local import LocalProvider
 from provider_adapters.local.pythons import missing_requirements
+from tests.components import python_of
 from tests.providers.in_environments import version_of_probe
 from tests.wheels import make_wheel, serve_index, use_no_index
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 OTHERS = [
-    minor
-    for minor in ("3.11", "3.12", "3.13")
-    if minor != HERE and interpreters.find(minor) is not None
+    minor for minor in ("3.11", "3.12", "3.13") if minor != HERE and python_of(minor) is not None
 ]
 PASSWORD = secrets.token_hex(8)
 

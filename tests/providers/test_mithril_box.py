@@ -126,6 +126,7 @@ def test_any_machine_that_is_left_ends_the_bid(
     assert all(each["until"] for each in box.mithril.bill()), "nothing is charged any more"
 
 
+# A call that has to be made again comes after the machines are up, and meets them.
 @pytest.mark.no_random_faults
 def test_machines_that_nobody_ever_met_end_the_bid_with_a_key_from_the_script(
     box: CloudInABox, flow_home: Path

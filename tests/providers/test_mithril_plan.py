@@ -302,7 +302,13 @@ def _with_volumes(asked: dict[str, Any], there: list[dict[str, Any]], **options:
         provider="mithril", **{"command": ["true"], "gpu": "h100:8", "volumes": asked, **options}
     )
     return planning.make_plan(
-        config, MithrilSettings(), "proj_1", MARKETS, there, lambda m, n: Price(m.price, 1.0)
+        config,
+        MithrilSettings(),
+        "proj_1",
+        MARKETS,
+        there,
+        lambda m, n: Price(m.price, 1.0),
+        lambda interface: {"eu-central1-a"} if interface == "block" else set(),
     )
 
 
@@ -332,6 +338,26 @@ def test_volumes_that_cannot_be_used(
     with pytest.raises(ConfigError) as caught:
         _with_volumes(asked, there)
     assert words in str(caught.value)
+
+
+def test_a_new_volume_is_planned_where_its_interface_exists() -> None:
+    disk = {"/d": {"name": "disk", "size_gb": 10, "interface": "block"}}
+    made = _with_volumes(disk, [])
+    assert made.region == "us-central1-a", "eu-central1-a costs less, and has no disks"
+    assert "left out: eu-central1-a has no block volumes" in made.notes
+    made = _with_volumes({"/d": {"name": "files", "size_gb": 10}}, [])
+    assert made.region == "eu-central1-a"
+    assert not any("left out" in note for note in made.notes)
+    # One that exists is where it is, whatever is said of new ones.
+    assert _with_volumes(disk, [volume("disk", interface="Block")]).region == "eu-central1-a"
+
+
+def test_no_region_for_a_new_volume_is_refused_with_those_that_have_it() -> None:
+    disk = {"/d": {"name": "disk", "size_gb": 10, "interface": "block"}}
+    with pytest.raises(ConfigError) as caught:
+        _with_volumes(disk, [], region="eu-central1-a")
+    assert "eu-central1-a has no block volumes" in str(caught.value)
+    assert "take another region (us-central1-a)" in str(caught.value)
 
 
 def test_a_volume_and_a_region_that_do_not_meet() -> None:

@@ -82,7 +82,7 @@ def test_a_host_that_dies_does_not_hold_the_task_up(
     assert "node 1" in found["reason"]
     assert lab.held() == {"node01": "unreachable"}
     hosts[1].start()
-    eventually(lambda: lab.held() == {}, timeout=30, every=0.5)
+    eventually(lambda: lab.held() == {}, every=0.5)
 
 
 @pytest.mark.timeout(300)

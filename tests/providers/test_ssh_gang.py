@@ -298,7 +298,7 @@ def test_the_lease_is_known_by_its_token(lab: Lab) -> None:
     assert gone["ended"] == []
     lab.flow("cancel", task)
     lab.wait(task, "cancelled")
-    eventually(lambda: lab.held() == {}, timeout=30)
+    eventually(lambda: lab.held() == {})
 
 
 @pytest.mark.parametrize("where", ["hosts", "nothing"])

@@ -68,7 +68,7 @@ def test_a_function_in_containers_of_two_hosts(with_podman: Lab, tmp_path: Path)
     hosts = ["node00", "node00", "node01", "node01"]
     assert rows == [[str(rank), "4", host] for rank, host in enumerate(hosts)]
     for host in lab.hosts:
-        eventually(lambda host=host: containers(host) == [], timeout=20)
+        eventually(lambda host=host: containers(host) == [])
     assert lab.held() == {}
 
 
@@ -101,7 +101,7 @@ def test_a_cancelled_task_leaves_no_container_on_its_host(with_podman: Lab, tmp_
     host = next(each for each in lab.hosts if containers(each))
     lab.flow("cancel", task)
     lab.wait(task, "cancelled")
-    eventually(lambda: containers(host) == [], timeout=20, what="the container to go")
+    eventually(lambda: containers(host) == [], what="the container to go")
     assert lab.held() == {}
 
 
@@ -125,7 +125,7 @@ def test_an_ordinary_user_runs_his_own_containers(
     owner = cluster[0].exec(["stat", "-c", "%U", "/home/flow/file"])
     assert owner.stdout == "flow\n"
     listing = ["podman", "ps", "--all", "--quiet"]
-    eventually(lambda: cluster[0].exec(listing, user="flow").stdout == "", timeout=20)
+    eventually(lambda: cluster[0].exec(listing, user="flow").stdout == "")
     assert lab.held() == {}
 
 

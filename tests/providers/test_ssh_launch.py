@@ -150,7 +150,7 @@ class TestLaunch:
 
     def test_a_lease_of_a_lost_client_lapses(self, client: Client) -> None:
         client.launch(client.intent(1, ttl=1.0))
-        eventually(lambda: client.lab.held() == {}, timeout=20, what="the lease to lapse")
+        eventually(lambda: client.lab.held() == {}, what="the lease to lapse")
         assert client.listed("t1") == []
 
     def test_what_a_lapsed_lease_left_can_still_be_fetched(self, client: Client) -> None:
@@ -158,7 +158,7 @@ class TestLaunch:
         result = f"{instance.data['home']}/a1/r0.result"
         with client.laptop() as provider, provider.connect(instance) as connection:
             connection.put(b"42", result)
-        eventually(lambda: client.lab.held() == {}, timeout=20, what="the lease to lapse")
+        eventually(lambda: client.lab.held() == {}, what="the lease to lapse")
         with client.laptop() as provider, provider.connect(instance) as connection:
             assert b"".join(connection.read(result)) == b"42"
         client.terminate([instance])

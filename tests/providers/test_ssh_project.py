@@ -121,7 +121,7 @@ def test_a_node_that_replaces_another_has_the_project(lab: Lab, project: Path) -
     words = ("-N", "2", "--retries", "1", "--", "python", "stay.py")
     task = lab.flow("run", "--detach", *words, cwd=project).stdout.split()[-1]
     first, second = lab.hosts[:2]
-    eventually(lambda: lab.flow("logs", task).stdout.count(" 1,2,3") == 2, timeout=60, every=0.5)
+    eventually(lambda: lab.flow("logs", task).stdout.count(" 1,2,3") == 2, every=0.5)
     # What is sent now is as it was, too.
     (project / "data.csv").write_text("4,5,6")
     second.kill()

@@ -81,8 +81,8 @@ def test_the_next_task_goes_on_where_the_last_one_ended(lab: Lab, run: Any) -> N
 def test_they_end_by_themselves_with_no_client_anywhere(lab: Lab, run: Any) -> None:
     run("6s", 1)
     for host in lab.hosts[:2]:
-        eventually(lambda host=host: left_on(host) == [], timeout=30, every=0.2)
-    eventually(lambda: lab.held() == {}, timeout=30, every=0.5)
+        eventually(lambda host=host: left_on(host) == [], every=0.2)
+    eventually(lambda: lab.held() == {}, every=0.5)
 
 
 def test_a_kept_host_is_taken_before_a_free_one(

@@ -43,5 +43,5 @@ def test_a_spot_machine_is_taken_away(box: CloudInABox, flow_home: Path) -> None
     assert len(set(steps)) == 1
     told = [event.text for event in task.events() if event.kind == "preempting"]
     assert any(taken in text and "spot interruption (terminate)" in text for text in told)
-    eventually(lambda: not any(box.aws.leftovers().values()), timeout=60, every=0.2)
+    eventually(lambda: not any(box.aws.leftovers().values()), every=0.2)
     assert all(each["state"] == "terminated" for each in box.aws.instances())

@@ -15,6 +15,14 @@ HOSTS: dict[str, tuple[str, str, str]] = {
         BEGIN + "while :; do echo x; sleep 0.01; done",
         "did not end within 2",
     ),
+    "bytes that are no text": ("ssh_run", BEGIN + "exec cat /dev/urandom", "is longer than 4 MiB"),
+    "the mark again and again": ("ssh_run", "exec yes 'flowlite-begins 1'", "is longer than"),
+    "a process id of 900,000 digits": (
+        "ssh_slow_run",
+        "printf 'flowlite-begins '; head -c 900000 /dev/zero | tr '\\0' 1; echo; "
+        "echo flowlite-begins >&2; exec sleep 1000000",
+        "did not end within 2",
+    ),
     "a file without end": ("ssh_read", BEGIN + ZEROS, "is longer than 4 MiB"),
     "complaints about a file": ("ssh_read", BEGIN + f"{ZEROS} >&2", "is longer than 4 MiB"),
     "an answer to a file": ("ssh_put", BEGIN + f"cat >/dev/null & {ZEROS}", "is longer than"),
@@ -34,6 +42,16 @@ HOSTS: dict[str, tuple[str, str, str]] = {
         BEGIN + """echo '{"size": -1}'; sleep 5""",
         "answers nonsense",
     ),
+    "a courier's size of 900,000 digits": (
+        "ssh_courier",
+        BEGIN + """printf '{"size": '; head -c 900000 /dev/zero | tr '\\0' 1; echo '}'""",
+        "answers nonsense",
+    ),
+    "a courier's answers to nothing": (
+        "ssh_courier",
+        BEGIN + """exec yes '{"size": 0}'""",
+        "answers nonsense",
+    ),
     "a courier's deep document": (
         "ssh_courier",
         BEGIN + "head -c 300000 /dev/zero | tr '\\0' '['; echo",
@@ -45,6 +63,11 @@ HOSTS: dict[str, tuple[str, str, str]] = {
     "hosts check, a document of 3 MB": (
         "hosts_check",
         BEGIN + "head -c 3000000 /dev/zero | tr '\\0' '['; echo",
+        "does not say what it is",
+    ),
+    "hosts check, a document of 600,000 objects": (
+        "hosts_check",
+        BEGIN + "printf '['; yes '{},' | head -n 600000 | tr -d '\\n'; echo '{}]'",
         "does not say what it is",
     ),
 }

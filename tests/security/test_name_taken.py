@@ -68,7 +68,7 @@ def test_who_keeps_a_host_is_named_where_somebody_waits_for_it(
                 stdout=file,
                 stderr=file,
             )
-        eventually(lambda: NAMED in shown.read_text(), timeout=60, every=0.2)
+        eventually(lambda: NAMED in shown.read_text(), every=0.2)
         assert NAMED in " ".join(lab.flow("status").stdout.split())
     # It goes on by itself when the name is free.
     eventually(lambda: waiting.poll() is not None, timeout=90, every=0.2)

@@ -129,7 +129,7 @@ def _start(hosts: Cluster, home: Path) -> Task[Any]:
     )
     task = Flow().run(config)
     said = lambda: str(task.logs()).count("the token is")  # noqa: E731
-    eventually(lambda: said() == NODES * PER_NODE, timeout=60, what="all ranks run")
+    eventually(lambda: said() == NODES * PER_NODE, what="all ranks run")
     return task
 
 

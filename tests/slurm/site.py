@@ -64,12 +64,12 @@ class SlurmGang(Gang):
         """Waits for the end. Nothing may be left of the task: no job, no process, no file."""
         record = self.wait(timeout=timeout)
         assert record.state == state, self.story()
-        eventually(lambda: not self.left(), timeout=40, every=0.2, what=f"gone: {self.left()}")
+        eventually(lambda: not self.left(), every=0.2, what=f"gone: {self.left()}")
         assert_no_process_left(self.id)
         assert all(instance.ended_at for instance in self.store.instances(self.id))
         return record
 
-    def until(self, probe: Callable[[], object], timeout: float = 60.0) -> None:
+    def until(self, probe: Callable[[], object], timeout: float = 90.0) -> None:
         """Waits for something to be so; if it does not come to that, the message says how far things have come."""
         try:
             eventually(probe, timeout=timeout, every=0.2)

@@ -100,8 +100,8 @@ def test_results_that_did_not_come_in_time_are_brought_after_the_job(
     assert f"`flow result {gang.id}` brings them" in record.reason, gang.story()
 
     # The job is over, nothing of it runs, and the nodes have only what the ranks have written.
-    eventually(lambda: not jobs_of(slurm, gang.id), timeout=60)
-    eventually(lambda: not any(processes_of(host, gang.id) for host in slurm.nodes), timeout=60)
+    eventually(lambda: not jobs_of(slurm, gang.id))
+    eventually(lambda: not any(processes_of(host, gang.id) for host in slurm.nodes))
     assert len(homes(gang)) == 2
     for rank, home in enumerate(homes(gang)):
         names = {path.name for path in home.rglob("*") if path.is_file()}
@@ -133,4 +133,4 @@ def test_results_that_did_not_come_in_time_are_brought_after_the_job(
     assert homes(gang) == []
     with slurm.enter_laptop():
         pool.close_idle()
-    eventually(lambda: "flow-result" not in slurm.run("squeue", "-h", "-o", "%j"), timeout=60)
+    eventually(lambda: "flow-result" not in slurm.run("squeue", "-h", "-o", "%j"))

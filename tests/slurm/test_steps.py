@@ -101,7 +101,7 @@ def test_a_warning_reaches_those_who_listen_and_nobody_else(slurm_site: SlurmSit
     job = gang.running()
     # As Slurm does some time before its time limit, because of `--signal=B:USR2@…`.
     slurm_site.slurm.run("scancel", "--batch", "--signal=USR2", str(job))
-    eventually(lambda: "warned" in gang.words(1), timeout=60, what=gang.story())
+    eventually(lambda: "warned" in gang.words(1), what=gang.story())
     slurm_site.go()
     gang.end()
     assert sorted(gang.words(1))[-3:] == ["done", "done", "warned"]

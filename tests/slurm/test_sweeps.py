@@ -98,7 +98,7 @@ def test_elements_wait_in_line_and_one_is_cancelled(
     first, second, third = (Flow().get_task(name) for name in done.stdout.split())
     with slurm.enter_laptop():
         eventually(lambda: [x.text for x in first.logs()] == ["element 0"], timeout=90, every=0.2)
-        eventually(lambda: "may at a time" in second.reason, timeout=60, every=0.2)
+        eventually(lambda: "may at a time" in second.reason, every=0.2)
         second.cancel()
         second.wait(60)
         assert str(second.status) == "cancelled"

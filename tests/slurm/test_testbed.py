@@ -27,7 +27,7 @@ def _on_laptop(slurm: SlurmCluster, *argv: str) -> str:
     return done.stdout
 
 
-def _until(slurm: SlurmCluster, job: int, state: str, timeout: float = 60) -> dict[str, str]:
+def _until(slurm: SlurmCluster, job: int, state: str, timeout: float = 90) -> dict[str, str]:
     return slurm.wait(
         lambda: found if (found := slurm.job(job))["JobState"] == state else None,
         f"job {job} is {state}",
@@ -116,7 +116,7 @@ def test_nothing_of_it_is_left(fresh_slurm: Callable[..., SlurmCluster]) -> None
     traces = Traces(slurm.hosts)
     slurm.close()
     try:
-        eventually(lambda: not traces.left(), timeout=20, what=f"nothing is left: {traces.left()}")
+        eventually(lambda: not traces.left(), what=f"nothing is left: {traces.left()}")
     finally:
         traces.close()
 

@@ -165,11 +165,11 @@ def test_a_command_ends_with_its_caller(meet: Callable[..., Meeting], tmp_path: 
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,
     )
-    pid = int(eventually(lambda: note.exists() and note.read_text().strip(), timeout=60))
+    pid = int(eventually(lambda: note.exists() and note.read_text().strip()))
     assert process_alive(pid)
     caller.kill()
     caller.wait()
-    eventually(lambda: not process_alive(pid), timeout=60)
+    eventually(lambda: not process_alive(pid))
 
 
 def test_what_a_command_leaves_in_the_background_does_not_hold_it(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from flowlite.node.leader_run import ray_cluster
 from flowlite.node.system import node_facts
 from flowlite.node.worker import launcher_files
 from flowlite.node.worker.environment import WorkerPlace, worker_environment
@@ -81,6 +83,27 @@ def test_a_node_with_an_accelerator_is_no_cpu_node(
     assert node_facts.only_cpu("")
     monkeypatch.setattr(node_facts, "_OTHERS", ("null",))
     assert not node_facts.only_cpu("")
+
+
+def test_gpus_that_the_driver_does_not_list_are_asked_of_its_tool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_facts, "_NVIDIA", tmp_path / "hidden")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    tool = tmp_path / "nvidia-smi"
+    for script, wanted in (
+        ("exit 9", {"count": 0, "kind": None}),
+        (
+            "printf 'NVIDIA H200\\nNVIDIA H200\\nNVIDIA H200\\n'",
+            {"count": 3, "kind": "NVIDIA H200"},
+        ),
+    ):
+        tool.write_text(f"#!/bin/sh\n{script}\n")
+        tool.chmod(0o755)
+        assert node_facts.gpus() == wanted
+    assert node_facts.gpus("0,2")["count"] == 2
+    asked = SimpleNamespace(gpus={"count": 3}, visible_gpus="0,1,2")
+    assert ray_cluster.gpus_of(SimpleNamespace(config=asked)) == 3  # type: ignore[arg-type]
 
 
 def test_they_are_on_every_node(flow_home: Path) -> None:

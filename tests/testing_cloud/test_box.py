@@ -17,6 +17,7 @@ from flowlite.testing.hosts.probes import Traces
 from tests.helpers import eventually
 from tests.testing_cloud.ec2_client import in_state, launch, refused
 
+# These test the box itself, through a client that repeats nothing.
 pytestmark = [pytest.mark.needs("hosts"), pytest.mark.no_random_faults]
 ROOT = Path(__file__).resolve().parent.parent.parent
 OWNER = """
@@ -91,6 +92,6 @@ def test_nothing_is_left_when_the_owner_is_killed() -> None:
     traces = Traces(Cluster.attach(Path(directory)))
     process.kill()
     process.communicate()
-    eventually(lambda: not traces.left(), timeout=30, what="what is left of the box")
+    eventually(lambda: not traces.left(), what="what is left of the box")
     eventually(lambda: not os.path.exists(f"/proc/{pid}"))
     traces.close()

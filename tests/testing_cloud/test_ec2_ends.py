@@ -25,6 +25,7 @@ from tests.testing_cloud.ec2_client import (
     truth,
 )
 
+# These test the box itself, through a client that repeats nothing.
 pytestmark = [pytest.mark.needs("hosts"), pytest.mark.no_random_faults]
 SPOT = {"InstanceMarketOptions": {"MarketType": "spot"}}
 

@@ -14,6 +14,7 @@ from flowlite.testing.cloud import CloudInABox
 from tests.helpers import eventually
 from tests.testing_cloud.ec2_client import client, in_state, launch, refused, state
 
+# These test the box itself, through a client that repeats nothing.
 pytestmark = [pytest.mark.needs("hosts"), pytest.mark.no_random_faults]
 KEY = "AKIAFLOWLITEINTHEBOX"
 LAUNCHER = """

@@ -29,6 +29,7 @@ from tests.testing_cloud.ec2_client import (
 )
 
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key.pub"
+# These test the box itself, through a client that repeats nothing.
 pytestmark = [pytest.mark.needs("hosts"), pytest.mark.no_random_faults]
 
 

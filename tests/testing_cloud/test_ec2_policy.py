@@ -9,6 +9,7 @@ import pytest
 from flowlite.testing.cloud import CloudInABox
 from tests.testing_cloud.ec2_client import client, in_state, launch, refused
 
+# These test the box itself, through a client that repeats nothing.
 pytestmark = [pytest.mark.needs("hosts"), pytest.mark.no_random_faults]
 OURS = {"flowlite:home": "h1"}
 MADE = ["instance", "volume", "network-interface"]

@@ -9,6 +9,7 @@ import pytest
 from tests.helpers import eventually
 from tests.testing_cloud.ec2_client import in_state, launch, refused
 
+# These test the box itself, through a client that repeats nothing.
 pytestmark = pytest.mark.no_random_faults
 
 if TYPE_CHECKING:

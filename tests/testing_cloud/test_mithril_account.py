@@ -60,6 +60,13 @@ def test_a_key_ends_at_its_time_and_when_it_is_revoked(client: Client) -> None:
     assert client.http.delete("/v2/api-keys/apikey_x").status_code == 404
 
 
+def test_a_reset_makes_the_key_of_the_account_good_again(client: Client) -> None:
+    client.cloud.expire_key()
+    assert client.http.get("/v2/me").status_code == 401
+    client.cloud.reset()
+    assert client.get("me")["email"]
+
+
 @pytest.mark.parametrize(
     ("name", "hours", "words"),
     [("x" * 60, 1, "less than 60"), ("old", -1, "future"), ("eternal", 24 * 400, "one year")],

@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+
 import pytest
 
+from flowlite.state import clock
 from flowlite.testing.cloud.mithril.box import PaperMithril
 from flowlite.testing.cloud.mithril.fleet import SIGNAL
 from tests.helpers import eventually
 from tests.testing_cloud.mithril_client import TYPE, Client
 
 
+class Ahead:
+    """The times of this machine, and what a test has had pass besides: a `clock.Source`."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+
+    def since_boot(self) -> float:
+        return time.monotonic() + self.passed
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.passed
+
+    def wall(self) -> float:
+        return time.time() + self.passed
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
 @pytest.fixture
-def client(mithril: PaperMithril) -> Client:
+def ahead() -> Iterator[Ahead]:
+    """Time that passes when a test says so: a notice is over neither too early nor too late for it."""
+    source = Ahead()
+    with clock.running_on(source):
+        yield source
+
+
+@pytest.fixture
+def client(ahead: Ahead, mithril: PaperMithril) -> Client:
     return Client(mithril)
 
 
@@ -55,7 +86,10 @@ def test_the_higher_bid_wins_and_of_equals_the_older(client: Client) -> None:
     assert price["available_capacity"] == 0
 
 
-def test_who_is_outbid_is_told_and_loses_the_machines_and_may_win_new_ones(client: Client) -> None:
+def test_who_is_outbid_is_told_and_loses_the_machines_and_may_win_new_ones(
+    client: Client, ahead: Ahead
+) -> None:
+    client.cloud.rules(notice_seconds=600)
     bid = client.running()
     old = {each["fid"] for each in client.machines(bid)}
     client.cloud.price(TYPE, 21)
@@ -68,6 +102,7 @@ def test_who_is_outbid_is_told_and_loses_the_machines_and_may_win_new_ones(clien
     signal = _files(client)[next(iter(old)), SIGNAL]
     assert "instance_status: STATUS_PREEMPTING\n" in signal
     assert f'end_time: "{ends}"\n' in signal
+    ahead.passed += 600
     client.wait_status(bid, "Open")
     eventually(lambda: client.statuses(bid) == {"STATUS_PREEMPTED"})
     client.cloud.price(TYPE, 20)
@@ -105,28 +140,30 @@ def test_who_wins_again_while_the_machines_start_gets_them_running(client: Clien
 def test_a_test_takes_machines_away_whatever_the_price(client: Client) -> None:
     bid = client.running()
     one = client.machines(bid)[0]["fid"]
-    client.cloud.preempt([one], 0.1, again_after=60)
+    client.cloud.preempt([one], 0.1, again_after=600)
     client.wait_status(bid, "Open")
     client.cloud.auction()
     assert client.status(bid) == "Open"
     assert client.statuses(bid) <= {"STATUS_STOPPING", "STATUS_PREEMPTED"}
 
 
-def test_ending_a_bid_that_is_being_preempted_ends_it(client: Client) -> None:
+def test_ending_a_bid_that_is_being_preempted_ends_it(client: Client, ahead: Ahead) -> None:
     bid = client.running()
-    client.cloud.preempt([bid], 0.2)
+    client.cloud.preempt([bid], 600)
     client.http.delete(f"/v2/spot/bids/{bid}")
     eventually(lambda: client.statuses(bid) == {"STATUS_TERMINATED"})
+    ahead.passed += 600
     client.cloud.auction()
     assert client.status(bid) == "Terminated"
 
 
-def test_a_machine_moves_to_another_place_under_a_new_id(client: Client) -> None:
+def test_a_machine_moves_to_another_place_under_a_new_id(client: Client, ahead: Ahead) -> None:
     bid = client.running()
     old = client.machines(bid)[0]["fid"]
-    client.cloud.relocate(old, 0.1)
+    client.cloud.relocate(old, 600)
     assert client.get(f"spot/bids/{bid}/status")["status"] == "Relocating"
     assert client.status(bid) == "Allocated"
+    ahead.passed += 600
     eventually(lambda: client.get(f"instances/{old}/status")["status"] == "STATUS_REPLACED")
     eventually(lambda: [e["status"] for e in client.machines(bid)].count("STATUS_RUNNING") == 2)
     assert len(client.machines(bid)) == 3

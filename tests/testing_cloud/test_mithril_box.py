@@ -62,7 +62,7 @@ def _ssh(box: CloudInABox, address: str, command: str) -> str:
         done = _ssh_once(box, address, command)
         return done if done.returncode != 255 else None
 
-    return eventually(run, timeout=60).stdout
+    return eventually(run).stdout
 
 
 def _ssh_once(box: CloudInABox, address: str, command: str) -> subprocess.CompletedProcess[str]:

@@ -43,7 +43,7 @@ def test_a_gang_that_loses_machines_is_told_and_goes_on_on_new_ones(
     said = [line.text for line in task.logs()]
     assert (said.count("told"), said.count("attempt 2")) == (2, 2)
     assert len(box.mithril.bids()) == 2
-    eventually(lambda: _nothing_left(box), timeout=30)
+    eventually(lambda: _nothing_left(box))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_bid_of_which_the_answer_got_lost_is_found_again_though_listings_lag(
     assert task.wait(PATIENCE).status == "completed", task.reason
     assert sorted(line.text for line in task.logs()) == ["here", "here"]
     assert len(box.mithril.bids()) == 1
-    eventually(lambda: _nothing_left(box), timeout=30)
+    eventually(lambda: _nothing_left(box))
 
 
 def test_a_machine_that_comes_to_nothing_ends_the_bid(box: CloudInABox, submit: Submit) -> None:
@@ -70,4 +70,4 @@ def test_a_machine_that_comes_to_nothing_ends_the_bid(box: CloudInABox, submit: 
     task = submit("echo here")
     assert task.wait(PATIENCE).status == "failed"
     assert "STATUS_ERROR" in task.reason or "inst_" in task.reason
-    eventually(lambda: _nothing_left(box), timeout=30)
+    eventually(lambda: _nothing_left(box))

@@ -150,12 +150,12 @@ def gang(flow_home: Path, tmp_path: Path) -> Iterator[Task[Any]]:
 def test_a_gang_without_a_process_group_is_told_from_one_with_it(
     gang: Task[Any], flow: Flow, tmp_path: Path  # noqa: F811
 ) -> None:  # fmt: skip
-    eventually(lambda: str(gang.logs()).count("timeout") == 2, timeout=60)
+    eventually(lambda: str(gang.logs()).count("timeout") == 2)
     told = flow("doctor", gang.id, "--no-links", "--json").json["findings"]
     assert any(text.startswith("ranks 0-1 have torch loaded and no connection") for text in told)
     assert any(text.startswith("the output says so: a rank did not come") for text in told)
     (tmp_path / "flag").touch()
-    eventually(lambda: str(gang.logs()).count("together") == 2, timeout=60)
+    eventually(lambda: str(gang.logs()).count("together") == 2)
     ran = flow("doctor", gang.id, "--no-links")
     assert "no connection to MASTER_PORT" not in ran.out
     assert "- the output says so: a rank did not come to a collective" in ran.out

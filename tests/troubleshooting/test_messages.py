@@ -17,6 +17,7 @@ app = FlowApp()
 SAID = {
     "gpu-memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity "
     "of 39.39 GiB of which 12.19 MiB is free.",
+    "gpu-access": "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
     "loader-memory": "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed.",
     "shared-memory": "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. It is possible that "
     "dataloader's workers are out of shared memory.",
@@ -67,6 +68,7 @@ def test_what_is_none_of_them_gets_no_advice(text: str) -> None:
     ("name", "told"),
     [
         ("gpu-memory", "gradient checkpointing (--grad-checkpointing"),
+        ("gpu-access", "-e CUDA_LAUNCH_BLOCKING=1"),
         ("nccl-system", "-e NCCL_DEBUG=INFO -e NCCL_DEBUG_SUBSYS=INIT,NET"),
         ("nccl-cuda", "-e NCCL_P2P_DISABLE=1"),
         ("init-timeout", "AXOLOTL_NCCL_TIMEOUT"),
