@@ -24,7 +24,7 @@ told = {}
 class Told:
     warm_seconds = 0.0
 
-    def __init__(self, store, home, record, lease, provider):
+    def __init__(self, store, home, record, lease, provider, *, launches):
         told[record.id] = settings_in_force(provider)
 
     has_moved = False
