@@ -73,6 +73,7 @@ class Offer(JsonValue):
     """One way to get a gang, with its price.
 
     Attributes:
+        price_per_hour: US dollars per instance and hour; None if it is not known.
         spot: Whether the machines may be taken away.
         fits: Whether it meets the request. If not, `note` says why it was left out.
     """
@@ -82,7 +83,7 @@ class Offer(JsonValue):
     region: str
     gpu: str
     gpus_per_node: int
-    price_per_hour: float
+    price_per_hour: float | None
     available: bool
     note: str = ""
     spot: bool = False

@@ -32,7 +32,7 @@ def offers_of(
         ]
     fitting = known.choose(listed, wish)
     if fitting:
-        return sorted((_fitting(m, count) for m in fitting), key=lambda offer: offer.price_per_hour)
+        return [_fitting(m, count) for m in sorted(fitting, key=lambda market: market.price)]
     return [_offer(m, f"left out: {why}", fits=False) for m, why in known.nearest(listed, wish)]
 
 

@@ -150,3 +150,21 @@ def test_gc_launches_nothing_in_place_of_machines_that_are_gone(cloud: RentedPro
     record = gang.end()
     assert record.state == "completed"
     assert len(cloud.machines()) == 2
+
+
+def test_gc_launches_nothing_in_place_of_a_bid_that_has_lost_its_machines(
+    cloud: RentedProvider,
+) -> None:
+    gang = rent(WAIT, retries=1)
+    gang.wait("running")
+    gang.kill_supervisor()
+    cloud.terminate(cloud.list_instances(gang.id))
+    # Such a bid is still listed, since it may win other machines.
+    cloud.add("open-bid", task=gang.id, launched_at=0.0)
+    assert main(["gc"]) == 0
+    eventually(lambda: gang.store.is_parked(gang.id) and gang.supervisor() is None)
+    bought = {name for name, machine in cloud.machines().items() if machine["token"]}
+    assert len(bought) == 1
+    assert cloud.machines()["open-bid"]["ended_at"]
+    assert main(["cancel", "--wait", gang.id]) == 0
+    gang.end("cancelled")

@@ -310,6 +310,13 @@ def test_without_a_price_list_prices_must_be_set() -> None:
         govcloud.plan(TaskConfig(command=["true"], gpu="h100:8", region="us-gov-west-1"))
     with pytest.raises(ProviderError, match=words):
         offers_of(govcloud, "h100:8", 1, False, "us-gov-west-1")
+    # Spot prices are known: what is sold on demand is shown beside them, and what only comes near without a figure.
+    spot, on_demand = offers_of(govcloud, "h100:8", 1, None, "us-east-1")
+    assert (spot.spot, spot.price_per_hour) == (True, 22.5)
+    assert (on_demand.spot, on_demand.price_per_hour, on_demand.available) == (False, None, False)
+    assert "no price is known: set 'p5.48xlarge' = …" in on_demand.note
+    near = offers_of(govcloud, "h100:4", 1, None, "us-gov-west-1")
+    assert {each.price_per_hour for each in near} == {None}
 
 
 def test_spot_without_any_limit_is_no_bound() -> None:

@@ -368,6 +368,9 @@ def test_prices_in_yuan_become_dollars(flow_home: Path) -> None:
     catalog = Catalog(flow_home, clients, settings, "cn-north-1")
     assert catalog.prices(["p4d.24xlarge"]) == {"p4d.24xlarge": 30.0}
     assert clients.asked == ["cn-northwest-1"]
+    # Another rate holds at once, and not when what is remembered is too old.
+    another = Catalog(flow_home, clients, AwsSettings(cny_per_usd=6.0), "cn-north-1")
+    assert another.prices(["p4d.24xlarge"]) == {"p4d.24xlarge": 35.0}
 
 
 def test_govcloud_has_no_price_list(flow_home: Path) -> None:

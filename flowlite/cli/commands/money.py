@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -141,11 +142,10 @@ def offers(
         )
         return
     found, problems = _ask_for_offers(provider, gpu, num_instances, spot, region)
-    found.sort(key=lambda offer: (not offer.fits, offer.price_per_hour, offer.provider))
+    found.sort(key=lambda offer: (not offer.fits, _by_price(offer), offer.provider))
     if json:
         data = [
-            {**offer.to_json(), "price_for_all": round(offer.price_per_hour * num_instances, 6)}
-            for offer in found
+            {**offer.to_json(), "price_for_all": _for_all(offer, num_instances)} for offer in found
         ]
         output.print_json("offers", data)
     for name, problem in problems:
@@ -261,6 +261,14 @@ def side_by_side(ask: Callable[[str], Any], names: Sequence[str]) -> list[Any]:
         return list(pool.map(ask, names))
 
 
+def _by_price(offer: Offer) -> float:
+    return math.inf if offer.price_per_hour is None else offer.price_per_hour
+
+
+def _for_all(offer: Offer, count: int) -> float | None:
+    return None if offer.price_per_hour is None else round(offer.price_per_hour * count, 6)
+
+
 def _show_offers(found: Iterable[Offer], count: int) -> None:
     output.table(
         (
@@ -274,7 +282,7 @@ def _show_offers(found: Iterable[Offer], count: int) -> None:
                 offer.region or "-",
                 f"{offer.gpu}:{offer.gpus_per_node}" if offer.gpus_per_node else "-",
                 output.money(offer.price_per_hour),
-                output.money(offer.price_per_hour * count),
+                output.money(_for_all(offer, count)),
                 "spot" if offer.spot else "on demand",
                 "yes" if offer.available else "no",
                 offer.note,

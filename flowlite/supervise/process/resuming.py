@@ -57,15 +57,25 @@ def may_lead(store: Store, before: TaskRecord, provider: Provider) -> bool:
     if not is_left(before) or not would_launch(store, before):
         return True
     if store.has_open_launch(before.id) and not store.is_parked(before.id):
-        if has_machines(provider.list_instances(before.id)) is not False:
+        if has_machines(store, before.id, provider.list_instances(before.id)) is not False:
             return True
         store.park(before.id, _text(before))
     return False
 
 
-def has_machines(listed: Sequence[Instance]) -> bool | None:
-    """Whether a task has machines with which it goes on, by the provider's listing. None: that is not certain yet."""
+def has_machines(store: Store, task_id: str, listed: Sequence[Instance]) -> bool | None:
+    """Whether a task has machines with which it goes on. None: that is not certain yet.
+
+    Args:
+        store: The store that holds the task.
+        task_id: The task.
+        listed: What its provider lists. Without an open launch, only machines in the store count: what is listed
+            besides, such as a bid that has lost its machines and may win others, is left over and will be ended.
+    """
     staying = [each for each in listed if each.state not in _GOING]
+    if not store.has_open_launch(task_id):
+        recorded = {row.id for row in store.instances(task_id) if row.ended_at is None}
+        staying = [each for each in staying if each.id in recorded]
     if any(not each.unconfirmed for each in staying):
         return True
     return None if staying else False

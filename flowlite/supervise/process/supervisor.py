@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flowlite.bundle.agent_zip import build_agent_zip
-from flowlite.errors import LeaseLost, NodeUnreachable, ProviderError, StoreDamaged, StoreError
+from flowlite.errors import (
+    LeaseLost,
+    NodeUnreachable,
+    PermissionRefused,
+    ProviderError,
+    StoreDamaged,
+    StoreError,
+)
 from flowlite.node.protocol import messages
 from flowlite.node.system import trace
 from flowlite.output import redact
@@ -58,7 +65,8 @@ _GUARD_EVERY = 0.5
 # The agents end their workers at the deadline themselves. After this many seconds more, the supervisor does.
 _DEADLINE_SLACK = 15.0
 _STORE_PAUSE = 2.0
-# How often a provider that cannot be asked is retried, with growing pauses. There is no limit when nodes are ended.
+# How often a provider that cannot be asked is retried, with growing pauses. There is no limit when nodes are ended, and
+# one that only does not answer is asked for as long as machines may take to start.
 _MOST_FAILURES = 8
 _LONGEST_PAUSE = 30.0
 # How often it is looked whether a launch without an answer has created machines.
@@ -110,6 +118,7 @@ class Supervisor:
         self._attempt: Attempt | None = None
         self._spent = ""
         self._failures = 0
+        self._failing_since = 0.0
         self._patience = Patience(self._paths.directory)
         self._store_is_gone = False
         self._instances_known: list[Instance] = []
@@ -214,6 +223,8 @@ class Supervisor:
         except (ProviderError, OSError) as error:
             # A node that does not answer is not a failure of the provider.
             ending = bool(self._record.outcome)
+            if not self._failures:
+                self._failing_since = clock.monotonic()
             self._failures += ending or not isinstance(error, NodeUnreachable)
             await self._after_trouble(error, self._failures)
         except Exception as error:
@@ -259,9 +270,17 @@ class Supervisor:
             # Machines take minutes to end. Those that replace them must not be launched before.
             self._journal.waiting(what)
         elif failures >= _MOST_FAILURES:
-            self._conclude("failed", f"{self._provider.name}: {what}")
-            return
+            if not self._may_answer(error):
+                self._conclude("failed", f"{self._provider.name}: {what}")
+                return
+            self._journal.waiting(what)
         await self._pause(pause)
+
+    def _may_answer(self, error: Exception) -> bool:
+        """Whether a provider that has failed so often is asked again, since it has not refused anything."""
+        if isinstance(error, PermissionRefused) or self._money_is_spent():
+            return False
+        return clock.monotonic() - self._failing_since < self._asked.plan.start_seconds
 
     async def _advance(self) -> None:
         """Advances the task by one step from its present state."""
@@ -360,7 +379,8 @@ class Supervisor:
         """Whether the task has machines with which it goes on. Waits until the provider can say so."""
         # The machines of a place that is being left are no use at the next one.
         while not (failover.is_leaving(self._record) or self._cancelled.is_set()):
-            found = has_machines(await self._threads.run(self._provisioner.listed))
+            listed = await self._threads.run(self._provisioner.listed)
+            found = has_machines(self._store, self._record.id, listed)
             if found is not None:
                 return found
             if self._is_waiting():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from flowlite.errors import FlowError
@@ -23,6 +24,7 @@ def offers_of(
     request = GpuRequest.parse(gpu) if gpu else None
     regions, zone = planner.regions(region)
     found: list[Offer] = []
+    unpriced: list[Offer] = []
     fitting: dict[str, list[Machine]] = {}
     only = {zone} if zone else set(planner.settings.zones) or None
     for name in regions:
@@ -32,13 +34,18 @@ def offers_of(
             machines = fitting[name] = market.fitting(catalog, wanted)
             choices = market.choices(catalog, machines, spot=on_spot, zones=only)
             found += [_offer(planner, choice, count) for choice in choices]
-    if not found and any(fitting.values()):
+            if not on_spot:
+                unpriced += _without_price(catalog, machines, only)
+    if found:
+        return [*sorted(found, key=_price), *unpriced]
+    if any(fitting.values()):
         raise planner.nowhere(fitting, bool(spot), only)
-    if not found:
-        found = _nearest(
-            planner.catalog(regions[0]), MachineRequirements(gpu=request, spot=bool(spot))
-        )
-    return sorted(found, key=lambda each: (not each.fits, each.price_per_hour))
+    near = _nearest(planner.catalog(regions[0]), MachineRequirements(gpu=request, spot=bool(spot)))
+    return sorted(near, key=_price)
+
+
+def _price(offer: Offer) -> float:
+    return math.inf if offer.price_per_hour is None else offer.price_per_hour
 
 
 def _offer(planner: Planner, choice: Choice, count: int) -> Offer:
@@ -74,6 +81,31 @@ def _quota_problem(planner: Planner, choice: Choice, count: int) -> str:
     return f"quota {quota.code} allows {value:g} vCPUs, and {need} are needed"
 
 
+def _without_price(
+    catalog: Catalog, machines: Sequence[Machine], only: set[str] | None
+) -> list[Offer]:
+    """Offers on demand of machines without a known price, for which no plan can be made."""
+    names = [machine.name for machine in machines]
+    if not names:
+        return []
+    prices, offered = catalog.prices(names), catalog.zones(names)
+    return [
+        Offer(
+            provider="aws",
+            instance_type=machine.name,
+            region=catalog.region,
+            gpu=machine.gpu,
+            gpus_per_node=machine.gpus,
+            price_per_hour=None,
+            available=False,
+            note=f"no price is known: set '{machine.name}' = … under [aws.prices], in US dollars per hour",
+        )
+        for machine in machines
+        if machine.name not in prices
+        and any(only is None or zone in only for zone in offered.get(machine.name, ()))
+    ]
+
+
 def _nearest(catalog: Catalog, wanted: MachineRequirements) -> list[Offer]:
     machines = nearest(catalog.machines(wanted), wanted)
     prices = _prices(catalog, machines)
@@ -84,7 +116,7 @@ def _nearest(catalog: Catalog, wanted: MachineRequirements) -> list[Offer]:
             region=catalog.region,
             gpu=machine.gpu,
             gpus_per_node=machine.gpus,
-            price_per_hour=prices.get(machine.name, 0.0),
+            price_per_hour=prices.get(machine.name),
             available=False,
             note=wanted.misfit(machine),
             fits=False,

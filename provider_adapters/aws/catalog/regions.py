@@ -300,7 +300,11 @@ def _listed(product: str | Mapping[str, Any], currency: str, unit: str = "") -> 
 
 
 def _whose(settings: AwsSettings) -> str:
-    """A key of account and endpoint: zone names differ between accounts, and a rehearsal has other data than AWS."""
+    """A key of account, endpoint and rate of exchange.
+
+    Zone names differ between accounts, a rehearsal has other data than AWS, and prices are remembered in dollars.
+    """
     names = ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_EC2")
     parts = [settings.profile, settings.endpoint_url, *(os.environ.get(name, "") for name in names)]
+    parts += [] if settings.cny_per_usd is None else [str(settings.cny_per_usd)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
