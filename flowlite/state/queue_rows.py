@@ -81,7 +81,8 @@ def _task(
 
 
 def _number(value: Any) -> float:
-    if not isinstance(value, int | float) or not math.isfinite(value):
+    # Not `isfinite`, which fails on whole numbers that no float can hold.
+    if not isinstance(value, int | float) or not -math.inf < value < math.inf:
         raise ValueError
     return value
 
@@ -97,7 +98,16 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _slots(value: Any) -> tuple[dict[str, Any], ...]:
-    return tuple({"slots": _texts(each["slots"]), "count": int(each["count"])} for each in value)
+    """`Plan.slots`, with every count that `slots_of_gang` makes."""
+    found = []
+    for kind in value:
+        counts = {name: kind[name] for name in ("count", "most", "each") if name in kind}
+        if "count" not in counts or not all(
+            type(each) is int and each >= 0 for each in counts.values()
+        ):
+            raise ValueError
+        found.append({"slots": _texts(kind["slots"]), **counts})
+    return tuple(found)
 
 
 def _of_tasks(db: sqlite3.Connection, query: str, ids: list[str]) -> Iterable[sqlite3.Row]:

@@ -27,6 +27,8 @@ from provider_adapters.ssh.unfit_hosts import UnfitHosts
 _SKEW_SECONDS = 5.0
 _LEAST_FREE_GB = 2.0
 _SERVE_SECONDS = 40.0
+# Digits of a number of GPUs.
+_LONGEST_COUNT = 6
 _MOST_SAID = 2000
 _ANSWER_SECONDS = 10.0
 _RUN_SECONDS = 60.0
@@ -165,20 +167,33 @@ def _of_what_tasks_found(host: Host, unfit: UnfitHosts) -> list[Problem]:
     why = unfit.why(host.key)
     if not why:
         return []
-    with hosts.connect(host) as connection:
-        asked = f"nvidia-smi --query-gpu={gpu_health.QUERY} --format=csv,noheader,nounits"
-        listed = connection.run(
-            ["sh", "-c", f"{asked} 2>&1; ls {gpu_health.DRIVER} 2>/dev/null | wc -l >&2"],
-            timeout=_RUN_SECONDS,
-        )
-    said, driver = listed.stdout.decode(errors="replace"), last_line(listed.stderr).strip()
-    health = gpu_health.parse(said, "", int(driver) if driver.isdigit() else 0)
+    try:
+        health = _gpu_health(host)
+    except _TROUBLE as error:
+        return [
+            Problem(
+                host.name, f"{why}. Its GPUs cannot be looked at now: {error}", "see the message"
+            )
+        ]
     if wrong := health.troubles(GpuHealth()):
         fix = "restart it; if that does not help, have the GPU replaced"
         return [Problem(host.name, f"{why}. Now: {'; '.join(wrong)}", fix)]
     unfit.lift(host.key)
     fix = "nothing is to be done; if it is lost again, look at its power, network and memory"
     return [Problem(host.name, f"{why}. It is well now, and used again", fix, serious=False)]
+
+
+def _gpu_health(host: Host) -> GpuHealth:
+    """What a host says of its GPUs now, which is not taken for true beyond numbers. Raises one of `_TROUBLE`."""
+    with hosts.connect(host) as connection:
+        asked = f"nvidia-smi --query-gpu={gpu_health.QUERY} --format=csv,noheader,nounits"
+        listed = connection.run(
+            ["sh", "-c", f"{asked} 2>&1; ls {gpu_health.DRIVER} 2>/dev/null | wc -l >&2"],
+            timeout=_RUN_SECONDS,
+        )
+    driver = last_line(listed.stderr).strip()
+    known = int(driver) if len(driver) <= _LONGEST_COUNT and driver.isdigit() else 0
+    return gpu_health.parse(listed.stdout.decode(errors="replace"), "", known)
 
 
 def _gpus_differ(able: Sequence[Host], found: Mapping[str, Facts]) -> list[Problem]:

@@ -120,7 +120,9 @@ class SshProvider(Provider):
         return sorted(listed.values(), key=lambda each: each.id)
 
     def avoid(self, instances: Sequence[Instance]) -> None:
-        self._unfit.note(instances)
+        # The hosts are released also if this machine's disk is full.
+        with suppress(OSError):
+            self._unfit.note(instances)
 
     def terminate(self, instances: Sequence[Instance]) -> None:
         self._ending.end(instances)

@@ -13,10 +13,11 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from flowlite.connect.bounded import parse_object
 from flowlite.node.config.agent_config import write_atomically
 from flowlite.provider import Instance
 from flowlite.state import clock
@@ -73,7 +74,8 @@ class UnfitHosts:
         if note is None or not note["why"]:
             return ""
         until = note["at"] + AVOIDED_SECONDS
-        if clock.now() >= until and note["task"] != task_id:
+        # A time that is still to come was noted while the clock was wrong.
+        if not note["at"] <= clock.now() < until and note["task"] != task_id:
             return ""
         last = time.strftime("%H:%M", time.localtime(until))
         return (
@@ -82,10 +84,12 @@ class UnfitHosts:
         )
 
     def _read(self) -> Notes:
-        with suppress(OSError, ValueError):
-            found = json.loads(self._path.read_bytes())
-            return dict(found)
-        return {}
+        try:
+            found = parse_object(self._path.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        # Without a note that is damaged, its host is used once more.
+        return {key: note for key, note in found.items() if _is_note(note)}
 
     @contextmanager
     def _change(self) -> Iterator[Notes]:
@@ -103,3 +107,17 @@ class UnfitHosts:
                 write_atomically(self._path, json.dumps(kept))
         finally:
             os.close(lock)
+
+
+def _is_note(value: Any) -> bool:
+    kinds: dict[str, Any] = {
+        "host": str,
+        "why": str,
+        "task": str,
+        "instance": str,
+        "losses": int,
+        "at": int | float,
+    }
+    return isinstance(value, dict) and all(
+        isinstance(value.get(name), kinds[name]) for name in kinds
+    )

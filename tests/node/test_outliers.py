@@ -25,7 +25,9 @@ def test_even_nodes_are_not_slow() -> None:
 def test_one_slow_gpu_makes_its_node_slow() -> None:
     [found] = slow_nodes([gpus(600, 640), gpus(620, 210), gpus(610, 600)])
     assert found.rank == 1
-    assert found.why == ("GPU 1 multiplies matrices at 210 TFLOPS, those of the other nodes at 605")
+    assert found.why == (
+        "GPU 1 multiplies matrices at 210 TFLOPS, those of the other nodes at 612.5"
+    )
 
 
 def test_the_node_with_slow_paths_is_found_and_not_its_partners() -> None:
@@ -40,6 +42,20 @@ def test_the_node_with_slow_paths_is_found_and_not_its_partners() -> None:
     # One slow path is no slow node.
     links[0]["2"] = links[2]["3"] = fast
     assert slow_nodes([{"links": each} for each in links]) == []
+
+
+def test_no_node_decides_by_what_it_reports_that_others_are_slow() -> None:
+    """A machine that is found slow is avoided by all tasks, so one that lies may not have others avoided."""
+    honest = [gpus(600, 610), gpus(620, 600), gpus(610, 605)]
+    assert slow_nodes([*honest, gpus(*[1e15] * 1000)]) == []
+    paths = [{"1": 1e9, "2": 1e9}, {"2": 1e9, "3": 1e9}, {"3": 1e9, "0": 1e9}]
+    for lie in (
+        {str(rank): 1e15 for rank in range(4, 1000)},
+        {f"{zeros}0": 1e15 for zeros in ("", "0", "00", "+", " ", "000")},
+        {f"{zeros}1": 0.0 for zeros in ("0", "00", "+", " ", "000")},
+        {"3": 1e15, "-1": 1e15, "x": 1e15, "": 1e15, "²": 1e15},
+    ):
+        assert slow_nodes([{"links": each} for each in (*paths, lie)]) == []
 
 
 def test_the_summary_says_what_was_measured_and_what_was_not() -> None:

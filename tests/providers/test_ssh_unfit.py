@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from flowlite.provider import Instance
+from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.state import clock
+from provider_adapters.ssh import unfit_hosts
+from provider_adapters.ssh.provider import SshProvider
 from provider_adapters.ssh.unfit_hosts import AVOIDED_SECONDS, UnfitHosts
 from tests.helpers import eventually
 from tests.providers.lab import Lab
@@ -85,6 +89,50 @@ class TestNotes:
         monkeypatch.setattr(clock, "now", lambda: later)
         assert unfit.why("k", "t2") == ""
         assert unfit.why("k", "t1")
+
+    def test_a_note_of_a_clock_that_was_wrong_counts_no_more(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        unfit = UnfitHosts(tmp_path)
+        later = clock.now() + 365 * 86400
+        with monkeypatch.context() as wrong:
+            wrong.setattr(clock, "now", lambda: later)
+            unfit.note([an_instance("i1", sick="GPU 3 is lost")])
+        assert unfit.why("k", "t2") == ""
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            "",
+            "[1]",
+            "[" * 100_000,
+            "\x00\xff",
+            '{"k": 5}',
+            '{"k": {}}',
+            '{"k": {"host": "h", "why": 3, "task": "t", "instance": "i", "losses": 1, "at": 1}}',
+            '{"k": {"host": "h", "why": "w", "task": "t", "instance": "i", "losses": 1, "at": "x"}}',
+        ],
+        ids=range(8),
+    )
+    def test_a_damaged_file_keeps_no_host_from_being_used(
+        self, content: str, tmp_path: Path
+    ) -> None:
+        (tmp_path / "unfit.json").write_text(content)
+        unfit = UnfitHosts(tmp_path)
+        assert unfit.why("k") == ""
+        unfit.well([an_instance("i2")])
+        unfit.note([an_instance("i3", sick="GPU 3 is lost")])
+        assert "GPU 3 is lost" in unfit.why("k")
+
+    def test_hosts_are_released_also_if_nothing_can_be_noted_here(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(unfit_hosts, "write_atomically", full)
+        provider = SshProvider(tmp_path, ProviderSettings("ssh"))
+        provider.avoid([an_instance("i1", sick="GPU 3 is lost")])
 
 
 def install(host: Host) -> None:

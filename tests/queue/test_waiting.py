@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import sqlite3
@@ -13,15 +14,17 @@ from pathlib import Path
 
 import pytest
 
+from flowlite.provider import slots_of_gang
 from flowlite.state.store import Store
 from flowlite.supervise.process import launch
 from flowlite.supervise.queue import asleep
+from flowlite.supervise.queue.backfill import Demand, demand_of
 from flowlite.supervise.queue.current_queue import Queue
 from flowlite.supervise.queue.waking import AWAKE_AHEAD
 from flowlite.supervise.record import process_identity
 from tests.gangs import Gang, let_go, shell, submit, waiting
 from tests.helpers import eventually, process_alive
-from tests.test_store import task
+from tests.test_store import PLAN, task
 
 
 def started(gangs: list[Gang]) -> list[Gang]:
@@ -150,6 +153,9 @@ def test_what_flow_queue_shows(flow_home: Path) -> None:
         ("plan", {"slots": [1]}),
         ("plan", {"slots": [{"slots": 3, "count": "x"}]}),
         ("plan", {"slots": [{"slots": ["a"], "count": 1}], "max_run_seconds": "long"}),
+        ("plan", {"slots": [{"slots": ["a"], "count": 1}], "max_run_seconds": math.inf}),
+        ("plan", {"slots": [{"slots": ["a"], "count": math.inf}]}),
+        ("plan", {"slots": [{"slots": ["a"], "count": 1, "most": "2"}]}),
         ("created_at", "yesterday"),
         ("lease_expires", "never"),
     ],
@@ -165,6 +171,20 @@ def test_a_damaged_row_does_not_hold_up_the_queue_of_others(
     with contextlib.closing(sqlite3.connect(flow_home / "state.db", isolation_level=None)) as db:
         db.execute(f"UPDATE tasks SET {field} = ? WHERE id = 'broken'", (stored,))
     assert list(Queue.read(Store(flow_home / "state.db")).tasks) == ["whole"]
+
+
+def test_a_gang_that_may_grow_asks_the_queue_for_as_many_nodes_as_it_may_have(
+    flow_home: Path,
+) -> None:
+    """What the queue reads of a plan has the most nodes too, or the gang would take hosts that others wait for."""
+    store = Store(flow_home / "state.db")
+    kind = slots_of_gang(["a", "b", "c", "d"], 1, 3)
+    store.create_task(task("grows", plan={**PLAN, "slots": [kind]}))
+    queue = Queue.read(store)
+    [read] = queue.tasks.values()
+    assert [demand_of(each) for each in read.slots] == [Demand(("a", "b", "c", "d"), 1, 3, 1)]
+    [place] = queue.places(all_times=False, counts=lambda _: True)
+    assert place.nodes == 3
 
 
 def test_tasks_that_wait_for_one_another_are_shown_and_can_be_cancelled(flow_home: Path) -> None:

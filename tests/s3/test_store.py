@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import itertools
 import json
+import socketserver
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from flowlite.node.s3 import client
 from flowlite.node.s3.client import S3Error, Store, read_storage
+from flowlite.node.s3.multipart_upload import MultipartUpload
 from flowlite.node.s3.sigv4 import Credential, signed_headers
 from tests.s3.guards import entry
 from tests.s3.servers import REGION, S3Server
@@ -157,3 +164,56 @@ def test_storage_json(tmp_path: Path, one_s3_server: S3Server) -> None:
     path.write_text("{")
     with pytest.raises(S3Error, match="cannot be read"):
         read_storage(path)
+
+
+@contextlib.contextmanager
+def answering(head: bytes, block: bytes, times: int | None) -> Iterator[str]:
+    """A server that answers with so many blocks, or without end, and hangs up."""
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            while self.rfile.readline().strip():
+                pass
+            with contextlib.suppress(OSError):
+                self.wfile.write(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n")
+                for _ in itertools.count() if times is None else range(times):
+                    self.wfile.write(block)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+BLOCK = bytes(1 << 16)
+NEVER = (None, "more than 1 MiB")
+
+
+@pytest.mark.parametrize(
+    ("head", "block", "times", "said"),
+    [
+        (b"Connection: close", BLOCK, *NEVER),
+        (b"Content-Length: 1000000000000", BLOCK, *NEVER),
+        (b"Transfer-Encoding: chunked", b"10000\r\n" + BLOCK + b"\r\n", *NEVER),
+        (b"Content-Length: 100000", BLOCK, 1, "does not answer as S3"),
+        (b"Transfer-Encoding: chunked", b"10000\r\n" + BLOCK + b"\r\n", 1, "does not answer as S3"),
+    ],
+)
+def test_an_answer_without_end_or_without_its_end(
+    head: bytes, block: bytes, times: int | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "MOST_ANSWER", 1 << 20)
+    with answering(head, block, times) as url:
+        store = Store("s3://b", "b", endpoint_url=url, credential=Credential("a", "s"))
+        with pytest.raises(S3Error, match=said):
+            store.request("GET", "", {"list-type": "2"})
+
+
+def test_a_list_of_parts_without_numbers_is_no_answer_of_s3() -> None:
+    def request(*_: object) -> client.Response:
+        part = "<Part><PartNumber>9x</PartNumber><ETag>t</ETag></Part>"
+        return client.Response(200, {}, f"<ListPartsResult>{part}</ListPartsResult>".encode())
+
+    with pytest.raises(S3Error, match="no S3 server"):
+        MultipartUpload(request, "key", "id").sent()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flowlite.connect.values import Completed
+from flowlite.errors import NodeUnreachable
+from flowlite.provider import Instance
 from provider_adapters.ssh import checking
 from provider_adapters.ssh.pools import Host
+from provider_adapters.ssh.unfit_hosts import UnfitHosts
 
 GOOD, BAD = (
     Host(name, at, "lab", {}, private_ip="10.0.0.1") for at, name in enumerate(("good", "bad"))
@@ -48,3 +54,38 @@ def test_a_host_that_answers_nonsense(
     assert all(len(each.what) < 3000 for each in told)
     # Listeners end with the check.
     assert "good 77" in ended
+
+
+GPUS = [
+    (b"", b"9" * 5000),
+    (b"", "²".encode()),
+    (b"0, 00000000:41:00.0, " + b"9" * 5000, b"1"),
+    ("0, 00000000:41:00.0, ²".encode(), b"1"),
+    (b"9" * 1_000_000 + b", 00000000:41:00.0, 5", b"1"),
+    (b"GPU is lost \x1b[2J" + b"x" * 1_000_000, b""),
+    NodeUnreachable("it does not answer any more"),
+    TimeoutError("it did not end within 60 s"),
+]
+
+
+@pytest.mark.parametrize("answer", GPUS, ids=range(len(GPUS)))
+def test_a_host_that_tasks_found_broken_answers_nonsense(
+    answer: tuple[bytes, bytes] | Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked for its GPUs after all hosts have answered, and the check goes on."""
+
+    class Asked:
+        def run(self, argv: list[str], *, timeout: float) -> Completed:
+            if isinstance(answer, Exception):
+                raise answer
+            return Completed(0, *answer)
+
+    monkeypatch.setattr(checking.hosts, "connect", lambda host: contextlib.nullcontext(Asked()))
+    unfit = UnfitHosts(tmp_path)
+    unfit.note([Instance("i1", "t1", sick="GPU 3", data={"key": BAD.key, "host": "bad"})])
+    [told] = checking._of_what_tasks_found(BAD, unfit)
+    assert told.host == "bad"
+    assert len(told.what) < 3000
+    if isinstance(answer, Exception):
+        assert str(answer) in told.what
+        assert unfit.why(BAD.key)

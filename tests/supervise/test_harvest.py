@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -351,3 +352,18 @@ def test_a_result_that_takes_longer_than_the_patience_is_waited_for_while_it_com
     scene.nodes[1].sends = slowly
     assert scene.play().lacking == ()
     assert scene.paths.result(1, 1).stat().st_size == 120_000
+
+
+def test_a_directory_that_was_removed_here_does_not_end_the_collecting(scene: Scene) -> None:
+    """It is made anew for what still comes, and what was in it is named as missing."""
+    scene.nodes[1].life = ProbeAnswer.UNREACHABLE
+
+    def remove() -> None:
+        shutil.rmtree(scene.paths.results)
+        asyncio.get_running_loop().call_later(2.0, heal)
+
+    def heal() -> None:
+        scene.nodes[1].life = ProbeAnswer.ALIVE
+
+    assert [each.node for each in scene.play(remove, after=0.5).lacking] == [0]
+    assert scene.here() == ["a1.r1.result"]

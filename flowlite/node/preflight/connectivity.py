@@ -172,13 +172,17 @@ class ConnectivityCheck:
             session = ClientSession(self._secret, self._hello)
             await authenticate(reader, writer, session)
             writer.write(session.seal(encode({"bulk": BULK_SECONDS}), b""))
-            block, began = bytes(4 * _BLOCK), time.perf_counter()
+            block, sent, began = bytes(4 * _BLOCK), 0, time.perf_counter()
             while time.perf_counter() - began < BULK_SECONDS:
                 writer.write(block)
+                sent += len(block)
                 await writer.drain()
             writer.write_eof()
             message, _ = await read_frame(reader, session)
-            return float(message["received"]) / (time.perf_counter() - began)
+            received = message.get("received")
+            if type(received) is not int or not 0 <= received <= sent:
+                raise WireError("a node says that it has received what was not sent")
+            return received / (time.perf_counter() - began)
         finally:
             writer.transport.abort()
 

@@ -32,11 +32,13 @@ HARDWARE_XIDS: Mapping[int, str] = {
 """XIDs that mean broken hardware, by NVIDIA's list, each with what it means."""
 QUERY = "index,pci.bus_id,ecc.errors.uncorrected.volatile.total"
 _SECONDS = 10.0
-_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): ([0-9]{1,6})\b")
 _UNAVAILABLE = re.compile(
     r"GPU ?([0-9a-fA-F:.]+)?: (?:GPU is lost|Unknown Error)|\[?GPU is lost\]?"
 )
 _NAMED = 4
+# Also read from hosts that may say anything (`flow hosts check`).
+_NUMBER = re.compile(r"[0-9]{1,12}")
 
 
 @dataclass(frozen=True)
@@ -115,11 +117,11 @@ def parse(said: str, log: str, known: int, visible: str | None = None) -> GpuHea
     listed = 0
     for line in said.splitlines():
         index, bus, count = [*(part.strip() for part in line.split(",")), "", "", ""][:3]
-        if not index.isdigit():
+        if not _NUMBER.fullmatch(index):
             continue
         listed += 1
         names[_bus(bus)] = index
-        if count.isdigit() and (ours is None or index in ours):
+        if _NUMBER.fullmatch(count) and (ours is None or index in ours):
             errors[index] = int(count)
     xids: Counter[tuple[str, int]] = Counter()
     for bus, number in _XID.findall(log):

@@ -1,4 +1,8 @@
-"""Finds the nodes of a gang that are slow beside the others, from what all have measured before GO. Pure."""
+"""Finds the nodes of a gang that are slow beside the others, from what all have measured before GO. Pure.
+
+A machine that is found slow is avoided, so no node may decide by what it reports that others are: each has one voice,
+however many figures it reports, and paths count only if they lead from it to another node of the gang.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +48,9 @@ def _slow_to_compute(prepared: Sequence[Mapping[str, Any]]) -> list[Outlier]:
     found = []
     for rank, each in enumerate(prepared):
         others = [
-            speed
+            median(other["speeds"].values())
             for number, other in enumerate(prepared)
-            for speed in (other.get("speeds") or {}).values()
-            if number != rank and other.get("unit") == each.get("unit")
+            if number != rank and other.get("speeds") and other.get("unit") == each.get("unit")
         ]
         if not others:
             continue
@@ -63,10 +66,12 @@ def _slow_to_compute(prepared: Sequence[Mapping[str, Any]]) -> list[Outlier]:
 
 def _slow_to_reach(prepared: Sequence[Mapping[str, Any]]) -> list[Outlier]:
     """Returns nodes most of whose paths are slow beside those that the other nodes have among them."""
+    ranks = {str(rank): rank for rank in range(len(prepared))}
     links = [
-        (rank, int(other), float(speed))
+        (rank, ranks[other], float(speed))
         for rank, each in enumerate(prepared)
         for other, speed in (each.get("links") or {}).items()
+        if ranks.get(other, rank) != rank
     ]
     found = []
     for rank in range(len(prepared)):

@@ -23,7 +23,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import IO, Any
 from xml.etree import ElementTree
 
@@ -32,6 +32,8 @@ from .sigv4 import Credential, signed_headers
 SECONDS = 20.0
 """Timeout of one request with a small body."""
 DEFAULT_REGION = "us-east-1"
+MOST_ANSWER = 32 << 20
+"""Maximum bytes of an answer that is held in memory. A page of a list has some 4 MB; files are read in blocks."""
 
 _HOST_BUCKET = re.compile(r"[a-z0-9-]{3,63}", re.ASCII)
 
@@ -154,16 +156,18 @@ class Store:
             body: Bytes, or an open file of `length` bytes; a file is sent without a hash of its content.
 
         Raises:
-            S3Error: The request was refused, or there was no answer.
+            S3Error: The request was refused, or there was no answer, or one that is too long.
         """
         sending = self._open(method, key, query or {}, headers or {}, body, length)
         try:
             with _opener().open(sending, timeout=timeout) as reply:
                 names = {name.lower(): value for name, value in reply.headers.items()}
-                return Response(reply.status, names, reply.read())
+                return Response(reply.status, names, _whole(reply))
         except urllib.error.HTTPError as error:
             with error:
                 raise _refusal(error.code, dict(error.headers.items()), error.read(65536)) from None
+        except S3Error:
+            raise
         except (OSError, HTTPException) as error:
             raise self._silence(error) from error
 
@@ -304,6 +308,19 @@ def _refusal(status: int, headers: Mapping[str, str], body: bytes) -> S3Error:
     message = told("Message")
     said = ": ".join(part for part in (code or f"HTTP {status}", message) if part)
     return S3Error(said, code, status, region)
+
+
+def _whole(reply: HTTPResponse) -> bytes:
+    """Reads an answer to its end. Raises S3Error, OSError, HTTPException."""
+    body = reply.read(MOST_ANSWER + 1)
+    if len(body) > MOST_ANSWER:
+        raise S3Error(
+            f"what answers is no S3 server: it sends more than {MOST_ANSWER >> 20} MiB", status=200
+        )
+    if reply.length:
+        # The connection has ended before. A read with a bound does not tell.
+        raise IncompleteRead(body, reply.length)
+    return body
 
 
 def without_namespace(body: bytes) -> ElementTree.Element:

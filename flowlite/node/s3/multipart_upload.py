@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import urllib.parse
 from concurrent.futures import wait
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 PART = 32 << 20
 """Larger objects are uploaded in parts, each of them signed and checked by the server."""
 _MOST_PARTS = 9000
+_PART_NUMBER = re.compile(r"[0-9]{1,5}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,12 @@ class MultipartUpload:
         found = {}
         for page in _pages(self.request, self.key, {"uploadId": self.id}, ("PartNumberMarker",)):
             for each in page.iter("Part"):
-                found[int(_text(each, "PartNumber"))] = _text(each, "ETag")
+                number = _text(each, "PartNumber")
+                if not _PART_NUMBER.fullmatch(number):
+                    raise S3Error(
+                        "what answers is no S3 server: a part without a number", status=200
+                    )
+                found[int(number)] = _text(each, "ETag")
         return found
 
     def send(

@@ -213,7 +213,8 @@ class FetchOutputs:
     def _arrived(self) -> int:
         """Returns how many bytes of logs and results are here."""
         found = self.collector.total
-        with os.scandir(self.paths.results) as entries:
+        # The directory may have been removed by the user; what cannot be written is told where it is written.
+        with suppress(FileNotFoundError), os.scandir(self.paths.results) as entries:
             for entry in entries:
                 # A file that is complete loses its temporary name.
                 with suppress(FileNotFoundError):

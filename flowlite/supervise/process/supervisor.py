@@ -512,7 +512,7 @@ class Supervisor:
         """Ends the task or starts another attempt, depending on how this one ended."""
         end = await self._retain(attempt, await self._as_listed(attempt, end))
         self._sound = self._may_be_kept(end)
-        self._provisioner.set_aside(end.replace, attempt.out_of_reach, attempt.sick)
+        self._provisioner.set_aside(end.replace, attempt.out_of_reach, self._sick(attempt))
         conclusion = self._conclusion(end)
         if conclusion is None:
             await self._retry(attempt, end)
@@ -606,6 +606,10 @@ class Supervisor:
             end.outcome in _RETRIED and self._record.retries_used < self._asked.retries.max_retries
         )
 
+    def _sick(self, attempt: Attempt) -> dict[str, str]:
+        """What is wrong with machines, as it may be stored, since other tasks show it too."""
+        return {name: self._journal.readable(why) for name, why in attempt.sick.items()}
+
     def _spare_takes_over(self, end: End) -> bool:
         """Whether spares take the ranks of all nodes that this attempt has lost. That uses up no retry."""
         lost = set(end.replace) & set(self._record.roster)
@@ -641,7 +645,7 @@ class Supervisor:
         notifications.begin(self._paths, notifications.RETRYING)
         unclear = await self._unless_cancelled(attempt.clear())
         beside = {*end.replace, *(unclear or ())}
-        self._provisioner.set_aside(beside, attempt.out_of_reach, attempt.sick)
+        self._provisioner.set_aside(beside, attempt.out_of_reach, self._sick(attempt))
         await self._end_unusable()
         # Nodes are charged during the delay too.
         await self._sleep(min(delay, self._limits.seconds_of_money(self._instances())))
