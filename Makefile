@@ -116,7 +116,7 @@ gpu: ## what only a GPU can show, in less than 8 minutes with the machine's own 
 GPU_PYTHON_VERSION ?= 3.12
 gpu-packages: $(ENV_READY) ## what `make gpu` needs beside torch, into build/gpu-packages, for a machine without a package index
 	$(PY) -m pip install --quiet --upgrade --target build/gpu-packages/site-packages --only-binary=:all: --python-version $(GPU_PYTHON_VERSION) \
-		cloudpickle pydantic typer pytest pytest-xdist pytest-timeout pytest-rerunfailures hypothesis psutil
+		cloudpickle pydantic typer pytest pytest-xdist pytest-timeout hypothesis psutil
 
 clean: ## remove the environment and all caches
 	rm -rf .venv build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -99,7 +99,7 @@ def _in_its_place(
 ) -> tuple[str, ...]:
     """The words in front of a command that set the directory and variables of the node's first worker."""
     from flowlite.node.worker.environment import WorkerPlace, worker_environment
-    from flowlite.supervise.gang_size import nodes_of
+    from flowlite.supervise.gang_size import bounds_of, nodes_of
     from flowlite.supervise.record.task_view import TaskView
 
     addresses = {
@@ -118,6 +118,7 @@ def _in_its_place(
         master_addr=addresses.get(0, ""),
         master_port=0,
         provider=record.provider,
+        size=bounds_of(record),
     )
     variables = worker_environment({}, place, record.config.get("environment"))
     # No process listens there any more.

@@ -170,13 +170,13 @@ def _call_again(
         record: The earlier task. The store has the hashes of its files.
         paths: Its files.
     """
-    from flowlite.bundle.project_snapshot import refuse_changed
+    from flowlite.bundle.project_snapshot import refuse_changed_input
     from flowlite.node.serialization.envelope import open_envelope
 
     def again(place: str, sha256: str, what: str) -> str:
         name = Path(place).name
         _share(paths.bundle / name, draft.paths.bundle / name)
-        refuse_changed(paths.bundle / name, sha256, what, "run it from its program")
+        refuse_changed_input(paths.bundle / name, sha256, what, "run it from its program")
         return str(draft.paths.bundle / name)
 
     call: dict[str, Any] = {"results": config.results, "start": config.start}

@@ -402,7 +402,7 @@ class Task(Generic[R_co]):
 
     @property
     def needs_resume(self) -> bool:
-        """Whether it waits for `resume()`: it has had no supervisor for a while, and it has no machines."""
+        """Whether it waits for `resume()`: it has no supervisor and no machines, and is not to launch any unasked."""
         from flowlite.supervise.process.launch import has_supervisor
         from flowlite.supervise.process.resuming import needs_resume
 

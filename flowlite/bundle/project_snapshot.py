@@ -99,19 +99,19 @@ def use_again(home: Path, manifest: Path, sha256: str) -> list[str]:
         ConfigError: The manifest or a content was changed since.
     """
     instead = "add --now to send the project's files as they are now"
-    refuse_changed(manifest, sha256, "the list of the project's files", instead)
+    refuse_changed_input(manifest, sha256, "the list of the project's files", instead)
     lost = []
     for entry in ProjectManifest.from_json(manifest.read_bytes()).files:
         place = home / "files" / entry.sha256
         try:
             os.utime(place)
-            refuse_changed(place, entry.sha256, f"the content of {entry.path}", instead)
+            refuse_changed_input(place, entry.sha256, f"the content of {entry.path}", instead)
         except OSError:
             lost.append(entry.path)
     return lost
 
 
-def refuse_changed(path: Path, sha256: str, what: str, instead: str) -> None:
+def refuse_changed_input(path: Path, sha256: str, what: str, instead: str) -> None:
     """Raises ConfigError if an input of an earlier task was changed since, OSError if it is not there.
 
     Args:

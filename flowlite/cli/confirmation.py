@@ -62,7 +62,5 @@ def confirm_launch(places: Candidates, yes: bool, *, tasks: int = 1) -> None:
 def asks_before(plan: Plan, yes: bool) -> bool:
     """Whether the user is asked before this plan is launched."""
     from flowlite.settings.settings import load_settings
-    from flowlite.supervise.cleanup import background_gc
 
-    paid = plan.is_paid and plan.provider not in background_gc.FREE
-    return paid and not yes and can_ask() and bool(load_settings()["confirm"])
+    return plan.costs_money and not yes and can_ask() and bool(load_settings()["confirm"])

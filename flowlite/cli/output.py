@@ -88,6 +88,7 @@ def task_json(task: ShownTask) -> dict[str, Any]:
     from flowlite.supervise.money import price_text
 
     record = task.record
+    fewest, most = gang_size.bounds_of(record)
     return {
         "id": record.id,
         "name": record.name,
@@ -96,8 +97,8 @@ def task_json(task: ShownTask) -> dict[str, Any]:
         "function": record.function,
         "provider": record.provider,
         "num_instances": gang_size.nodes_of(record),
-        "num_instances_min": record.plan.get("min_instances") or record.plan.get("num_instances"),
-        "num_instances_max": record.plan.get("num_instances"),
+        "num_instances_min": fewest,
+        "num_instances_max": most,
         "processes_per_node": record.plan.get("processes_per_node"),
         "gpu": record.plan.get("gpu") or None,
         "attempt": record.attempt,

@@ -217,9 +217,10 @@ def run(home: Path, name: str) -> int:
         log.write(_stamped(f"flow {shlex.join(timer.words)}"))
         try:
             if (owner := os.stat(timer.directory).st_uid) != timer.owner:
-                # The directory was removed, and somebody else has made it anew, with a program of their own.
+                # Another user may have made the directory again, with another program in it.
                 whose = f"{timer.directory} belongs to user {owner} now, not {timer.owner}"
-                log.write(_stamped(f"not run: {whose}"))
+                again = f"`flow schedule rm {name}`, and make the schedule again in a directory of yours"
+                log.write(_stamped(f"not run: {whose}; {again}"))
                 return 1
             code = subprocess.run(
                 _flow(timer.words),

@@ -48,8 +48,8 @@ SYMPTOMS: tuple[KnownFailure, ...] = (
         "gpu-access",
         r"an illegal memory access was encountered|device-side assert triggered",
         "a kernel used memory that is not its own, mostly through an index out of range: a label, or a token id beyond "
-        "the vocabulary. CUDA tells it at some later line: -e CUDA_LAUNCH_BLOCKING=1 shows the line itself, and so "
-        "does a run on the CPU",
+        "the vocabulary. CUDA reports it at a later line: -e CUDA_LAUNCH_BLOCKING=1 shows the line itself, and so does "
+        "a run on the CPU",
     ),
     _symptom(
         "loader-memory",

@@ -16,8 +16,11 @@ _EARLIEST, _LATEST = 0.0, 1e11
 
 
 class TimeIndex:
-    """The index of one log file. Offsets and times in it only grow (`log_writer.py`), so that records are searched in
-    the file, and only those around the last one that was asked for are in memory."""
+    """The index of one log file.
+
+    Its offsets and times only grow (`log_writer.py`), so a record is found by bisection in the file. Only the records
+    around the last one that was asked for are in memory.
+    """
 
     def __init__(self, log: Path) -> None:
         self._path = index_of(log)

@@ -14,7 +14,7 @@ from flowlite.provider.contract import Provider
 from flowlite.provider.findings import Finding, Offer, VolumeInfo, VolumePlace
 from flowlite.provider.instance import PRICES, Instance, NodeSettings
 from flowlite.provider.launch_pending import LaunchPending
-from flowlite.provider.plan import LaunchIntent, Plan, slots_of_gang
+from flowlite.provider.plan import REHEARSED, LaunchIntent, Plan, slots_of_gang
 from flowlite.provider.registry import (
     adapter_class,
     get_provider,
@@ -25,6 +25,7 @@ from flowlite.provider.registry import (
 
 __all__ = [
     "PRICES",
+    "REHEARSED",
     "Candidate",
     "Finding",
     "Instance",

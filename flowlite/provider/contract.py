@@ -92,8 +92,8 @@ class Provider(OptionalMethods, ABC):
     def launch(self, intent: LaunchIntent) -> list[Instance]:
         """Launches all instances or none. For the same token, returns the same instances again.
 
-        If the intent has `least`, and there is no room for all, it launches as many as there is room for, but not fewer
-        than that. Whoever asks for more uses another token.
+        If the intent has `least` and the provider is `elastic`, a launch without room for all instances brings as many
+        as there is room for, but at least `least`. A later launch for more has another token.
 
         Does not block while machines boot or a job is queued, so that a cancellation takes effect.
 

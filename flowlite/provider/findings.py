@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -88,3 +89,8 @@ class Offer(JsonValue):
     note: str = ""
     spot: bool = False
     fits: bool = True
+
+    @property
+    def price_to_sort_by(self) -> float:
+        """The price per hour; infinite if it is not known, so that such offers come last."""
+        return math.inf if self.price_per_hour is None else self.price_per_hour

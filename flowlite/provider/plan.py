@@ -8,6 +8,9 @@ from typing import Any
 
 from flowlite.provider.json_value import JsonValue
 
+REHEARSED = frozenset({"local"})
+"""Providers whose prices only rehearse charging."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan(JsonValue):
@@ -110,6 +113,11 @@ class Plan(JsonValue):
     def is_paid(self) -> bool:
         """Whether the instances cost anything. Those of a capacity block do for their disks, at a price of zero."""
         return self.highest_rate > 0
+
+    @property
+    def costs_money(self) -> bool:
+        """Whether launching the instances costs money."""
+        return self.is_paid and self.provider not in REHEARSED
 
     @property
     def paid_seconds(self) -> float | None:

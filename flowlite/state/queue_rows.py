@@ -44,7 +44,7 @@ def read_unfinished(
     }
     found = []
     for row in rows:
-        # A row that is damaged is named where the task is shown. The others' queue goes on without it.
+        # A damaged row is reported where its task is shown. The queue of the other tasks ignores it.
         with contextlib.suppress(KeyError, TypeError, ValueError):
             found.append(_task(row, known.get(row["id"]), asked.get(row["id"]), launching, held))
     return found

@@ -300,8 +300,8 @@ class Store:
         """Releases a lease. No error if it was lost."""
         with self._database.write() as db:
             db.execute(
-                "UPDATE tasks SET lease_owner = NULL, lease_expires = 0 WHERE id = ? AND lease_token = ?",
-                (lease.task_id, lease.token),
+                "UPDATE tasks SET lease_owner = NULL, lease_expires = ? WHERE id = ? AND lease_token = ?",
+                (self._now(), lease.task_id, lease.token),
             )
 
     # Instances

@@ -6,16 +6,14 @@ The size of a gang is a property of its attempt: the length of its roster. A pla
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from flowlite.state.records import TaskRecord
     from flowlite.supervise.record.task_view import TaskView
 
 
-@dataclass(frozen=True, slots=True)
-class LackingNodes:
+class LackingNodes(NamedTuple):
     """What an attempt lacks before it begins.
 
     Attributes:
@@ -37,7 +35,7 @@ class LackingNodes:
         Args:
             asked: The task.
             before: Nodes of the attempt before; 0 if there was none.
-            kept: Those that go on, and the spares that take the ranks of lost ones.
+            kept: Those that remain, and the spares that take the ranks of lost ones.
         """
         plan = asked.plan
         # The first launch is also for the spares. Later ones are replaced while an attempt runs.
@@ -56,10 +54,15 @@ def nodes_of(record: TaskRecord) -> int:
     return len(record.roster) or int(record.plan.get("num_instances", 1))
 
 
+def bounds_of(record: TaskRecord) -> tuple[int, int]:
+    """The fewest and the most nodes that an attempt may have."""
+    most = int(record.plan.get("num_instances", 1))
+    return int(record.plan.get("min_instances") or most), most
+
+
 def in_words(record: TaskRecord) -> str:
     """The size of a gang: `4`, `2 to 8`, or `3 (2 to 8)` once an attempt has begun."""
-    most = int(record.plan.get("num_instances", 1))
-    fewest = int(record.plan.get("min_instances") or most)
+    fewest, most = bounds_of(record)
     if fewest == most:
         return str(most)
     return f"{len(record.roster)} ({fewest} to {most})" if record.roster else f"{fewest} to {most}"

@@ -2,8 +2,8 @@
 
     FLOW_HOME/ssh/unfit.json     {key of a host: {"host", "why", "task", "at", "losses", "instance"}}
 
-A host with a broken GPU is avoided at once, one that was lost when it is lost a second time in a row. It is avoided for
-`AVOIDED_SECONDS`, by the task that found it until that task's end, and by all until `flow hosts check` finds it well.
+A host with a broken GPU is avoided at once, a lost host after it was lost `LOSSES` times in a row. All tasks avoid it
+for `AVOIDED_SECONDS`, and the task that found it until that task ends. `flow hosts check` ends both if it is well.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class UnfitHosts:
         last = time.strftime("%H:%M", time.localtime(until))
         return (
             f"{note['host']} is not used until {last}, since task {note['task']} found: {note['why']}. Once it is "
-            "mended, `flow hosts check` lets tasks use it again"
+            "repaired, `flow hosts check` lets tasks use it again"
         )
 
     def _read(self) -> Notes:

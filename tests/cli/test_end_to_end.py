@@ -232,6 +232,13 @@ def test_a_detached_task_is_reached_by_every_command(folder: Path) -> None:
     assert_no_process_left(task_id)
 
 
+def test_a_shell_after_the_end_has_the_bounds_of_the_gang(folder: Path) -> None:
+    ran = flow("run", "-N", "2:3", "--name", "short", "--", "true", cwd=folder)
+    assert ran.returncode == 0
+    words = "echo $FLOW_NUM_NODES, $FLOW_NUM_NODES_MIN to $FLOW_NUM_NODES_MAX"
+    assert flow("ssh", "short", "--node", "0", "-c", words).stdout == "3, 2 to 3\n"
+
+
 def test_cancel_ends_a_task_and_run_says_so(folder: Path) -> None:
     running = start("run", "-N", "2", "--name", "long", "--", "sh", "-c", "echo on; exec sleep 600")
     task = submitted()

@@ -177,7 +177,10 @@ class Markets(Reenactment):
         until = self.world.timeline.now + _LONGEST
         while not home.record.final:
             assert self.world.timeline.now < until, home.story()
-            self._do(home, lambda: launch.ensure_supervisors(home.store, home.directory))
+            self._do(
+                home,
+                lambda: launch.ensure_supervisors(home.store, home.directory, only=home.task),
+            )
             self.world.timeline.sleep(1.0)
 
     def _check_end(self, market: Market, home: Home, *, exactly: bool) -> None:

@@ -141,13 +141,16 @@ class Reenactment:
         return not over and bool(asked) and asked[-1] == case.action
 
     def _recover(self, cloud: Cloud, case: Case, home: Home) -> None:
-        """The next `flow` command, which is all that the task needs to come to its end."""
+        """A client that waits for the task, which is all that it needs to come to its end."""
         if case.phase == BOOT:
             self._do(home, lambda: launch.cancel(home.store, home.directory, home.task))
         until = self.world.timeline.now + _LONGEST
         while not home.record.final:
             assert self.world.timeline.now < until, home.story()
-            self._do(home, lambda: launch.ensure_supervisors(home.store, home.directory))
+            self._do(
+                home,
+                lambda: launch.ensure_supervisors(home.store, home.directory, only=home.task),
+            )
             self.world.timeline.sleep(1.0)
         # Machines take a moment to go after their bid.
         self.world.timeline.sleep(5.0)

@@ -301,9 +301,9 @@ class Simulation:
         times = SimpleNamespace(sleep=self.timeline.sleep, time=self.timeline.wall)
 
         def start_supervisor(
-            home: Path, task: str, *, spare: bool = False, for_gc: bool = False
+            home: Path, task: str, *, spare: bool = False, launches: bool = True
         ) -> int:
-            self.started.append((home, task, for_gc))
+            self.started.append((home, task, launches))
             return _NOBODY.pid
 
         def connect(contact: Contact, data: Mapping[str, Any]) -> Any:
@@ -401,13 +401,13 @@ class Simulation:
         task: str,
         beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
         *,
-        for_gc: bool = False,
+        launches: bool = True,
     ) -> bool:
         """A supervisor, until it ends, or is killed; whether it came to its end.
 
         Args:
             beside: What happens meanwhile. When that is over, the supervisor is killed.
-            for_gc: Whether `flow gc` has started it.
+            launches: Whether it may launch machines for a task that has none.
         """
         self.dead, self._disk = False, home
         log = TaskPaths(home, task).supervisor
@@ -435,7 +435,7 @@ class Simulation:
 
         try:
             owner = process_identity.owner(_NOBODY)
-            main.lead(task, home, owner=owner, for_gc=for_gc, run=run)
+            main.lead(task, home, owner=owner, launches=launches, run=run)
         except Crash:
             self._find_disk(home)
             return False
@@ -448,8 +448,8 @@ class Simulation:
         with mock.patch.dict(os.environ, {"FLOW_HOME": str(home)}):
             found = do()
         while self.started:
-            where, task, for_gc = self.started.pop(0)
-            self.lead(where, task, for_gc=for_gc)
+            where, task, launches = self.started.pop(0)
+            self.lead(where, task, launches=launches)
         return found
 
     def _find_disk(self, home: Path) -> None:

@@ -6,10 +6,14 @@ import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 
+from flowlite.api.client import Flow
+from flowlite.api.session import open_session
 from flowlite.cli import main
+from flowlite.spec import TaskConfig
 from flowlite.supervise.process import launch
 from tests.faults.test_rented import WAIT, rent
 from tests.faults.test_rented import cloud as cloud
@@ -73,6 +77,59 @@ def test_no_command_takes_up_what_was_left_for_long(
 def test_a_young_one_is_taken_up_by_status(flow_home: Path) -> None:
     gang = crashed_before_anything(flow_home, 60)
     assert main(["status"]) == 0
+    gang.end()
+
+
+def unled(cloud: RentedProvider) -> Gang:
+    """A task that would cost money, whose client died a minute ago, before it started a supervisor."""
+    flow = Flow(notify=lambda text: None)
+    config = TaskConfig(command=WAIT, name="gang")
+    with mock.patch.object(launch, "_start"):
+        task = flow.submit(config)
+    session = open_session()
+    gang = Gang(session.home, session.store, task.record)
+    leave(gang, 60)
+    return gang
+
+
+@pytest.mark.parametrize("answer", [True, False, None])
+def test_status_asks_before_machines_are_launched(
+    cloud: RentedProvider,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    answer: bool | None,
+) -> None:
+    """None: there is no terminal on which to ask."""
+    asked: list[str] = []
+
+    def confirm(question: str, **_: object) -> bool:
+        asked.append(question)
+        return bool(answer)
+
+    monkeypatch.setattr("flowlite.cli.confirmation.can_ask", lambda: answer is not None)
+    monkeypatch.setattr("typer.confirm", confirm)
+    gang = unled(cloud)
+    for command in (["status"], ["cost"], ["queue"], ["gc"]):
+        assert main(command) == 0
+    said = capsys.readouterr()
+    assert f"`flow resume {gang.id}` goes on with it and launches machines" in said.err
+    assert asked == ([] if answer is None else [f"Continue gang ({gang.id}) now?"])
+    if answer:
+        gang.wait("running")
+        let_go(gang.home)
+        gang.end()
+        return
+    assert gang.supervisor() is None
+    assert cloud.machines() == {}
+    assert main(["cancel", "--wait", gang.id]) == 0
+
+
+def test_a_client_that_waits_has_it_go_on(cloud: RentedProvider) -> None:
+    gang = unled(cloud)
+    assert launch.ensure_supervisors(gang.store, gang.home) == []
+    assert launch.ensure_supervisors(gang.store, gang.home, only=gang.id) == [gang.id]
+    gang.wait("running")
+    let_go(gang.home)
     gang.end()
 
 
@@ -143,8 +200,7 @@ def test_gc_launches_nothing_in_place_of_machines_that_are_gone(cloud: RentedPro
     eventually(lambda: gang.store.is_parked(gang.id) and gang.supervisor() is None)
     assert len(cloud.machines()) == 1
     assert not gang.store.has_machines(gang.id)
-    # What only looks at it afterwards goes on with it, as it does with any task that was led a moment ago.
-    assert main(["status"]) == 0
+    assert main(["resume", gang.id]) == 0
     gang.wait("running")
     let_go(gang.home)
     record = gang.end()

@@ -58,10 +58,20 @@ def test_no_node_decides_by_what_it_reports_that_others_are_slow() -> None:
         assert slow_nodes([{"links": each} for each in (*paths, lie)]) == []
 
 
+def test_a_speed_without_a_unit_is_compared_only_with_such() -> None:
+    bare = {"speeds": {"GPU 0": 600.0}}
+    assert slow_nodes([bare, {"skipped": "no torch"}]) == []
+    assert slow_nodes([bare, gpus(100)]) == []
+    [found] = slow_nodes([bare, {"speeds": {"GPU 0": 100.0}}])
+    assert found.rank == 1
+
+
 def test_the_summary_says_what_was_measured_and_what_was_not() -> None:
     assert summary([gpus(600), {**gpus(640), "links": {"0": 1e9}}]) == (
-        "preflight: matrix products at 600 to 640 TFLOPS; 1000 MB/s between 1 pairs of nodes"
+        "preflight: matrix products at 600 to 640 TFLOPS; 1000 MB/s between 1 pair of nodes"
     )
+    both_ways = [{"links": {"1": 1e9}}, {"links": {"0": 1e9, "2": 2e9}}, {"links": {}}]
+    assert summary(both_ways) == "preflight: 1000 to 2000 MB/s between 2 pairs of nodes"
     assert summary([{"skipped": "no torch"}] * 2) == "preflight: no torch"
     assert summary([{}]) == ""
 

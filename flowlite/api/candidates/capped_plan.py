@@ -19,7 +19,7 @@ def capped_plan(config: TaskConfig, provider: Provider) -> Plan:
         ConfigError: An option is wrong, or the provider does not support it.
         CapExceeded: A price, time or cost cap forbids the launch.
     """
-    return cap_plan(config, adapters_plan(config, provider), provider.teardown_seconds)
+    return within_caps(config, adapters_plan(config, provider), provider.teardown_seconds)
 
 
 def adapters_plan(config: TaskConfig, provider: Provider) -> Plan:
@@ -39,8 +39,8 @@ def adapters_plan(config: TaskConfig, provider: Provider) -> Plan:
     return dataclasses.replace(plan, settings=provider.settings.to_json())
 
 
-def cap_plan(config: TaskConfig, plan: Plan, teardown_seconds: float) -> Plan:
-    """The plan with all caps, checked against them. Raises CapExceeded."""
+def within_caps(config: TaskConfig, plan: Plan, teardown_seconds: float) -> Plan:
+    """The adapter's plan with all caps. Raises CapExceeded if it exceeds one of them."""
     plan = with_caps(config, plan, teardown_seconds)
     check_caps(config, plan)
     return plan
@@ -92,11 +92,11 @@ def with_notes(config: TaskConfig, plan: Plan) -> Plan:
     notes = []
     if config.slurm and plan.provider != "slurm":
         notes.append(f"slurm={{…}} has no effect on the provider {plan.provider}")
-    without = {"settle_seconds", "heal_seconds"} & config.model_fields_set
-    if without and isinstance(config.num_instances, int):
+    elastic_only = {"settle_seconds", "heal_seconds"} & config.model_fields_set
+    if elastic_only and not config.is_elastic:
         notes.append(
-            f"{', '.join(sorted(without))}: no effect on a gang of one size; num_instances=(2, 8) makes it shrink and "
-            "grow"
+            f"{', '.join(sorted(elastic_only))}: no effect on a gang of one size; num_instances=(2, 8) makes it shrink "
+            "and grow"
         )
     if plan.options.get("workdir") is not None and config.command is not None:
         from flowlite.bundle.files_to_send import stays_behind

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flowlite.api.candidates.alternatives import Alternative, alternatives_of
-from flowlite.api.candidates.capped_plan import adapters_plan, cap_plan, capped_plan
+from flowlite.api.candidates.capped_plan import adapters_plan, capped_plan, within_caps
 from flowlite.api.candidates.ranking import Candidates, LeftOut, ranked
 from flowlite.api.candidates.spot_ceilings import PlannedPlace, with_common_ceilings
 from flowlite.errors import ConfigError, FlowError, ProviderError
@@ -203,9 +203,9 @@ class _Asking:
 
         def with_price_cap(cap: float) -> Plan:
             lowered = dataclasses.replace(given, price_cap=cap)
-            return cap_plan(one, lowered, provider.teardown_seconds)
+            return within_caps(one, lowered, provider.teardown_seconds)
 
-        plan = cap_plan(one, given, provider.teardown_seconds)
+        plan = within_caps(one, given, provider.teardown_seconds)
         if one.gpu is not None and not plan.gpus_per_node:
             raise ConfigError(f"it has no {one.gpu}; the task would only be rehearsed on CPU")
         can_be_capped = plan.spot and provider.caps_spot_price

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -142,7 +141,7 @@ def offers(
         )
         return
     found, problems = _ask_for_offers(provider, gpu, num_instances, spot, region)
-    found.sort(key=lambda offer: (not offer.fits, _by_price(offer), offer.provider))
+    found.sort(key=lambda offer: (not offer.fits, offer.price_to_sort_by, offer.provider))
     if json:
         data = [
             {**offer.to_json(), "price_for_all": _for_all(offer, num_instances)} for offer in found
@@ -259,10 +258,6 @@ def side_by_side(ask: Callable[[str], Any], names: Sequence[str]) -> list[Any]:
         return [ask(name) for name in names]
     with ThreadPoolExecutor(len(names)) as pool:
         return list(pool.map(ask, names))
-
-
-def _by_price(offer: Offer) -> float:
-    return math.inf if offer.price_per_hour is None else offer.price_per_hour
 
 
 def _for_all(offer: Offer, count: int) -> float | None:

@@ -92,6 +92,7 @@ def status(
             _watch(flow, TaskFilters(only=found.id))
         else:
             _show_one(found, json)
+            _ask_to_resume([] if json else [found])
         return
     wanted = TaskFilters(_states(state), name, all)
     if watch:
@@ -207,11 +208,24 @@ def _show_list(flow: Flow, wanted: TaskFilters, json: bool) -> None:
     for one in listing.tasks:
         if one.needs_resume:
             output.tell_wrapped(resuming.sentence(one.record))
+    _ask_to_resume(listing.tasks)
     for text in listing.not_shown():
         output.tell_wrapped(text)
     if warm:
         output.say()
         output.say(_warm_line(warm))
+
+
+def _ask_to_resume(tasks: Sequence[Task[Any]]) -> None:
+    """Asks on a terminal about tasks that were led until a moment ago. Those left for longer need `flow resume`."""
+    from flowlite.cli.confirmation import can_ask
+    from flowlite.supervise.process import resuming
+
+    for one in tasks:
+        if not one.needs_resume or resuming.is_left(one.record) or not can_ask():
+            continue
+        if typer.confirm(f"Continue {one.name} ({one.id}) now?", err=True):
+            one.resume()
 
 
 def _print_table(tasks: Sequence[Task[Any]]) -> None:

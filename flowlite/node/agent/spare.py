@@ -1,7 +1,7 @@
 """The wait of an agent without a rank, on a spare machine that is ready to take the rank of a lost node.
 
-The supervisor touches the file `wanted` while it watches over the spare. A spare that nobody wants for a long time ends
-by itself, so that its host is free again and a rented machine's lease runs out.
+The supervisor touches the file `wanted` while it watches over the spare. If it has not done so for `UNWANTED_SECONDS`,
+the spare ends by itself. Its host is then free again, and the lease of a rented machine runs out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ async def wait(paths: AttemptPaths) -> str:
         if now != touched:
             touched, since = now, time.monotonic()
         elif time.monotonic() - since > UNWANTED_SECONDS:
-            return f"no supervisor has wanted this spare for {UNWANTED_SECONDS / 60:.0f} min"
+            return f"no supervisor has asked for this spare for {UNWANTED_SECONDS / 60:.0f} min"
         await asyncio.sleep(_EVERY)
 
 

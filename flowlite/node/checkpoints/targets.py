@@ -290,7 +290,7 @@ class BucketTarget:
         try:
             return MultipartUpload.unfinished(self._request_key, self._store.key(below))
         except s3.S3Error as error:
-            # To list uploads is a right of its own, which nothing else takes. Some servers call it an error if none is.
+            # Listing uploads needs a permission of its own. Some servers answer NoSuchUpload if there are none.
             if error.status == 403 or error.code == "NoSuchUpload":
                 return []
             raise self._failed("listed", below, error) from error

@@ -137,8 +137,8 @@ class ConnectivityCheck:
     async def measure(self, order: Mapping[str, Any]) -> dict[str, float]:
         """Measure the paths to other nodes, after `reach`, one after the other.
 
-        All nodes measure the path to the next one at the same time, then to the one after it, so that a network that
-        is full duplex carries them undisturbed.
+        All nodes measure the path to the next rank at the same time, then the path to the rank after that. In a full
+        duplex network, these transfers do not slow each other down.
 
         Returns:
             Bytes per second by the rank of the other node. Zero if the path broke.
@@ -147,13 +147,10 @@ class ConnectivityCheck:
             return {}
         places = unpack_addresses(order["connectivity"])
         nodes = len(places)
-        distances = list(range(1, nodes // 2 + 1))
-        if nodes > ALL_PAIRS:
-            distances = [
-                1 << power for power in range(nodes.bit_length()) if 1 << power <= nodes // 2
-            ]
         found: dict[str, float] = {}
-        for distance in distances:
+        for distance in _distances(nodes):
+            if distance > nodes // 2:
+                break
             rank = (self._rank + distance) % nodes
             address, port = _place(places[rank])
             if not port or address == self._address:
@@ -181,7 +178,7 @@ class ConnectivityCheck:
             message, _ = await read_frame(reader, session)
             received = message.get("received")
             if type(received) is not int or not 0 <= received <= sent:
-                raise WireError("a node says that it has received what was not sent")
+                raise WireError("a node claims to have received more than was sent")
             return received / (time.perf_counter() - began)
         finally:
             writer.transport.abort()
@@ -266,10 +263,14 @@ async def _received(reader: asyncio.StreamReader) -> int:
 
 def others(rank: int, nodes: int) -> list[int]:
     """The ranks of the nodes that a node checks."""
+    return sorted({(rank + distance) % nodes for distance in _distances(nodes)})
+
+
+def _distances(nodes: int) -> list[int]:
+    """How far away, by rank, the nodes are that a node checks; in order."""
     if nodes <= ALL_PAIRS:
-        return [each for each in range(nodes) if each != rank]
-    distances = [1 << power for power in range(nodes.bit_length()) if 1 << power < nodes]
-    return sorted({(rank + distance) % nodes for distance in distances} - {rank})
+        return list(range(1, nodes))
+    return [1 << power for power in range(nodes.bit_length()) if 1 << power < nodes]
 
 
 def _place(text: str) -> tuple[str, int]:

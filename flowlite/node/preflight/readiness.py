@@ -150,10 +150,7 @@ class Readiness:
         finally:
             if child.returncode is None:
                 child.kill()
-        try:
-            found = dict(json.loads(said))
-        except (ValueError, TypeError):
-            found = {"error": f"the program that multiplies matrices ended with {child.returncode}"}
+        found = answer_of_speed(said, child.returncode)
         if "error" in found and self._has_gpus:
             raise PrepareError(f"matrices cannot be multiplied: {found['error']}", sick=True)
         if "speeds" not in found:
@@ -245,3 +242,14 @@ class Readiness:
             return None
         pairs = [(card["memory_used"], card["memory_total"]) for card in cards]
         return [[used, total] for used, total in pairs if used is not None and total] or None
+
+
+def answer_of_speed(said: bytes, code: int | None) -> dict[str, Any]:
+    """Returns the answer of the program that multiplies matrices; {"error": ...} if there is none.
+
+    The answer is the last line. The Python may print others before it, from `sitecustomize` for example.
+    """
+    try:
+        return dict(json.loads(said[said.rstrip().rfind(b"\n") + 1 :]))
+    except (ValueError, TypeError):
+        return {"error": f"the program that multiplies matrices ended with {code}"}

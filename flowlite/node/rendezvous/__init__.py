@@ -20,6 +20,8 @@ gathering ──all joined, all agree──> preparing ──all ready──> ru
   because of its silence.
 - The leader chooses MASTER_PORT and listens on it while members prepare. Each member connects to it as a check. The
   leader closes the port before GO.
+- With `preflight=`, the leader compares the figures of all nodes before GO (outliers.py). If one is slow, the attempt
+  ends with the outcome "sick", and the next attempt has another machine in its place.
 - Events to the supervisor are numbered. A supervisor that attaches again gets exactly those that it lacks.
 
 All workers stop at the same step by a vote (stop_vote.py): each node holds its workers in their next call of

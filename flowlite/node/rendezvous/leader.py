@@ -69,6 +69,7 @@ class Rendezvous:
         self._copies_for_all = copies_for_all
         self._copied = not copies_for_all
         self._others_ended = False
+        # Whether the leader's last copy of checkpoints has the files of all nodes.
         self._copies_everything = False
         self._members = Members(settings)
         self._outbox = Outbox(settings)

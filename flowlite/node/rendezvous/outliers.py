@@ -1,4 +1,4 @@
-"""Finds the nodes of a gang that are slow beside the others, from what all have measured before GO. Pure.
+"""Finds the nodes of a gang that are slower than the others, from what all have measured before GO. Pure.
 
 A machine that is found slow is avoided, so no node may decide by what it reports that others are: each has one voice,
 however many figures it reports, and paths count only if they lead from it to another node of the gang.
@@ -18,7 +18,7 @@ _NAMED = 4
 
 @dataclass(frozen=True)
 class Outlier:
-    """A slow node: its rank, and its figure beside the others'."""
+    """A slow node: its rank, and a sentence with its figure and the figure of the others."""
 
     rank: int
     why: str
@@ -36,10 +36,16 @@ def summary(prepared: Sequence[Mapping[str, Any]]) -> str:
     units = {str(each.get("unit")) for each in prepared if each.get("speeds")}
     if speeds and len(units) == 1:
         said.append(f"matrix products at {_range(speeds)} {units.pop()}")
-    if links := [speed for each in prepared for speed in (each.get("links") or {}).values()]:
-        said.append(
-            f"{_range([each / 1e6 for each in links])} MB/s between {len(links)} pairs of nodes"
-        )
+    links = [
+        (frozenset((str(rank), other)), speed)
+        for rank, each in enumerate(prepared)
+        for other, speed in (each.get("links") or {}).items()
+    ]
+    if links:
+        # Two nodes may have measured the path between them in both directions.
+        count = len({ends for ends, _ in links})
+        pairs = "1 pair" if count == 1 else f"{count} pairs"
+        said.append(f"{_range([speed / 1e6 for _, speed in links])} MB/s between {pairs} of nodes")
     said += dict.fromkeys(str(each["skipped"]) for each in prepared if each.get("skipped"))
     return f"preflight: {'; '.join(said)}" if said else ""
 
@@ -47,14 +53,15 @@ def summary(prepared: Sequence[Mapping[str, Any]]) -> str:
 def _slow_to_compute(prepared: Sequence[Mapping[str, Any]]) -> list[Outlier]:
     found = []
     for rank, each in enumerate(prepared):
+        unit = each.get("unit", "")
         others = [
             median(other["speeds"].values())
             for number, other in enumerate(prepared)
-            if number != rank and other.get("speeds") and other.get("unit") == each.get("unit")
+            if number != rank and other.get("speeds") and other.get("unit", "") == unit
         ]
         if not others:
             continue
-        usual, unit = median(others), each["unit"]
+        usual = median(others)
         least = (SLOW_CPU if unit == "GFLOPS" else SLOW_GPU) * usual
         for name, speed in (each.get("speeds") or {}).items():
             if speed < least:
@@ -65,7 +72,7 @@ def _slow_to_compute(prepared: Sequence[Mapping[str, Any]]) -> list[Outlier]:
 
 
 def _slow_to_reach(prepared: Sequence[Mapping[str, Any]]) -> list[Outlier]:
-    """Returns nodes most of whose paths are slow beside those that the other nodes have among them."""
+    """Returns the nodes most of whose paths are slower than the paths between the other nodes."""
     ranks = {str(rank): rank for rank in range(len(prepared))}
     links = [
         (rank, ranks[other], float(speed))
@@ -84,7 +91,7 @@ def _slow_to_reach(prepared: Sequence[Mapping[str, Any]]) -> list[Outlier]:
         if len(slow) * 2 > len(mine):
             told = (
                 f"it exchanges {median(slow) / 1e6:.4g} MB/s with the other nodes, which have {usual / 1e6:.4g} MB/s "
-                "among them"
+                "between each other"
             )
             found.append(Outlier(rank, told))
     return found[:_NAMED]

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 PART = 32 << 20
 """Larger objects are uploaded in parts, each of them signed and checked by the server."""
 _MOST_PARTS = 9000
+# What continues a list: elements of an answer, and the parameters of the next request that get their values.
+_UPLOAD_MARKERS = {"NextKeyMarker": "key-marker", "NextUploadIdMarker": "upload-id-marker"}
+_PART_MARKERS = {"NextPartNumberMarker": "part-number-marker"}
 _PART_NUMBER = re.compile(r"[0-9]{1,5}")
 
 
@@ -47,7 +50,7 @@ class MultipartUpload:
         """Returns the uploads that are not completed, of keys that begin with `below`, the oldest first."""
         asked = {"uploads": "", "prefix": below, "encoding-type": "url"}
         found = []
-        for page in _pages(request, "", asked, ("KeyMarker", "UploadIdMarker")):
+        for page in _pages(request, "", asked, _UPLOAD_MARKERS):
             for each in page.iter("Upload"):
                 key = urllib.parse.unquote_plus(_text(each, "Key"))
                 found.append((_text(each, "Initiated"), cls(request, key, _text(each, "UploadId"))))
@@ -56,7 +59,7 @@ class MultipartUpload:
     def sent(self) -> dict[int, str]:
         """Returns the checksums, by number, of the parts that the server has."""
         found = {}
-        for page in _pages(self.request, self.key, {"uploadId": self.id}, ("PartNumberMarker",)):
+        for page in _pages(self.request, self.key, {"uploadId": self.id}, _PART_MARKERS):
             for each in page.iter("Part"):
                 number = _text(each, "PartNumber")
                 if not _PART_NUMBER.fullmatch(number):
@@ -123,10 +126,9 @@ class MultipartUpload:
 
 
 def _pages(
-    request: Request, key: str, asked: Mapping[str, str], markers: tuple[str, ...]
+    request: Request, key: str, asked: Mapping[str, str], markers: Mapping[str, str]
 ) -> Iterator[Element]:
-    """Yields the answers of a list; each tells in `Next` and a marker's name where the next one begins."""
-    parameters = {"KeyMarker": "key-marker", "UploadIdMarker": "upload-id-marker"}
+    """Yields the answers of a list. `markers` says how one answer leads to the next."""
     after: dict[str, str] = {}
     while True:
         page = without_namespace(request("GET", key, {**asked, **after}, b"").body)
@@ -135,13 +137,11 @@ def _pages(
             return
         before = after
         after = {
-            parameters.get(name, "part-number-marker"): urllib.parse.unquote_plus(
-                _text(page, f"Next{name}")
-            )
-            for name in markers
+            parameter: urllib.parse.unquote_plus(_text(page, element))
+            for element, parameter in markers.items()
         }
         if after == before:
-            raise S3Error("a list of parts does not go on after its first page", status=200)
+            raise S3Error("the server repeats a page of a list and does not end it", status=200)
 
 
 def _text(found: Element, name: str) -> str:

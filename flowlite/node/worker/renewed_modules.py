@@ -1,6 +1,7 @@
-"""Makes a forked worker compute anew what modules have computed from their process when the fork server imported them.
+"""Repeats, in a forked worker, what modules computed from their process when the fork server imported them.
 
-A process that imports a module itself gets a working directory, a key, a time and random numbers of its own from it.
+Examples are the working directory, the key of multiprocessing, the start time of logging and numpy's random seed.
+Without this, a worker would have the values of the fork server.
 """
 
 from __future__ import annotations

@@ -11,16 +11,16 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from flowlite.provider.plan import REHEARSED
+
 EVERY_SECONDS = 600.0
 _PAID = "paid-providers"
 _LAST = "tidied"
-# The local provider's price only rehearses charging.
-FREE = frozenset({"local"})
 
 
 def remember_paid(home: Path, provider: str) -> None:
     """Records that a provider is paid, before the first launch there."""
-    if provider in FREE or provider in paid_providers(home):
+    if provider in REHEARSED or provider in paid_providers(home):
         return
     descriptor = os.open(home / _PAID, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with open(descriptor, "w") as file:

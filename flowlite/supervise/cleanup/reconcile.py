@@ -139,7 +139,7 @@ def reconcile(
             continue
         found.supervised.append(task_id)
         if not dry_run:
-            start_supervisor(home, task_id, for_gc=True)
+            start_supervisor(home, task_id, launches=False)
     _remove_drafts(store, home, found, dry_run)
     return found
 

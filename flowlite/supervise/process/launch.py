@@ -145,14 +145,16 @@ def cancel(store: Store, home: Path, task_id: str) -> bool:
     return asked
 
 
-def _start(store: Store, home: Path, record: TaskRecord, *, spare: bool = False) -> None:
+def _start(
+    store: Store, home: Path, record: TaskRecord, *, spare: bool = False, launches: bool = True
+) -> None:
     """Starts the supervisor of a task, asleep if it has to wait for long."""
     may_sleep = record.state == State.PENDING and _waits(record) and len(record.candidates) < 2
     # A task with several places does not wait for its turn at one of them alone.
     if may_sleep and waking.begins_asleep(store, record.id):
         start_supervisor(home, record.id, sleeping=True)
     else:
-        start_supervisor(home, record.id, spare=spare)
+        start_supervisor(home, record.id, spare=spare, launches=launches)
 
 
 def _waits(record: TaskRecord) -> bool:
@@ -167,7 +169,7 @@ def start_supervisor(
     *,
     spare: bool = False,
     sleeping: bool = False,
-    for_gc: bool = False,
+    launches: bool = True,
 ) -> int:
     """Starts the supervisor of a task as a detached process, which outlives this one and its terminal.
 
@@ -178,7 +180,7 @@ def start_supervisor(
         task_id: The task.
         spare: Whether the task may be handed to a supervisor that waits for its next task.
         sleeping: Whether it is started asleep, until it is the turn of its task.
-        for_gc: Whether it hands the task back if that has no machines, in place of launching some.
+        launches: Whether it may launch machines for a task that has none. If not, it hands the task back.
 
     Returns:
         The process id of the supervisor.
@@ -187,9 +189,9 @@ def start_supervisor(
     if spare and (found := _hand_over(home, task_id)) is not None:
         _note_supervisor(paths, found)
         return found.pid
-    arguments = (task_id, supervisor_process.FOR_GC) if for_gc else (task_id,)
+    arguments = (task_id,) if launches else (task_id, supervisor_process.NO_LAUNCH)
     ahead = supervisor_process.ahead()
-    if ahead is not None and not sleeping and not for_gc:
+    if ahead is not None and launches and not sleeping:
         _note_supervisor(paths, process_identity.of_process(ahead.pid))
         if ahead.lead(task_id):
             return ahead.pid
@@ -221,11 +223,17 @@ def _note_supervisor(paths: TaskPaths, process: process_identity.Process) -> Non
 def ensure_supervisors(store: Store, home: Path, *, only: str | None = None) -> list[str]:
     """Starts a supervisor for every unfinished task that has none. Cheap enough to call every second.
 
-    Tasks without machines that have had no supervisor for a while are left to `flow resume` and `flow cancel`.
+    Tasks without machines may be left to `flow resume` and `flow cancel` (`resuming.py`).
+
+    Args:
+        store: The store.
+        home: The FLOW_HOME.
+        only: A task that somebody waits for. None for all, of which none is.
 
     Returns:
         Ids of the tasks for which a supervisor was started.
     """
+    awaited = only
     with suppress(StoreError, NotFound):
         if only is not None and _waits(store.get_task(only)):
             # Its turn comes only if the tasks before it go on.
@@ -234,15 +242,16 @@ def ensure_supervisors(store: Store, home: Path, *, only: str | None = None) -> 
     abandoned = abandoned_tasks(store, home, only=only)
     for task_id in abandoned:
         # Imported only when there is such a task.
-        from flowlite.supervise.process.resuming import needs_resume
+        from flowlite.supervise.process.resuming import launches_unasked, needs_resume
 
         # A task whose row is damaged or whose directory was removed cannot be supervised either. `flow gc` reports the
         # first, and ends what is left of the second.
         with suppress(StoreError):
             record = store.get_task(task_id)
-            if needs_resume(store, record):
+            is_awaited = task_id == awaited
+            if needs_resume(store, record, is_awaited=is_awaited):
                 continue
-            _start(store, home, record)
+            _start(store, home, record, launches=launches_unasked(record, is_awaited=is_awaited))
             begun.append(task_id)
     if only is None:
         waking.wake_due(store)

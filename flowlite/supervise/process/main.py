@@ -18,7 +18,7 @@ from flowlite.provider import adapter_class, provider_of_task
 from flowlite.state.store import Store
 from flowlite.supervise.process.resuming import may_lead
 from flowlite.supervise.process.supervisor import Supervisor
-from flowlite.supervise.process.supervisor_process import AHEAD, FOR_GC
+from flowlite.supervise.process.supervisor_process import AHEAD, NO_LAUNCH
 from flowlite.supervise.process.task_lease import LEASE_SECONDS
 from flowlite.supervise.queue.waking import wake_due
 from flowlite.supervise.record import process_identity
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def main() -> None:
     """Leads the task named on the command line if it has no other supervisor, then the tasks handed over afterwards."""
     task_id, home = sys.argv[1], Path(os.environ["FLOW_HOME"])
-    for_gc = FOR_GC in sys.argv[2:]
+    launches = NO_LAUNCH not in sys.argv[2:]
     if task_id == AHEAD:
         task_id = _task_from_client(home, sys.argv[2])
     if os.environ.get("FLOW_DEBUG"):
@@ -44,7 +44,7 @@ def main() -> None:
     while True:
         _trace(task_id, home, began)
         began = None
-        code, seconds = lead(task_id, home, for_gc=for_gc)
+        code, seconds = lead(task_id, home, launches=launches)
         # A supervisor that did not finish its task must exit, so that it can be replaced.
         if code != 0 or seconds <= 0:
             break
@@ -53,7 +53,7 @@ def main() -> None:
         if handed is None:
             break
         handed.begin(home)
-        task_id, for_gc = handed.task_id, False
+        task_id, launches = handed.task_id, True
     half_open.leave_all()
     # Threads that wait for a node that does not answer must not delay the exit.
     sys.stderr.flush()
@@ -105,7 +105,7 @@ def lead(
     home: Path,
     *,
     owner: str | None = None,
-    for_gc: bool = False,
+    launches: bool = True,
     run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
 ) -> tuple[int, float]:
     """Leads a task to its end.
@@ -114,7 +114,7 @@ def lead(
         task_id: The task.
         home: The FLOW_HOME.
         owner: Owner of the lease. Default: this process.
-        for_gc: Whether to hand the task back if it has no machines, in place of launching some.
+        launches: Whether machines may be launched for a task that has none. If not, it is handed back.
         run: Runs the supervisor's coroutine to its end.
 
     Returns:
@@ -138,7 +138,7 @@ def lead(
                 )
         record = store.get_task(task_id)
         if lease is not None and not record.final:
-            supervisor = Supervisor(store, home, record, lease, provider, launches=not for_gc)
+            supervisor = Supervisor(store, home, record, lease, provider, launches=launches)
             run(supervisor.run())
             while supervisor.has_moved:
                 # The same as for a supervisor that takes the task over.

@@ -1,9 +1,11 @@
 """When a task without supervisor and machines goes on by itself, and when it needs `flow resume`.
 
-A supervisor that takes over such a task launches machines, which cost money. Until `LEFT_SECONDS` after the last sign
-of life of its supervisor, that is what the user expects. Later the user has to decide: `flow resume` or `flow cancel`.
+A supervisor that takes over such a task launches machines, which cost money. If they do, it goes on only if a client
+waits for it, and until `LEFT_SECONDS` after the last sign of life of its supervisor. If not, the user decides: `flow
+status` asks, `flow resume` and `flow cancel` answer. Tasks that cost nothing go on with every command until then.
 
-A supervisor that `flow gc` has started goes on with the machines of its task, and launches none if there are none.
+A supervisor that nobody has asked for launches nothing: it looks what an unanswered launch has brought, goes on with
+machines that there are, and hands a task without machines back.
 """
 
 from __future__ import annotations
@@ -28,14 +30,26 @@ def would_launch(store: Store, record: TaskRecord) -> bool:
     return not ending and not store.has_machines(record.id)
 
 
-def needs_resume(store: Store, record: TaskRecord) -> bool:
+def needs_resume(store: Store, record: TaskRecord, *, is_awaited: bool = False) -> bool:
     """Whether the task goes on only after `flow resume`.
 
     An open launch may have created machines, so a supervisor looks for them first (`may_lead`).
+
+    Args:
+        store: The store that holds the task.
+        record: The task.
+        is_awaited: Whether a client waits for the task.
     """
-    if not is_left(record) or not would_launch(store, record):
+    if not would_launch(store, record):
+        return False
+    if not is_left(record) and launches_unasked(record, is_awaited=is_awaited):
         return False
     return not store.has_open_launch(record.id) or store.is_parked(record.id)
+
+
+def launches_unasked(record: TaskRecord, *, is_awaited: bool) -> bool:
+    """Whether a supervisor may launch machines for the task without asking the user."""
+    return is_awaited or not Plan.from_json(record.plan).costs_money
 
 
 def is_left(record: TaskRecord) -> bool:

@@ -391,7 +391,7 @@ class Supervisor:
     async def _hand_back(self) -> None:
         """Leaves a task without machines to `flow resume`, with the end of those it had recorded."""
         await self._provisioner.usable(self._record.roster)
-        self._store.park(self._record.id, "has no machines, and `flow gc` launches none")
+        self._store.park(self._record.id, "has no machines, and none are launched unasked")
         self._handed_back = True
 
     async def _launch_again(self, refused: LaunchRefused) -> None:

@@ -16,8 +16,8 @@ import flowlite
 
 AHEAD = "ahead"
 """In place of a task's id on the command line of a supervisor: the id comes on its standard input."""
-FOR_GC = "for-gc"
-"""After a task's id on the command line of a supervisor: `flow gc` started it, which launches nothing."""
+NO_LAUNCH = "no-launch"
+"""After a task's id on the command line of a supervisor: a task without machines is handed back."""
 # Variables of a surrounding task, which do not apply to the task of the new supervisor.
 _NOT_INHERITED = frozenset({"FLOW_TASK_ID", "FLOW_TASK_NAME", "FLOW_NODE_RANK", "FLOW_ATTEMPT"})
 
@@ -38,7 +38,7 @@ def start(home: Path, arguments: Sequence[str], stdin: int, output: int | IO[byt
 
     Args:
         home: The FLOW_HOME.
-        arguments: The id of its task, perhaps with `FOR_GC`; or `AHEAD` and the provider that the task will probably
+        arguments: The id of its task, perhaps with `NO_LAUNCH`; or `AHEAD` and the provider that the task will probably
             have.
         stdin: Its standard input.
         output: The file of its output.

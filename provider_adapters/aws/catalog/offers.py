@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from operator import attrgetter
 
 from flowlite.errors import FlowError
 from flowlite.provider import Offer
@@ -37,15 +37,11 @@ def offers_of(
             if not on_spot:
                 unpriced += _without_price(catalog, machines, only)
     if found:
-        return [*sorted(found, key=_price), *unpriced]
+        return sorted([*found, *unpriced], key=attrgetter("price_to_sort_by"))
     if any(fitting.values()):
         raise planner.nowhere(fitting, bool(spot), only)
     near = _nearest(planner.catalog(regions[0]), MachineRequirements(gpu=request, spot=bool(spot)))
-    return sorted(near, key=_price)
-
-
-def _price(offer: Offer) -> float:
-    return math.inf if offer.price_per_hour is None else offer.price_per_hour
+    return sorted(near, key=attrgetter("price_to_sort_by"))
 
 
 def _offer(planner: Planner, choice: Choice, count: int) -> Offer:

@@ -80,7 +80,8 @@ def _common(task: UnfinishedTask) -> dict[str, Any]:
 
 def _wanted(task: UnfinishedTask) -> str:
     count, most = max((int(kind["count"]), int(kind.get("most", 0))) for kind in task.slots)
-    return f"{f'{count} to {most}' if most else count} × {task.instance_type}"
+    size = f"{count} to {most}" if most else str(count)
+    return f"{size} × {task.instance_type}"
 
 
 def _named(task: UnfinishedTask) -> str:
