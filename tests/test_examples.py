@@ -21,13 +21,14 @@ def run_digits(*arguments: str) -> list[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=280,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_digits_train_and_resume(flow_home: Path) -> None:
     *first, end = run_digits("5")
     said = [match.groups() for line in first if (match := LINE.fullmatch(line))]
@@ -69,7 +70,7 @@ def test_digits_on_a_gpu(flow_home: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=280,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "images on cuda:0" in done.stdout

@@ -532,6 +532,26 @@ def test_mount_targets_go_before_their_file_system(account: Account, volumes: Vo
     assert account("efs").describe_file_systems()["FileSystems"] == []
 
 
+def test_a_mount_target_that_is_gone_is_not_missed(account: Account, volumes: Volumes) -> None:
+    """As when the answer of its deletion is lost, and boto3 repeats the call."""
+    entries, (group,) = volumes.ready(volumes.plan(config(FILE)).volumes, account.vpc, TASK)
+    until_there(volumes, entries, account.place(group), [account.instance()])
+    obeyed: list[str] = []
+
+    def lose(params: dict[str, Any], **_: Any) -> None:
+        (target,) = account("efs").describe_mount_targets(
+            FileSystemId=account("efs").describe_file_systems()["FileSystems"][0]["FileSystemId"]
+        )["MountTargets"]
+        if not obeyed:
+            obeyed.append(target["MountTargetId"])
+            account("efs").delete_mount_target(MountTargetId=target["MountTargetId"])
+
+    account.on("efs", "before-call.efs.DeleteMountTarget", lose)
+    volumes.delete("ckpt")
+    assert obeyed
+    assert account("efs").describe_file_systems()["FileSystems"] == []
+
+
 def test_a_missing_right_is_named(account: Account, volumes: Volumes) -> None:
     from botocore.exceptions import ClientError
 

@@ -174,7 +174,10 @@ class FileSystems:
         """Deletes a file system, its mount targets first."""
         for target in self._targets(system):
             if target["LifeCycleState"] not in _GOING:
-                self._efs.call("DeleteMountTarget", MountTargetId=target["MountTargetId"])
+                # A call whose answer is lost is repeated by boto3, and has been obeyed then.
+                with suppress(Answered):
+                    name = target["MountTargetId"]
+                    self._efs.call("DeleteMountTarget", "MountTargetNotFound", MountTargetId=name)
         for _ in range(_TRIES):
             try:
                 self._efs.call("DeleteFileSystem", *_STILL, FileSystemId=system)
