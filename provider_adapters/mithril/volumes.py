@@ -111,7 +111,7 @@ class Volumes:
         except ApiRefused:
             return set()
         enabled = _ENABLED[interface]
-        return {str(each["name"]) for each in listed if not each[enabled]}
+        return {str(each["name"]) for each in listed if not each.get(enabled, True)}
 
     # Helpers
 

@@ -129,7 +129,7 @@ class Readiness:
         return found
 
     async def _speed(self, python: str) -> dict[str, Any]:
-        """Runs the program that multiplies matrices. Raises PrepareError if a GPU fails to."""
+        """Runs the program that multiplies matrices. Raises PrepareError if it fails on a node with GPUs."""
         config = self._config
         environment = self._variables
         if config.visible_gpus is not None:
@@ -151,8 +151,11 @@ class Readiness:
             if child.returncode is None:
                 child.kill()
         found = answer_of_speed(said, child.returncode)
+        if "broken" in found:
+            raise PrepareError(f"matrices cannot be multiplied: {found['broken']}", sick=True)
         if "error" in found and self._has_gpus:
-            raise PrepareError(f"matrices cannot be multiplied: {found['error']}", sick=True)
+            # It may be the same on each machine, so this one is not avoided.
+            raise PrepareError(f"matrices cannot be multiplied: {found['error']}")
         if "speeds" not in found:
             return {"skipped": f"no speed was measured: {found.get('why') or found.get('error')}"}
         speeds = {str(name): float(speed) for name, speed in found["speeds"].items()}

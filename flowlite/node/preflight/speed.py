@@ -1,6 +1,10 @@
 """Measures how fast this machine multiplies matrices: on each of its GPUs, or on its processors.
 
-    speed          prints {"unit", "speeds": {"GPU 0": ..., }} or {"unit", "speeds": {"CPU": ...}} or {"why": no figure}
+    speed          prints one of these:
+                   {"unit", "speeds": {"GPU 0": ..., }} or {"unit", "speeds": {"CPU": ...}}
+                   {"why": why there is no figure}
+                   {"broken": which GPU fails, and how}
+                   {"error": what fails that need not be the machine, such as torch itself}
 
 It runs in the workers' Python, with its torch or numpy. The best of several short rounds counts, so that other work on
 the machine, which comes and goes, does not make it look slow.
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
 
 _ROUNDS, _SECONDS = 12, 1.5
 _GPU_SIZE, _CPU_SIZE = 8192, 512
+# Exists where NVIDIA's driver is loaded.
+_DEVICE = "/dev/nvidiactl"
 
 
 def main(arguments: list[str]) -> int:
@@ -39,13 +45,16 @@ def main(arguments: list[str]) -> int:
 
 
 def _gpus() -> dict[str, Any]:
-    """The speed of each GPU that torch sees; empty if it sees none."""
+    """The speed of each GPU that torch sees; empty if the machine has none, or no torch for GPUs."""
     try:
         import torch
     except ImportError:
         return {}
     if not torch.cuda.is_available():
-        return {}
+        if torch.version.cuda is None or not os.path.exists(_DEVICE):
+            return {}
+        needs = f"torch {torch.__version__} finds no GPU, and needs a driver for CUDA {torch.version.cuda}"
+        return {"error": needs}
     speeds = {}
     for index in range(torch.cuda.device_count()):
         device = torch.device("cuda", index)
@@ -57,7 +66,11 @@ def _gpus() -> dict[str, Any]:
                 left @ left
             torch.cuda.synchronize(device)
 
-        speeds[f"GPU {index}"] = 4 * 2 * _GPU_SIZE**3 / _best(multiply, time.perf_counter) / 1e12
+        try:
+            seconds = _best(multiply, time.perf_counter)
+        except RuntimeError as error:
+            return {"broken": f"GPU {index}: {error}"[:500]}
+        speeds[f"GPU {index}"] = 4 * 2 * _GPU_SIZE**3 / seconds / 1e12
         del left
         torch.cuda.empty_cache()
     return {"unit": "TFLOPS", "speeds": speeds}
