@@ -84,7 +84,7 @@ def paid(flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     monkeypatch.syspath_prepend(tmp_path)
     # No supervisor: these tests end where its work begins.
     monkeypatch.setattr(
-        "flowlite.supervise.process.launch.start_supervisor", lambda home, task_id, spare=False: 0
+        "flowlite.supervise.process.launch.start_supervisor", lambda home, task_id, **_: 0
     )
     monkeypatch.setattr(
         "flowlite.supervise.process.launch.ensure_supervisors", lambda store, home, *, only=None: []
@@ -322,7 +322,7 @@ def test_secrets_are_kept_apart_from_the_configuration(
 def interrupt_at_the_start_of_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     presses = iter([signal.SIGINT])
 
-    def press(home: Path, task_id: str, *, spare: bool = False) -> int:
+    def press(home: Path, task_id: str, **_: object) -> int:
         for number in presses:
             os.kill(os.getpid(), number)
         return 0

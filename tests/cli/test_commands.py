@@ -18,7 +18,7 @@ from tests.tasks_made_by_hand import HandMade
 @pytest.fixture(autouse=True)
 def no_supervisors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "flowlite.supervise.process.launch.start_supervisor", lambda home, task_id: 0
+        "flowlite.supervise.process.launch.start_supervisor", lambda home, task_id, **_: 0
     )
 
 

@@ -75,7 +75,7 @@ Show = Callable[..., str]
 def show(request: pytest.FixtureRequest, flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
     """Runs a command and gives all that it wrote, after a look at it."""
     monkeypatch.setattr(
-        "flowlite.supervise.process.launch.start_supervisor", lambda home, task_id: 0
+        "flowlite.supervise.process.launch.start_supervisor", lambda home, task_id, **_: 0
     )
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "200")
