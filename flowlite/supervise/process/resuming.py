@@ -1,11 +1,11 @@
 """When a task without supervisor and machines goes on by itself, and when it needs `flow resume`.
 
-A supervisor that takes over such a task launches machines, which cost money. If they do, it goes on only if a client
-waits for it, and until `LEFT_SECONDS` after the last sign of life of its supervisor. If not, the user decides: `flow
-status` asks, `flow resume` and `flow cancel` answer. Tasks that cost nothing go on with every command until then.
+A supervisor that takes over such a task launches machines. If these cost money, the task continues only while a client
+waits for it, and only until `LEFT_SECONDS` after the last sign of life of its supervisor. Otherwise the user decides:
+`flow status` asks, `flow resume` and `flow cancel` answer. Until then, any command continues a task that costs nothing.
 
-A supervisor that nobody has asked for launches nothing: it looks what an unanswered launch has brought, goes on with
-machines that there are, and hands a task without machines back.
+A supervisor that was started unasked launches nothing. It finds out what an unanswered launch has created, continues
+with machines that exist, and hands back a task without machines.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def may_lead(store: Store, before: TaskRecord, provider: Provider) -> bool:
 
 
 def has_machines(store: Store, task_id: str, listed: Sequence[Instance]) -> bool | None:
-    """Whether a task has machines with which it goes on. None: that is not certain yet.
+    """Whether a task has machines to continue with. None: that is not certain yet.
 
     Args:
         store: The store that holds the task.

@@ -376,7 +376,7 @@ class Supervisor:
             self._journal.note("price", price_text.sentence(self._asked.plan))
 
     async def _finds_machines(self) -> bool:
-        """Whether the task has machines with which it goes on. Waits until the provider can say so."""
+        """Whether the task has machines to continue with. Waits until the provider can say so."""
         # The machines of a place that is being left are no use at the next one.
         while not (failover.is_leaving(self._record) or self._cancelled.is_set()):
             listed = await self._threads.run(self._provisioner.listed)
