@@ -163,7 +163,7 @@ class Provisioner:
         """Launches as many nodes as the gang lacks. Only the intents are in the store when it returns.
 
         Nodes that were set aside or are gone are replaced. A replacement takes the rank of the node it replaces. A gang
-        that may have fewer nodes than the plan goes on without those for which there is no room in time.
+        that may have fewer nodes than the plan begins without those for which there is no room in time.
 
         Args:
             record: The task.
@@ -394,8 +394,8 @@ class Provisioner:
     async def usable(self, roster: Collection[str]) -> dict[str, Instance]:
         """Returns the instances of the roster that exist and were not set aside. Ends those set aside first.
 
-        An instance of the roster that is gone counts as lost, whoever noticed it first: the provider's listing may show
-        its end only after the attempt.
+        An instance of the roster that is gone counts as lost, even if the attempt did not notice it: the provider's
+        listing may show its end only later.
         """
         lost, ending = await self._end_unusable(roster)
         listed = {instance.id: instance for instance in await self._threads.run(self.listed)}

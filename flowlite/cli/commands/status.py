@@ -92,7 +92,7 @@ def status(
             _watch(flow, TaskFilters(only=found.id))
         else:
             _show_one(found, json)
-            _ask_to_resume([] if json else [found])
+            _ask_to_resume([found] if not json and found.needs_resume else [])
         return
     wanted = TaskFilters(_states(state), name, all)
     if watch:
@@ -205,10 +205,10 @@ def _show_list(flow: Flow, wanted: TaskFilters, json: bool) -> None:
         output.say("no task fits")
     else:
         output.say("no tasks yet; `flow run --help` shows how to start one")
-    for one in listing.tasks:
-        if one.needs_resume:
-            output.tell_wrapped(resuming.sentence(one.record))
-    _ask_to_resume(listing.tasks)
+    waiting = [one for one in listing.tasks if one.needs_resume]
+    for one in waiting:
+        output.tell_wrapped(resuming.sentence(one.record))
+    _ask_to_resume(waiting)
     for text in listing.not_shown():
         output.tell_wrapped(text)
     if warm:
@@ -217,12 +217,12 @@ def _show_list(flow: Flow, wanted: TaskFilters, json: bool) -> None:
 
 
 def _ask_to_resume(tasks: Sequence[Task[Any]]) -> None:
-    """Asks on a terminal about tasks that were led until a moment ago. Those left for longer need `flow resume`."""
+    """Asks on a terminal whether tasks that wait for `flow resume` continue now, if they were led until a moment ago."""
     from flowlite.cli.confirmation import can_ask
     from flowlite.supervise.process import resuming
 
     for one in tasks:
-        if not one.needs_resume or resuming.is_left(one.record) or not can_ask():
+        if resuming.is_left(one.record) or not can_ask():
             continue
         if typer.confirm(f"Continue {one.name} ({one.id}) now?", err=True):
             one.resume()

@@ -11,8 +11,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from flowlite.provider.plan import REHEARSED
-
 EVERY_SECONDS = 600.0
 _PAID = "paid-providers"
 _LAST = "tidied"
@@ -20,6 +18,9 @@ _LAST = "tidied"
 
 def remember_paid(home: Path, provider: str) -> None:
     """Records that a provider is paid, before the first launch there."""
+    # Imported only at a submission: every `flow` command imports this module.
+    from flowlite.provider.plan import REHEARSED
+
     if provider in REHEARSED or provider in paid_providers(home):
         return
     descriptor = os.open(home / _PAID, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

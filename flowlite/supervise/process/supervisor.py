@@ -616,7 +616,7 @@ class Supervisor:
         return end.outcome == messages.LOST and 0 < len(lost) <= len(self._provisioner.spares())
 
     def _goes_on_without(self, end: End) -> bool:
-        """Whether an elastic gang goes on without the nodes that it has lost. That uses up no retry."""
+        """Whether an elastic gang continues without the nodes that it has lost. That uses up no retry."""
         lost = end.outcome == messages.LOST and bool(end.replace)
         return self._asked.is_elastic and lost and self._journal.has_started
 
