@@ -217,7 +217,7 @@ def _show_list(flow: Flow, wanted: TaskFilters, json: bool) -> None:
 
 
 def _ask_to_resume(tasks: Sequence[Task[Any]]) -> None:
-    """Asks on a terminal whether tasks that wait for `flow resume` continue now, if they were led until a moment ago."""
+    """Asks on a terminal which of these tasks continue now. Those left for longer need `flow resume`."""
     from flowlite.cli.confirmation import can_ask
     from flowlite.supervise.process import resuming
 
