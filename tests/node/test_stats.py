@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -36,7 +35,10 @@ def test_a_disk_is_named_once() -> None:
 
 
 def test_the_processes_of_a_worker_are_added_up(tmp_path: Path) -> None:
-    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'])"
+    # Both use processor time by the counter that is read here, which advances in steps of the kernel's clock.
+    compute = "import os\nwhile sum(os.times()[:2]) < 0.1: pass\n"
+    child = f"{compute}print(1, flush=True)\ninput()"
+    code = f"{compute}import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}])"
     worker = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -49,11 +51,9 @@ def test_the_processes_of_a_worker_are_added_up(tmp_path: Path) -> None:
     finally:
         worker.communicate(b"\n")
 
-    alone = metrics._usage(os.getpid())[1]
     assert found["rank"] == 1
-    assert found["cpu_seconds"] > 0
+    assert found["cpu_seconds"] >= 0.2
     assert found["rss"] > 8_000_000
-    assert alone > 0
 
 
 SAMPLE = {
