@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from flowlite.supervise.attempt.unfetched import MissingFilesDecision
 from flowlite.supervise.record.paths import TaskPaths
 from flowlite.supervise.threads import Threads
 from tests.connect.test_fetching import small_disk
+from tests.helpers import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +41,32 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_verdict, "PATIENCE", 0.0)
     monkeypatch.setattr(harvest_module, "KEEP_EVERY", 0.02)
     monkeypatch.setattr(harvest_module, "_TELL_AFTER", 0.0)
+
+
+class Clock:
+    """The time by which is decided how long files are waited for. It passes when a test has it pass."""
+
+    def __init__(self) -> None:
+        self._now = 1000.0
+
+    def monotonic(self) -> float:
+        # Something is told only once some time has passed.
+        self._now += 1e-6
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A pause of this machine must not count as time in which nothing came."""
+    made = Clock()
+    times = SimpleNamespace(
+        monotonic=made.monotonic, time=time.time, strftime=time.strftime, localtime=time.localtime
+    )
+    monkeypatch.setattr(harvest_module, "time", times)
+    return made
 
 
 class DiskNode(Node):
@@ -53,13 +81,13 @@ class DiskNode(Node):
         self.gets = 0
         self.stops: list[float] = []
         self.last_words = b""
-        self.takes = 0.0
+        self.stopping: Callable[[], object] = lambda: None
         self.sends: Callable[[], Iterator[bytes]] | None = None
 
     def stop(self, grace: float) -> bool:
         """Its worker writes something more before it ends."""
         self.stops.append(grace)
-        time.sleep(self.takes)
+        self.stopping()
         with open(f"{self.directory}/r{self.rank}.out", "ab") as file:
             file.write(self.last_words)
         return True
@@ -100,6 +128,7 @@ class Scene:
         self.nodes = [DiskNode(rank, home / f"node{rank}") for rank in range(2)]
         self.told: list[str] = []
         self.relayed: list[frozenset[int]] = []
+        self.at_each_look: Callable[[], None] = lambda: None
         self.given_up: asyncio.Event
         self.workers: dict[int, dict[str, Any]] = {}
         for rank, node in enumerate(self.nodes):
@@ -112,11 +141,10 @@ class Scene:
         self,
         act: Callable[[], None] | None = None,
         *,
-        after: float = 0.1,
         began: bool = True,
         **options: Any,
     ) -> MissingFilesDecision:
-        """Collects; `act` is done after a while."""
+        """Collects; `act` is done when that has begun."""
 
         async def run() -> MissingFilesDecision:
             self.given_up = asyncio.Event()
@@ -127,10 +155,12 @@ class Scene:
             )
 
             async def relay(nodes: frozenset[int]) -> None:
+                # At every look at what is missing.
                 self.relayed.append(nodes)
+                self.at_each_look()
 
             if act is not None:
-                asyncio.get_running_loop().call_later(after, act)
+                asyncio.get_running_loop().call_soon(act)
             async with asyncio.timeout(90):
                 return await made.bring_in(
                     self.nodes,
@@ -144,6 +174,25 @@ class Scene:
 
     def here(self) -> list[str]:
         return sorted(path.name for path in self.paths.results.iterdir())
+
+    def let_time_pass(self, clock: Clock, once: str) -> None:
+        """A hundred seconds at every look, once this is told of what node 1 has, and nothing is waited for but that."""
+
+        def pass_some() -> None:
+            if self.waits_only_for_node_1(once):
+                clock.advance(100.0)
+
+        self.at_each_look = pass_some
+
+    def waits_only_for_node_1(self, words: str) -> bool:
+        """Whether this is told of what node 1 has, and nothing else is waited for."""
+        last = self.told[-1] if self.told else ""
+        return words in last and "node 1 " in last and "node 0 " not in last
+
+    def looks(self, more: int) -> None:
+        """Waits in the thread of a node until it was looked so many times more at what is missing."""
+        before = len(self.relayed)
+        eventually(lambda: len(self.relayed) >= before + more, every=0.001)
 
 
 @pytest.fixture
@@ -164,13 +213,21 @@ def test_workers_that_have_not_heard_of_the_end_are_stopped_before_their_logs_ar
 
 
 def test_a_cancellation_waits_for_workers_that_are_being_stopped(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, clock: Clock
 ) -> None:
-    monkeypatch.setattr(harvest_module, "_MOMENT", 0.2)
     del scene.workers[1]
     node = scene.nodes[1]
-    node.last_words, node.takes = b"said at the stop signal\n", 1.5
-    scene.play(lambda: scene.given_up.set(), after=0.0, ended_well=False)
+    node.last_words = b"said at the stop signal\n"
+
+    def stop_slowly() -> None:
+        eventually(lambda: scene.given_up.is_set())
+        for _ in range(3):
+            scene.looks(2)
+            clock.advance(2 * harvest_module._MOMENT)
+        scene.looks(2)
+
+    node.stopping = stop_slowly
+    scene.play(lambda: scene.given_up.set(), ended_well=False)
     assert scene.paths.stream(1, 1, 1, "out").read_bytes() == b"said\nsaid at the stop signal\n"
 
 
@@ -218,9 +275,9 @@ def test_a_node_that_the_gang_has_lost_is_asked_if_every_rank_ended_well(scene: 
     assert scene.here() == ["a1.r0.result", "a1.r1.result"]
 
 
-def test_what_never_comes_is_kept_there(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unfetched, "PATIENCE", 0.5)
+def test_what_never_comes_is_kept_there(scene: Scene, clock: Clock) -> None:
     scene.nodes[1].life = ProbeAnswer.UNREACHABLE
+    scene.let_time_pass(clock, once="has not answered since")
     seen = scene.play()
     assert [(each.node, dict(each.files)) for each in seen.kept] == [
         (1, {"r1.out": 5, "r1.result": 101})
@@ -245,14 +302,17 @@ def test_a_cancellation_is_heard_while_something_is_waited_for(
     full = OSError(errno.ENOSPC, "No space left on device: 40 MB are to come, and 1 MB are free")
     scene.nodes[1].trouble = full
     scene.nodes[1].life = life
+    once = "40 MB are to come" if life is ProbeAnswer.ALIVE else "has not answered since"
     cancelled = 0.0
 
     def cancel() -> None:
         nonlocal cancelled
-        cancelled = time.monotonic()
-        scene.given_up.set()
+        if not cancelled and scene.waits_only_for_node_1(once):
+            cancelled = time.monotonic()
+            scene.given_up.set()
 
-    seen = scene.play(cancel, after=1.0)
+    scene.at_each_look = cancel
+    seen = scene.play()
     # Far less, but for a busy machine; what is waited for without a cancellation is minutes.
     assert time.monotonic() - cancelled < 60.0
     assert [each.node for each in seen.kept] == [1]
@@ -308,13 +368,13 @@ def nothing() -> Iterator[bytes]:
 
 
 def test_a_log_without_end_does_not_fill_the_disk(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its worker is not known to have ended, so its size is not known."""
     small_disk(monkeypatch, scene.paths.directory, 8 << 20, 0)
-    monkeypatch.setattr(unfetched, "PATIENCE", 2.0)
     scene.workers.pop(1)
     scene.nodes[1].sends = without_end
+    scene.let_time_pass(clock, once="No space left on device")
     seen = scene.play(ended_well=False)
     (missing,) = seen.kept
     assert missing.ours
@@ -325,28 +385,31 @@ def test_a_log_without_end_does_not_fill_the_disk(
 
 @pytest.mark.parametrize("sends", [drop_by_drop, nothing])
 def test_files_that_do_not_come_are_not_waited_for_without_end(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, sends: Callable[[], Iterator[bytes]]
+    scene: Scene,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    sends: Callable[[], Iterator[bytes]],
 ) -> None:
     monkeypatch.setattr(fetching, "_WITHIN", 0.2)
-    monkeypatch.setattr(unfetched, "PATIENCE", 2.0)
     scene.workers.pop(1)
     scene.nodes[1].sends = sends
+    scene.let_time_pass(clock, once="" if sends is nothing else "B came within 0 s")
     (missing,) = scene.play(ended_well=False).kept
     assert missing.node == 1
     assert missing.trouble == "" if sends is nothing else "B came within 0 s" in missing.trouble
 
 
 def test_a_result_that_takes_longer_than_the_patience_is_waited_for_while_it_comes(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unfetched, "PATIENCE", 4.0)
     monkeypatch.setattr(harvest_module, "_PROGRESS", 10_000)
     blocks = [bytes(10_000)] * 12
     scene.workers[1]["sizes"]["result"] = 120_000
 
     def slowly() -> Iterator[bytes]:
         for block in blocks:
-            time.sleep(0.5)
+            clock.advance(unfetched.PATIENCE / 4)
+            scene.looks(2)
             yield block
 
     scene.nodes[1].sends = slowly
@@ -357,13 +420,17 @@ def test_a_result_that_takes_longer_than_the_patience_is_waited_for_while_it_com
 def test_a_directory_that_was_removed_here_does_not_end_the_collecting(scene: Scene) -> None:
     """It is made anew for what still comes, and what was in it is named as missing."""
     scene.nodes[1].life = ProbeAnswer.UNREACHABLE
+    removed_at = 0
 
-    def remove() -> None:
-        shutil.rmtree(scene.paths.results)
-        asyncio.get_running_loop().call_later(2.0, heal)
+    def remove_and_heal() -> None:
+        nonlocal removed_at
+        looks = len(scene.relayed)
+        if not removed_at and scene.here() == ["a1.r0.result"]:
+            shutil.rmtree(scene.paths.results)
+            removed_at = looks
+        elif removed_at and looks > removed_at + 20:
+            scene.nodes[1].life = ProbeAnswer.ALIVE
 
-    def heal() -> None:
-        scene.nodes[1].life = ProbeAnswer.ALIVE
-
-    assert [each.node for each in scene.play(remove, after=0.5).lacking] == [0]
+    scene.at_each_look = remove_and_heal
+    assert [each.node for each in scene.play().lacking] == [0]
     assert scene.here() == ["a1.r1.result"]
