@@ -51,12 +51,33 @@ def reach(on_laptop: Cluster) -> Iterator[Callable[[Host], SshConnection]]:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes a minute in real life takes some seconds here."""
-    monkeypatch.setattr(transport, "PULSE_SECONDS", 0.5)
-    monkeypatch.setattr(transport, "CONNECT_SECONDS", 2.0)
-    monkeypatch.setattr(transport, "HANDSHAKE_SECONDS", 3.0)
+def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections look often whether something is to be done."""
     monkeypatch.setattr(transport.Transport, "_active_check_timeout", 0.1)
+
+
+@contextmanager
+def impatience() -> Iterator[Callable[[], None]]:
+    """What to call once a host is silent: what takes a minute in real life takes some seconds from then on.
+
+    A host that answers is waited for with the usual patience: on a busy machine it takes its time.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+
+        def begin() -> None:
+            patch.setattr(transport, "PULSE_SECONDS", 0.5)
+            patch.setattr(transport, "CONNECT_SECONDS", 2.0)
+            patch.setattr(transport, "HANDSHAKE_SECONDS", 3.0)
+
+        yield begin
+
+
+def open_for_a_short_silence(connection: SshConnection) -> None:
+    """Connects with the kernel's own limit as it is for the impatient: a connection has it from its beginning."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transport, "PULSE_SECONDS", 0.5)
+        connection.open()
+    connection.run(["true"])
 
 
 Reach = Callable[["Host"], SshConnection]
@@ -74,16 +95,18 @@ def sessions_of(host: Host) -> set[int]:
 
 @pytest.mark.slow
 def test_a_host_that_was_cut_off_keeps_no_session(
-    on_laptop: Cluster, reach: Reach, impatient: None
+    on_laptop: Cluster, reach: Reach, watchful: None
 ) -> None:
     """Its client went while it could not say so."""
     host = on_laptop[0]
     connection = reach(host)
-    connection.run(["true"])
+    open_for_a_short_silence(connection)
     assert sessions_of(host)
     host.partition()
-    with pytest.raises(NodeUnreachable):
-        connection.run(["true"], timeout=20)
+    with impatience() as begin:
+        begin()
+        with pytest.raises(NodeUnreachable):
+            connection.run(["true"], timeout=60)
     connection.close()
     link.close_idle()
     # Longer than the kernel would go on by itself.
@@ -96,11 +119,16 @@ def test_a_host_that_was_cut_off_keeps_no_session(
 @contextmanager
 def unheard(connection: SshConnection) -> Iterator[None]:
     """Nothing that is said over the present transport of a connection gets there meanwhile, its end neither."""
-    (held,) = [each for target, each in link._links.items() if target == connection.target]
-    assert held._transport is not None
-    port = held._transport.sock.getsockname()[1]
+    port = transport_of(connection).sock.getsockname()[1]
     with lost(f"tcp sport {port} tcp flags & (psh | fin) != 0 drop"):
         yield
+
+
+def transport_of(connection: SshConnection) -> transport.Transport:
+    """The transport that a connection has now."""
+    (held,) = [each for target, each in link._links.items() if target == connection.target]
+    assert held._transport is not None
+    return held._transport
 
 
 @contextmanager
@@ -120,15 +148,19 @@ def lost(rule: str) -> Iterator[None]:
 
 
 def test_a_session_that_could_not_hear_its_end_goes_when_the_host_is_reached_again(
-    on_laptop: Cluster, reach: Reach, impatient: None
+    on_laptop: Cluster, reach: Reach, watchful: None
 ) -> None:
     host = on_laptop[2]
     connection = reach(host)
     connection.run(["true"])
     before = sessions_of(host)
     with unheard(connection):
+        with impatience() as begin:
+            begin()
+            old = transport_of(connection)
+            eventually(lambda: not old.is_active())
         # It connects again.
-        assert connection.run(["true"], timeout=60).code == 0
+        assert connection.run(["true"], timeout=90).code == 0
         eventually(lambda: not before & sessions_of(host))
         assert connection.run(["true"], timeout=60).code == 0
 
@@ -217,14 +249,28 @@ def test_a_process_that_exits_in_an_outage_leaves_no_session(on_laptop: Cluster,
     eventually(lambda: not repeating())
 
 
+_SAYS_WHAT_ITS_DEPUTY_KNOWS = """
+from flowlite.connect.ssh import half_open
+
+tell = half_open._tell_deputy
+
+def tell_and_say(changed):
+    tell(changed)
+    print("told" if half_open._deputy is not None else "ended", flush=True)
+
+half_open._tell_deputy = tell_and_say
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_process_that_is_killed_in_an_outage_leaves_no_session(
     on_laptop: Cluster, number: signal.Signals
 ) -> None:
     """It had no courier on the host, and could do nothing itself."""
     host = on_laptop[1]
+    script = f"{_SAYS_WHAT_ITS_DEPUTY_KNOWS}{_EXITS}"
     with subprocess.Popen(
-        [sys.executable, "-c", _EXITS, host.name, str(on_laptop.ssh_config), "at once", "2"],
+        [sys.executable, "-c", script, host.name, str(on_laptop.ssh_config), "at once", "2"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -234,25 +280,26 @@ def test_a_process_that_is_killed_in_an_outage_leaves_no_session(
         before = sessions_of(host)
         assert before
         with lost(f"tcp sport {port} drop"):
-            eventually(repeating)
+            # One that has been started, and not been told yet, ends with this process.
+            assert process.stdout.readline() == "told\n"
+            assert repeating()
             process.send_signal(number)
-            assert process.wait(30) == -number
+            assert process.wait(90) == -number
             assert before <= sessions_of(host)
         with lost(f"tcp sport {port} tcp flags & (psh | fin) != 0 drop"):
-            eventually(lambda: not before & sessions_of(host), timeout=60)
-    eventually(lambda: not repeating(), timeout=30)
+            eventually(lambda: not before & sessions_of(host))
+    eventually(lambda: not repeating())
 
 
 def test_an_outage_that_is_over_leaves_no_deputy(on_laptop: Cluster, reach: Reach) -> None:
     host = on_laptop[1]
     connection = reach(host)
     connection.run(["true"])
-    (held,) = [each for target, each in link._links.items() if target == connection.target]
-    assert held._transport is not None
-    with lost(f"ip daddr {held._transport.sock.getpeername()[0]} drop"):
+    held = transport_of(connection)
+    with lost(f"ip daddr {held.sock.getpeername()[0]} drop"):
         eventually(repeating)
     eventually(lambda: not repeating() and half_open._deputy is None)
-    assert held._transport.is_active()
+    assert held.is_active()
     assert sessions_of(host)
 
 
@@ -326,7 +373,7 @@ def test_a_full_disk(reach: Reach, on_laptop: Cluster) -> None:
     assert b"".join(connection.read("/root/file")) == BIG
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("watchful")
 @pytest.mark.parametrize("what", ["partition", "pause", "power_cut"])
 def test_a_host_that_goes_silent(reach: Reach, on_laptop: Cluster, what: str) -> None:
     host = on_laptop[1]
@@ -336,14 +383,16 @@ def test_a_host_that_goes_silent(reach: Reach, on_laptop: Cluster, what: str) ->
     def strike() -> None:
         eventually(lambda: (host.root / "tmp" / "begun").exists())
         getattr(host, what)()
+        begin()
 
     striking = threading.Thread(target=strike)
-    striking.start()
-    with pytest.raises(NodeUnreachable, match=f"host {host.name}"):
-        connection.run(["sh", "-c", "touch /tmp/begun; exec sleep 600"])
-    striking.join()
-    with pytest.raises(NodeUnreachable, match=f"host {host.name}"):
-        connection.run(["true"])
+    with impatience() as begin:
+        striking.start()
+        with pytest.raises(NodeUnreachable, match=f"host {host.name}"):
+            connection.run(["sh", "-c", "touch /tmp/begun; exec sleep 600"])
+        striking.join()
+        with pytest.raises(NodeUnreachable, match=f"host {host.name}"):
+            connection.run(["true"])
     {"partition": host.heal, "pause": host.resume, "power_cut": host.start}[what]()
     eventually(lambda: _answers(connection))
 
@@ -355,17 +404,19 @@ def _answers(connection: SshConnection) -> bool:
         return False
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("watchful")
 def test_an_upload_to_a_host_that_freezes(reach: Reach, on_laptop: Cluster, tmp_path: Path) -> None:
     # All buffers on the way fill up, and no keepalive gets through.
     host = on_laptop[2]
     source = tmp_path / "source"
     source.write_bytes(bytes(64_000_000))
     connection = reach(host)
-    connection.run(["true"])
+    open_for_a_short_silence(connection)
     host.pause()
-    with pytest.raises(NodeUnreachable, match=f"host {host.name}"):
-        connection.put(source, "/root/file")
+    with impatience() as begin:
+        begin()
+        with pytest.raises(NodeUnreachable, match=f"host {host.name}"):
+            connection.put(source, "/root/file")
     host.resume()
     eventually(lambda: _answers(connection))
     assert connection.run(["test", "-e", "/root/file"]).code == 1
@@ -378,6 +429,7 @@ def test_a_host_that_lets_in_and_runs_nothing(
     host = on_laptop[0]
     host.hang_logins()
     connection = reach(host)
+    connection.open()
     with pytest.raises(TimeoutError, match=f"host {host.name}"):
         connection.run(["true"], timeout=1)
     with pytest.raises(NodeUnreachable, match=f"host {host.name}.*stood still"):

@@ -58,6 +58,8 @@ def test_a_transport_that_nobody_needs_goes(
     servers: Servers, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ssh_transport, "PULSE_SECONDS", 0.05)
+    # A busy host may answer late.
+    monkeypatch.setattr(ssh_transport, "UNANSWERED", 1000)
     monkeypatch.setattr(ssh_transport, "IDLE_SECONDS", 0.1)
     monkeypatch.setattr(ssh_transport.Transport, "_active_check_timeout", 0.05)
     server = servers()
@@ -134,7 +136,6 @@ def test_a_break_while_a_command_is_sent(
 def test_a_silent_host_is_given_up(
     servers: Servers, connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(ssh_transport, "PULSE_SECONDS", 0.3)
     monkeypatch.setattr(ssh_transport.Transport, "_active_check_timeout", 0.05)
     server = servers()
     connection = connect(server)
@@ -145,26 +146,30 @@ def test_a_silent_host_is_given_up(
     def stop() -> None:
         eventually(note.exists)
         os.kill(session, signal.SIGSTOP)
+        # Not before: a busy host takes its time to begin.
+        impatient.setattr(ssh_transport, "PULSE_SECONDS", 0.3)
 
     stopping = threading.Thread(target=stop)
-    stopping.start()
-    try:
-        with pytest.raises(NodeUnreachable, match=r"has not answered for \d+ s"):
-            connection.run(["sh", "-c", f"touch {note}; exec sleep 30"])
-    finally:
-        stopping.join()
-        os.kill(session, signal.SIGCONT)
+    with monkeypatch.context() as impatient:
+        stopping.start()
+        try:
+            with pytest.raises(NodeUnreachable, match=r"has not answered for \d+ s"):
+                connection.run(["sh", "-c", f"touch {note}; exec sleep 600"])
+        finally:
+            stopping.join()
+            os.kill(session, signal.SIGCONT)
     assert connection.run(["true"]).code == 0
 
 
 def test_a_quiet_command_is_not_taken_for_a_silent_host(
     servers: Servers, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ssh_transport, "PULSE_SECONDS", 0.1)
+    monkeypatch.setattr(ssh_transport, "PULSE_SECONDS", 2.0)
     monkeypatch.setattr(ssh_transport.Transport, "_active_check_timeout", 0.02)
     connection = connect(servers())
-    # Ten times as long as a silent host is waited for.
-    assert connection.run(["sleep", "3"]).code == 0
+    # Longer than a silent host is waited for.
+    assert ssh_transport.PULSE_SECONDS * (ssh_transport.UNANSWERED + 1) == 8
+    assert connection.run(["sleep", "10"]).code == 0
 
 
 def test_channels_wait_for_one_another(servers: Servers, connect: Connect) -> None:

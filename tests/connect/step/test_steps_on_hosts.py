@@ -56,11 +56,11 @@ def test_a_login_node_that_goes_silent(
     def strike() -> None:
         eventually(lambda: (host.root / "tmp" / "begun").exists())
         getattr(host, what)()
+        # Not before: a busy machine takes its time to begin.
+        patch.setattr(transport, "PULSE_SECONDS", 0.5)
 
     striking = threading.Thread(target=strike)
     with pytest.MonkeyPatch.context() as patch:
-        # Not before: a busy machine takes its time to begin.
-        patch.setattr(transport, "PULSE_SECONDS", 0.5)
         striking.start()
         with pytest.raises(NodeUnreachable, match=f"{host.name}|node n1"):
             connection.run(["sh", "-c", "touch /tmp/begun; exec sleep 600"])
