@@ -19,13 +19,13 @@ SECRET = b"0123456789abcdef" * 4
 
 
 def settings(nodes: int = 2, processes: int = 2, epoch: int = 1, **changes: Any) -> GangSettings:
-    """Settings with short times."""
+    """Settings with a quick beat. Nobody is given up for a pause of this machine."""
     values: dict[str, Any] = {
         "beat": 0.1,
-        "lost_after": 1.0,
-        "fence_after": 3.0,
-        "join_timeout": 10.0,
-        "linger": 10.0,
+        "lost_after": 20.0,
+        "fence_after": 30.0,
+        "join_timeout": 60.0,
+        "linger": 30.0,
         "grace": 1.0,
     }
     return GangSettings(

@@ -284,10 +284,10 @@ class TestFailures:
             began = time.monotonic()
             marks = {"FLOW_TASK_ID": gang.task, "FLOW_NODE_RANK": "1"}
             eventually(lambda: not processes.marked(marks), what="workers of the other node")
-            # The end of its connection is seen, not its silence.
-            assert time.monotonic() - began < 19
+            # Before they end by themselves.
+            assert time.monotonic() - began < 50
 
-        with RealGang(home, IDLE, fence_after=1.5) as gang:
+        with RealGang(home, IDLE, fence_after=8.0) as gang:
             follow(gang, kill)
             assert gang.report(1)["outcome"] == "fenced"
             assert {each["signal"] for each in gang.report(1)["workers"]} == {signal.SIGTERM}
@@ -321,7 +321,7 @@ class TestFailures:
             gang.assert_nothing_left()
 
     def test_a_node_that_does_not_come_is_named(self, home: Path) -> None:
-        with RealGang(home, IDLE, join_timeout=0.7) as gang:
+        with RealGang(home, IDLE, join_timeout=6.0) as gang:
             gang.start_agent(0)
             ended = asyncio.run(gang.finish())
             assert ended["outcome"] == "missing"
