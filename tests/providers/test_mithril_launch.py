@@ -222,12 +222,18 @@ def test_a_bid_that_was_placed_twice_is_ended_once(paper: Paper) -> None:
     """The first request comes through late: after it was looked for in vain, and sent again."""
     paper.cloud.rules(unique_names=False)
     intent = paper.intend()
-    paper.cloud.lag(0.6)
+    paper.cloud.lag(600)
     paper.cloud.fault("create_bid", status=502, when="after")
     paper.waiting(intent)
-    found = paper.launch(intent)
-    assert paper.calls("create_bid") == 2, "it was sent again, since the listing lagged behind"
+
+    def sent_again() -> bool | None:
+        paper.waiting(intent)
+        return paper.calls("create_bid") == 2 or None
+
+    eventually(sent_again, "it is sent again, since the listing lags behind")
     paper.cloud.lag(0)
+    found = paper.launch(intent)
+    assert paper.calls("create_bid") == 2
     paper.provider.list_instances(TASK)
     assert len(paper.live()) == 1
     mine = {each.id for each in found}
@@ -398,7 +404,8 @@ def test_a_machine_that_answers_and_then_runs_nothing_ends_all(
     paper: Paper, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Whatever is done on machines that are there counts as booting, and is paid for."""
-    paper.configure(boot_timeout=0.4, node_key=what == "a key")
+    # Longer than a pause of this machine may be before it has tried.
+    paper.configure(boot_timeout=5.0, node_key=what == "a key")
     block = {"/data": {"name": "scratch", "size_gb": 1, "interface": "block"}}
 
     def connect(data: object) -> object:
