@@ -44,7 +44,7 @@ async def measured(answer: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatc
 def test_the_path_to_a_node_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     found = asyncio.run(measured(None, monkeypatch))
     assert set(found) == {"1"}
-    assert found["1"] > 1e6
+    assert found["1"] > 0
 
 
 @pytest.mark.parametrize(

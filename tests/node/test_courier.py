@@ -223,7 +223,7 @@ class TestAgents:
         courier.process.send_signal(signal.SIGSTOP)
         try:
             processes.send(pid, signal.SIGKILL)
-            eventually(lambda: processes.row(pid) is None, timeout=20, what="no zombie to be left")
+            eventually(lambda: processes.row(pid) is None, what="no zombie to be left")
         finally:
             courier.process.send_signal(signal.SIGCONT)
 
