@@ -117,32 +117,35 @@ def test_a_price_that_rises_is_charged_as_it_rises(
 
 
 def test_the_cap_holds_with_boot_and_end_together(cloud: RentedProvider) -> None:
-    # A dollar per second and machine. 1 s of boot, up to 1 s of grace, 1 s kept free for the end.
+    # A dollar per second and machine. 1 s of boot, up to 1 s of grace, 15 s kept free for the end.
     cloud.behave(boot=1.0)
-    gang = rent(max_cost=10.0, num_instances=2)
+    gang = rent(max_cost=40.0, num_instances=2)
     record = gang.end("failed")
     assert record.reason.startswith("max_cost: stopped")
-    assert 2.0 < bill(cloud, gang) <= 10.0
+    assert 2.0 < bill(cloud, gang) <= 40.0
     assert record.cost == pytest.approx(bill(cloud, gang), abs=0.001)
 
 
 def test_the_nodes_keep_the_cap_without_anybody(cloud: RentedProvider) -> None:
-    gang = rent(max_cost=20.0)
+    gang = rent(max_cost=40.0)
     gang.wait("running")
     worker = eventually(lambda: _worker_of(gang))
     gang.kill_supervisor()
     eventually(lambda: not Path(f"/proc/{worker}").exists())
     began = next(iter(cloud.machines().values()))["launched_at"]
-    assert time.time() - began <= 20.0
+    assert time.time() - began <= 40.0
     assert gang.wait().reason.startswith("max_cost: stopped")
 
 
 def test_the_cap_counts_over_all_attempts(cloud: RentedProvider) -> None:
-    gang = rent("sleep 1; exit 7", max_cost=7.0, retries=50)
+    # The first attempt is over when the test says so, and the second lasts until the money is gone.
+    gang = rent(f'[ "$FLOW_ATTEMPT" = 2 ] && sleep 600; {WAIT}; exit 7', max_cost=40.0, retries=50)
+    gang.wait("running")
+    let_go(gang.home)
     record = gang.end("failed")
-    assert record.attempt >= 2
+    assert record.attempt == 2
     assert "max_cost" in record.reason or "no money is left" in record.reason
-    assert bill(cloud, gang) <= 7.0
+    assert bill(cloud, gang) <= 40.0
 
 
 def test_machines_that_never_come_up_are_given_back_before_the_money_is_gone(
@@ -150,10 +153,10 @@ def test_machines_that_never_come_up_are_given_back_before_the_money_is_gone(
 ) -> None:
     cloud.behave(boot=3600)
     monkeypatch.setenv("RENTED_LOOK_AT", "0.3")
-    gang = rent(max_cost=5.0)
+    gang = rent(max_cost=20.0)
     record = gang.end("failed")
     assert record.reason.startswith("max_cost: stopped at $")
-    assert bill(cloud, gang) <= 5.0
+    assert bill(cloud, gang) <= 20.0
     assert record.cost == pytest.approx(bill(cloud, gang), abs=0.001)
 
 
@@ -186,11 +189,12 @@ def test_who_cancels_during_the_boot_is_heard_and_nothing_is_left(cloud: RentedP
 
 
 def test_it_is_final_only_when_the_listing_says_so(cloud: RentedProvider) -> None:
-    cloud.behave(lingers=2.0, refuses={"terminate": [2, "TimeoutError", "no answer"]})
+    cloud.behave(lingers=2.0, refuses={"terminate": [10_000, "TimeoutError", "no answer"]})
     gang = rent("true")
     gang.wait("stopping")
     reason = eventually(lambda: "not gone yet" in gang.record.reason and gang.record.reason)
     assert "its nodes are not gone yet: no answer, next try in" in reason
+    cloud.behave(refuses={})
     record = gang.end()
     assert record.reason == ""
     (machine,) = cloud.machines().values()

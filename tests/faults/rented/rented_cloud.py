@@ -54,7 +54,8 @@ class RentedProvider(Provider):
     """Machines for rent, in a test."""
 
     name = "rented"
-    teardown_seconds = 1.0
+    # Long enough that a pause of this machine does not break a cap.
+    teardown_seconds = 15.0
 
     def __init__(self, home: Path, settings: ProviderSettings) -> None:
         super().__init__(home, settings)
@@ -156,10 +157,8 @@ class RentedProvider(Provider):
 
     def behave(self, **mood: Any) -> None:
         """Changes the mood."""
-        path = self._cloud / "mood.json"
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps({**self._mood(), **mood}))
-        os.replace(partial, path)
+        with self._changing():
+            self._change(mood)
 
     def machines(self) -> dict[str, dict[str, Any]]:
         """The account book."""
@@ -213,16 +212,31 @@ class RentedProvider(Provider):
         with open(self._cloud / "calls", "a") as file:
             file.write(f"{what} {about}\n")
         self._kill(what, "before")
-        refuses = self._mood().get("refuses", {})
-        left, kind, words = refuses.get(what, (0, "", ""))
+        with self._changing():
+            refuses = self._mood().get("refuses", {})
+            left, kind, words = refuses.get(what, (0, "", ""))
+            if left:
+                self._change({"refuses": {**refuses, what: [left - 1, kind, words]}})
         if left:
-            self.behave(refuses={**refuses, what: [left - 1, kind, words]})
             raise _error(kind, words)
 
     def _kill(self, what: str, when: str) -> None:
         if self._mood().get("kills") == [what, when] and _SUPERVISOR in " ".join(sys.orig_argv):
             self.behave(kills=None)
             os.kill(os.getpid(), signal.SIGKILL)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """A test and a supervisor may change the mood at the same time."""
+        with open(self._cloud / "mood.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _change(self, mood: dict[str, Any]) -> None:
+        path = self._cloud / "mood.json"
+        partial = path.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps({**self._mood(), **mood}))
+        os.replace(partial, path)
 
     def _mood(self) -> dict[str, Any]:
         path = self._cloud / "mood.json"
