@@ -37,11 +37,11 @@ class Terminal:
         self._readable = select.poll()
         self._readable.register(self.fd, select.POLLIN | select.POLLHUP)
 
-    def read(self, until: str | None = None, timeout: float = 60) -> str:
+    def read(self, until: str | None = None, timeout: float = 90) -> str:
         """Reads until a text was shown, or to the program's end."""
         return self.read_until(lambda seen: until is not None and until in seen, timeout)
 
-    def read_until(self, enough: Callable[[str], bool], timeout: float = 60) -> str:
+    def read_until(self, enough: Callable[[str], bool], timeout: float = 90) -> str:
         """Reads until what was shown so far is enough, or to the program's end."""
         deadline = time.monotonic() + timeout
         while not enough(self.seen):
@@ -61,7 +61,7 @@ class Terminal:
         """Sends keys."""
         os.write(self.fd, text.encode())
 
-    def end(self, timeout: float = 60) -> int:
+    def end(self, timeout: float = 90) -> int:
         """Reads to the program's end. Returns its exit code."""
         self.read(timeout=timeout)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])

@@ -618,19 +618,20 @@ def test_tail_and_follow_shows_the_end_and_then_all_that_is_new(tmp_path: Path) 
 
 def test_since_is_read_in_every_form() -> None:
     now = time.time()
+    soon = 30  # in which a busy machine comes to the end of this
     assert parse_since(None) is None
     assert parse_since(12.5) == 12.5
-    assert parse_since("5m") == pytest.approx(now - 300, abs=5)
-    assert parse_since("1.5h") == pytest.approx(now - 5400, abs=5)
-    assert parse_since("90 s") == pytest.approx(now - 90, abs=5)
-    assert parse_since("2d") == pytest.approx(now - 172800, abs=5)
-    assert parse_since(timedelta(minutes=1)) == pytest.approx(now - 60, abs=5)
+    assert parse_since("5m") == pytest.approx(now - 300, abs=soon)
+    assert parse_since("1.5h") == pytest.approx(now - 5400, abs=soon)
+    assert parse_since("90 s") == pytest.approx(now - 90, abs=soon)
+    assert parse_since("2d") == pytest.approx(now - 172800, abs=soon)
+    assert parse_since(timedelta(minutes=1)) == pytest.approx(now - 60, abs=soon)
     moment = datetime(2024, 5, 6, 7, 8)
     assert parse_since(moment) == moment.timestamp()
     assert parse_since("2024-05-06T07:08") == moment.timestamp()
     today = parse_since("00:00")
     assert today is not None
-    assert 0 <= now - today <= 25 * 3600
+    assert 0 <= time.time() - today <= 25 * 3600
     for wrong in ("yesterday", "5x", "", "25:99"):
         with pytest.raises(ConfigError, match="5m"):
             parse_since(wrong)

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,6 +72,7 @@ def run_python(code: str, *arguments: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -422,7 +423,7 @@ def test_32_processes_write_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
     processes, writes = 32, 25
     path = tmp_path / "state.db"
     contention = run_python(_CONTEND, str(path), str(processes), str(writes))
-    said, _ = contention.communicate(timeout=100)
+    said, _ = contention.communicate(timeout=280)
     assert contention.returncode == 0, said
     store = Store(path)
     assert {t.attempt for t in store.list_tasks()} == {writes}
@@ -465,7 +466,7 @@ sys.exit(failed != 0)
 
 def test_many_processes_open_a_new_store_at_once(tmp_path: Path) -> None:
     opening = run_python(_OPEN_NEW, str(tmp_path), "24", "12")
-    said, _ = opening.communicate(timeout=100)
+    said, _ = opening.communicate(timeout=280)
     assert opening.returncode == 0, said
 
 
@@ -474,16 +475,26 @@ import sqlite3, sys, time
 db = sqlite3.connect(sys.argv[1], isolation_level=None)
 db.execute("BEGIN IMMEDIATE")
 print("held", flush=True)
-time.sleep(float(sys.argv[2]))
+sys.stdin.readline()
 db.execute("COMMIT")
 """
 
 
 def test_a_writer_waits_for_another_one(store: Store) -> None:
-    holder = run_python(_HOLD, str(store.path), "0.3")
+    holder = run_python(_HOLD, str(store.path))
     assert holder.stdout is not None
     eventually(lambda: holder.stdout is not None and holder.stdout.readline() == "held\n")
-    began = time.monotonic()
+    order: list[str] = []
+
+    def let_go() -> None:
+        order.append("the other may commit")
+        assert holder.stdin is not None
+        holder.stdin.close()
+
+    timer = threading.Timer(0.5, let_go)
+    timer.start()
     store.create_task(task())
-    assert time.monotonic() - began > 0.1
-    assert holder.wait(60) == 0
+    order.append("written")
+    timer.join()
+    assert order == ["the other may commit", "written"]
+    assert holder.wait(90) == 0

@@ -335,7 +335,7 @@ def test_ctrl_c_at_any_moment_leaves_no_unknown_task(folder: Path, after: float)
 
 def test_a_second_ctrl_c_leaves_at_once(folder: Path) -> None:
     (folder / "stubborn.yaml").write_text(
-        "command: trap '' TERM; echo on; while :; do sleep 0.1; done\ngrace_seconds: 3\n"
+        "command: trap '' TERM; echo on; while :; do sleep 0.1; done\ngrace_seconds: 15\n"
     )
     running = start("run", "--name", "stubborn", "stubborn.yaml", cwd=folder)
     task = submitted()
@@ -412,14 +412,18 @@ def terminals(folder: Path) -> Iterator[Any]:
 
 def test_on_a_terminal_progress_bars_move_in_place(folder: Path, terminals: Any) -> None:
     (folder / "bar.py").write_text(
-        "import sys, time\n"
+        "import os, sys, time\n"
         "for n in range(8):\n"
-        "    sys.stderr.write(f'\\r{n}/7 done'); sys.stderr.flush(); time.sleep(0.15)\n"
+        "    sys.stderr.write(f'\\r{n}/7 done'); sys.stderr.flush()\n"
+        "    while not os.path.exists(f'seen{n}'): time.sleep(0.02)\n"
         "print('\\x1b[31mred'); sys.stderr.write('\\n')\n"
     )
     terminal = terminals("run", "--", PYTHON, "bar.py")
+    for n in range(8):
+        terminal.read(f"] {n}/7 done")
+        (folder / f"seen{n}").touch()
     assert terminal.end() == 0
-    assert terminal.seen.count("\r\x1b[K[Node 0] [") >= 3
+    assert terminal.seen.count("\r\x1b[K[Node 0] [") >= 8
     assert re.search(r"\] 7/7 done\r\n", terminal.seen)
     # A colour that is left on ends with its line.
     assert re.search(r"\] \x1b\[31mred\x1b\[0m\r\n", terminal.seen)

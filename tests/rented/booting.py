@@ -39,6 +39,6 @@ def boot(
     ]
 
 
-def ended(host: Host, timeout: float = 30) -> bool:
+def ended(host: Host, timeout: float = 90) -> bool:
     """Waits until a host has ended by itself."""
     return eventually(lambda: not host.alive, timeout=timeout, every=0.05, what=f"{host} ends")

@@ -126,8 +126,8 @@ def test_a_port_that_opens_meanwhile_is_found_at_once() -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         opening = threading.Timer(0.4, server.listen)
-        opening.start()
         began = time.monotonic()
+        opening.start()
         assert ports.answering([server.getsockname()], 30.0) == [True]
         assert 0.4 <= time.monotonic() - began < 30.0
         opening.join()
