@@ -46,7 +46,7 @@ def test_an_error_after_the_effect(box: CloudInABox, ec2: Any) -> None:
 
 def test_no_reply_at_all(box: CloudInABox, ec2: Any) -> None:
     impatient = client(read_timeout=0.3)
-    box.aws.fault("TerminateInstances", when="after", hang=1.0)
+    box.aws.fault("TerminateInstances", when="after", hang=10.0)
     ids = launch(ec2)
     with pytest.raises(ReadTimeoutError):
         impatient.terminate_instances(InstanceIds=ids)

@@ -49,7 +49,7 @@ def test_an_error_of_the_server_says_nothing_of_the_effect(client: Client, when:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_time_out_says_nothing_of_the_effect(client: Client, when: str) -> None:
     wish = client.wish()
-    client.cloud.fault("create_bid", hang=0.2, when=when)
+    client.cloud.fault("create_bid", hang=10.0, when=when)
     with pytest.raises(httpx.ReadTimeout):
         client.http.post("/v2/spot/bids", json=wish, timeout=0.1)
     assert len(client.cloud.bids()) == (1 if when == "after" else 0)
