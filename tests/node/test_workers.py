@@ -17,10 +17,11 @@ import pytest
 from flowlite.node.config.agent_config import AttemptPaths
 from flowlite.node.forkserver import client
 from flowlite.node.forkserver import worker_group as workers_module
+from flowlite.node.forkserver.reaper import Reaper, _WorkerRecord
 from flowlite.node.forkserver.worker_group import Workers
 from flowlite.node.log_stream import output_tail
 from flowlite.node.system import processes
-from tests.helpers import KILLED, assert_no_process_left, kill_processes_of
+from tests.helpers import KILLED, assert_no_process_left, eventually, kill_processes_of
 
 TASK = f"t-workers-{os.getpid()}"
 MARKS = {"FLOW_TASK_ID": TASK, "FLOW_NODE_RANK": "0", "FLOW_ATTEMPT": "1"}
@@ -220,6 +221,22 @@ class TestStop:
         assert (found[0]["signal"], found[1]["code"]) == (signal.SIGTERM, 3)
         assert all(each["stopped"] and each["failure"] is None for each in found.values())
         assert (tmp_path / "r1.out").read_text() == "up\nbye\n"
+
+    def test_who_has_no_process_group_of_its_own_yet_is_asked_too(self) -> None:
+        """A worker creates it some time after its fork."""
+        pid = os.fork()
+        if pid == 0:
+            while True:
+                signal.pause()
+        held = _WorkerRecord(pid, {"rank": 0, "local_rank": 0, "out": "", "err": ""})
+        try:
+            Reaper._stop_one(Reaper.__new__(Reaper), held, signal.SIGTERM, 60.0)
+            _, status = eventually(lambda: (ended := os.waitpid(pid, os.WNOHANG))[0] and ended)
+        except AssertionError:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
+        assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
 
     def test_who_does_not_is_killed_with_all_it_started(self, tmp_path: Path) -> None:
         node = Node(tmp_path, grace=0.4)

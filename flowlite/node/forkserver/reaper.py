@@ -238,12 +238,17 @@ class Reaper:
     def _stop_one(self, held: _WorkerRecord, number: int, grace: float) -> None:
         if held.status is None:
             held.stopped = True
-            processes.send_group(held.pid, number)
+            self._signal(held, number)
             # A process that is suspended (SIGSTOP) cannot handle the signal.
-            processes.send_group(held.pid, signal.SIGCONT)
+            self._signal(held, signal.SIGCONT)
             held.asked_to_stop = True
             if not held.kill_at or held.kill_at > time.monotonic() + grace:
                 held.kill_at = time.monotonic() + grace
+
+    def _signal(self, held: _WorkerRecord, number: int) -> None:
+        """Sends a signal to a worker that was not reaped, and to its group, which it creates after its fork."""
+        if not processes.send_group(held.pid, number):
+            processes.send(held.pid, number)
 
     def _reap(self) -> None:
         for pid, status in processes.ended_children():
@@ -267,7 +272,7 @@ class Reaper:
                     held.killed_at = now
                     for pid in processes.descendants([held.pid]):
                         processes.send(pid, signal.SIGKILL)
-                    processes.send_group(held.pid, signal.SIGKILL)
+                    self._signal(held, signal.SIGKILL)
                 if held.killed_at and now > held.killed_at + STUCK_SECONDS:
                     self._report(held, stuck=True)
                 continue

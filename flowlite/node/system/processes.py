@@ -243,10 +243,7 @@ def send(pid: int, number: int) -> bool:
 
 
 def send_group(leader: int, number: int) -> bool:
-    """Sends a signal to the process group of a worker. False if the group is empty.
-
-    A child that has not created its group yet is reached by its pid.
-    """
+    """Sends a signal to a process group. False if the group is empty, or was not created yet."""
     try:
         os.killpg(leader, number)
     except ProcessLookupError:
