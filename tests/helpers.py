@@ -6,10 +6,11 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -90,6 +91,25 @@ def _kill(find: Callable[[], list[int]]) -> None:
         if not pids:
             return
         time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def taken_port(port: int) -> Iterator[None]:
+    """Somebody listens on a port of this machine meanwhile: this test, as soon as nobody else does any more."""
+
+    def take() -> socket.socket | None:
+        found = socket.socket()
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind(("127.0.0.1", port))
+            found.listen()
+        except OSError:
+            found.close()
+            return None
+        return found
+
+    with eventually(take, what=f"port {port} to be free"):
+        yield
 
 
 def process_alive(pid: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ import pytest
 from flowlite.node.config.fencing import FENCE_AFTER
 from flowlite.state.store import Store
 from tests.gangs import PYTHON, Gang, let_go, shell, submit, waiting
-from tests.helpers import KILLED, eventually, process_alive
+from tests.helpers import KILLED, eventually, process_alive, taken_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -176,20 +175,8 @@ def _with_argument(task_id: str) -> list[int]:
     return found if len(found) == 2 else []
 
 
-def _takes(taken: socket.socket, port: int) -> bool:
-    try:
-        taken.bind(("127.0.0.1", port))
-    except OSError:
-        return False
-    return True
-
-
 def test_port_29500_is_taken(flow_home: Path) -> None:
-    with socket.socket() as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # A gang of another test may have it, until it ends.
-        eventually(lambda: _takes(taken, 29500))
-        taken.listen()
+    with taken_port(29500):
         gang = submit(flow_home, shell('echo "$MASTER_ADDR:$MASTER_PORT"'), nodes=2)
         gang.end()
     ports = {gang.output(rank) for rank in range(2)}

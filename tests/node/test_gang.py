@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ from flowlite.bundle.call import build_bundle
 from flowlite.node.forkserver import client
 from flowlite.node.serialization.result_file import read_outcome
 from flowlite.node.system import processes
-from tests.helpers import assert_no_process_left, eventually
+from tests.helpers import assert_no_process_left, eventually, taken_port
 from tests.node.agents import RealGang
 
 STUBBORN = "trap '' TERM; while :; do sleep 1; done"
@@ -175,13 +174,7 @@ def test_a_bare_torchrun_forms_the_gang_in_manual_mode(home: Path) -> None:
 
 
 def test_a_master_port_that_is_taken_is_not_given_out(home: Path) -> None:
-    with socket.socket() as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            other.bind(("127.0.0.1", 29500))
-            other.listen()
-        except OSError:
-            pass  # somebody else has it, which is as good
+    with taken_port(29500):
         script = "import os, socket; s = socket.socket(); s.bind(('', int(os.environ['MASTER_PORT']))); s.listen()"
         call = command(sys.executable, "-c", f"import os\nif os.environ['RANK'] == '0': {script}")
         with RealGang(home, call) as gang:

@@ -60,7 +60,7 @@ def test_rank_0_leaves_when_nobody_needs_its_store_any_more(end: str) -> None:
         )
         for rank in range(2)
     ]
-    outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
+    outputs = [rank.communicate(timeout=250)[0] for rank in ranks]
     assert outputs == ["fine\n", "fine\n"]
     assert [rank.returncode for rank in ranks] == [0, 0]
 

@@ -81,17 +81,19 @@ def test_an_address_of_ipv6_is_seen_as_well() -> None:
         assert torch_store._is_listened_on(store.getsockname()[1])
 
 
-def test_the_host_of_the_store_waits_for_nobody() -> None:
+def test_the_host_of_the_store_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_store, "LONGEST_SECONDS", 1e6)
     module = Rendezvous()
-    module.come(host_name="127.0.0.1", port=free_port(), is_master=True).join(5)
+    module.come(host_name="127.0.0.1", port=free_port(), is_master=True).join(90)
     assert module.found == [False]
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_where_a_name_server_would_be_asked_nobody_looks() -> None:
+def test_where_a_name_server_would_be_asked_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_store, "LONGEST_SECONDS", 1e6)
     assert not hosts_file.gang_is_known()
     module = Rendezvous()
-    module.come(host_name="127.0.0.1", port=free_port(), is_master=False).join(5)
+    module.come(host_name="127.0.0.1", port=free_port(), is_master=False).join(90)
     assert module.found == [False]
 
 
@@ -145,8 +147,8 @@ def test_torch_itself_meets_like_that() -> None:
     assert late.stdout is not None
     assert late.stdout.readline() == "early\n"
     first = subprocess.run(
-        [*command, "0", port], capture_output=True, text=True, timeout=100, check=False
+        [*command, "0", port], capture_output=True, text=True, timeout=250, check=False
     )
     assert first.stdout == "met\n", first.stderr
-    assert late.communicate(timeout=60)[0].endswith("met\n")
+    assert late.communicate(timeout=250)[0].endswith("met\n")
     assert late.returncode == 0
