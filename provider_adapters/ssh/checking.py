@@ -333,7 +333,7 @@ def _shared(pool: Pool, able: Sequence[Host], found: Mapping[str, Facts]) -> lis
 
 
 def _run(host: Host, found: Mapping[str, Facts], *arguments: str) -> str:
-    program = Path(__file__).with_name("links_script.py").read_bytes()
+    program = (Path(__file__).with_name("on_hosts") / "links_script.py").read_bytes()
     argv = [_python(host, found), "-I", "-S", "-", *arguments]
     with hosts.connect(host) as connection:
         try:

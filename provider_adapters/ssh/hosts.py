@@ -49,7 +49,7 @@ done
 printf '{"pythons": [], "machine": "%s", "home": "%s"}\n' "$(uname -m)" "$HOME"
 """
 """Any Python 3 of recent years can report the facts; the program is sent on standard input."""
-_PROBE = Path(__file__).with_name("probe_script.py")
+_PROBE = Path(__file__).with_name("on_hosts") / "probe_script.py"
 _PROBE_NEEDS = (
     "system.peer_credentials",
     "system.ownership",

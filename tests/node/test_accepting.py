@@ -20,7 +20,7 @@ from flowlite.node.protocol.stream import Stream, ask
 from tests.helpers import eventually
 
 # The one place that accepts, the one with its own pause, and a script that any old Python on a host must run.
-ALLOWED = {"node/system/accepting.py", "node/rendezvous/server.py", "ssh/links_script.py"}
+ALLOWED = {"node/system/accepting.py", "node/rendezvous/server.py", "ssh/on_hosts/links_script.py"}
 
 PROGRAM = """
 import asyncio, os, resource, socket, sys, tempfile, threading, time
