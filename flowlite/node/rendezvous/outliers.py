@@ -51,42 +51,34 @@ def summary(prepared: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _slow_to_compute(prepared: Sequence[Mapping[str, Any]]) -> list[Outlier]:
-    found = []
+    nodes_by_unit: dict[str, list[int]] = {}
     for rank, each in enumerate(prepared):
-        unit = each.get("unit", "")
-        others = [
-            median(other["speeds"].values())
-            for number, other in enumerate(prepared)
-            if number != rank and other.get("speeds") and other.get("unit", "") == unit
-        ]
-        if not others:
-            continue
-        usual = median(others)
-        least = (SLOW_CPU if unit == "GFLOPS" else SLOW_GPU) * usual
-        for name, speed in (each.get("speeds") or {}).items():
-            if speed < least:
-                told = f"{name} multiplies matrices at {speed:.4g} {unit}, those of the other nodes at {usual:.4g}"
-                found.append(Outlier(rank, told))
-                break
-    return found[:_NAMED]
+        if each.get("speeds"):
+            nodes_by_unit.setdefault(each.get("unit", ""), []).append(rank)
+    found = []
+    for unit, nodes in nodes_by_unit.items():
+        share = SLOW_CPU if unit == "GFLOPS" else SLOW_GPU
+        figures = [(median(prepared[rank]["speeds"].values()), (rank,)) for rank in nodes]
+        for rank, (_, usual) in _beside_others(figures).items():
+            for name, speed in prepared[rank]["speeds"].items():
+                if speed < share * usual:
+                    told = f"{name} multiplies matrices at {speed:.4g} {unit}, those of the other nodes at {usual:.4g}"
+                    found.append(Outlier(rank, told))
+                    break
+    return sorted(found, key=lambda outlier: outlier.rank)[:_NAMED]
 
 
 def _slow_to_reach(prepared: Sequence[Mapping[str, Any]]) -> list[Outlier]:
     """Returns the nodes most of whose paths are slower than the paths between the other nodes."""
     ranks = {str(rank): rank for rank in range(len(prepared))}
     links = [
-        (rank, ranks[other], float(speed))
+        (float(speed), (rank, ranks[other]))
         for rank, each in enumerate(prepared)
         for other, speed in (each.get("links") or {}).items()
         if ranks.get(other, rank) != rank
     ]
     found = []
-    for rank in range(len(prepared)):
-        mine = [speed for *ends, speed in links if rank in ends]
-        others = [speed for *ends, speed in links if rank not in ends]
-        if not mine or not others:
-            continue
-        usual = median(others)
+    for rank, (mine, usual) in sorted(_beside_others(links).items()):
         slow = [speed for speed in mine if speed < SLOW_LINK * usual]
         if len(slow) * 2 > len(mine):
             told = (
@@ -95,6 +87,40 @@ def _slow_to_reach(prepared: Sequence[Mapping[str, Any]]) -> list[Outlier]:
             )
             found.append(Outlier(rank, told))
     return found[:_NAMED]
+
+
+def _beside_others(
+    figures: Sequence[tuple[float, Sequence[int]]],
+) -> dict[int, tuple[list[float], float]]:
+    """Returns the figures of each node, and the median of those of the others; no node that has no figure, or all.
+
+    Everything is sorted once. To sort the figures of the others for each node would take seconds in a gang of thousands,
+    before GO.
+
+    Args:
+        figures: Each with the ranks of the nodes that it belongs to.
+    """
+    ordered = sorted(figures)
+    positions: dict[int, list[int]] = {}
+    for position, (_, ranks) in enumerate(ordered):
+        for rank in ranks:
+            positions.setdefault(rank, []).append(position)
+    return {
+        rank: ([ordered[each][0] for each in own], _median_without(ordered, own))
+        for rank, own in positions.items()
+        if len(own) < len(ordered)
+    }
+
+
+def _median_without(ordered: Sequence[tuple[float, Sequence[int]]], out: Sequence[int]) -> float:
+    """The median of sorted figures apart from those at some positions, which are sorted, too."""
+    left = len(ordered) - len(out)
+    middle = []
+    for place in ((left - 1) // 2, left // 2):
+        for position in out:
+            place += position <= place
+        middle.append(ordered[place][0])
+    return sum(middle) / 2
 
 
 def _range(figures: Sequence[float]) -> str:
