@@ -30,6 +30,7 @@ import json
 import os
 import struct
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from .messages import Message
@@ -144,8 +145,8 @@ class _Sealer:
 
     __slots__ = ("_mac", "_next")
 
-    def __init__(self, key: bytes) -> None:
-        self._mac = _Mac(key)
+    def __init__(self, mac: _Mac) -> None:
+        self._mac = mac
         self._next = 0
 
     def seal(self, header: bytes, blob: bytes = b"") -> bytes:
@@ -166,12 +167,12 @@ class _Opener:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._mac = _Mac(b"")
+        self._mac: _Mac | None = None
         self._next = 0
 
-    def use(self, key: bytes) -> None:
-        """Expects the following frames to be signed with `key` and numbered from 0."""
-        self._mac = _Mac(key)
+    def use(self, mac: _Mac) -> None:
+        """Expects the following frames to be signed with the key of `mac` and numbered from 0."""
+        self._mac = mac
         self._next = 0
 
     def feed(self, data: bytes) -> None:
@@ -200,6 +201,7 @@ class _Opener:
         lengths = self._lengths(opening)
         if lengths is None:
             return None
+        assert self._mac is not None, "a frame before its key is known"
         header_end = _LENGTHS.size + lengths[0]
         end = header_end + lengths[1]
         with memoryview(self._buffer) as view:
@@ -220,8 +222,17 @@ class _Opener:
         return left
 
 
-def _derive(secret: _Mac, label: bytes, transcript: bytes = b"") -> bytes:
-    return secret.tag(b"flowlite wire 1 %b\0%b" % (label, transcript))
+def _derive(secret: _Mac, label: bytes, transcript: bytes = b"") -> _Mac:
+    return _Mac(secret.tag(b"flowlite wire 1 %b\0%b" % (label, transcript)))
+
+
+@lru_cache(maxsize=4)
+def _keys_of(secret: bytes) -> tuple[_Mac, _Mac]:
+    """Returns the keys that all connections of a task have in common: the secret itself, and that of first frames."""
+    if len(secret) < 16:
+        raise ValueError(f"the task's secret must have 16 bytes or more, not {len(secret)}")
+    own = _Mac(secret)
+    return own, _derive(own, b"hello")
 
 
 class Session:
@@ -233,9 +244,7 @@ class Session:
     authenticated: bool
 
     def __init__(self, secret: bytes) -> None:
-        if len(secret) < 16:
-            raise ValueError(f"the task's secret must have 16 bytes or more, not {len(secret)}")
-        self._secret = _Mac(secret)
+        self._secret, self._hello_key = _keys_of(secret)
         self._opener = _Opener()
         self._sealer: _Sealer | None = None
         self.authenticated = False
@@ -282,7 +291,7 @@ class Session:
         """Continues the opening and returns whether the peer is now authenticated."""
         raise NotImplementedError
 
-    def _keys(self, hello: bytes, challenge: bytes) -> tuple[bytes, bytes]:
+    def _keys(self, hello: bytes, challenge: bytes) -> tuple[_Mac, _Mac]:
         """Returns the session keys (client's, server's)."""
         transcript = hashlib.sha256(hello).digest() + hashlib.sha256(challenge).digest()
         return (
@@ -298,7 +307,7 @@ class ClientSession(Session):
         super().__init__(secret)
         nonce = os.urandom(_NONCE).hex()
         self._hello = encode({"flowlite": VERSION, **hello._asdict(), "nonce": nonce})
-        self.outgoing = _Sealer(_derive(self._secret, b"hello")).seal(self._hello)
+        self.outgoing = _Sealer(self._hello_key).seal(self._hello)
 
     def _open(self) -> bool:
         challenge = self._opener.peek()
@@ -331,7 +340,7 @@ class ServerSession(Session):
         self._task = task
         self._roles = roles
         self.hello: Hello | None = None
-        self._opener.use(_derive(self._secret, b"hello"))
+        self._opener.use(self._hello_key)
 
     def _open(self) -> bool:
         if self.hello is None:
