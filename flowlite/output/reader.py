@@ -254,12 +254,13 @@ class _Reading:
         # Only the lines that exist at the start are reduced to the last ones.
         self._tail = settings.tail
         self._finished = False
-        self._current: tuple[Piece, int, Iterator[LogLine]] | None = None
+        # The piece whose lines are being returned, their number, and the texts that were not returned yet.
+        self._current: tuple[Piece, int, Iterator[str]] | None = None
 
     def where(self) -> dict[str, int]:
         if self._current is not None:
-            piece, lines, rest = self._current
-            self._position[piece.stream.file] = piece.end_after(lines - length_hint(rest), lines)
+            piece, count, rest = self._current
+            self._position[piece.stream.file] = piece.end_after(count - length_hint(rest), count)
         return dict(self._position)
 
     def lines(self) -> Iterator[Iterator[LogLine]]:
@@ -271,10 +272,10 @@ class _Reading:
 
     def _as_lines(self, pieces: Iterator[Piece]) -> Iterator[Iterator[LogLine]]:
         for piece in pieces:
-            lines = _lines(piece, self._settings)
-            block = iter(lines)
-            self._current = (piece, len(lines), block)
-            yield block
+            texts = _texts(piece, self._settings.mask)
+            rest = iter(texts)
+            self._current = (piece, len(texts), rest)
+            yield _lines(piece, rest, self._settings)
             self._current = None
             self._position[piece.stream.file] = piece.end
 
@@ -368,7 +369,10 @@ class _Reading:
         held = [reader for reader in self._readers.values() if reader.pending]
         newest = max(held, key=attrgetter("grown_at"), default=None)
         piece = newest.unfinished() if newest is not None else None
-        return next(iter(_lines(piece, self._settings)), None) if piece is not None else None
+        if piece is None:
+            return None
+        texts = _texts(piece, self._settings.mask)
+        return next(_lines(piece, iter(texts), self._settings), None)
 
 
 def parse_since(value: float | str | datetime | timedelta | None) -> float | None:
@@ -399,7 +403,12 @@ def parse_since(value: float | str | datetime | timedelta | None) -> float | Non
         ) from None
 
 
-def _lines(piece: Piece, settings: _Settings) -> list[LogLine]:
+def _lines(piece: Piece, texts: Iterator[str], settings: _Settings) -> Iterator[LogLine]:
+    """Returns the lines of a piece, given their texts. Each text is taken when its line is.
+
+    Lines are made one by one, since thousands that exist at a time make the garbage collector run again and again, for a
+    third of the time of all this.
+    """
     stream = piece.stream
     kind = RankedLine if settings.label_ranks else LogLine
     fields = zip(
@@ -407,11 +416,11 @@ def _lines(piece: Piece, settings: _Settings) -> list[LogLine]:
         repeat(stream.rank),
         repeat(stream.kind),
         repeat(piece.time),
-        _texts(piece, settings.mask),
+        texts,
         strict=False,
     )
     # `tuple.__new__` takes a third of the time of `kind(...)`.
-    return list(map(tuple.__new__, repeat(kind), fields))
+    return map(tuple.__new__, repeat(kind), fields)
 
 
 def _labelled(piece: Piece, settings: _Settings) -> str:
