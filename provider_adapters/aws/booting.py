@@ -22,6 +22,7 @@ from provider_adapters.rented.ledger import Call, Launch
 _CONSOLE_LINES = 6
 # How often EC2 is asked whether machines that only have to answer still exist.
 _STILL_THERE_SECONDS = 30.0
+_ALIVE = ("starting", "running")
 # Not failures of the machines: there was no capacity for them after all.
 _NO_ROOM = (
     "Server.InsufficientInstanceCapacity",
@@ -40,18 +41,25 @@ class BootingMachines:
         plan: Plan,
         launch: Launch,
         call: Call,
+        fewest: int,
         agent: Path | None,
     ) -> None:
+        """
+        Args:
+            fewest: How many of them have to get ready. EC2 may take back the others while they boot.
+        """
         self._context = context
         self._listing = listing
         self._plan = plan
         self._launch = launch
         self._call = call
+        self._fewest = fewest
         self._agent = agent
         self._region = region_of(call)
         self._nodes: dict[str, dict[str, str]] = {
             name: {"private": "", "public": "", **launch.notes.get("nodes", {}).get(name, {})}
             for name in call.ids
+            if name not in launch.notes.get("taken", ())
         }
         # The listing that this process made once it knew their addresses; without one, they are listed before they are
         # handed out.
@@ -125,12 +133,13 @@ class BootingMachines:
                 "public": str(instance.data["public"]) or self._nodes[name]["public"],
             }
         self._context.ledger.note(self._launch.token, nodes=self._nodes)
+        self._go_on_without_taken()
         age = clock.now() - self._call.at
         for name in sorted(self._nodes):
             listed = self._listed.get(name)
             if listed is None and age > self._context.settings.listing_lag:
                 self._fail(f"{name} is not listed by EC2")
-            if listed is not None and listed.state not in ("starting", "running"):
+            if listed is not None and listed.state not in _ALIVE:
                 self._died(listed)
 
     def _address(self, node: Mapping[str, str]) -> str:
@@ -233,8 +242,22 @@ class BootingMachines:
             else self._context.looks.pause(self._launch.token, addresses_known=False),
         )
 
+    def _go_on_without_taken(self) -> None:
+        """Leaves out machines that EC2 has taken back, if enough are left."""
+        taken = [
+            name
+            for name, each in self._listed.items()
+            if each.state not in _ALIVE and each.data.get("code") in _NO_ROOM
+        ]
+        if not taken or len(self._nodes) - len(taken) < self._fewest:
+            return
+        for name in taken:
+            del self._nodes[name], self._listed[name]
+        before = self._launch.notes.get("taken", ())
+        self._launch = self._context.ledger.note(self._launch.token, taken=[*before, *taken])
+
     def _died(self, instance: Instance) -> None:
-        """Raises because a machine has ended before it was ready, which makes the whole gang useless."""
+        """Raises because a machine has ended before it was ready, which makes the others useless."""
         code = str(instance.data.get("code", ""))
         why = instance.why or f"it is {instance.data.get('ec2_state')}"
         if code in _NO_ROOM:

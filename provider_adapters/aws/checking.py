@@ -114,6 +114,7 @@ class Checking:
         order = requests.LaunchRequest(
             instance_type=_TYPE,
             count=1,
+            least=1,
             image=image or _NO_IMAGE,
             root_device="/dev/sda1",
             root_gb=100,

@@ -1,4 +1,8 @@
-"""Launches a gang: one call creates all its machines in one zone, or none; later calls check whether they are ready."""
+"""Launches a gang: one call creates its machines in one zone, or none; later calls check whether they are ready.
+
+A launch that may have fewer machines than it asks for first asks each zone for all of them, so that a zone with room
+for all is found. Then it asks each zone for what it has. If the quota refuses, it asks for the fewest.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +40,8 @@ _NOT_KNOWN_YET = frozenset({"InvalidGroup.NotFound", "InvalidPlacementGroup.Unkn
 _KNOWN_SECONDS = 60.0
 # These refusals apply to every zone that gives them; asking again does not help.
 _FOR_GOOD = frozenset({"Unsupported", "UnsupportedOperation"})
+# What the zones are asked for: all machines, as many as a zone has, or only the fewest.
+_ALL, _FEWER, _FEWEST = "all", "fewer", "fewest"
 
 
 class Launching:
@@ -51,7 +57,7 @@ class Launching:
         self._sites = zone_order.sites_of(self._options["places"])
 
     def run(self) -> list[Instance]:
-        """The instances, once all of them answer.
+        """The instances, once all that were created answer.
 
         Raises:
             LaunchPending: They are starting, or it is not known whether they exist; to be called again.
@@ -101,7 +107,9 @@ class Launching:
 
     def _booting(self, launch: Launch, call: Call) -> BootingMachines:
         agent = agent_of(self._intent)
-        return BootingMachines(self._context, self._listing, self._plan, launch, call, agent)
+        return BootingMachines(
+            self._context, self._listing, self._plan, launch, call, self._intent.fewest, agent
+        )
 
     # Requests without an answer
 
@@ -197,13 +205,17 @@ class Launching:
         block = self._context.settings.capacity_block
         reservations.check_open(block, self._options.get("reservation_ends"), clock.wall())
         if not launch.notes.get("quota"):
-            self._check_quota()
-            self._ledger.note(launch.token, quota=True)
+            allowed = self._check_quota()
+            most = launch.count if allowed is None else min(launch.count, allowed)
+            self._ledger.note(launch.token, quota=True, most=most)
         refused_regions: set[str] = set()
         while True:
             launch = self._read()
             left = [s for s in self._next_sites(launch) if s.region not in refused_regions]
             if not left:
+                if self._is_content_with_less(launch) and not self._is_unsupported(launch):
+                    self._ask_for(launch, _FEWER)
+                    continue
                 raise self._no_room(launch)
             site = left[0]
             order = self._order(launch, site)
@@ -218,6 +230,8 @@ class Launching:
                 return
             if said.kind == "quota" and any(s.region != site.region for s in left):
                 refused_regions.add(site.region)
+            elif said.kind == "quota" and self._may_ask_for_fewest(self._read()):
+                self._ask_for(self._read(), _FEWEST)
             elif said.code in _NOT_KNOWN_YET and not self._given_by_user(said.code):
                 # A group of ours is unknown: it is looked up, or created again.
                 self._ledger.note(launch.token, groups={})
@@ -225,46 +239,75 @@ class Launching:
             elif said.kind != "capacity":
                 raise self._final(said, site.where)
 
+    # How many machines to ask for
+
+    def _counts(self, launch: Launch) -> tuple[int, int]:
+        """The fewest and the most machines that the next call asks for."""
+        most, fewest = int(launch.notes.get("most", launch.count)), self._intent.fewest
+        asked = {_ALL: (most, most), _FEWER: (fewest, most), _FEWEST: (fewest, fewest)}
+        return asked[str(launch.notes.get("asks", _ALL))]
+
+    def _is_content_with_less(self, launch: Launch) -> bool:
+        """Whether all zones were asked for all machines, and the launch needs fewer."""
+        least, most = self._counts(launch)
+        return least == most > self._intent.fewest
+
+    def _may_ask_for_fewest(self, launch: Launch) -> bool:
+        return self._counts(launch)[1] > self._intent.fewest
+
+    def _ask_for(self, launch: Launch, what: str) -> None:
+        """Asks all zones anew, for less."""
+        self._ledger.note(launch.token, asks=what, round=len(launch.calls))
+
     def _final(self, said: Refusal, where: str) -> ProviderError:
         """The error for a refusal that no other zone would change; a further call begins a new round."""
         launch = self._read()
-        self._ledger.note(launch.token, round=len(launch.calls))
+        self._ledger.note(launch.token, round=len(launch.calls), asks=None)
         region, _, zone = where.partition("/")
         if said.kind != "quota":
             return said.error(zone)
         plan, vcpus = self._plan, int(self._options["vcpus"])
-        count = self._intent.count
+        count = self._intent.fewest
         return said.error(zone, quotas.advice(plan.instance_type, plan.spot, count, vcpus, region))
 
-    def _check_quota(self) -> None:
+    def _check_quota(self) -> int | None:
+        """How many machines the quota allows at most; None if not known. Raises QuotaExceeded."""
         if self._context.settings.capacity_block or self._context.settings.capacity_reservation:
-            return
+            return None
         regions = list(dict.fromkeys(site.region for site in self._sites))
-        if len(regions) == 1:
-            quotas.check(
-                self._context.clients,
-                regions[0],
-                self._plan.instance_type,
-                self._plan.spot,
-                self._intent.count,
-                int(self._options["vcpus"]),
-            )
+        if len(regions) > 1:
+            return None
+        return quotas.check(
+            self._context.clients,
+            regions[0],
+            self._plan.instance_type,
+            self._plan.spot,
+            self._intent.fewest,
+            int(self._options["vcpus"]),
+        )
 
     def _next_sites(self, launch: Launch) -> list[Site]:
         tried = {c.where for c in launch.calls[int(launch.notes.get("round", 0)) :]}
         again = {c.where for c in launch.calls[-1:] if c.detail.get("code") in _NOT_KNOWN_YET}
-        beside = ""
-        others = [each for each in self._ledger.launches(launch.task) if each.token != launch.token]
-        for other in others:
-            if (call := made_by(other)) is not None and not other.ended:
-                beside = call.where
         return zone_order.order(
             self._sites,
             tried=tried - again,
-            beside=beside,
+            beside=self._beside(launch),
             must_be_beside=bool(self._options.get("beside")),
             refused_lately=self._refused_lately(),
         )
+
+    def _beside(self, launch: Launch) -> str:
+        """The zone in which the task has other nodes; "" if it has none."""
+        others = [each for each in self._ledger.launches(launch.task) if each.token != launch.token]
+        calls = [made_by(each) for each in others if not each.ended]
+        there = [call for call in calls if call is not None]
+        if there and len({site.region for site in self._sites}) > 1:
+            # A gang of which nothing is left may begin anew in another region.
+            listed = self._listing.mine(launch.task)
+            alive = {each.id for each in listed if each.state in ("starting", "running")}
+            there = [call for call in there if alive.intersection(call.ids)]
+        return there[-1].where if there else ""
 
     def _refused_lately(self) -> set[str]:
         since = clock.now() - _LATELY_SECONDS
@@ -279,9 +322,11 @@ class Launching:
         settings, options = self._context.settings, self._options
         groups, placement_group, tags = self._ensure_groups(launch, site)
         market = "spot" if self._plan.spot else "on-demand"
+        least, most = self._counts(launch)
         return requests.LaunchRequest(
             instance_type=self._plan.instance_type,
-            count=launch.count,
+            count=most,
+            least=least,
             image=str(site.image["id"]),
             root_device=str(site.image["root_device"]),
             root_gb=int(site.image["root_gb"]),
@@ -431,16 +476,23 @@ class Launching:
 
     def _no_room(self, launch: Launch) -> ProviderError:
         """The error when all zones of the round have refused."""
-        start = int(launch.notes.get("round", 0))
-        said: dict[str, Mapping[str, Any]] = {
-            c.where.partition("/")[2]: c.detail for c in launch.calls[start:]
-        }
+        said = self._said(launch)
         rounds = int(launch.notes.get("rounds", 0))
-        what = f"{launch.count} × {self._plan.instance_type}"
+        what = f"{self._intent.fewest} × {self._plan.instance_type}"
         where = refusals_by_zone(said)
-        if said and all(detail.get("code") in _FOR_GOOD for detail in said.values()):
+        if self._is_unsupported(launch):
             return ProviderError(f"EC2 has no {what}: {where}. Try another region or type")
-        self._ledger.note(launch.token, round=len(launch.calls), rounds=rounds + 1)
+        self._ledger.note(launch.token, round=len(launch.calls), rounds=rounds + 1, asks=None)
         return CapacityUnavailable(
             f"EC2 has no room for {what} just now ({where})", zone_order.pause(rounds)
         )
+
+    def _said(self, launch: Launch) -> dict[str, Mapping[str, Any]]:
+        """What the zones of this round have said, by zone."""
+        start = int(launch.notes.get("round", 0))
+        return {c.where.partition("/")[2]: c.detail for c in launch.calls[start:]}
+
+    def _is_unsupported(self, launch: Launch) -> bool:
+        """Whether no zone of this round has the type at all."""
+        said = self._said(launch)
+        return bool(said) and all(each.get("code") in _FOR_GOOD for each in said.values())

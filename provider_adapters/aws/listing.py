@@ -135,6 +135,8 @@ class Listing:
     def settle(self, token: str) -> Call | None:
         """Looks for the instances of a launch's open call, without creating anything.
 
+        A listing may show some of them before the others. It is believed when it shows all, or after its lag.
+
         Returns:
             The call, if its outcome is still unknown.
         """
@@ -143,10 +145,12 @@ class Listing:
         if call is None:
             return None
         found = self.of_token(region_of(call), call.name)
-        if found:
+        most = int(call.parameters["request"]["MaxCount"])
+        is_certain = clock.now() - call.at > self._context.settings.listing_lag
+        if found and (is_certain or len(found) >= most):
             self._context.ledger.made(token, call.name, [each.id for each in found])
             return None
-        if clock.now() - call.at > self._context.settings.listing_lag:
+        if is_certain:
             # It would be listed by now.
             self._context.ledger.refused(token, call.name, {"message": "it was never listed"})
             return None

@@ -1,4 +1,4 @@
-"""`AwsProvider`: nodes are EC2 instances, launched together in one zone; they end even without a client."""
+"""`AwsProvider`: nodes are EC2 instances, those of one launch in one zone; they end even without a client."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ class AwsProvider(Provider):
     teardown_seconds = 120.0
     spot_choices = (True, False)
     caps_spot_price = True
+    elastic = True
     account_settings = frozenset(
         {"profile", "endpoint_url", "shared_config_file", "shared_credentials_file"}
     )

@@ -16,6 +16,8 @@ class LaunchRequest:
     """One gang, or a part of it, in one zone.
 
     Attributes:
+        count: The most machines that it creates.
+        least: With how many it is content.
         cards: If EFA is wanted, for each network card the kinds of interface it accepts; () for none.
         max_price: On spot, the maximum price per instance and hour in the currency of the region; None for no limit of
             ours.
@@ -26,6 +28,7 @@ class LaunchRequest:
 
     instance_type: str
     count: int
+    least: int
     image: str
     root_device: str
     root_gb: int
@@ -45,11 +48,11 @@ class LaunchRequest:
 
 
 def run_instances(order: LaunchRequest) -> dict[str, Any]:
-    """RunInstances for an order, all machines or none; without its ClientToken."""
+    """RunInstances for an order; without its ClientToken."""
     request: dict[str, Any] = {
         "ImageId": order.image,
         "InstanceType": order.instance_type,
-        "MinCount": order.count,
+        "MinCount": order.least,
         "MaxCount": order.count,
         "Placement": _placement(order),
         "NetworkInterfaces": interfaces(order),

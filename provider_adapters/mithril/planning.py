@@ -207,9 +207,9 @@ def _notes(
         notes = [
             f"{bid}, below the present price of {dollars(price.now)}: it waits until that falls"
         ]
-    elif market.capacity < config.most_nodes:
+    elif market.capacity < config.fewest_nodes:
         notes.append(
-            f"{market.capacity} of {config.most_nodes} machines are free in {market.region} now; the bid waits for "
+            f"{market.capacity} of {config.fewest_nodes} machines are free in {market.region} now; the bid waits for "
             "the auction, or outbids others"
         )
     if config.gpu is None:

@@ -1,4 +1,4 @@
-"""`MithrilProvider`: nodes are the machines of one spot bid, placed through Mithril's API."""
+"""`MithrilProvider`: nodes are the machines of spot bids, placed through Mithril's API."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from provider_adapters.mithril.ending import Ending
 from provider_adapters.mithril.launching import Launching
 from provider_adapters.mithril.listing import Listing
 from provider_adapters.mithril.settings import from_environment
+from provider_adapters.mithril.several_bids import SeveralBids
 from provider_adapters.rented import ledger
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class MithrilProvider(Provider):
     local_files = frozenset({"api_key_file", "ssh_config"})
     account_settings = ACCOUNT_SETTINGS
     spot_choices = (True,)
+    elastic = True
 
     def __init__(
         self,
@@ -93,8 +95,9 @@ class MithrilProvider(Provider):
         return sorted(fnmatch.filter(known, pattern))
 
     def launch(self, intent: LaunchIntent) -> list[Instance]:
+        launching = self._several if intent.fewest < intent.count else self._launching
         with _refused():
-            return self._launching.run(intent)
+            return launching.run(intent)
 
     def list_instances(self, task_id: str | None = None) -> list[Instance]:
         with _refused():
@@ -187,6 +190,10 @@ class MithrilProvider(Provider):
     @cached_property
     def _launching(self) -> Launching:
         return Launching(self._place, self._submission, self._ending)
+
+    @cached_property
+    def _several(self) -> SeveralBids:
+        return SeveralBids(self._place, self._launching, self._ending)
 
     @cached_property
     def _listing(self) -> Listing:

@@ -30,6 +30,7 @@ TAGS = {
 PLAIN = LaunchRequest(
     instance_type="c7i.large",
     count=2,
+    least=2,
     image="ami-0123456789abcdef0",
     root_device="/dev/sda1",
     root_gb=100,
@@ -67,6 +68,7 @@ ORDERS = {
         PLAIN,
         instance_type="p4d.24xlarge",
         count=4,
+        least=4,
         cards=(("interface", "efa", "efa-only"),) * 4,
         public_ip=False,
         placement_group="flowlite-t1",

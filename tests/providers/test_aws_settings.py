@@ -258,7 +258,9 @@ SITES = [site(zone) for zone in ("us-east-1a", "us-east-1b", "us-west-2a")]
     [
         ({}, ["us-east-1a", "us-east-1b", "us-west-2a"]),
         ({"tried": {"us-east-1/us-east-1a"}}, ["us-east-1b", "us-west-2a"]),
-        ({"beside": "us-west-2/us-west-2a"}, ["us-west-2a", "us-east-1a", "us-east-1b"]),
+        # A gang is in one region.
+        ({"beside": "us-west-2/us-west-2a"}, ["us-west-2a"]),
+        ({"beside": "us-east-1/us-east-1b"}, ["us-east-1b", "us-east-1a"]),
         ({"beside": "us-east-1/us-east-1b", "must_be_beside": True}, ["us-east-1b"]),
         # Somewhere else in the region comes before another region.
         (

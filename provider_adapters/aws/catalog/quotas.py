@@ -63,14 +63,21 @@ def allowed(clients: Clients, region: str, quota: Quota) -> float | None:
 
 def check(
     clients: Clients, region: str, instance_type: str, spot: bool, count: int, vcpus: int
-) -> None:
-    """Raises QuotaExceeded if the quota can never allow that many machines of a type."""
+) -> int | None:
+    """How many machines of a type the quota allows at most, all others of its group included; None if not known.
+
+    Raises:
+        QuotaExceeded: It can never allow `count` of them.
+    """
     quota = quota_of(instance_type, spot)
     if quota is None:
-        return
+        return None
     value = allowed(clients, region, quota)
-    if value is not None and value < count * vcpus:
+    if value is None:
+        return None
+    if value < count * vcpus:
         raise QuotaExceeded(too_small(quota, region, instance_type, value, count, vcpus))
+    return int(value // vcpus)
 
 
 def too_small(

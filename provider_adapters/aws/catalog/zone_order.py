@@ -56,11 +56,15 @@ def order(
 
     Args:
         tried: Zones (`where`) that have refused in this round.
-        beside: The zone in which the task has other nodes.
-        must_be_beside: Whether only that zone is possible then.
+        beside: The zone in which the task has other nodes; the others of its region are possible, too.
+        must_be_beside: Whether only that zone is possible.
         refused_lately: Zones that recently had no capacity for any launch; they come last in their region.
     """
     left = [site for site in sites if site.where not in tried]
+    if beside:
+        # The nodes of a gang reach each other at private addresses.
+        region = beside.partition("/")[0]
+        left = [site for site in left if site.region == region]
     if beside and must_be_beside:
         left = [site for site in left if site.where == beside]
     regions = list(dict.fromkeys(site.region for site in sites))

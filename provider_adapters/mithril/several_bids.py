@@ -1,0 +1,143 @@
+"""Launches a gang that may have fewer machines than it asks for: a bid for the fewest, one for each further machine.
+
+Mithril gives all machines of a bid or none, and takes them away together. The bid for the fewest is placed alone. The
+others are placed when it has its machines, so that none is charged while there are too few, and they boot beside those.
+If one machine is enough, all bids are placed at once. When all machines that were given are ready, bids without a
+machine are withdrawn. The launch has succeeded when they have ended.
+
+    token                   in the ledger, the launch of the first bid; its note "handed_out" has the tokens of the
+                            launches whose machines were handed out
+    token-beside-1, ...     the launches of the others, which are like any other launch of one machine
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from flowlite.errors import ProviderError
+from flowlite.node.config.ranks import assign_ranks
+from flowlite.provider import Instance, LaunchIntent, LaunchPending
+from flowlite.state import clock
+from provider_adapters.mithril import bids
+from provider_adapters.mithril.launching import Launching, given
+
+if TYPE_CHECKING:
+    from provider_adapters.mithril.context import MithrilContext
+    from provider_adapters.mithril.ending import Ending
+    from provider_adapters.rented.ledger import Launch
+
+_LOOK = 1.0
+
+
+class SeveralBids:
+    """The launches of one FLOW_HOME that are content with fewer machines than they ask for."""
+
+    def __init__(self, place: MithrilContext, launching: Launching, ending: Ending) -> None:
+        self._place = place
+        self._launching = launching
+        self._ending = ending
+
+    def run(self, intent: LaunchIntent) -> list[Instance]:
+        """The machines that there is room for, as soon as all of them answer.
+
+        Raises:
+            LaunchPending: Not yet; the bids continue.
+            ProviderError: The launch failed; nothing of it continues.
+        """
+        ledger, token = self._place.ledger, intent.token
+        with ledger.hold(token):
+            launch = ledger.read(token)
+            tokens = None if launch is None else launch.notes.get("handed_out")
+            if tokens is None:
+                tokens = self._carry_on(intent)
+                ledger.note(token, handed_out=tokens)
+            launches = self._read(tokens)
+            if all(_is_given_up(each) for each in launches):
+                raise _ended_before(token)
+            found = {each.id: each for launch in launches for each in given(launch)}
+            return [found[name] for name in assign_ranks(found)]
+
+    def _carry_on(self, intent: LaunchIntent) -> list[str]:
+        """Carries all bids as far as is possible now.
+
+        Returns:
+            The tokens of those whose machines are handed out, once that is settled.
+        """
+        first = replace(intent, count=intent.fewest, least=0)
+        others = [
+            replace(first, token=f"{intent.token}-beside-{number}", count=1)
+            for number in range(1, intent.count - intent.fewest + 1)
+        ]
+        ready: list[str] = []
+        pending: dict[str, LaunchPending] = {}
+        failed: list[ProviderError] = []
+        for each in (first, *others):
+            if any(map(_is_given_up, self._read([each.token]))):
+                continue
+            try:
+                self._launching.run(each)
+                ready.append(each.token)
+            except LaunchPending as error:
+                pending[each.token] = error
+            except ProviderError as error:
+                self._give_up([each.token])
+                failed.append(error)
+            if each is first and first.count > 1 and not self._has_machines(first.token):
+                # Fewer would be of no use.
+                self._give_up(other.token for other in others)
+                raise (pending.get(first.token) or (failed or [_ended_before(first.token)])[0])
+        if boots := [error for error in pending.values() if not error.queued]:
+            raise boots[0]
+        if not ready:
+            raise [*pending.values(), *failed, _ended_before(first.token)][0]
+        self._give_up(pending)
+        left = {first.token, *(each.token for each in others)} - set(ready)
+        if not all(self._is_over(each) for each in self._read(left)):
+            raise LaunchPending("bids that have won nothing are being withdrawn", _LOOK)
+        return ready
+
+    def _has_machines(self, token: str) -> bool:
+        """Whether the bid of a launch has machines, ready or not."""
+        return any(
+            each.notes.get("allocated_at") and not _is_given_up(each)
+            for each in self._read([token])
+        )
+
+    # Bids that are given up
+
+    def _read(self, tokens: Iterable[str]) -> list[Launch]:
+        found = (self._place.ledger.read(token) for token in tokens)
+        return [each for each in found if each is not None]
+
+    def _give_up(self, tokens: Iterable[str]) -> None:
+        """Ends the bids of these launches, and what they have won."""
+        for launch in self._read(tokens):
+            if not launch.ended:
+                self._ending.end(launch)
+
+    def _is_over(self, launch: Launch) -> bool:
+        """Whether a launch that was given up has nothing any more, and nothing can come."""
+        if launch.ended:
+            return True
+        # Settles a request without an answer, and repeats an end that was refused.
+        self._ending.end(launch)
+        launch = self._place.ledger.read(launch.token) or launch
+        if launch.open_call is not None:
+            return False
+        account = self._place.account
+        ages = {fid: clock.now() - call.at for call in launch.calls for fid in call.ids}
+        found = bids.fetch(account.api, str(launch.frozen["project"]), launch.ids)
+        return all(
+            ages[fid] > account.settings.listing_lag if bid is None else bid.over
+            for fid, bid in found.items()
+        )
+
+
+def _is_given_up(launch: Launch) -> bool:
+    return launch.ended or bool(launch.notes.get("ending"))
+
+
+def _ended_before(token: str) -> ProviderError:
+    return ProviderError(f"the launch {token} has been ended before")
