@@ -108,6 +108,33 @@ class Market:
     taken: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Season:
+    """What there is for a gang of 2 to 4 nodes.
+
+    Attributes:
+        room: How many machines there are at first.
+        sizes: How many nodes its attempts have, in order.
+        taken: Whether a machine is taken away when its ranks run.
+        room_after: How many more there are then.
+        lost: Whether the answers to the first two calls that create something are lost, though they had their effect.
+    """
+
+    room: int
+    sizes: tuple[int, ...]
+    taken: bool = False
+    room_after: int = 0
+    lost: bool = False
+
+
+SEASONS = {
+    "room for all": Season(4, (4,)),
+    "room for three": Season(3, (3,)),
+    "one is taken, and there is no other": Season(4, (4, 3), taken=True),
+    "one is taken, and room comes back": Season(3, (3, 4), taken=True, room_after=2),
+    "answers are lost after their effect": Season(3, (3,), lost=True),
+}
+
 MARKETS = {
     "no room, and a price above the cap": Market(((0, "full"), (1, "queued")), full=True),
     "answers are lost after their effect": Market(

@@ -27,8 +27,6 @@ from tests.helpers import put_agent
 
 FIRST, SECOND, THIRD = ("aws", "us-east-1"), ("mithril", None), ("aws", "us-east-2")
 _ZONES = "abcdef"
-# Hours of a client that comes back to its task again and again.
-_LONGEST = 4 * 3600.0
 _LOOKS = 0.3
 # Between the end of the queue's time and the next look at the bid: when the bid is filled after all.
 _FILLED_LATE = 121.0
@@ -80,7 +78,7 @@ class Markets(Reenactment):
         try:
             with self._watching_places(home) as two_at_once:
                 self.world.lead(home.directory, home.task)
-                self._lead_to_the_end(home)
+                self.lead_to_the_end(home)
             assert not two_at_once, two_at_once[:3]
             self._check_end(market, home, exactly=point is None)
         except Exception as error:
@@ -172,16 +170,6 @@ class Markets(Reenactment):
         self._fill_first(plan)
         for name in running:
             self.world.aws.die(name)
-
-    def _lead_to_the_end(self, home: Home) -> None:
-        until = self.world.timeline.now + _LONGEST
-        while not home.record.final:
-            assert self.world.timeline.now < until, home.story()
-            self._do(
-                home,
-                lambda: launch.ensure_supervisors(home.store, home.directory, only=home.task),
-            )
-            self.world.timeline.sleep(1.0)
 
     def _check_end(self, market: Market, home: Home, *, exactly: bool) -> None:
         record = home.record

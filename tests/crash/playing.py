@@ -6,6 +6,7 @@ python -m tests.crash.playing --kills 200 --seed 77         kills at random mome
 python -m tests.crash.playing --sample 40 --then-gc         the same, with `flow gc` first after each crash
 python -m tests.crash.playing --calls                       whether every call of a task is a crash point
 python -m tests.crash.playing --market "a bid is filled late"  every point of a failover, or with --sample some
+python -m tests.crash.playing --season "room for three"  every point of a gang of 2 to 4, or with --sample some
 
 It says what left something, and ends with 1 then.
 """
@@ -23,8 +24,9 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.crash.cases import MARKETS, SUPERVISOR, all_cases
+from tests.crash.cases import MARKETS, SEASONS, SUPERVISOR, all_cases
 from tests.crash.clouds import POINTS
+from tests.crash.elastic import ElasticGangs
 from tests.crash.markets import Markets
 from tests.crash.reenacting import Reenactment
 from tests.crash.simulated import Simulation
@@ -41,6 +43,7 @@ def main() -> int:
     parser.add_argument("--then-gc", action="store_true")
     parser.add_argument("--calls", action="store_true")
     parser.add_argument("--market", action="append", default=[], choices=[*MARKETS])
+    parser.add_argument("--season", action="append", default=[], choices=[*SEASONS])
     asked = parser.parse_args()
     memory = Path("/dev/shm")
     root = Path(
@@ -62,14 +65,16 @@ def main() -> int:
     try:
         stage = Reenactment(Simulation(), root)
         markets = Markets(stage.world, root / "markets")
+        elastic = ElasticGangs(stage.world, root / "elastic")
         (root / "markets").mkdir()
+        (root / "elastic").mkdir()
         cases = all_cases(POINTS)
         if asked.then_gc:
             # A client that never comes back runs no `flow gc`.
             cases = [each for each in cases if each.lost == SUPERVISOR]
         asked_for = [] if asked.part is None else cases[asked.part :: asked.of]
         chance = random.Random(asked.seed)
-        asked_for += chance.sample(cases, 0 if asked.market else asked.sample)
+        asked_for += chance.sample(cases, 0 if asked.market or asked.season else asked.sample)
         # Of the hundred thousands of objects that the libraries consist of, none is garbage.
         gc.collect()
         gc.freeze()
@@ -83,6 +88,10 @@ def main() -> int:
                 points = markets.points(name)
                 for point in chance.sample(points, asked.sample) if asked.sample else points:
                     attempt(str(point), lambda point=point: markets.play_point(point))  # type: ignore[misc]
+            for name in asked.season:
+                moments = elastic.moments(name)
+                for moment in chance.sample(moments, asked.sample) if asked.sample else moments:
+                    attempt(str(moment), lambda moment=moment: elastic.play_moment(moment))  # type: ignore[misc]
             for seed in range(asked.seed, asked.seed + asked.kills):
                 attempt(f"seed {seed}", lambda seed=seed: stage.kill_at_random(seed))  # type: ignore[misc]
     finally:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from flowlite import TaskConfig
 from flowlite.api.adapters import settings_here
 from flowlite.api.client import Flow
 from flowlite.supervise.cleanup import background_gc
@@ -61,13 +62,18 @@ class Reenactment:
         (home.directory / "config.toml").write_text(cloud.settings())
         return home
 
+    def config(self, cloud: Cloud) -> TaskConfig:
+        """The task."""
+        found: TaskConfig = config_of(cloud.name)
+        return found
+
     def submit(self, cloud: Cloud) -> Home:
         """Records a task; nobody supervises it yet. It is planned once."""
         home = self.home(cloud)
         put_agent(home.directory)
         with mock.patch.dict("os.environ", {"FLOW_HOME": str(home.directory)}):
             if cloud.name not in self._plans:
-                self._plans[cloud.name] = Flow().plan(config_of(cloud.name))
+                self._plans[cloud.name] = Flow().plan(self.config(cloud))
             config, plan = self._plans[cloud.name]
             background_gc.remember_paid(home.directory, cloud.name)
             with launch.draft_task(home.directory) as draft:
@@ -144,14 +150,7 @@ class Reenactment:
         """A client that waits for the task, which is all that it needs to come to its end."""
         if case.phase == BOOT:
             self._do(home, lambda: launch.cancel(home.store, home.directory, home.task))
-        until = self.world.timeline.now + _LONGEST
-        while not home.record.final:
-            assert self.world.timeline.now < until, home.story()
-            self._do(
-                home,
-                lambda: launch.ensure_supervisors(home.store, home.directory, only=home.task),
-            )
-            self.world.timeline.sleep(1.0)
+        self.lead_to_the_end(home)
         # Machines take a moment to go after their bid.
         self.world.timeline.sleep(5.0)
         assert not cloud.existing(home.task), home.story()
@@ -161,6 +160,17 @@ class Reenactment:
             if left := cloud.left_over(home.task):
                 self.gc(home)
         assert not cloud.left_over(home.task), f"{left} {home.story()}"
+
+    def lead_to_the_end(self, home: Home) -> None:
+        """A client that comes back to its task again and again."""
+        until = self.world.timeline.now + _LONGEST
+        while not home.record.final:
+            assert self.world.timeline.now < until, home.story()
+            self._do(
+                home,
+                lambda: launch.ensure_supervisors(home.store, home.directory, only=home.task),
+            )
+            self.world.timeline.sleep(1.0)
 
     def _check_gc(self, cloud: Cloud, home: Home) -> None:
         """Runs `flow gc`, and the supervisors that it starts, to their ends."""

@@ -1,8 +1,8 @@
 """Crash points on a simulated clock: whatever is killed, and whenever, nothing is left in the cloud.
 
-`make test` plays some of them, drawn anew each time, and `make test-all` every one; of failovers, which take half a
-second each, `make test-hours` does. `FLOW_CRASH_SEED` draws the same ones again; it stands in the message of what went
-wrong. `FLOW_CRASH_KILLS` says how many tasks are killed at random.
+`make test` plays some of them, drawn anew each time, and `make test-all` every one; of failovers and elastic gangs,
+which take half a second each, `make test-hours` does. `FLOW_CRASH_SEED` draws the same ones again; it stands in the
+message of what went wrong. `FLOW_CRASH_KILLS` says how many tasks are killed at random.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.crash.cases import MARKETS, fresh_seed
+from tests.crash.cases import MARKETS, SEASONS, fresh_seed
 
 pytest.importorskip("boto3")
 pytest.importorskip("moto")
@@ -24,7 +24,7 @@ pytest.importorskip("httpx")
 pytestmark = pytest.mark.timeout(1800)
 
 # It takes six seconds before the first case is played, and each then takes a twelfth of one.
-PARTS, SAMPLE, POINTS_OF_A_MARKET = 3, 40, 4
+PARTS, SAMPLE, POINTS_OF_A_MARKET, MOMENTS_OF_A_SEASON = 3, 40, 4, 4
 KILLS, KILLS_OF_A_TEST = int(os.environ.get("FLOW_CRASH_KILLS", "20")), 500
 SEED = fresh_seed()
 
@@ -55,6 +55,18 @@ def test_a_failover_leaves_nothing_and_is_at_one_place_at_a_time(record_property
 @pytest.mark.parametrize("market", MARKETS)
 def test_a_failover_may_be_killed_at_any_call(market: str, record_property: Any) -> None:
     record_property("said", played("--market", market))
+
+
+def test_an_elastic_gang_leaves_nothing_and_never_has_too_many(record_property: Any) -> None:
+    seasons = [word for name in SEASONS for word in ("--season", name)]
+    sample = ("--sample", str(MOMENTS_OF_A_SEASON), "--seed", str(SEED))
+    record_property("said", played(*seasons, *sample))
+
+
+@pytest.mark.hours
+@pytest.mark.parametrize("season", SEASONS)
+def test_an_elastic_gang_may_be_killed_at_any_call(season: str, record_property: Any) -> None:
+    record_property("said", played("--season", season))
 
 
 @pytest.mark.slow

@@ -1,0 +1,166 @@
+"""Gangs of 2 to 4 nodes in each cloud, killed before and after every one of their calls.
+
+A season says for how many machines there is room, and what becomes of them. Each is played once without a kill, which
+counts its calls. It is then played once for each of them, before its effect and after it: the task ends completed,
+nothing is left, and at no call of any of these plays there is more than was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from flowlite import TaskConfig
+from tests.crash.cases import AFTER, BEFORE, SEASONS, Fault, Season
+from tests.crash.clouds import CLOUDS, QUICK, Cloud
+from tests.crash.harness import COMMAND, Home
+from tests.crash.reenacting import Reenactment
+from tests.crash.simulated import DAY
+
+FEWEST, MOST = 2, 4
+_ZONES = "abcdef"
+# Seconds for which more machines are waited for: at Mithril, until after the next auction.
+_WAITS = {"aws": 20.0, "mithril": 150.0}
+_LOOKS = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Where an elastic gang is killed."""
+
+    season: str
+    cloud: str
+    nth: int
+    when: str
+
+    def __str__(self) -> str:
+        return f"{self.season}, {self.when} call {self.nth} of {self.cloud}"
+
+
+class ElasticGangs(Reenactment):
+    """Plays elastic gangs in one simulation, one after the other."""
+
+    def config(self, cloud: Cloud) -> TaskConfig:
+        return TaskConfig(
+            command=COMMAND,
+            provider=cloud.name,
+            name="elastic",
+            num_instances=(FEWEST, MOST),
+            settle_seconds=_WAITS[cloud.name],
+            heal_seconds=_WAITS[cloud.name],
+            max_run_time_hours=1,
+            grace_seconds=1,
+        )
+
+    def moments(self, name: str) -> list[Moment]:
+        """Every moment of a season at which its task can be killed; plays it once in each cloud to find them."""
+        return [
+            Moment(name, cloud, nth, when)
+            for cloud in CLOUDS
+            for nth in range(self._play(name, self.cloud(cloud), None))
+            for when in (BEFORE, AFTER)
+        ]
+
+    def play_moment(self, moment: Moment) -> bool:
+        """One gang with one kill."""
+        self._play(moment.season, self.cloud(moment.cloud), moment)
+        return True
+
+    def _play(self, name: str, cloud: Cloud, moment: Moment | None) -> int:
+        season = SEASONS[name]
+        self.world.said.seek(0)
+        self.world.said.truncate()
+        home = self.submit(cloud)
+        cloud.suffer(Fault(), QUICK)
+        self._set(season, cloud, home)
+        if moment is not None:
+            cloud.control.kill_client("*", moment.when, skip=moment.nth)
+        before = len(cloud.control.calls)
+        try:
+            with self._watching(cloud, home) as too_many:
+                self.world.lead(home.directory, home.task)
+                self.lead_to_the_end(home)
+            assert not too_many, too_many[:3]
+            self._check_end(season, cloud, home, exactly=moment is None)
+        except Exception as error:
+            error.add_note(f"{cloud.name}\n{self.world.said.getvalue()[-3000:]}")
+            raise
+        finally:
+            found = len(cloud.control.calls) - before
+            self._room(cloud, None)
+            self._clear(cloud, home)
+        return found
+
+    def _set(self, season: Season, cloud: Cloud, home: Home) -> None:
+        self._room(cloud, season.room)
+        if season.taken:
+            self.world.timeline.after(_LOOKS, lambda: self._take_one(season, cloud, home))
+        if season.lost:
+            action = "RunInstances" if cloud.name == "aws" else "create_bid"
+            cloud.control.fault(action, status=502, code="InternalError", when="after", times=2)
+
+    def _room(self, cloud: Cloud, more: int | None, there: int = 0) -> None:
+        """So many machines besides those that are there, all in one zone of EC2; None for no limit."""
+        _, plan = self._plans[cloud.name]
+        if cloud.name == "aws":
+            for zone in _ZONES:
+                room = more if zone == "b" or more is None else 0
+                self.world.aws.capacity(plan.instance_type, f"us-east-1{zone}", room)
+            return
+        self.world.mithril.capacity(plan.instance_type, None if more is None else there + more)
+
+    def _take_one(self, season: Season, cloud: Cloud, home: Home) -> None:
+        """Takes a machine away as soon as the ranks of the task run on all of the first attempt."""
+        if not home.directory.exists() or home.record.final:
+            return
+        record = home.record
+        if record.state != "running" or record.attempt != 1 or len(record.roster) < season.room:
+            self.world.timeline.after(_LOOKS, lambda: self._take_one(season, cloud, home))
+            return
+        if cloud.name == "aws":
+            self.world.aws.preempt([record.roster[1]], 0.0)
+        else:
+            single = next(b for b in self.world.mithril.live_bids() if b["instance_quantity"] == 1)
+            self.world.mithril.preempt([single["fid"]], 0.0, again_after=DAY)
+        self._room(cloud, season.room_after, len(record.roster) - 1)
+
+    def _check_end(self, season: Season, cloud: Cloud, home: Home, *, exactly: bool) -> None:
+        record = home.record
+        assert record.state == "completed", home.story()
+        assert FEWEST <= len(record.roster) <= MOST
+        if exactly:
+            assert (record.attempt, len(record.roster)) == (len(season.sizes), season.sizes[-1])
+            assert record.retries_used == 0
+        self.world.timeline.sleep(5.0)
+        assert not cloud.existing(home.task), f"{cloud.existing(home.task)} {home.story()}"
+
+    @contextmanager
+    def _watching(self, cloud: Cloud, home: Home) -> Iterator[list[str]]:
+        """Notes each call that is made while there is more than the task asked for."""
+        found: list[str] = []
+
+        def look() -> None:
+            there = self._machines(cloud, home.task)
+            if len(there) > MOST:
+                found.append(f"at {self.world.timeline.now:.1f} s: {there}")
+
+        self.world.before_each_call = look
+        try:
+            yield found
+        finally:
+            self.world.before_each_call = None
+
+    def _machines(self, cloud: Cloud, task: str) -> list[str]:
+        """What a task has that is charged, or may be: machines, and those that its bids may still win."""
+        if cloud.name == "aws":
+            return [
+                str(each["id"])
+                for each in self.world.aws.instances()
+                if each["state"] in ("pending", "running", "stopping")
+                and each["tags"].get("flowlite:task") == task
+            ]
+        bids: list[Any] = self.world.mithril.live_bids()
+        mine = [bid for bid in bids if f"-{task}-" in bid["name"]]
+        return [str(bid["fid"]) for bid in mine for _ in range(bid["instance_quantity"])]
