@@ -438,6 +438,23 @@ print(oct((here / "d" / "a.pt").stat().st_mode))
             assert again.text(0) == "a.pt\n"
         assert newest(remote) == {"a.pt": b"2" * WHOLE}
 
+    def test_a_member_that_becomes_the_leader_gets_the_newest_set(
+        self, tmp_path: Path, remote: Path
+    ) -> None:
+        """The gang has shrunk by its leader. The files of the next one are those of its last restore."""
+        for epoch, name in ((1, "a.pt"), (2, "b.pt")):
+            body = f'if rank == 0: write(here / "{name}", b"{epoch}")'
+            with gang(tmp_path, body, epoch=epoch, nodes=2) as run:
+                assert run.run()["outcome"] == "done", run.logs()
+        nodes = tmp_path / "nodes"
+        assert os.listdir(nodes / "i-001" / "checkpoint") == ["a.pt"]
+        os.rename(nodes / "i-000", tmp_path / "gone")
+        os.rename(nodes / "i-001", nodes / "i-000")
+        with gang(tmp_path, "print(*sorted(p.name for p in here.iterdir()))", epoch=3) as again:
+            assert again.run()["outcome"] == "done", again.logs()
+            assert again.text(0) == "a.pt b.pt\n"
+        assert newest(remote) == {"a.pt": b"1" * WHOLE, "b.pt": b"2" * WHOLE}
+
     def test_a_damaged_set_is_passed_over(self, tmp_path: Path, remote: Path) -> None:
         for epoch in (1, 2):
             with gang(tmp_path, f'write(here / "a.pt", b"{epoch}")', epoch=epoch) as run:

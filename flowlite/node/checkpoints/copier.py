@@ -111,8 +111,9 @@ class Copier:
         self.watch.doubtful = self.memory.doubts(files)
         source = bool(self.order["source"])
         put = tree.put_aside(self.root, sorted(self.watch.doubtful)) if aside else []
-        # A node that copies has the newest files itself, except for incomplete ones.
-        complete = source and self.memory.known and bool(files)
+        # A node that has made the copies has the newest files itself, except for incomplete ones. A node that becomes
+        # the leader when the last one is lost has those of the last restore.
+        complete = source and self.memory.copied and bool(files)
         which = 0 if self.nodes == 1 else self.node
 
         def bring() -> Restore:
@@ -129,6 +130,8 @@ class Copier:
 
         restore = retrying.through_outages(bring, self._trial)
         self.newest = restore.taken
+        if not source:
+            self.memory.give_up_copying()
         return {
             "files": len(restore.brought),
             "bytes": sum(file.size for file in restore.brought),

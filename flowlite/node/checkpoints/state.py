@@ -17,7 +17,7 @@ class CheckpointState:
     """The finished files, the doubtful ones, and the hashes of those that were copied or restored.
 
     Attributes:
-        known: Whether an earlier attempt has left its state here.
+        copied: Whether this node made the copies in the last attempt that it was in, and so has the newest files.
     """
 
     def __init__(self, path: Path) -> None:
@@ -27,7 +27,7 @@ class CheckpointState:
         self._hashes: dict[str, tuple[int, int, str]] = {}
         self._clean = True
         self._saved = ""
-        self.known = self._load()
+        self.copied = self._load()
 
     def doubts(self, files: Mapping[str, FileState]) -> dict[str, Mark]:
         """Returns the files that may be incomplete, since their writer was killed or failed in an earlier attempt."""
@@ -51,7 +51,7 @@ class CheckpointState:
         *,
         clean: bool = False,
     ) -> None:
-        """Saves the current state.
+        """Saves the current state, on the node that makes the copies.
 
         Args:
             clean: All writers have ended; files that are not doubtful are finished.
@@ -59,6 +59,12 @@ class CheckpointState:
         self._finished = {path: seen.mark for path, seen in finished.items()}
         self._doubtful = dict(doubtful)
         self._clean = clean
+        self.copied = True
+        self.save()
+
+    def give_up_copying(self) -> None:
+        """Records that another node makes the copies in this attempt."""
+        self.copied = False
         self.save()
 
     def hash_of(self, path: str, seen: FileState) -> str | None:
@@ -74,6 +80,7 @@ class CheckpointState:
         """Writes the file, if its content changes."""
         text = json.dumps(
             {
+                "copied": self.copied,
                 "clean": self._clean,
                 "finished": self._finished,
                 "doubtful": self._doubtful,
@@ -93,6 +100,7 @@ class CheckpointState:
                 partial.unlink(missing_ok=True)
 
     def _load(self) -> bool:
+        """Reads the file. Returns `copied`."""
         try:
             found = json.loads(self._path.read_bytes())
             self._clean = bool(found["clean"])
@@ -102,6 +110,7 @@ class CheckpointState:
                 path: (int(size), int(mtime), str(sha256))
                 for path, (size, mtime, sha256) in found["hashes"].items()
             }
+            return bool(found["copied"])
         except FileNotFoundError:
             return False
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
