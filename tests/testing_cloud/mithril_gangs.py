@@ -21,14 +21,13 @@ PATIENCE = 120.0
 
 @pytest.fixture
 def submit(box: CloudInABox, flow_home: Path) -> Iterator[Submit]:
-    """Submits a shell script for two nodes; whatever still runs after the test is cancelled."""
+    """Submits a shell script, for two nodes by default; whatever still runs after the test is cancelled."""
     (flow_home / "config.toml").write_text('[mithril]\nlease = "10m"\n')
     made: list[Task[Any]] = []
 
     def submit(script: str, **options: Any) -> Task[Any]:
-        config = TaskConfig(
-            provider="mithril", command=["sh", "-c", script], num_instances=2, **options
-        )
+        given = {"num_instances": 2, **options}
+        config = TaskConfig(provider="mithril", command=["sh", "-c", script], **given)
         made.append(Flow(provider="mithril", notify=lambda _: None).submit(config))
         return made[-1]
 

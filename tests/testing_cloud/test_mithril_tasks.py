@@ -71,3 +71,32 @@ def test_a_machine_that_comes_to_nothing_ends_the_bid(box: CloudInABox, submit: 
     assert task.wait(PATIENCE).status == "failed"
     assert "STATUS_ERROR" in task.reason or "inst_" in task.reason
     eventually(lambda: _nothing_left(box))
+
+
+# A bid that is placed twice and wins twice would be another one that the gang begins with.
+@pytest.mark.no_random_faults
+@pytest.mark.parametrize("lost", [1, 2], ids=["a further bid", "the bid for the fewest"])
+def test_an_elastic_gang_goes_on_without_the_machines_of_one_bid(
+    box: CloudInABox, submit: Submit, lost: int
+) -> None:
+    size = 2 + lost
+    task = submit(
+        "echo attempt $FLOW_ATTEMPT rank $RANK of $WORLD_SIZE; "
+        "[ $FLOW_ATTEMPT = 1 ] || exit 0; while :; do sleep 0.1; done",
+        num_instances=(2, size),
+        settle_seconds=60.0,
+        heal_seconds=1.0,
+    )
+    begun = lambda attempt, ranks: {  # noqa: E731
+        f"attempt {attempt} rank {rank} of {ranks}" for rank in range(ranks)
+    }
+    eventually(lambda: {line.text for line in task.logs()} == begun(1, size), timeout=PATIENCE)
+    bids = box.mithril.live_bids()
+    taken = next(bid for bid in bids if bid["instance_quantity"] == lost)
+    box.mithril.preempt([taken["id"]], 0.0, again_after=3600)
+    box.mithril.capacity(task.record.plan["instance_type"], 2)
+    assert task.wait(PATIENCE).status == "completed", task.reason
+    assert task.attempt == 2
+    assert {line.text for line in task.logs()} == begun(1, size) | begun(2, 2)
+    assert task.record.retries_used == 0
+    eventually(lambda: _nothing_left(box))
