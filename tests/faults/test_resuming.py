@@ -160,7 +160,7 @@ def test_what_is_led_is_not_resumed(flow_home: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_launch_that_brought_nothing_is_looked_for_once_and_not_made_again(
-    cloud: RentedProvider,
+    cloud: RentedProvider, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gang = crash_at_launch(cloud, "before")
     # Whether there are machines is not known here, so a supervisor looks.
@@ -168,6 +168,19 @@ def test_a_launch_that_brought_nothing_is_looked_for_once_and_not_made_again(
     eventually(lambda: gang.store.is_parked(gang.id) and gang.supervisor() is None)
     assert cloud.machines() == {}
     assert launch.ensure_supervisors(gang.store, gang.home) == []
+    waits = f"no supervisor and no machines; `flow resume {gang.id}`"
+    for command in (
+        ["status"],
+        ["status", gang.id],
+        ["status", "--json"],
+        ["status", gang.id, "--json"],
+    ):
+        capsys.readouterr()
+        assert main(command) == 0
+        # What its supervisor waited for holds no longer.
+        said = capsys.readouterr().out
+        assert waits in " ".join(said.split())
+        assert "asking for" not in said.partition("TIME")[0].partition('"events"')[0]
     assert main(["gc"]) == 0
     assert gang.supervisor() is None
     assert cloud.machines() == {}

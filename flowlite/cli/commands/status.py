@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import pairwise
@@ -134,11 +134,13 @@ class TaskSelection:
         tasks: The tasks that are shown, newest first.
         older: Number of finished tasks that pass the filters but are not shown.
         others: Number of tasks that do not pass the filters.
+        left: Ids of tasks that wait for `flow resume`.
     """
 
     tasks: list[Task[Any]]
     older: int
     others: int
+    left: frozenset[str]
 
     @classmethod
     def of(cls, flow: Flow, wanted: TaskFilters) -> TaskSelection:
@@ -150,7 +152,8 @@ class TaskSelection:
         finished = [one for one in fitting if one.state in FINAL_STATES]
         older = set() if wanted.all else {one.id for one in finished[SHOWN:]}
         shown = flow.list_tasks(ids=[one.id for one in fitting if one.id not in older])
-        return cls(shown, len(older), len(keys) - len(fitting))
+        left = frozenset(one.id for one in shown if one.needs_resume)
+        return cls(shown, len(older), len(keys) - len(fitting), left)
 
     def not_shown(self) -> list[str]:
         """Sentences that say how many tasks are not shown, and which options show them."""
@@ -197,15 +200,15 @@ def _show_list(flow: Flow, wanted: TaskFilters, json: bool) -> None:
     listing = TaskSelection.of(flow, wanted)
     warm = flow.warm_nodes()
     if json:
-        output.print_json("tasks", [_task_json(one, warm) for one in listing.tasks])
+        output.print_json("tasks", [_task_json(one, listing.left, warm) for one in listing.tasks])
         return
     if listing.tasks:
-        _print_table(listing.tasks)
+        _print_table(listing)
     elif listing.others:
         output.say("no task fits")
     else:
         output.say("no tasks yet; `flow run --help` shows how to start one")
-    waiting = [one for one in listing.tasks if one.needs_resume]
+    waiting = [one for one in listing.tasks if one.id in listing.left]
     for one in waiting:
         output.tell_wrapped(resuming.sentence(one.record))
     _ask_to_resume(waiting)
@@ -228,16 +231,16 @@ def _ask_to_resume(tasks: Sequence[Task[Any]]) -> None:
             one.resume()
 
 
-def _print_table(tasks: Sequence[Task[Any]]) -> None:
+def _print_table(listing: TaskSelection) -> None:
     """Prints one line for each task, cut to the width of a terminal; elsewhere in full."""
     if not sys.stdout.isatty():
-        rows = [_row(one) for one in tasks]
+        rows = [_row(one, listing.left) for one in listing.tasks]
         output.table(_NAMES, [(*(text or "-" for text in row[:-1]), row[-1]) for row in rows])
         return
     from rich.console import Console
 
     console = Console(file=sys.stdout)
-    drawn, left_out = _fitted(tasks, console.width)
+    drawn, left_out = _fitted(listing.tasks, listing.left, console.width)
     console.print(drawn)
     if left_out:
         output.tell_wrapped(
@@ -245,7 +248,9 @@ def _print_table(tasks: Sequence[Task[Any]]) -> None:
         )
 
 
-def _fitted(tasks: Sequence[Task[Any]], width: int) -> tuple[Table, tuple[str, ...]]:
+def _fitted(
+    tasks: Sequence[Task[Any]], left: Collection[str], width: int
+) -> tuple[Table, tuple[str, ...]]:
     """The list as a table of that width, and the columns that were left out."""
     from flowlite.cli.columns import Column, fit
 
@@ -255,7 +260,7 @@ def _fitted(tasks: Sequence[Task[Any]], width: int) -> tuple[Table, tuple[str, .
     free = all(one.estimated_cost == 0 for one in tasks)
     rows = []
     for one in tasks:
-        values = dict(zip(_NAMES, _row(one), strict=True))
+        values = dict(zip(_NAMES, _row(one, left), strict=True))
         if free:
             values["cost"] = ""
         rows.append(tuple(values.values()))
@@ -263,7 +268,7 @@ def _fitted(tasks: Sequence[Task[Any]], width: int) -> tuple[Table, tuple[str, .
     return output.fitted_table(fitted), fitted.left_out
 
 
-def _row(task: Task[Any]) -> tuple[str, ...]:
+def _row(task: Task[Any], left: Collection[str]) -> tuple[str, ...]:
     """The texts of a task's line, in the order of `_NAMES`; "" for no value."""
     record = task.record
     gpu = record.plan.get("gpu") or ""
@@ -277,8 +282,17 @@ def _row(task: Task[Any]) -> tuple[str, ...]:
         f"{output.duration(clock.now() - record.created_at)} ago",
         output.duration(_run_time(record)) if record.started_at is not None else "",
         output.cost_of(task),
-        " ".join(record.reason.split()),
+        " ".join(_reason(task, left).split()),
     )
+
+
+def _reason(task: Task[Any], left: Collection[str]) -> str:
+    """The reason of a task's state. What a task waited for when its supervisor was lost holds no longer."""
+    if task.id not in left:
+        return task.record.reason
+    from flowlite.supervise.process import resuming
+
+    return resuming.waits_for_resume(task.record)
 
 
 # Watching
@@ -331,7 +345,7 @@ def _picture(listing: TaskSelection, width: int, height: int) -> Any:
         )
     if not tasks:
         return Group(output.cell("no task fits" if listing.others else "no tasks yet"), *below)
-    drawn, _ = _fitted(tasks, width)
+    drawn, _ = _fitted(tasks, listing.left, width)
     return Group(drawn, *below)
 
 
@@ -340,8 +354,8 @@ def _picture_of_one(listing: TaskSelection, width: int, height: int) -> Any:
     from rich.console import Group
 
     (task,) = listing.tasks
-    drawn, _ = _fitted([task], width)
-    reason = terminal.in_one_line(task.record.reason)
+    drawn, _ = _fitted([task], listing.left, width)
+    reason = terminal.in_one_line(_reason(task, listing.left))
     told = [output.cell(reason)] if reason else []
     events = [
         output.cell(f"{time.strftime('%H:%M:%S', time.localtime(event.at))}  {event.text}")
@@ -359,11 +373,14 @@ def _picture_of_one(listing: TaskSelection, width: int, height: int) -> Any:
 # One task
 
 
-def _task_json(task: Task[Any], warm: Sequence[InstanceRecord]) -> dict[str, Any]:
+def _task_json(
+    task: Task[Any], left: Collection[str], warm: Sequence[InstanceRecord]
+) -> dict[str, Any]:
     mine = [each for each in warm if each.task_id == task.id]
     return {
         **output.task_json(task),
-        "needs_resume": task.needs_resume,
+        "reason": _reason(task, left),
+        "needs_resume": task.id in left,
         "warm_nodes": len(mine),
         "warm_until": output.json_time(_until(mine)),
     }
@@ -391,10 +408,13 @@ def _show_one(task: Task[Any], json: bool) -> None:
     candidates = [Candidate.from_json(each) for each in record.candidates]
     nodes = task.nodes
     events = task.events()
+    left = {task.id} if task.needs_resume else set()
+    reason = _reason(task, left)
     if json:
         data = output.task_json(task)
+        data["reason"] = reason
         data["call"] = task.call
-        data["needs_resume"] = task.needs_resume
+        data["needs_resume"] = bool(left)
         data["cost_per_hour_now"] = round(task.cost_per_hour, 6)
         data["candidate"] = record.candidate
         data["candidates"] = [candidate_json(each) for each in candidates]
@@ -421,7 +441,7 @@ def _show_one(task: Task[Any], json: bool) -> None:
         ]
         output.print_json("task", data)
         return
-    _show_facts(task)
+    _show_facts(task, reason)
     _show_settings(record)
     if candidates:
         output.say("\nplaces where it may run, * the present one:")
@@ -462,7 +482,7 @@ def _state_of(node: Node) -> str:
     return f"warm until {output.clock(node.warm_until)}"
 
 
-def _show_facts(task: Task[Any]) -> None:
+def _show_facts(task: Task[Any], reason: str) -> None:
     from flowlite.provider import Plan
     from flowlite.supervise.money import price_text
 
@@ -486,7 +506,7 @@ def _show_facts(task: Task[Any]) -> None:
         {
             "task": f"{record.name} ({record.id})",
             "runs": task.call,
-            "status": record.state + (f": {record.reason}" if record.reason else ""),
+            "status": record.state + (f": {reason}" if reason else ""),
             "gang": f"{gang_size.in_words(record)} × {plan.get('instance_type')}, {per_node} per node{gpus}",
             "provider": " ".join(filter(None, (record.provider, plan.get("region")))),
             "attempt": str(record.attempt) if record.attempt > 1 else None,

@@ -95,6 +95,11 @@ def has_machines(store: Store, task_id: str, listed: Sequence[Instance]) -> bool
     return None if staying else False
 
 
+def waits_for_resume(record: TaskRecord) -> str:
+    """Returns what such a task waits for, as the reason of its state."""
+    return f"has no supervisor and no machines; `flow resume {record.id}` goes on with it"
+
+
 def sentence(record: TaskRecord) -> str:
     """Returns a sentence for the user: the task's situation, and the commands that resume or cancel it."""
     from flowlite.supervise.money import price_text
