@@ -37,7 +37,8 @@ class Context:
 
     Attributes:
         account: The settings that identify the account.
-        denied: Regions that this account may not access, for example by its organisation's policy, with EC2's reason.
+        left_out: Regions that could not be asked, with the reason: the account's organisation denies them, or they do
+            not answer.
     """
 
     home: Path
@@ -46,7 +47,7 @@ class Context:
     clients: Clients = field(init=False)
     ledger: Ledger = field(init=False)
     looks: CloudPolls = field(default_factory=CloudPolls)
-    denied: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
     # When this process last checked whether its own address has changed.
     own_address_at: float = -math.inf
     # By launch token: when this process last listed the launch, and the result.

@@ -1,4 +1,4 @@
-"""One question to several regions of the account at once, some of which may be denied to it."""
+"""One question to several regions of the account at once, some of which may be denied to it, or not answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
-from flowlite.errors import FlowError, PermissionRefused
+from flowlite.errors import FlowError, PermissionRefused, ProviderError
 from provider_adapters.aws.context import Context, region_of
 from provider_adapters.aws.errors import explained
 from provider_adapters.rented.ledger import Launch
@@ -47,29 +47,32 @@ def ask_regions(
     context: Context,
     regions: Sequence[str],
     ask: Callable[[str], _Answer],
+    *,
     needed: Collection[str] = (),
+    awaited: Collection[str] = (),
 ) -> dict[str, _Answer]:
-    """The answers of regions, asked in parallel. A denied region is noted in the context and left out.
+    """The answers of regions, asked in parallel. A region that is denied or fails is noted in the context and left out.
 
     Args:
         needed: Regions without which the answer proves nothing.
+        awaited: Regions that are left out only if they are denied.
 
     Raises:
-        PermissionRefused: One of these is denied, or all are.
-        ProviderError: A region does not answer.
+        ProviderError: One of these has failed, or all regions have.
     """
 
-    def guarded(region: str) -> _Answer | PermissionRefused:
+    def guarded(region: str) -> _Answer | ProviderError:
         try:
             return ask(region)
-        except PermissionRefused as error:
+        except ProviderError as error:
             return error
 
     with ThreadPoolExecutor(_THREADS) as pool:
         answers = dict(zip(regions, pool.map(guarded, regions), strict=True))
-    refused = {r: each for r, each in answers.items() if isinstance(each, PermissionRefused)}
-    for region, error in refused.items():
-        if region in needed or len(refused) == len(answers):
+    failed = {r: each for r, each in answers.items() if isinstance(each, ProviderError)}
+    for region, error in failed.items():
+        silent = not isinstance(error, PermissionRefused)
+        if region in needed or (silent and region in awaited) or len(failed) == len(answers):
             raise error
-        context.denied[region] = str(error)
-    return {r: each for r, each in answers.items() if not isinstance(each, PermissionRefused)}
+        context.left_out[region] = str(error)
+    return {r: each for r, each in answers.items() if not isinstance(each, ProviderError)}

@@ -37,7 +37,7 @@ class Listing:
         if task is not None:
             filters["tag__flowlite__task"] = task
         used = {region_of(call) for launch in launches for call in launch.calls}
-        told = self._describe_all(regions, filters, needed=used)
+        told = self._describe_all(regions, filters, needed=used, awaited=regions)
         found = {each.id: each for each in told}
         known = {each.token: each for each in self._context.ledger.launches(task)}
         mine = {name: _with_notes(each, known) for name, each in found.items()}
@@ -47,7 +47,7 @@ class Listing:
         return sorted(mine.values(), key=lambda each: each.id)
 
     def others(self) -> list[Instance]:
-        """The existing instances of other FLOW_HOMEs, in all regions of the account. Raises ProviderError."""
+        """The existing instances of other FLOW_HOMEs, in all regions that answer. Raises ProviderError."""
         filters: dict[str, str | Sequence[str]] = {
             "tag_key": HOME,
             "instance_state_name": instances.ALIVE,
@@ -84,19 +84,22 @@ class Listing:
         regions: Sequence[str],
         filters: Mapping[str, str | Sequence[str]],
         needed: Collection[str] = (),
+        awaited: Collection[str] = (),
     ) -> list[Instance]:
-        """The instances of several regions. A region that is denied to us is noted in the context and left out.
+        """The instances of several regions. One that is denied to us or fails is noted in the context and left out.
 
         Args:
             needed: Regions without which a listing proves nothing.
+            awaited: Regions that are left out only if they are denied.
 
         Raises:
-            PermissionRefused: One of these is denied, or all are.
+            ProviderError: One of these has failed, or all regions have.
         """
 
-        told = ask_regions(
-            self._context, regions, lambda region: self._describe(region, filters), needed
-        )
+        def ask(region: str) -> list[Instance]:
+            return self._describe(region, filters)
+
+        told = ask_regions(self._context, regions, ask, needed=needed, awaited=awaited)
         return [each for here in told.values() for each in here]
 
     def _describe(self, region: str, filters: Mapping[str, str | Sequence[str]]) -> list[Instance]:

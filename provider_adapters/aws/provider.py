@@ -145,7 +145,7 @@ class AwsProvider(Provider):
         return Ending(self._context).sweep(live, dry_run=dry_run) if self._is_used() else []
 
     def not_looked_at(self) -> list[str]:
-        return [f"{region}: {why}" for region, why in sorted(self._context.denied.items())]
+        return [f"{region}: {why}" for region, why in sorted(self._context.left_out.items())]
 
     def terminate(self, instances: Sequence[Instance]) -> None:
         from provider_adapters.aws.ending import Ending

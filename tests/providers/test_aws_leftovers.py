@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flowlite.api.adapters import adapter, settings_here
-from flowlite.errors import PermissionRefused
+from flowlite.errors import PermissionRefused, ProviderError
 from flowlite.supervise.cleanup.reconcile import reconcile
 from provider_adapters.rented.ledger import Ledger
 from tests.helpers import eventually
@@ -87,23 +87,30 @@ def test_groups_of_which_no_ledger_knows_are_found_by_their_tags(aws: Client, by
     eventually(lambda: gone_after_another_look(aws), timeout=SECONDS)
 
 
-def deny(aws: Client, region: str) -> None:
-    """Has an organisation deny a region, as a service control policy does."""
+def fail(aws: Client, region: str, code: str) -> None:
+    """Has a region refuse all that is listed there."""
     for action in ("DescribeInstances", "DescribeSecurityGroups", "DescribePlacementGroups"):
         match = {"Region": region}
-        aws.box.aws.fault(action, code="UnauthorizedOperation", times=-1, match=match)
+        aws.box.aws.fault(action, code=code, times=-1, match=match)
+
+
+def deny(aws: Client, region: str) -> None:
+    """Has an organisation deny a region, as a service control policy does."""
+    fail(aws, region, "UnauthorizedOperation")
 
 
 # All regions are asked, several times: with failures and boto3's pauses after each that takes minutes.
 @pytest.mark.no_random_faults
-def test_a_region_that_is_denied_does_not_stop_the_others(
-    aws: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("code", ["UnauthorizedOperation", "ServiceUnavailable"])
+def test_a_region_that_is_denied_or_fails_does_not_stop_the_others(
+    aws: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     aws.launch(aws.intent())
-    deny(aws, "eu-west-1")
+    fail(aws, "eu-west-1", code)
     monkeypatch.setenv("FLOW_HOME", str(tmp_path))
     other = adapter("aws")
     assert len(other.others()) == 2
+    assert other.sweep([]) == []
     (said,) = other.not_looked_at()
     assert said.startswith("eu-west-1: ")
     monkeypatch.setenv("FLOW_HOME", str(aws.home))
@@ -119,6 +126,18 @@ def test_a_denied_region_is_named_once_by_gc(aws: Client, flow_home: Path) -> No
     found = reconcile(session.store, session.home, providers=["aws"], here=settings_here)
     assert [each for each in found.problems if "eu-west-1" in each] == found.problems
     assert len(found.problems) == 1
+
+
+# Each call that fails is made five times, with boto3's pauses.
+@pytest.mark.no_random_faults
+def test_a_region_of_the_settings_that_does_not_answer_is_not_taken_for_empty(aws: Client) -> None:
+    aws.settings('region = ["us-east-1", "eu-west-1"]')
+    aws.launch(aws.intent())
+    fail(aws, "eu-west-1", "ServiceUnavailable")
+    with pytest.raises(ProviderError, match="eu-west-1"):
+        adapter("aws").list_instances("t1")
+    aws.box.aws.clear_faults()
+    aws.end()
 
 
 def test_the_region_of_a_launch_must_answer(aws: Client) -> None:

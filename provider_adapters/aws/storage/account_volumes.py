@@ -6,7 +6,7 @@ ask all regions of the account takes several seconds, so that is left to `flow g
 
 from __future__ import annotations
 
-from flowlite.errors import ConfigError, NotFound, ProviderError
+from flowlite.errors import ConfigError, NotFound
 from flowlite.provider import VolumeInfo
 from provider_adapters.aws.context import Context
 from provider_adapters.aws.every_region import ask_regions, known_regions
@@ -47,12 +47,6 @@ def _by_region(context: Context) -> dict[str, list[VolumeInfo]]:
     regions = dict.fromkeys([*own, *used, *regions_with_volumes(context.volumes_directory)])
 
     def ask(region: str) -> list[VolumeInfo]:
-        try:
-            return context.volumes(region).list()
-        except ProviderError as error:
-            if region in own:
-                raise
-            context.denied[region] = str(error)
-            return []
+        return context.volumes(region).list()
 
-    return ask_regions(context, list(regions), ask)
+    return ask_regions(context, list(regions), ask, needed=own)
