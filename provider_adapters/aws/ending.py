@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from flowlite.errors import FlowError, ProviderError
+from flowlite.errors import FlowError, PermissionRefused, ProviderError
 from flowlite.provider import Instance
 from flowlite.state import clock
 from provider_adapters.aws import network
@@ -208,8 +208,11 @@ class Ending:
         for region in sorted(regions):
             try:
                 made = network.made_groups(self._context.clients, region)
-            except FlowError as error:
+            except PermissionRefused as error:
                 self._context.left_out[region] = str(error)
+                continue
+            except FlowError:
+                # The next clean-up looks again; a region that does not answer at all is named by the listing.
                 continue
             for group, tags in made:
                 if tags.get(TASK) in busy or not self._may_remove(tags):
