@@ -264,8 +264,8 @@ class Planner:
             for m in nearest(machines, wanted)
         )
         return (
-            f"no type of EC2 in {region} has {wanted.words()}{f'. The nearest: {near}' if near else ''}. `flow offers` "
-            "shows what there is"
+            f"no type of EC2 in {region} fits the request ({wanted.words()})"
+            f"{f'. The nearest: {near}' if near else ''}. `flow offers` shows what there is"
         )
 
     def nowhere(

@@ -363,6 +363,11 @@ def test_a_link_between_gpus_is_checked() -> None:
         plan(gpu="l4", intranode_interconnect="NVLink")
 
 
+def test_a_request_that_no_type_fits_is_repeated() -> None:
+    with pytest.raises(ConfigError, match=r"us-east-1 fits the request \(no GPU, 5000 cores\)"):
+        plan(cpu=5000)
+
+
 def test_no_region_at_all_says_how_to_set_one() -> None:
     here = planner()
     nowhere = type("Nowhere", (), {"region": ""})()
