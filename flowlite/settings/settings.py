@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ HOME_FILE = "config.toml"
 PROVIDERS_TABLE = "providers"
 # Adapters that come with flowlite. Other adapters are searched for only if a table has an unknown name.
 _ADAPTERS = ("local", "ssh", "slurm", "aws", "mithril")
+# Python's parser takes time and memory with the square of a key's depth: a file of 200 kB would take all of both.
+_DEEP_KEY = re.compile(rb"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){40}""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,18 +387,19 @@ def _entry(name: str, value: object, origin: str) -> Entry:
 
 
 def _read_file(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+    text = trust.content_of(path)
+    if text is None:
         return {}
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     import tomllib
 
     try:
+        if _DEEP_KEY.search(text):
+            raise RecursionError
         return tomllib.loads(text.decode())
     except ValueError as error:  # of TOML, or of UTF-8
         raise ConfigError(f"{path}: not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: nested too deeply") from None
 
 
 def _check_providers(value: object, path: Path) -> None:

@@ -121,7 +121,7 @@ def digest(path: Path, tables: Mapping[str, Any]) -> str:
     """The SHA-256 of everything that is trusted with a project's file. Raises ConfigError."""
     parts = hashlib.sha256()
     for file in files_of(path, tables):
-        content = _content(file)
+        content = content_of(file)
         what = "absent" if content is None else hashlib.sha256(content).hexdigest()
         parts.update(f"{file}\0{what}\n".encode("utf-8", "surrogateescape"))
     return parts.hexdigest()
@@ -151,7 +151,7 @@ def _follow(named: str, found: dict[str, None], depth: int) -> None:
     if path in found or any(_is_below(path, each) for each in own):
         return
     found[path] = None
-    text = (_content(path) or b"").decode("utf-8", "surrogateescape")
+    text = (content_of(path) or b"").decode("utf-8", "surrogateescape")
     for _, line in ssh_config_words.lines(text):
         keyword, rest = ssh_config_words.split(line) or ("", "")
         if keyword == "include" and depth < ssh_config_words.DEEPEST_INCLUDE:
@@ -160,14 +160,15 @@ def _follow(named: str, found: dict[str, None], depth: int) -> None:
                     _follow(each, found, depth + 1)
 
 
-def _content(path: str) -> bytes | None:
-    """The content of a regular file; None if there is none. Raises ConfigError."""
+def content_of(path: str | Path) -> bytes | None:
+    """The content of a regular file of at most 4 MB; None if there is none. Raises ConfigError."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
+            content = file.read(_LARGEST + 1) if stat.S_ISREG(found.st_mode) else None
+            if content is None or len(content) > _LARGEST:
                 raise ConfigError(f"{path}: no plain file of at most {_LARGEST >> 20} MB")
-            return file.read()
+            return content
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -198,7 +199,7 @@ def _values(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 def _read(home: Path) -> dict[str, str]:
     path = home / _FILE
-    content = _content(str(path))
+    content = content_of(str(path))
     if content is None:
         return {}
     try:

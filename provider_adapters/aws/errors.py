@@ -114,6 +114,7 @@ _ADVICE = {
     "(`aws ec2 create-default-vpc`)",
     "ParameterNotFound": "the region has no image of that name; set [aws] ami or ami_parameter",
 }
+_LONGEST_SAID = 200
 _ZONE = r"[a-z]{2}(?:-[a-z]+)+-\d[a-z]"
 _ZONES = re.compile(rf"{_ZONE}(?:,? (?:(?:or|and) )?{_ZONE})*")
 _ACTION = re.compile(r"perform:? ([a-zA-Z0-9-]+:[A-Za-z]+)")
@@ -210,9 +211,14 @@ def refusals_by_zone(said: Mapping[str, Mapping[str, Any]]) -> str:
 def refusal(error: BaseException, action: str) -> Refusal | None:
     """The refusal in an exception of boto3; None for any other exception."""
     from botocore import exceptions
+    from botocore.parsers import ResponseParserError
 
     if isinstance(error, exceptions.ClientError):
         return _of_answer(error.response, action)
+    if isinstance(error, ResponseParserError | RecursionError):
+        # Its text has the whole answer.
+        said = "the answer is not one of AWS: " + " ".join(str(error)[:_LONGEST_SAID].split())
+        return Refusal(type(error).__name__, said, "uncertain", action)
     if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
         return Refusal("MissingAuthenticationToken", str(error), "credentials", action)
     if isinstance(error, exceptions.TokenRetrievalError | exceptions.SSOError):

@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 from flowlite.errors import ConfigError, PermissionRefused
+from provider_adapters.aws import bounded_http
 from provider_adapters.aws.settings import KEY_VARIABLE, AwsSettings
 
 _log = logging.getLogger("flowlite.aws")
@@ -90,6 +91,7 @@ class Clients:
             )
         except BotoCoreError as error:
             raise PermissionRefused(f"the credentials for AWS cannot be used: {error}") from error
+        bounded_http.bound(client)
         _tell_calls(client, service, region)
         return client
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from flowlite.node.host_lease import cleanup, client, requests
+from flowlite.node.host_lease import cleanup, client, requests, unused_files
 from flowlite.node.system import processes, runtime_dir
 from tests.helpers import eventually
 
@@ -488,31 +488,87 @@ class TestKeeping:
         assert template.wait(timeout=60) == -signal.SIGKILL
 
 
+class _Boot:
+    """The time since boot, which a test can pass, and the boot."""
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+        self.id = "first"
+
+    def start_again(self) -> None:
+        self.at, self.id = 60.0, "second"
+
+
+@pytest.fixture
+def boot(monkeypatch: pytest.MonkeyPatch) -> _Boot:
+    boot = _Boot()
+    monkeypatch.setattr(unused_files, "since_boot", lambda: boot.at)
+    monkeypatch.setattr(unused_files, "boot_id", lambda: boot.id)
+    return boot
+
+
+def _fill(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("x")
+
+
 class TestCleaning:
-    def test_what_nobody_has_used_goes(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        for name in ("blobs/old", "blobs/used", "tasks/over/a1/r0.out"):
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text("x")
+    def test_what_nobody_has_used_goes(self, tmp_path: Path, boot: _Boot) -> None:
+        _fill(tmp_path, "blobs/old", "blobs/used", "tasks/over/a1/r0.out")
         os.link(tmp_path / "blobs" / "used", tmp_path / "in-a-task")
-        ahead = time.time() + 15 * 86400
-        monkeypatch.setattr(cleanup.time, "time", lambda: ahead)
+        assert cleanup.by_age(str(tmp_path)) == []
+        boot.at += 15 * 86400
         removed = cleanup.by_age(str(tmp_path))
         assert sorted(removed) == [str(tmp_path / "blobs/old"), str(tmp_path / "tasks/over")]
         assert (tmp_path / "blobs" / "used").exists()
 
-    def test_what_is_young_stays(self, tmp_path: Path) -> None:
-        (tmp_path / "blobs").mkdir()
-        (tmp_path / "blobs" / "new").write_text("x")
+    def test_what_is_young_or_was_used_again_stays(self, tmp_path: Path, boot: _Boot) -> None:
+        _fill(tmp_path, "blobs/old", "tasks/over/a1/r0.out")
+        cleanup.by_age(str(tmp_path))
+        boot.at += 13 * 86400
+        assert cleanup.by_age(str(tmp_path)) == []
+        os.utime(tmp_path / "blobs/old")
+        (tmp_path / "tasks/over/a1/r0.out").write_text("more")
+        boot.at += 13 * 86400
         assert cleanup.by_age(str(tmp_path)) == []
 
-    def test_the_directory_of_a_task_that_runs_stays(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    def test_time_before_the_host_was_started_again_counts(
+        self, tmp_path: Path, boot: _Boot
     ) -> None:
+        _fill(tmp_path, "tasks/over/a1/r0.out")
+        cleanup.by_age(str(tmp_path))
+        boot.at += 10 * 86400
+        cleanup.by_age(str(tmp_path))
+        boot.start_again()
+        assert cleanup.by_age(str(tmp_path)) == []
+        boot.at += 5 * 86400
+        assert cleanup.by_age(str(tmp_path)) == [str(tmp_path / "tasks/over")]
+
+    @pytest.mark.parametrize("days", [-400, 400, 20_000])
+    def test_no_jump_of_the_wall_clock_makes_a_file_old(self, tmp_path: Path, days: int) -> None:
+        """Results that were kept yesterday, and the tasks of other hosts that share the directory."""
+        _fill(tmp_path, "blobs/one", "tasks/kept/a1/r0.result", "tasks/of-another-host/a1/r0.out")
+        cleanup.by_age(str(tmp_path))
+        made = time.time() - days * 86400
+        for path in [*tmp_path.rglob("*")]:
+            os.utime(path, (made, made))
+        assert cleanup.by_age(str(tmp_path)) == []
+        assert cleanup.by_age(str(tmp_path)) == []
+
+    @pytest.mark.parametrize("said", ["", "{}", "[]", '{"boot": 1, "at": "x", "seen": {"a": 1}}'])
+    def test_a_damaged_note_is_written_anew(self, tmp_path: Path, boot: _Boot, said: str) -> None:
+        _fill(tmp_path, "tasks/over/a1/r0.out")
+        note = tmp_path / f"unused-{os.uname().nodename}.json"
+        note.write_text(said)
+        assert cleanup.by_age(str(tmp_path)) == []
+        boot.at += 15 * 86400
+        assert cleanup.by_age(str(tmp_path)) == [str(tmp_path / "tasks/over")]
+
+    def test_the_directory_of_a_task_that_runs_stays(self, tmp_path: Path, boot: _Boot) -> None:
         attempt = tmp_path / "tasks" / "running" / "a1"
         attempt.mkdir(parents=True)
         (attempt / "agent.pid").write_text(json.dumps(processes.identity(os.getpid())))
-        ahead = time.time() + 15 * 86400
-        monkeypatch.setattr(cleanup.time, "time", lambda: ahead)
+        cleanup.by_age(str(tmp_path))
+        boot.at += 15 * 86400
         assert cleanup.by_age(str(tmp_path)) == []

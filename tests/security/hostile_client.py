@@ -271,6 +271,31 @@ def mithril(url: str) -> str:
     return _refused(lambda: api.get("/v2/things"))
 
 
+@case
+def mithril_pages(url: str) -> str:
+    from flowlite.settings.credentials import Key
+    from provider_adapters.mithril.rest.client import MithrilApi
+
+    api = MithrilApi(url, Key("fkey_x", "X"), sleep=lambda seconds: None)
+    return _refused(lambda: api.pages("/v2/things", {}))
+
+
+@case
+def aws(url: str) -> str:
+    from provider_adapters.aws.errors import explained
+    from provider_adapters.aws.session import Clients
+    from provider_adapters.aws.settings import AwsSettings
+
+    os.environ |= {"AWS_ACCESS_KEY_ID": "X", "AWS_SECRET_ACCESS_KEY": "X"}
+    client = Clients(AwsSettings(endpoint_url=url))("ec2", "us-east-1")
+
+    try:
+        with explained("ec2:DescribeInstances"):
+            return f"instances: {client.describe_instances().get('Reservations')}"
+    except FlowError as error:
+        return str(error)
+
+
 def main() -> None:
     name, *arguments = sys.argv[1:]
     began = time.monotonic()

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from flowlite.bundle.project_files import list_files
-from flowlite.errors import BundleError
+from flowlite.errors import BundleError, ConfigError
+from flowlite.settings.settings import load_settings
 from tests.bundle.test_project_files import git, write
 
 pytestmark = pytest.mark.usefixtures("flow_home")
@@ -89,3 +90,25 @@ def test_two_stars_match_no_directory_too(tmp_path: Path) -> None:
     write(root, "a/key", "a/b/key", "b/key")
     (root / ".flowignore").write_text("a/**/key\n")
     assert sorted(list_files(str(root)).files) == ["b/key"]
+
+
+@pytest.mark.timeout(60)
+def test_a_settings_file_without_end_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command reads the `flow.toml` of the directory that one stands in."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "flow.toml"
+    for make in (
+        lambda path: path.symlink_to("/dev/zero"),
+        os.mkfifo,
+        lambda path: path.mkdir(),
+        lambda path: (path.touch(), os.truncate(path, 1 << 33)),
+        lambda path: path.write_text("a = " + "[" * 100_000),
+        lambda path: path.write_text(".".join("a" * 20_000) + " = 1"),
+        lambda path: path.write_text("[local." + ".".join(["'a'"] * 20_000) + "]"),
+    ):
+        make(path)
+        with pytest.raises(ConfigError, match=r"flow\.toml"):
+            load_settings()
+        shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import time
 
 from ..config import secret_files
 from ..config.secret_files import attempts
 from ..system import atomic_files, processes
+from . import unused_files
 from .requests import MARKER
 
 TYPE_CHECKING = False
@@ -192,9 +192,8 @@ def forget_secrets(root: str, but: str, *, dry_run: bool = False) -> list[str]:
 def by_age(root: str, unused: float = UNUSED_SECONDS) -> list[str]:
     """Removes files that were not used for `unused` seconds. Files that a task on any host uses are kept."""
     removed = []
-    for path, used in _kept(root):
-        # This host's clock set both times, so its error does not matter.
-        if time.time() - used > unused:
+    for path, seconds in unused_files.look(root, _kept(root)).items():
+        if seconds > unused:
             from ..mount_namespace import unmount
 
             with contextlib.suppress(OSError):

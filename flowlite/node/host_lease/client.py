@@ -27,6 +27,7 @@ import sys
 import time
 
 from ..system import addresses
+from . import unused_files
 from .requests import ask
 
 TYPE_CHECKING = False
@@ -57,7 +58,7 @@ def take(request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
         error = f"the name {name} is taken by a process that does not listen; `sudo ss -xap src @{name}` there shows it"
         return {"ok": False, "held": {"state": "unclear"}, "error": error}
     if answer["ok"]:
-        answer["boot"] = _boot_id()
+        answer["boot"] = unused_files.boot_id()
         answer["address"] = _address(request.get("towards", ()))
         answer["problem"] = _make(request.get("make", ())) or _write(str(request["root"]))
     return answer
@@ -75,14 +76,6 @@ def release(request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
 def show(name: str = NAME) -> dict[str, Any]:
     """Returns who holds the host."""
     return {"ok": True, "held": (ask({"do": "show"}, name) or {}).get("held")}
-
-
-def _boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
 
 
 def _address(towards: Any) -> str | None:

@@ -38,7 +38,10 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 8.0
 _LONGEST_RETRY_AFTER = 10.0
 _CONNECT_SECONDS, _ANSWER_SECONDS = 10.0, 30.0
 _PAGE = 100
-_MOST_PAGES = 1000
+# Bytes of a listing over all its pages, each of which counts as a kilobyte at least. Parsed, they take up to 30 times
+# as much memory.
+_MOST_LISTED = 4 << 20
+_LEAST_LISTED = 1 << 10
 _REPEATABLE = frozenset({"GET", "DELETE"})
 _LONGEST_DETAIL = 600
 
@@ -142,8 +145,11 @@ class MithrilApi:
         self, path: str, query: Mapping[str, str | int], key: str
     ) -> Iterator[dict[str, Any]]:
         asked: dict[str, str | int] = {**query, "limit": _PAGE}
-        for _ in range(_MOST_PAGES):
-            page = self.get(path, asked)
+        received = 0
+        while received <= _MOST_LISTED:
+            answer = self._ask("GET", path, asked, None)
+            received += len(answer.content) + _LEAST_LISTED
+            page = self._read("GET", path, answer)
             if not isinstance(page, dict) or not isinstance(page.get(key), list):
                 raise ProviderError(f"Mithril: GET {path} did not answer with a page of entries")
             yield from page[key]
@@ -163,6 +169,16 @@ class MithrilApi:
         query: Mapping[str, str | int] | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> Any:
+        return self._read(method, path, self._ask(method, path, query, body))
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | int] | None,
+        body: Mapping[str, Any] | None,
+    ) -> httpx.Response:
+        """Sends a request, again if that may help. The answer may be a refusal."""
         for attempt in range(1, _TRIES + 1):
             last = attempt == _TRIES
             pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (attempt - 1)) * random.uniform(
@@ -171,7 +187,7 @@ class MithrilApi:
             answer = self._try(method, path, query, body, last)
             if answer is not None:
                 if not _worth_repeating(method, answer.status_code):
-                    return self._read(method, path, answer)
+                    return answer
                 asked = _retry_after(answer)
                 if last or (asked or 0.0) > _LONGEST_RETRY_AFTER:
                     raise self._error(method, path, answer)
