@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -17,8 +18,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from flowlite.api.node_access import NodeAccess
 from flowlite.cli import main
-from flowlite.cli.commands.dev import ssh_entry
+from flowlite.cli.commands.dev import listener, ssh_entry
+from flowlite.connect.local import LocalConnection
 from flowlite.testing.hosts import Cluster
 from tests.helpers import eventually
 from tests.providers.lab import Lab
@@ -181,3 +184,51 @@ def test_the_line_names_the_home_directory_as_it_is_usual(monkeypatch: pytest.Mo
     monkeypatch.setenv("HOME", "/home/me")
     assert ssh_entry.include_line(Path("/home/me/.flowlite")) == "Include ~/.flowlite/dev/*/config"
     assert ssh_entry.include_line(Path("/a b")) == 'Include "/a b/dev/*/config"'
+
+
+_OTHER = """
+import os, socket, sys
+os.setuid(int(sys.argv[3]))
+kept = socket.create_server((sys.argv[1], 0), family=int(sys.argv[2]))
+print(kept.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::"])
+def test_a_port_that_another_user_has_gets_no_token(address: str) -> None:
+    """As on a host of several users, where one of them listens on Jupyter's port first."""
+    node = NodeAccess(LocalConnection(), False, ())
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with subprocess.Popen(
+        [sys.executable, "-c", _OTHER, address, str(int(family)), "65534"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        port = int(other.stdout.readline())
+        assert listener.other_user(node, port) == 65534
+        other.stdin.close()
+    with socket.create_server((address, 0), family=family) as own:
+        assert listener.other_user(node, own.getsockname()[1]) is None
+
+
+@pytest.mark.usefixtures("flow_home")
+def test_the_token_is_not_shown_where_another_user_listens(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jupyter_server").mkdir()
+    (tmp_path / "jupyter_server" / "__init__.py").write_text("")
+    (tmp_path / "jupyter_server" / "__main__.py").write_text(JUPYTER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(listener, "other_user", lambda there, port: 4001)
+    try:
+        assert main(["dev", "--jupyter"]) != 0
+        shown = capsys.readouterr()
+        assert "held by uid 4001" in shown.err
+        assert "token=" not in shown.out + shown.err
+    finally:
+        main(["cancel", "-w", "dev"])

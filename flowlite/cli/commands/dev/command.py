@@ -18,7 +18,7 @@ import typer
 
 from flowlite.cli import output
 from flowlite.cli.commands import run
-from flowlite.cli.commands.dev import ssh_entry
+from flowlite.cli.commands.dev import listener, ssh_entry
 from flowlite.cli.confirmation import can_ask, confirm_launch
 from flowlite.errors import CapExceeded, ConfigError, FlowError, NotFound
 
@@ -257,6 +257,11 @@ async def _jupyter(task: Task[Any], port: int) -> None:
             if time.monotonic() > deadline:
                 raise FlowError(f"Jupyter does not listen yet; see `flow logs {task.name}`")
             await asyncio.sleep(_LOOK_SECONDS)
+        if (other := listener.other_user(there, port)) is not None:
+            raise FlowError(
+                f"port {port} of the node is held by uid {other}, another user there, who would get Jupyter's token; "
+                f"end the task (flow cancel {task.name}), and start it on another node"
+            )
         forwarding = None
         here = port
         if not isinstance(there.connection, LocalConnection):
