@@ -51,8 +51,8 @@ class Volumes:
         done = self._run(_LIST, root)
         found = []
         for line in done.stdout.decode("utf-8", "replace").splitlines():
-            size, tab, name = line.partition("\t")
-            if tab:
+            size, _, name = line.partition("\t")
+            if name and len(size) < 16 and size.isascii() and size.isdecimal():
                 found.append(_info(name, f"{root}/{name}", int(size) * 1024))
         return sorted(found, key=lambda info: info.name)
 

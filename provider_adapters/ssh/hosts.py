@@ -17,6 +17,7 @@ from flowlite.connect.bounded import last_line, parse_object
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.host_lease.client import NAME as LEASE
 from flowlite.state import clock
+from provider_adapters.ssh import host_answers
 from provider_adapters.ssh.pools import Host
 
 if TYPE_CHECKING:
@@ -187,7 +188,8 @@ def _ask(
         ) from error
     with suppress(ValueError):
         # Login scripts may print a greeting.
-        return parse_object(last_line(done.stdout))
+        told = parse_object(last_line(done.stdout))
+        return host_answers.of_host(told)
     said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-300:]
     raise ProviderError(f"{host.name} does not say what it is (exit code {done.code}): {said}")
 

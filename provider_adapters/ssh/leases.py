@@ -15,6 +15,7 @@ from flowlite.connect.ssh.connection import SshConnection
 from flowlite.connect.values import Completed
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.provider import Instance
+from provider_adapters.ssh import host_answers
 from provider_adapters.ssh.hosts import Facts
 
 # Ending the processes of a task may take a while.
@@ -72,14 +73,10 @@ def take(
 
 
 def _checked(answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer that is checked for all fields that are used. Raises ProviderError."""
-    if answer.get("ok"):
-        lease = dict(answer.get("lease") or {})
-        told = [lease.get(name) for name in ("lease", "marker", "instance", "home")]
-        told += [dict(lease.get("data") or {}).get(name) for name in ("key", "host")]
-        if not all(isinstance(each, str) for each in told):
-            raise ProviderError("the host answers what cannot be a lease")
-    return {"ok": False, **answer}
+    """An answer to `take`, which has a lease if it is ok. Raises ProviderError."""
+    if answer["ok"] and "client" not in answer.get("lease", {}):
+        raise ProviderError("it answers what cannot be a lease: there is none in it")
+    return answer
 
 
 def release(
@@ -185,7 +182,7 @@ def _of_courier(
         return None
     except TimeoutError as error:
         raise NodeUnreachable(f"it runs nothing within {_SECONDS:.0f} s") from error
-    return answer["lease"] if answer is not None and "lease" in answer else None
+    return host_answers.of_lease(answer["lease"]) if answer and "lease" in answer else None
 
 
 def _check_safe(code: int, said: str) -> None:
@@ -196,9 +193,10 @@ def _check_safe(code: int, said: str) -> None:
 
 def _answer(done: Completed) -> dict[str, Any] | None:
     try:
-        return parse_object(last_line(done.stdout))
+        told = parse_object(last_line(done.stdout))
     except ValueError:
         return None
+    return host_answers.of_lease(told)
 
 
 def in_words(host: str, held: Mapping[str, Any] | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -23,6 +24,8 @@ _LIST = (
 _SIZE = '[ ! -d "$1" ] || du -sk -- "$1"'
 _DELETE = '[ -d "$1" ] || exit 44; rm -rf -- "$1"'
 _NO_SUCH = 44
+# What `du` says of a directory.
+_SIZED = re.compile(r"[0-9]{1,15}\t.+")
 
 
 class Volumes:
@@ -157,7 +160,7 @@ def _python_of(host: Host, connection: Connection, memory: Memory) -> str:
 
 def _sizes(done: Completed) -> dict[str, int]:
     lines = done.stdout.decode("utf-8", "replace").splitlines()
-    found = [line.split("\t", 1) for line in lines if "\t" in line]
+    found = [line.split("\t", 1) for line in lines if _SIZED.fullmatch(line)]
     return {name: int(size) * 1024 for size, name in found}
 
 

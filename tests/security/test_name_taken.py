@@ -103,6 +103,7 @@ def test_a_host_that_turned_hostile_leads_to_no_other_host(
     lab = Lab(hosts, flow_home, hosts[:2])
     key = "||||elsewhere"
     data = {"target": NOWHERE, "key": key, "host": "node01", "root": "/srv", "home": "/srv/tasks/x"}
+    data |= {"python": "/usr/bin/python3", "agent": "/srv/blobs/x"}
     held = {"task": "t1", "instance": "t1-000-node01-0000", "lease": "1", "marker": "m/1"}
     lie = {**held, "home": "/srv/tasks/x", "state": "leased", "data": data}
     for name in ("FLOW_SSH_CONFIG", "FLOW_HOME"):

@@ -151,7 +151,9 @@ class Stream:
             if kind == mux_framing.ACK:
                 self._credit += mux_framing.count_of(payload)
             elif kind == mux_framing.DONE:
-                self._end, self.over = parse_object(payload), True
+                end = parse_object(payload)
+                _END(end)
+                self._end, self.over = end, True
             elif kind in _NAMES:
                 self._waiting += len(payload)
                 if self._waiting > mux_framing.MOST_UNDER_WAY or len(self._pieces) > _MOST_PIECES:

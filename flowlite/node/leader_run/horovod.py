@@ -14,8 +14,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ..system import addresses
 from .context import GangContext
 
+# Anyone who reaches the address can write, and no secret is asked for. An entry of a rank has less than a kilobyte.
 _LONGEST_VALUE = 1 << 20
-_MOST_KEYS = 1 << 18
+_MOST_BYTES = 64 << 20
+_BYTES_OF_AN_ENTRY = 256
 
 
 def serve(address: str) -> str:
@@ -56,8 +58,35 @@ class _Store(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(address, handler)
-        self.lock = threading.Lock()
-        self.values: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+        self._values: dict[str, bytes] = {}
+        self._size = 0
+
+    def put(self, key: str, value: bytes) -> bool:
+        """Sets a value. False if there is no room for it."""
+        with self._lock:
+            before = self._size_of(key)
+            after = len(key) + len(value) + _BYTES_OF_AN_ENTRY
+            if self._size - before + after > _MOST_BYTES:
+                return False
+            self._values[key] = value
+            self._size += after - before
+            return True
+
+    def get(self, key: str) -> bytes | None:
+        """Returns a value, or None."""
+        with self._lock:
+            return self._values.get(key)
+
+    def remove(self, key: str) -> None:
+        """Removes a value, if it is there."""
+        with self._lock:
+            self._size -= self._size_of(key)
+            self._values.pop(key, None)
+
+    def _size_of(self, key: str) -> int:
+        value = self._values.get(key)
+        return 0 if value is None else len(key) + len(value) + _BYTES_OF_AN_ENTRY
 
     def server_bind(self) -> None:
         # The library's version looks up the host name of the address, which may wait for an unreachable name server.
@@ -74,25 +103,27 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_PUT(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        if length > _LONGEST_VALUE or len(self.server.values) >= _MOST_KEYS:
-            self.close_connection = True
-            self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        length = self.headers.get("Content-Length") or "0"
+        if not length.isdecimal() or len(length) > 9 or int(length) > _LONGEST_VALUE:
+            self._refuse()
             return
-        value = self.rfile.read(length)
-        with self.server.lock:
-            self.server.values[self.path] = value
-        self._answer(HTTPStatus.OK)
+        value = self.rfile.read(int(length))
+        if self.server.put(self.path, value):
+            self._answer(HTTPStatus.OK)
+        else:
+            self._refuse()
 
     def do_GET(self) -> None:
-        with self.server.lock:
-            value = self.server.values.get(self.path)
+        value = self.server.get(self.path)
         self._answer(HTTPStatus.NOT_FOUND if value is None else HTTPStatus.OK, value or b"")
 
     def do_DELETE(self) -> None:
-        with self.server.lock:
-            self.server.values.pop(self.path, None)
+        self.server.remove(self.path)
         self._answer(HTTPStatus.OK)
+
+    def _refuse(self) -> None:
+        self.close_connection = True
+        self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
     def _answer(self, status: HTTPStatus, body: bytes = b"") -> None:
         self.send_response_only(status)
