@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from flowlite.errors import AnswerTooLong
+from flowlite.errors import AnswerTooLong, NodeUnreachable
 
 MOST_OUTPUT = 4 << 20
 """Maximum bytes of one command's output, both streams together. Several commands run at a time, on many nodes."""
@@ -83,6 +83,18 @@ def too_long(whose: str, most: int) -> AnswerTooLong:
         f"{whose} is longer than {most / (1 << 20):g} MiB, and was given up; a command with so much to say has to "
         "write to a file there, or be followed as it goes on (flow ssh --command)"
     )
+
+
+def process_id(said: object, what: str) -> int:
+    """The id of a process that was started on a node. Raises NodeUnreachable if the node says none.
+
+    Args:
+        what: What the node answers to, for the error.
+    """
+    text = str(said).strip()
+    if len(text) > 10 or not text.isascii() or not text.isdecimal() or not int(text):
+        raise NodeUnreachable(f"{what}: the answer is no process id: {text[:80]!r}")
+    return int(text)
 
 
 def last_line(text: bytes) -> bytes:

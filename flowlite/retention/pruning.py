@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flowlite.settings.private_files import write_private
+
 if TYPE_CHECKING:
     from flowlite.api.session import Session
     from flowlite.settings.settings import Settings
@@ -27,6 +29,10 @@ INPUTS, LOGS = "inputs", "logs"
 # run it again.
 _YOUNGEST = 3600.0
 _MARKER = "pruned"
+# After a longer pause, the clock may have jumped by so much, and all tasks would look old. What it says is believed a
+# day later, when a clock that is wrong has been noticed.
+_PAUSE = 3 * DAY
+_JUMPED = b"waits for a day"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +177,18 @@ def prune_in_background(home: Path) -> bool:
     """Starts a pruning process, at most once a day and only if a task is older than a day. Returns whether it did."""
     now = time.time()
     marker, tasks = home / _MARKER, home / "tasks"
+    known, since = b"", 0.0
     with suppress(OSError):
-        if 0 <= now - marker.stat().st_mtime <= DAY:
+        known, since = marker.read_bytes()[: len(_JUMPED)], now - marker.stat().st_mtime
+        if 0 <= since <= DAY:
             return False
     with suppress(OSError):
         if not any(now - entry.stat().st_mtime > DAY for entry in os.scandir(tasks)):
             return False
-        marker.touch(mode=0o600)
-        os.utime(marker)
+        jumped = since > _PAUSE and known != _JUMPED
+        write_private(marker, _JUMPED if jumped else b"")
+        if jumped:
+            return False
         from flowlite.supervise.background import run_detached
 
         return run_detached(home, "flowlite.retention.pruning")

@@ -17,6 +17,7 @@ from flowlite.connect.step.connection import StepConnection
 from flowlite.connect.step.errors import srun_lost
 from flowlite.connect.values import File
 from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.node.protocol.json_shapes import count, fields, flag, text
 from flowlite.node.slurm_step.daemon import home_of, instance_id
 from provider_adapters.slurm.queries import hostlists, parse
 from provider_adapters.slurm.script import WAIT
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from provider_adapters.slurm.login import SlurmLogin
 
 _MOST_AT_ONCE = 64
+_DAEMON = fields({"nodeid": count, "executable": text, "python": text, "shared": flag})
 # How long a job that fetches kept files may wait for its node; below the time that a connection may take to open.
 _FREE_WITHIN_SECONDS = 90
 _LONGEST_MINUTES = 60
@@ -285,7 +287,11 @@ def meet(
             return f"{place.host}: {error}"
         if not daemon:
             return f"{place.host}: its step daemon does not answer yet"
-        if int(daemon["nodeid"]) != place.nodeid:
+        try:
+            _DAEMON(daemon)
+        except ValueError as error:
+            return f"{place.host}: its step daemon says what none does: daemon{error}"
+        if daemon["nodeid"] != place.nodeid:
             return (
                 f"{place.host} is node {daemon['nodeid']} of the job, and should be {place.nodeid}"
             )

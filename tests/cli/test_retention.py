@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlite.api.session import open_session
+from flowlite.retention import pruning
 from flowlite.retention.pruning import (
     DAY,
     GB,
@@ -185,6 +186,33 @@ def test_it_is_done_once_a_day_in_the_background(flow_home: Path) -> None:
     assert prune_in_background(flow_home)
     assert not prune_in_background(flow_home)
     eventually(lambda: has(made) == (False, False))
+
+
+def test_a_clock_that_jumps_removes_nothing(
+    flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a day all tasks look old, and no task runs, so that the next submission takes that time for right."""
+    made = ended("new", 1)
+    marker, tasks = flow_home / "pruned", made.paths.directory
+    marker.touch()
+    yesterday = time.time() - 1.5 * DAY
+    for path in (marker, tasks):
+        os.utime(path, (yesterday, yesterday))
+    right = time.time()
+    monkeypatch.setattr(pruning.time, "time", lambda: right + 400 * DAY)
+    assert not prune_in_background(flow_home)
+    os.utime(marker, (right + 400 * DAY,) * 2)
+    assert not prune_in_background(flow_home)
+    # The clock is right again.
+    monkeypatch.setattr(pruning.time, "time", lambda: right)
+    assert has(made) == (True, True)
+    assert prune_in_background(flow_home)
+    # After a real pause, the second day prunes.
+    for path in (marker, tasks):
+        os.utime(path, (right - 10 * DAY,) * 2)
+    assert not prune_in_background(flow_home)
+    os.utime(marker, (right - 1.5 * DAY,) * 2)
+    assert prune_in_background(flow_home)
 
 
 def test_the_settings_are_read(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from flowlite.api.adapters import settings_here
+from flowlite.connect.bounded import process_id
 from flowlite.connect.values import Completed
-from flowlite.errors import ProviderError
+from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.spec.gpu import GpuRequest
 from provider_adapters.ssh import checking, host_commands, host_requirements, hosts, leases, volumes
 from provider_adapters.ssh.pools import Host
@@ -183,3 +186,12 @@ def test_what_a_host_answers_to_a_request_for_its_lease(flow_home: Path) -> None
 def test_what_a_host_lists_as_its_volumes() -> None:
     said = b"12\tdata\nx\ty\n" + b"9" * 5000 + b"\tz\n-1\tv\n\xc2\xb2\tw\n\t\n7\n"
     assert volumes._sizes(Completed(0, said, b"")) == {"data": 12 * 1024}
+
+
+@pytest.mark.parametrize(
+    "said", ["x", "", "-1", "0", "1.5", "²", "9" * 5000, None, True, [1], {"a": 1}]
+)
+def test_a_process_id_that_is_none(said: object) -> None:
+    with pytest.raises(NodeUnreachable, match=r"host n1: .*no process id"):
+        process_id(said, "host n1: starting python3")
+    assert process_id(" 12\n", "host n1: starting python3") == 12

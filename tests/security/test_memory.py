@@ -198,6 +198,11 @@ MUX_SERVERS: dict[str, tuple[str, str, str]] = {
         "say(GREETING + FACTS)\nwhile True:\n    say(frame(DONE, 1, b'[' * 300000))\n    time.sleep(0.1)",
         "nested too deeply",
     ),
+    "an exit status that is none": (
+        "step_run",
+        'say(GREETING + FACTS)\nwhile True:\n    say(frame(DONE, 1, b\'{"code": "x"}\'))\n    time.sleep(0.1)',
+        "code is not a whole number",
+    ),
 }
 
 

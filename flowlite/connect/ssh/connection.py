@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.connect.base import Connection
-from flowlite.connect.bounded import MOST_OUTPUT
+from flowlite.connect.bounded import MOST_OUTPUT, process_id
 from flowlite.connect.ssh.quoting import command, quote, readable
 from flowlite.connect.ssh.targets import SshTarget, resolve_target
 from flowlite.connect.values import Completed, File
@@ -142,7 +142,7 @@ class SshConnection(Connection):
         order = {"argv": list(argv), "log": log, "environment": dict(environment)}
         answer = courier.ask(self._link, {"do": "start", **order}, timeout=_START_SECONDS)
         if answer is not None and "pid" in answer[0]:
-            return int(answer[0]["pid"])
+            return process_id(answer[0]["pid"], f"{self._link.target.label}: starting {argv[0]}")
         text = _start_script(argv, log, environment)
         done = commands.execute(self._link, text, timeout=_START_SECONDS, private=True)
         if done.code:
@@ -151,7 +151,7 @@ class SshConnection(Connection):
             raise ssh_files.os_error(
                 self._link, what, said or f"exit status {done.code}", done.code
             )
-        return int(done.stdout)
+        return process_id(readable(done.stdout), f"{self._link.target.label}: starting {argv[0]}")
 
     def put(self, source: bytes | Path, target: str, *, mode: int = 0o600) -> None:
         self.put_many([File(target, source, mode)])

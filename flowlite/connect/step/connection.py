@@ -30,7 +30,7 @@ from typing import Any
 
 from flowlite.connect import programs
 from flowlite.connect.base import Connection
-from flowlite.connect.bounded import MOST_OUTPUT, Output
+from flowlite.connect.bounded import MOST_OUTPUT, Output, process_id
 from flowlite.connect.pipe import Pipe
 from flowlite.connect.step import pool
 from flowlite.connect.step.channel import Lost
@@ -180,7 +180,7 @@ class StepConnection(Connection):
         what = f"{self._label}: cannot start {argv[0]}"
         with self._ask({"do": "start", **request}, _START_SECONDS) as stream:
             stream.end_input()
-            return int(files.answer(stream, what)["pid"])
+            return process_id(files.answer(stream, what).get("pid"), what)
 
     # Files
 

@@ -11,7 +11,9 @@ from typing import Any, Protocol
 from flowlite.connect.bounded import parse_object
 from flowlite.errors import NodeUnreachable
 from flowlite.node.protocol import mux_framing
+from flowlite.node.protocol.json_shapes import fields, integer, maybe, text
 
+_END = fields({}, {"code": maybe(integer), "errno": integer, "text": text})
 # Received bytes are acknowledged in units of this size.
 _LUMP = 64 * 1024
 # Maximum number of frames that wait to be read; frames without content cost memory, too.
