@@ -39,10 +39,6 @@ umask 077
 mkdir -p "$dir/blobs" 2>/dev/null && [ ! -L "$dir" ] && [ -O "$dir" ] || exit 102
 chmod 700 "$dir" "$dir/blobs" 2>/dev/null || exit 102
 safe "$dir/blobs" || exit @UNSAFE@
-# What jobs have left that were killed.
-find "$dir" -mindepth 1 -maxdepth 1 -name '*.[0-9][0-9].[0-9]*' -mtime +13 2>/dev/null | while read -r old; do
-  kill -0 "$(cat "$old/step-daemon.pid" "$old/anchor.pid" 2>/dev/null)" 2>/dev/null || rm -rf "$old"
-done
 program=$dir/blobs/$sha
 whole() { [ -s "$1" ] && [ "$(sha256sum <"$1")" = "$sha  -" ]; }
 if ! whole "$program"; then

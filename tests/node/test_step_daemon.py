@@ -22,7 +22,9 @@ from flowlite.connect.local import LocalConnection
 from flowlite.connect.step import StepConnection, pool
 from flowlite.errors import NodeUnreachable
 from flowlite.node.helper import daemon_client
+from flowlite.node.host_lease import unused_files
 from flowlite.node.preemption import notices as preemption
+from flowlite.node.slurm_step import daemon as daemon_module
 from flowlite.node.slurm_step.notices import notice_of
 from flowlite.node.system import atomic_files, processes
 from tests.helpers import eventually, process_alive
@@ -375,3 +377,58 @@ class TestWhatAgentsMakeOfIt:
         )
         writing.start()
         assert [each.reason for each in self.told(file)] == ["r"]
+
+
+class TestWhatKilledJobsHaveLeft:
+    """Also results that a job has kept: `flow result` brings them for 14 days."""
+
+    def _left(self, directory: Path, *jobs: int) -> list[Path]:
+        homes = [directory / f"{job}.00.00000" for job in jobs]
+        for home in homes:
+            (home / "a1").mkdir(parents=True)
+            (home / "a1" / "r0.result").write_text("x")
+        return homes
+
+    def test_is_cleared_away_some_day(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        old, live, elsewhere, own = self._left(tmp_path, 1, 2, 3, 4)
+        (tmp_path / "blobs").mkdir()
+        here = {**processes.identity(os.getpid()), "host": os.uname().nodename}
+        (live / "step-daemon.json").write_text(json.dumps(here))
+        (elsewhere / "step-daemon.json").write_text(json.dumps({**here, "host": "x", "pid": 1}))
+        gone = subprocess.Popen(["true"])
+        dead = {**processes.identity(gone.pid), "host": os.uname().nodename}
+        gone.wait()
+        (old / "step-daemon.json").write_text(json.dumps(dead))
+        at = 1000.0
+        monkeypatch.setattr(unused_files, "since_boot", lambda: at)
+        daemon_module.forget_unused(str(tmp_path), str(own))
+        at += 13 * 86400
+        daemon_module.forget_unused(str(tmp_path), str(own))
+        assert old.exists()
+        at += 2 * 86400
+        (young,) = self._left(tmp_path, 5)
+        daemon_module.forget_unused(str(tmp_path), str(own))
+        left = (old, live, elsewhere, own, young, tmp_path / "blobs")
+        assert [each.exists() for each in left] == [False, True, True, True, True, True]
+
+    @pytest.mark.parametrize("days", [-400, 400, 20_000])
+    def test_stays_when_the_wall_clock_jumps(self, tmp_path: Path, days: int) -> None:
+        (kept,) = self._left(tmp_path, 1)
+        made = time.time() - days * 86400
+        for path in (kept / "a1" / "r0.result", kept / "a1", kept):
+            os.utime(path, (made, made))
+        for _ in range(3):
+            daemon_module.forget_unused(str(tmp_path), str(tmp_path / "2.00.00000"))
+        assert (kept / "a1" / "r0.result").exists()
+
+    def test_is_looked_at_by_the_next_daemon(
+        self, daemon: Callable[..., StepDaemon], tmp_path: Path
+    ) -> None:
+        (kept,) = self._left(tmp_path / "nodes", 1)
+        os.utime(kept, (0, 0))
+        daemon()
+        note = tmp_path / "nodes" / f"unused-{os.uname().nodename}.json"
+        assert "1.00.00000" in json.loads(note.read_text())["seen"]
+        assert (kept / "a1" / "r0.result").exists()

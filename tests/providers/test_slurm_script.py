@@ -167,23 +167,6 @@ def test_the_program_is_taken_from_the_shared_directory_where_it_is_there(tmp_pa
     assert play(tmp_path, script).startswith("started step-daemon")
 
 
-def test_what_killed_jobs_have_left_is_cleared_away_some_day(tmp_path: Path) -> None:
-    node = tmp_path / "node"
-    old, young, live = (node / f"{job}.00.00000" for job in (1, 2, 3))
-    for each in (old, young, live, node / "ports"):
-        each.mkdir(parents=True)
-        (each / "file").write_text("")
-    (old / "step-daemon.pid").write_text("4194305")
-    (live / "step-daemon.pid").write_text(str(os.getpid()))
-    for each in (old, live, node / "ports"):
-        os.utime(each, (0, 0))
-    assert play(tmp_path, made(tmp_path)).startswith("started")
-    assert not old.exists()
-    assert young.exists()
-    assert live.exists()
-    assert (node / "ports" / "file").exists()
-
-
 def test_a_program_that_was_changed_on_the_way_is_not_run(tmp_path: Path) -> None:
     assert play(tmp_path, made(tmp_path, embedded=packed(b"print('evil')"))) == "103"
 

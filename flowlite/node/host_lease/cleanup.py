@@ -152,6 +152,14 @@ def _is_output(name: str) -> bool:
     return of_rank or name in ("agent.log", "report.json")
 
 
+def remove_tree(path: str) -> None:
+    """Removes a directory or file, but nothing that is mounted in it."""
+    # Imported here because it is slow to import.
+    from ..mount_namespace import unmount
+
+    _remove(path, set(unmount.mounted_below(os.path.realpath(path))))
+
+
 def _remove(path: str, mounted: set[str]) -> None:
     """Removes a tree. Symbolic links are not followed; mounts and other file systems are left alone."""
     status = os.lstat(path)
@@ -194,10 +202,8 @@ def by_age(root: str, unused: float = UNUSED_SECONDS) -> list[str]:
     removed = []
     for path, seconds in unused_files.look(root, _kept(root)).items():
         if seconds > unused:
-            from ..mount_namespace import unmount
-
             with contextlib.suppress(OSError):
-                _remove(path, set(unmount.mounted_below(os.path.realpath(path))))
+                remove_tree(path)
                 removed.append(path)
     if os.path.isdir(os.path.join(root, "envs")):
         # Imported here: the holder does not need what these modules import.
@@ -221,9 +227,13 @@ def _kept(root: str) -> Iterator[tuple[str, float]]:
     for entry in _entries(os.path.join(root, "tasks")):
         with contextlib.suppress(OSError):
             if entry.is_dir(follow_symlinks=False) and not agent_lives(entry.path):
-                within = facts(entry.path).values()
-                newest = max((time_ns / 1e9 for _, time_ns in within), default=0.0)
-                yield entry.path, max(newest, entry.stat(follow_symlinks=False).st_mtime)
+                yield entry.path, last_use(entry.path)
+
+
+def last_use(home: str) -> float:
+    """When something in a task's directory was last written, by the clock of whoever wrote it."""
+    newest = max((time_ns / 1e9 for _, time_ns in facts(home).values()), default=0.0)
+    return max(newest, os.lstat(home).st_mtime)
 
 
 def _entries(directory: str) -> list[os.DirEntry[str]]:

@@ -20,10 +20,12 @@ read (`preemption/notices.py`, kind "slurm"). After SIGTERM it ends.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -33,6 +35,7 @@ import time
 from ..config import secret_files
 from ..helper import courier, daemon_client
 from ..helper.daemon_client import home_of, instance_id
+from ..host_lease import cleanup, unused_files
 from ..system import atomic_files, daemonize, peer_credentials, processes
 from ..system.accepting import accept
 from .notices import Clock, Notices
@@ -50,6 +53,7 @@ _TICK = 1.0
 _REQUEST_SECONDS = 5.0
 _LARGEST_REQUEST = 4 << 20
 _BACKLOG = 64
+_INSTANCE = re.compile(r".+\.\d{2}\.\d+", re.ASCII)
 
 
 def main(arguments: list[str]) -> int:
@@ -75,6 +79,7 @@ def main(arguments: list[str]) -> int:
         "shared": _is_shared(options.get("--shared"), options.get("--nonce")),
     }
     _forget_others(os.path.dirname(home))
+    forget_unused(os.path.dirname(home), home)
     clock = Clock(float(options["--lease"]), float(options["--deadline"]))
     notices = Notices(home, job, float(options.get("--signal-seconds") or 0))
     daemon = StepDaemon(home, facts, clock, notices, float(options.get("--grace") or GRACE))
@@ -117,16 +122,36 @@ def _forget_others(directory: str) -> None:
     """Removes the secrets of this machine's earlier nodes whose step daemons were killed."""
     for name in os.listdir(directory):
         home = os.path.join(directory, name)
-        try:
-            with open(f"{home}/step-daemon.json", encoding="utf-8") as file:
-                noted = json.load(file)
-            ended = not processes.is_alive(int(noted["pid"]), str(noted["start"]))
-            here = noted["host"] == os.uname().nodename
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        # Inside a job, processes of other jobs may be hidden; the socket tells.
-        if here and ended and daemon_client.Line(home).hello() is None:
+        if os.path.exists(f"{home}/step-daemon.json") and not _runs(home):
             secret_files.forget(home)
+
+
+def forget_unused(directory: str, own: str) -> None:
+    """Removes what earlier jobs have left here, also results that were kept, after 14 days in which nobody used it."""
+    unused = []
+    for name in os.listdir(directory):
+        home = os.path.join(directory, name)
+        if home != own and _INSTANCE.fullmatch(name) and not _runs(home):
+            with contextlib.suppress(OSError):
+                unused.append((home, cleanup.last_use(home)))
+    for home, seconds in unused_files.look(directory, unused).items():
+        if seconds > cleanup.UNUSED_SECONDS:
+            with contextlib.suppress(OSError):
+                cleanup.remove_tree(home)
+
+
+def _runs(home: str) -> bool:
+    """Whether the step daemon of a node runs, or may run on another machine that sees the directory."""
+    try:
+        noted = atomic_files.read_small_json(f"{home}/step-daemon.json")
+        if noted["host"] != os.uname().nodename or processes.is_alive(
+            int(noted["pid"]), str(noted["start"])
+        ):
+            return True
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    # Inside a job, processes of other jobs may be hidden; the socket tells.
+    return daemon_client.Line(home).hello() is not None
 
 
 def _bind(listener: socket.socket, address: str) -> None:
