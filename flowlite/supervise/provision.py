@@ -191,11 +191,12 @@ class Provisioner:
         # A launch that is open had its turn.
         had_turn = not lacking.needed or self._store.has_open_launch(record.id)
         turn = Turn(self._store, record.id, self._sleep, given_up)
-        until = math.inf if had_turn else self._wait_ends(record)
+        asked_at = clock.now()
+        until = math.inf if had_turn else self._wait_ends(record, asked_at)
         if not had_turn and not await turn.to_launch(tell_waiting, until):
             if given_up():
                 return None
-            raise self._not_its_turn(record, lacking.needed)
+            raise self._not_its_turn(record, lacking.needed, asked_at)
         self._look_at = clock.monotonic() + _FIRST_LOOK
         gathered = await self._gather(record, lacking, kept, agent, turn, tell_waiting, given_up)
         if gathered is None:
@@ -636,19 +637,23 @@ class Provisioner:
                 f"max_wait_hours: no room within {wording.duration(limit)}: {error}"
             )
 
-    def _wait_ends(self, record: TaskRecord) -> float:
-        """Unix time until which the task may wait for its turn at the present place."""
-        limit, now = self._asked.max_wait_seconds, clock.now()
+    def _wait_ends(self, record: TaskRecord, now: float) -> float:
+        """Unix time until which a task that asks now may wait for its turn at the present place."""
+        limit = self._asked.max_wait_seconds
         if failover.has_several(record):
-            return failover.came_at(record, now) + failover.queue_seconds(record)
+            came = failover.came_at(record, now)
+            queue_ends = came + failover.queue_seconds(record)
+            began = failover.began(record) or came
+            return queue_ends if limit is None else min(queue_ends, began + limit)
         # Times before a later attempt, and before the tasks of `after=` had completed, are no waiting for room.
         begins = now if record.attempt or self._asked.after else record.created_at
         return math.inf if limit is None else begins + limit
 
-    def _not_its_turn(self, record: TaskRecord, count: int) -> Exception:
+    def _not_its_turn(self, record: TaskRecord, count: int, asked_at: float) -> Exception:
         if failover.has_several(record):
-            waited = wording.duration(failover.queue_seconds(record))
-            return PlaceFailed(f"in use by others for {waited}", Kind.QUEUED, count, clock.now())
+            came, now = failover.came_at(record, asked_at), clock.now()
+            text = f"in use by others for {wording.duration(now - came)}"
+            return PlaceFailed(text, Kind.QUEUED, count, came)
         limit = wording.duration(self._asked.max_wait_seconds or 0.0)
         return LaunchRefused(f"max_wait_hours: no room within {limit}; others were before it")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,3 +113,17 @@ def test_a_task_fails_with_what_was_tried_when_it_may_wait_no_longer(
     gang = rent("true", provider="rented", max_wait_hours="2s")
     record = gang.end("failed")
     assert record.reason.startswith("max_wait_hours: no room within 2 s: no room for small")
+
+
+def test_a_task_waits_in_a_queue_for_no_longer_than_it_may(
+    cloud: RentedProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOW_LOCAL_TASKS", "1")
+    holder = rent(WAIT, provider="local")
+    holder.wait("running")
+    cloud.behave(refuses=NO_ROOM)
+    record = rent("true", **PLACES, max_wait_hours="3s").end("failed")
+    told = r"max_wait_hours: no room within 3 s: rented here-1 small: no room for small; local.*: in use by others for "
+    assert re.match(told, record.reason), record.reason
+    (holder.home / "go").touch()
+    holder.end()

@@ -35,6 +35,7 @@ class CloudInABox:
         boot_seconds: Time from the launch until a machine runs. Its sshd answers shortly after.
         python: The interpreter that is `python3` on the machines: by default the tests' own, "" for this machine's.
         clouds: The APIs that the box has.
+        cluster: A cluster that is up, whose slots are rented out instead of new ones. It is not closed with the box.
     """
 
     def __init__(
@@ -44,9 +45,11 @@ class CloudInABox:
         boot_seconds: float = 0.5,
         python: str | None = None,
         clouds: Sequence[str] = ("aws", "mithril"),
+        cluster: Cluster | None = None,
     ) -> None:
         self.boot_seconds = boot_seconds
-        self.cluster = Cluster(0, slots=machines, python=python)
+        self._owns_cluster = cluster is None
+        self.cluster = cluster or Cluster(0, slots=machines, python=python)
         self._served: list[Served] = []
         try:
             started = {name: _kind(name)(self.cluster.directory) for name in clouds}
@@ -131,7 +134,8 @@ class CloudInABox:
         for served in self._served:
             with contextlib.suppress(OSError):
                 served.close()
-        self.cluster.close()
+        if self._owns_cluster:
+            self.cluster.close()
 
     def _set_up(self) -> None:
         if "aws" in self._by_name:

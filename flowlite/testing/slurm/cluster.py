@@ -47,16 +47,18 @@ class SlurmCluster(Operations):
 
     Args:
         count: The number of nodes that run jobs. The head is an additional host.
+        cluster: A cluster that is up, whose first hosts are used instead of new ones. It is not closed with this one.
         options: Options of `Cluster`.
 
     Attributes:
         hosts: The hosts of the cluster, with their fault operations.
     """
 
-    def __init__(self, count: int = 4, **options: Any) -> None:
+    def __init__(self, count: int = 4, *, cluster: Cluster | None = None, **options: Any) -> None:
         if reason := why_not():
             raise RuntimeError(reason)
-        self.hosts = Cluster(count + 1, **{"user": USER, **options})
+        self._count, self._owns_cluster = count, cluster is None
+        self.hosts = cluster or Cluster(count + 1, **{"user": USER, **options})
         try:
             self._begin()
         except BaseException:
@@ -68,6 +70,7 @@ class SlurmCluster(Operations):
         """Attaches to a running cluster by its directory."""
         self = cls.__new__(cls)
         self.hosts = Cluster.attach(directory)
+        self._count, self._owns_cluster = len(self.hosts) - 1, True
         return self
 
     @property
@@ -78,7 +81,7 @@ class SlurmCluster(Operations):
     @property
     def nodes(self) -> Sequence[Host]:
         """The hosts that run jobs."""
-        return list(self.hosts)[1:]
+        return list(self.hosts)[1 : 1 + self._count]
 
     @property
     def directory(self) -> Path:
@@ -129,7 +132,8 @@ class SlurmCluster(Operations):
 
     def close(self) -> None:
         """Removes the cluster. Idempotent."""
-        self.hosts.close()
+        if self._owns_cluster:
+            self.hosts.close()
 
     def __enter__(self) -> Self:
         return self
@@ -143,7 +147,7 @@ class SlurmCluster(Operations):
         key = os.urandom(1024)
         (self.directory / KEY).write_bytes(key)
         (self.directory / KEY).chmod(0o400)
-        for host in self.hosts:
+        for host in (self.head, *self.nodes):
             self._write(host, key)
         with ThreadPoolExecutor(4) as pool:
             laptop = pool.submit(self._begin_laptop)
@@ -172,7 +176,9 @@ class SlurmCluster(Operations):
             file.write_text(configuration.slurmdbd_conf((host.name, host.address)))
             file.chmod(0o600)
         # As on a real cluster: every host knows the names of all, and its own name maps to a loopback address.
-        others = "".join(f"{h.address} {h.name}\n" for h in self.hosts if h is not host)
+        others = "".join(
+            f"{h.address} {h.name}\n" for h in (self.head, *self.nodes) if h is not host
+        )
         (etc / "hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {host.name}\n{others}")
 
     def _slurm_conf(self, socket: str = "") -> str:
@@ -243,7 +249,7 @@ class SlurmCluster(Operations):
     def logs(self) -> str:
         """The last lines of each daemon's log."""
         found = []
-        for host in self.hosts:
+        for host in (self.head, *self.nodes):
             for name in ("slurmctld", "slurmdbd", "slurmd"):
                 with contextlib.suppress(OSError, RuntimeError):
                     lines = (host.root / f"var/log/{name}.log").read_text().splitlines()[-8:]

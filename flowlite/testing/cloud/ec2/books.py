@@ -16,7 +16,9 @@ MONTH_HOURS = 30 * 24
 
 
 def bill(lives: Iterable[Life], market: Market) -> list[dict[str, Any]]:
-    """One entry for each instance since the reset: {"id", "seconds", "instance", "extras"}, in US dollars.
+    """One entry for each instance since the reset: {"id", "seconds", "since", "until", "instance", "extras"}.
+
+    Money is in US dollars, and times are Unix times; `until` is None while the instance is charged.
 
     The time from the launch until the instance shuts down is charged, at least a minute: the instance at the on-demand
     price, or at the spot prices of that time; its disks by the GB; its public address.
@@ -43,8 +45,8 @@ def _entry(life: Life, market: Market) -> dict[str, Any]:
     to_wall = clock.wall() - clock.monotonic()
     begin = life.history[0][0] + to_wall
     ends = [at for at, state in life.history if state in ("shutting-down", "terminated")]
-    end = (min(ends) if ends else clock.monotonic()) + to_wall
-    end = max(end, begin + LEAST_SECONDS)
+    ended = min(ends) + to_wall if ends else None
+    end = max(clock.wall() if ended is None else ended, begin + LEAST_SECONDS)
     kind, zone = str(life.instance.instance_type), str(life.instance.placement.zone)
     hours = (end - begin) / 3600
     owed = sum(
@@ -55,6 +57,8 @@ def _entry(life: Life, market: Market) -> dict[str, Any]:
     return {
         "id": life.instance.id,
         "seconds": end - begin,
+        "since": begin,
+        "until": ended,
         "instance": owed,
         "extras": extras * hours,
     }

@@ -129,7 +129,10 @@ class AwsBox(Served):
         self.fault(action, code="RequestLimitExceeded", times=times)
 
     def bill(self) -> list[dict[str, Any]]:
-        """The cost of each instance since the reset: {"id", "seconds", "instance", "extras"}, in US dollars."""
+        """The cost of each instance since the reset: {"id", "seconds", "since", "until", "instance", "extras"}.
+
+        Costs are in US dollars. `until` is None while the instance is charged.
+        """
         return list(self.ask("bill"))
 
     def volume_bill(self) -> list[dict[str, Any]]:

@@ -167,5 +167,6 @@ class PaperMithril(MithrilBox):
 
 
 def capacity_of(directory: Path) -> int:
-    """The number of machines in a box's cluster."""
-    return len(json.loads((directory / "settings.json").read_text())["hosts"])
+    """The number of machines in a box's cluster that can be rented."""
+    hosts = json.loads((directory / "settings.json").read_text())["hosts"]
+    return sum("public_address" in host for host in hosts)
