@@ -1,8 +1,9 @@
 """Failover across three places in both clouds, killed before and after every one of its calls.
 
 A market says what is wrong at the first two places; the third has room. Each market is played once without a kill,
-which counts its calls. It is then played once for each of them, before its effect and after it: the task ends
-completed, nothing is left, and at no call of any of these plays there is something that costs money at two places.
+which counts its calls. It is then played twice for each of them, before its effect and after it. If the supervisor is
+killed, the task ends completed, and nothing is left. If the client's machine is lost, with FLOW_HOME, nothing is left a
+day later. At no call of any of these plays there is something that costs money at two places.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from flowlite.api.client import Flow
 from flowlite.provider import Candidate, Plan
 from flowlite.supervise.cleanup import background_gc
 from flowlite.supervise.process import launch
-from tests.crash.cases import AFTER, BEFORE, MARKETS, Fault, Market
+from tests.crash.cases import AFTER, BEFORE, MACHINE, MARKETS, SUPERVISOR, Fault, Market
 from tests.crash.clouds import QUICK
 from tests.crash.harness import COMMAND, Home
 from tests.crash.reenacting import Reenactment
@@ -34,34 +35,38 @@ _FILLED_LATE = 121.0
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where a failover is killed."""
+    """Where a failover is killed, and who: the supervisor, or the client's whole machine."""
 
     market: str
     cloud: str
     nth: int
     when: str
+    lost: str
 
     def __str__(self) -> str:
-        return f"{self.market}, {self.when} call {self.nth} of {self.cloud}"
+        return f"{self.market}, the {self.lost} {self.when} call {self.nth} of {self.cloud}"
 
 
 class Markets(Reenactment):
     """Plays failovers in one simulation, one after the other."""
 
+    _killed = False
+
     def points(self, name: str) -> list[Point]:
         """Every point of a market at which its task can be killed; plays it once to find them."""
         calls = self._play(name, None)
         return [
-            Point(name, cloud, nth, when)
+            Point(name, cloud, nth, when, lost)
             for cloud, count in calls.items()
             for nth in range(count)
             for when in (BEFORE, AFTER)
+            for lost in (SUPERVISOR, MACHINE)
         ]
 
     def play_point(self, point: Point) -> bool:
-        """One failover with one kill."""
+        """One failover with one kill; whether somebody was killed."""
         self._play(point.market, point)
-        return True
+        return self._killed
 
     def _play(self, name: str, point: Point | None) -> dict[str, int]:
         market = MARKETS[name]
@@ -77,12 +82,19 @@ class Markets(Reenactment):
         before = {each: len(cloud.control.calls) for each, cloud in clouds.items()}
         try:
             with self._watching_places(home) as two_at_once:
-                self.world.lead(home.directory, home.task)
-                self.lead_to_the_end(home)
+                ended = self.world.lead(home.directory, home.task)
+                self._killed = not ended
+                is_lost = self._killed and point is not None and point.lost == MACHINE
+                if is_lost:
+                    self._be_gone(home, *clouds.values())
+                else:
+                    self.lead_to_the_end(home)
             assert not two_at_once, two_at_once[:3]
-            self._check_end(market, home, exactly=point is None)
+            if not is_lost:
+                self._check_end(market, home, exactly=point is None)
         except Exception as error:
-            error.add_note(f"{home.record.tried}\n{self.world.said.getvalue()[-3000:]}")
+            tried = home.record.tried if home.directory.exists() else "its home is gone"
+            error.add_note(f"{tried}\n{self.world.said.getvalue()[-3000:]}")
             raise
         finally:
             found = {each: len(c.control.calls) - before[each] for each, c in clouds.items()}

@@ -107,7 +107,7 @@ class Reenactment:
             hit = self._crash(cloud, case, home)
             cloud.soothe()
             if case.lost == MACHINE:
-                self._be_gone(cloud, home)
+                self._be_gone(home, cloud)
             else:
                 if then_gc:
                     self._check_gc(cloud, home)
@@ -180,17 +180,18 @@ class Reenactment:
         waits = not home.record.final and not cloud.existing(home.task)
         assert home.record.final or waits, home.story()
 
-    def _be_gone(self, cloud: Cloud, home: Home) -> None:
+    def _be_gone(self, home: Home, *clouds: Cloud) -> None:
         """The client's machine never comes back, and a day goes by."""
         shutil.rmtree(home.directory)
         self.world.mithril.rules(auction_seconds=_AUCTIONS_OF_A_DAY)
         self.world.timeline.sleep(DAY)
-        if cloud.existing(home.task) and cloud.needs_gc:
-            other = self.home(cloud)
-            self.gc(other, all_homes=True)
-            self.world.timeline.sleep(60.0)
-            shutil.rmtree(other.directory)
-        assert not cloud.existing(home.task)
+        for cloud in clouds:
+            if cloud.existing(home.task) and cloud.needs_gc:
+                other = self.home(cloud)
+                self.gc(other, all_homes=True)
+                self.world.timeline.sleep(60.0)
+                shutil.rmtree(other.directory)
+            assert not cloud.existing(home.task)
 
     # Kills at any moment
 
