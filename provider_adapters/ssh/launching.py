@@ -113,6 +113,8 @@ class Launch:
         # Hosts that an earlier try may have leased come first; any surplus is released.
         warm = self._keeping.hosts()
         left = {k for k, entry in before.items() if entry["state"] == records.LEFT}
+        # To be refused by each host that is in use takes longer than to take the one that is free.
+        held = self._records.held_beside(self._intent.task_id)
         queue = sorted(
             self._hosts,
             key=lambda host: (
@@ -121,6 +123,7 @@ class Launch:
                 host.key not in asked,
                 host != self._keeper,
                 host.key not in warm,
+                host.key in held,
                 host.index,
             ),
         )

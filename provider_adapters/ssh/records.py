@@ -64,6 +64,16 @@ class Records:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ProviderError(f"{path} cannot be read: {error}") from error
 
+    def held_beside(self, task_id: str) -> set[str]:
+        """Keys of the hosts that other tasks have, or ask for just now."""
+        return {
+            key
+            for task in self.tasks()
+            if task != task_id
+            for key, entry in self.read(task).items()
+            if entry["state"] in (ASKED, TAKEN)
+        }
+
     @contextmanager
     def change(self, task_id: str) -> Iterator[Entries]:
         """Yields the hosts of a task, to be changed in place under a lock; the file is removed if none is left."""

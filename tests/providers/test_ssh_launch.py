@@ -19,7 +19,7 @@ from flowlite.bundle.agent_zip import build_agent_zip
 from flowlite.errors import CapacityUnavailable, NodeUnreachable, ProviderError
 from flowlite.provider import Instance, LaunchIntent
 from flowlite.spec import TaskConfig
-from provider_adapters.ssh import SshProvider, ending
+from provider_adapters.ssh import SshProvider, ending, leases
 from tests.helpers import eventually
 from tests.providers.lab import Lab, left_on
 
@@ -117,6 +117,26 @@ class TestLaunch:
         assert client.lab.held() == {"node00": "t2", "node01": "t2"}
         assert client.lab.home.joinpath("ssh", "tasks").exists()
         assert list(client.lab.home.joinpath("ssh", "tasks").iterdir()) == []
+
+    def test_hosts_of_other_tasks_are_asked_last(
+        self, client: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client.launch(client.intent(2))
+        asked: list[str] = []
+        take = leases.take
+
+        def noted(connection: Any, python: str, agent: Any, root: str, request: Any) -> Any:
+            asked.append(request["data"]["host"])
+            return take(connection, python, agent, root, request)
+
+        monkeypatch.setattr(leases, "take", noted)
+        client.launch(client.intent(2, "t2"))
+        assert sorted(asked) == ["node02", "node03"]
+        asked.clear()
+        with pytest.raises(CapacityUnavailable):
+            client.launch(client.intent(1, "t3"))
+        # The records may be wrong, so that no host is left out.
+        assert len(asked) == 4
 
     def test_many_launches_at_once_never_share_a_host(self, client: Client) -> None:
         intents = [client.intent(2, f"t{i}") for i in range(4)]
