@@ -83,7 +83,7 @@ if __name__ == "__main__":
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=90,
         check=True,
     )
     task = Flow().get_task(done.stdout.strip())
@@ -310,7 +310,7 @@ def test_what_has_not_ended_in_time_is_named_and_continues(tmp_path: Path) -> No
     with pytest.raises(TaskTimeout, match="1 of 1 tasks"):
         run(in_a_loop())
     (tmp_path / "go").touch()
-    assert task.wait(60).status == "completed"
+    assert task.wait(90).status == "completed"
 
 
 # Logs
@@ -343,5 +343,5 @@ def test_reading_logs_goes_on_where_an_event_loop_left(tmp_path: Path) -> None:
 
     assert run(first()) == "begun"
     (tmp_path / "go").touch()
-    task.wait(60)
+    task.wait(90)
     assert [line.text for line in task.logs(after=logs.position)] == ["seen"]

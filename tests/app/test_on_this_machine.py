@@ -118,7 +118,7 @@ def test_interrupt_while_running_leaves_nothing(flow_home: Path, tmp_path: Path)
             break
     client.send_signal(signal.SIGINT)
     said = client.stderr.read()
-    assert client.wait(60) != 0
+    assert client.wait(90) != 0
     task = Flow().get_task("sleeper")
     assert f"Interrupted: task sleeper ({task.id}) is being cancelled" in said
     assert "KeyboardInterrupt" in said

@@ -158,7 +158,7 @@ def test_a_script_that_is_cancelled_leaves_nothing(project: Path, flow_home: Pat
     task = Flow().get_task("job")
     eventually(lambda: [line.text for line in task.logs()].count("up") == 2)
     task.cancel()
-    task.wait(60)
+    task.wait(90)
     assert str(task.status) == "cancelled"
     said = [line.text for line in task.logs()]
     assert sorted(line for line in said if "saves" in line) == ["task 0 saves", "task 1 saves"]

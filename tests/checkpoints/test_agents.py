@@ -399,7 +399,7 @@ time.sleep(600)
             run.agents[1].send_signal(signal.SIGSTOP)
             try:
                 run.agents[0].send_signal(signal.SIGTERM)
-                assert run.agents[0].wait(60) == 0, run.logs()
+                assert run.agents[0].wait(90) == 0, run.logs()
             finally:
                 run.agents[1].send_signal(signal.SIGCONT)
             assert newest(remote) == {"0.pt": b"0" * WHOLE}

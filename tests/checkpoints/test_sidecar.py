@@ -44,7 +44,7 @@ class Driven:
         raise AssertionError(f"it ended without {event}")
 
     def end(self) -> int:
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=90)
         return self.process.returncode
 
 

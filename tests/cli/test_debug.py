@@ -20,14 +20,14 @@ def test_calls_are_told_without_the_key(flow_home: Path) -> None:
         environment = {**os.environ, **variables, "FLOW_HOME": str(flow_home)}
         argv = [sys.executable, "-m", "flowlite.cli", "--debug", "providers", "check", "mithril"]
         done = subprocess.run(
-            argv, env=environment, capture_output=True, text=True, timeout=60, check=False
+            argv, env=environment, capture_output=True, text=True, timeout=90, check=False
         )
         quiet = subprocess.run(
             [*argv[:3], *argv[4:]],
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=90,
             check=False,
         )
     assert done.returncode == quiet.returncode == 0, done.stderr

@@ -46,11 +46,11 @@ def hanging(
     assert flow("run", "--detach", "train.py::train").code == 0
     (task,) = Client().list_tasks()
     eventually(
-        lambda: len(str(task.logs()).splitlines()) == 8, timeout=60, what="all ranks are in place"
+        lambda: len(str(task.logs()).splitlines()) == 8, timeout=90, what="all ranks are in place"
     )
     yield task
     task.cancel()
-    task.wait(60)
+    task.wait(90)
     assert_no_process_left(task.id)
 
 

@@ -283,7 +283,7 @@ def test_ctrl_c_ends_the_following_of_logs_and_not_the_task(folder: Path) -> Non
     )
     assert task.status == "running"
     task.cancel()
-    task.wait(60)
+    task.wait(90)
 
 
 def moments() -> list[Any]:
@@ -346,7 +346,7 @@ def test_a_second_ctrl_c_leaves_at_once(folder: Path) -> None:
     code, err = interrupted(running)
     assert code == 130
     assert f"its end: flow status {task.id}" in err
-    assert task.wait(60).status == "cancelled"
+    assert task.wait(90).status == "cancelled"
 
 
 def test_a_killed_client_changes_nothing(folder: Path) -> None:
@@ -354,7 +354,7 @@ def test_a_killed_client_changes_nothing(folder: Path) -> None:
     task = submitted()
     running.kill()
     running.communicate()
-    assert task.wait(60).status == "completed"
+    assert task.wait(90).status == "completed"
     assert texts(str(task.logs())) == ["over", "over"]
 
 
@@ -389,7 +389,7 @@ def test_a_run_whose_reader_leaves_goes_on(folder: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=90,
     )
     assert ran.stdout.splitlines()[1] == "0"
     assert "Traceback" not in ran.stderr
@@ -452,7 +452,7 @@ def test_a_shell_on_a_node(terminals: Any) -> None:
     terminal.type("exit 5\n")
     assert terminal.end() == 5
     task.cancel()
-    task.wait(60)
+    task.wait(90)
 
 
 def test_tables_are_drawn_on_a_terminal(terminals: Any) -> None:

@@ -47,7 +47,7 @@ def free_port() -> int:
 
 def get(port: int) -> str:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}", timeout=90) as answer:
             return str(answer.read().decode())
     except OSError:
         return ""
@@ -91,7 +91,7 @@ def test_two_ports_until_the_task_ends(tmp_path: Path) -> None:
         assert [get(first["port"]), get(first["port"])] == ["node 0", "node 0"]
         assert get(second["port"]) == ""
         task.cancel()
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=90)
     assert process.returncode == 0
     assert f"nothing listens on port {other} of the node yet" in err
     assert f"task serves ({task.id}) has ended (cancelled)" in err
@@ -108,12 +108,12 @@ def test_a_server_that_starts_later_and_ctrl_c(tmp_path: Path) -> None:
         go.touch()
         eventually(lambda: get(one["port"]) == "node 0", what="the server")
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=90)
     assert process.returncode == 130
     assert err.count("nothing listens") == 1
     assert "Traceback" not in err
     task.cancel()
-    task.wait(60)
+    task.wait(90)
     ended = subprocess.run(
         [*FLOW, "forward", "late", "1"], capture_output=True, text=True, check=False
     )
@@ -132,7 +132,7 @@ def test_ports_that_cannot_be_had(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=90,
         )
         assert ran.returncode in (2, 3), ran.stderr
         return ran.stderr
@@ -148,7 +148,7 @@ def test_ports_that_cannot_be_had(tmp_path: Path) -> None:
     assert "node 1" in refused("7:6006", "--node", "1")
     assert "'x' is not a port" in refused("x")
     task.cancel()
-    task.wait(60)
+    task.wait(90)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_node_that_is_another_machine(hosts: Cluster, flow_home: Path, tmp_pat
 
         eventually(lambda: answer() == "node 1", what="the server of node 1")
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=90)
         assert (process.returncode, "Traceback" in err) == (130, False)
     finally:
         process.kill()

@@ -110,7 +110,7 @@ def test_one_while_python_ends_changes_nothing(moment: str, words: list[str], co
         [sys.executable, "-c", LATE, moment, *words],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=90,
         check=False,
     )
     assert done.returncode == code, done.stderr

@@ -202,10 +202,10 @@ def test_ctrl_c_cancels_the_run_and_shows_what_was_measured(folder: Path) -> Non
     ) as running:
         (task,) = eventually(
             lambda: [t for t in Client().list_tasks(name="train-n2") if t.status == "running"],
-            timeout=60,
+            timeout=90,
         )
         running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate(timeout=90)
     assert running.returncode == 130
     assert f"task train-n2 ({task.id}) is being cancelled" in err
     assert task.status == "cancelled"

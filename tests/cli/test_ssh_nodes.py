@@ -88,7 +88,7 @@ def _lines_come_live(lab: Lab) -> None:
     for host in lab.cluster:
         if host.name in names:
             host.exec(["touch", "/tmp/go"])
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=90)
     assert sorted(line.split(b"] ")[-1] for line in err.splitlines()) == [b"second", b"second"]
     # The status of the first node, by rank, on which it failed.
     assert process.returncode == 1
@@ -149,7 +149,7 @@ def _configuration_for_editors(lab: Lab) -> None:
                 ["ssh", "-F", path, alias, "hostname"],
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=90,
                 check=True,
             )
         assert ran.stdout.strip() == name
@@ -195,7 +195,7 @@ def test_nodes_that_are_here_need_no_login(flow_home: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=90,
         )
 
     assert flow(*words).returncode == 0

@@ -90,18 +90,18 @@ def test_much_in_both_directions_at_once(connection: Connection) -> None:
     # More than all buffers on the way hold: whoever sends all before reading would wait for ever.
     text = "import sys, shutil; shutil.copyfileobj(sys.stdin.buffer, sys.stdout.buffer, 65536)"
     content = os.urandom(1 << 20) * 12
-    done = connection.run([sys.executable, "-c", text], input=content, timeout=60, most=MUCH)
+    done = connection.run([sys.executable, "-c", text], input=content, timeout=90, most=MUCH)
     assert sha256(done.stdout) == sha256(content)
 
 
 def test_much_on_both_outputs(connection: Connection) -> None:
     text = "import sys\nfor _ in range(80):\n sys.stdout.write('o' * 100000); sys.stderr.write('e' * 100000)"
-    done = connection.run([sys.executable, "-c", text], timeout=60, most=MUCH)
+    done = connection.run([sys.executable, "-c", text], timeout=90, most=MUCH)
     assert (done.stdout, done.stderr) == (b"o" * 8_000_000, b"e" * 8_000_000)
 
 
 def test_input_that_nobody_reads(connection: Connection) -> None:
-    assert connection.run(["true"], input=BIG * 4, timeout=60).code == 0
+    assert connection.run(["true"], input=BIG * 4, timeout=90).code == 0
 
 
 def test_argument_with_nul(connection: Connection) -> None:
@@ -120,7 +120,7 @@ odd = st.text(alphabet="'\"\\$`!\n\t *?[]{}()<>|&;#~=%-^\r\x01\x7f\udc80\udcff",
 )
 @given(st.lists(words | odd, max_size=5))
 def test_arguments_arrive_byte_by_byte(connection: Connection, arguments: list[str]) -> None:
-    done = connection.run([sys.executable, "-I", "-S", "-c", PROBE, "-", *arguments], timeout=60)
+    done = connection.run([sys.executable, "-I", "-S", "-c", PROBE, "-", *arguments], timeout=90)
     assert done.stdout.split(b"\n")[1:] == [os.fsencode(a).hex().encode() for a in arguments]
 
 
@@ -440,7 +440,7 @@ def test_many_at_a_time(connection: Connection) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     def one(number: int) -> bytes:
-        return connection.run(["sh", "-c", f"sleep 0.1; echo {number}"], timeout=60).stdout
+        return connection.run(["sh", "-c", f"sleep 0.1; echo {number}"], timeout=90).stdout
 
     with ThreadPoolExecutor(25) as pool:
         assert list(pool.map(one, range(25))) == [b"%d\n" % n for n in range(25)]

@@ -106,7 +106,7 @@ def test_a_host_that_was_cut_off_keeps_no_session(
     with impatience() as begin:
         begin()
         with pytest.raises(NodeUnreachable):
-            connection.run(["true"], timeout=60)
+            connection.run(["true"], timeout=90)
     connection.close()
     link.close_idle()
     # Longer than the kernel would go on by itself.
@@ -162,7 +162,7 @@ def test_a_session_that_could_not_hear_its_end_goes_when_the_host_is_reached_aga
         # It connects again.
         assert connection.run(["true"], timeout=90).code == 0
         eventually(lambda: not before & sessions_of(host))
-        assert connection.run(["true"], timeout=60).code == 0
+        assert connection.run(["true"], timeout=90).code == 0
 
 
 def test_a_session_that_could_not_hear_its_end_goes_although_nobody_goes_there_again(
@@ -311,7 +311,7 @@ def test_a_process_that_exits_while_all_hosts_answer_starts_no_other(on_laptop: 
         input="\n",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=90,
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 1

@@ -80,7 +80,7 @@ def test_files_come_and_go_without_a_shell(
     assert stat.S_IMODE((tmp_path / "d" / "a").stat().st_mode) == 0o640
     with pytest.raises(FileNotFoundError, match=r"box.*cannot read .*absent: it is not there"):
         list(connection.read(str(tmp_path / "absent")))
-    assert connection.ask(_HELLO, timeout=60, start=program) == {"size": 0}
+    assert connection.ask(_HELLO, timeout=90, start=program) == {"size": 0}
     assert scripts == []
 
 
@@ -206,7 +206,7 @@ def test_who_finds_it_busy_does_not_wait(
     with resident._turn:
         assert connection.ask(_HELLO, timeout=10) is None
         connection.put(b"x", str(tmp_path / "file"))
-    assert connection.ask(_HELLO, timeout=60) == {"size": 0}
+    assert connection.ask(_HELLO, timeout=90) == {"size": 0}
 
 
 def test_it_hears_of_its_client_and_ends_its_session_when_that_falls_silent(

@@ -196,7 +196,7 @@ def test_a_channel_waits_as_long_as_its_caller(
             connection.run(["true"], timeout=0.5)
         second = pool.submit(connection.run, ["true"])
         gate.touch()
-        assert first.result(60).code == second.result(60).code == 0
+        assert first.result(90).code == second.result(90).code == 0
 
 
 def test_a_host_that_opens_no_session(
@@ -218,7 +218,7 @@ def test_all_channels_hang_and_time_out(connection: SshConnection) -> None:
 
     with ThreadPoolExecutor(20) as pool:
         assert all(pool.map(one, range(20)))
-    assert connection.run(["true"], timeout=60).code == 0
+    assert connection.run(["true"], timeout=90).code == 0
 
 
 # Who does not answer
@@ -358,7 +358,7 @@ def test_any_login_shell(shell: list[str]) -> None:
     )
     expected = b"<a b><it's><$HOME><`id`><!x><a\\b><\xff\xc3><two\nlines><%s>"
     done = subprocess.run(
-        [*shell, "-c", login_line(script)], capture_output=True, check=False, timeout=30
+        [*shell, "-c", login_line(script)], capture_output=True, check=False, timeout=90
     )
     assert (done.stdout, done.returncode) == (expected, 0), done.stderr
 

@@ -215,7 +215,7 @@ def test_giving_up_in_the_moment_when_it_is_open(then: str) -> None:
         name = "flowlite-ssh-tcp-opened"
 
         def _reach(self) -> socket.socket:
-            reached.wait(60)
+            reached.wait(90)
             return socket.socketpair()[0]
 
         def _tell(self, outcome: socket.socket | Exception) -> bool:
@@ -234,7 +234,7 @@ def test_giving_up_in_the_moment_when_it_is_open(then: str) -> None:
         await asyncio.sleep(0)
         # The loop turns only when the other thread has handed our end to it.
         reached.set()
-        assert passed_on.wait(60)
+        assert passed_on.wait(90)
         if then == "it is closed":
             opening.cancel()
             return

@@ -31,7 +31,7 @@ def pair() -> Iterator[tuple[Transport, paramiko.Transport]]:
     server.add_server_key(paramiko.ECDSAKey.generate())
     server.start_server(event=threading.Event(), server=_Anybody())
     client = Transport(here)
-    client.start_client(timeout=60)
+    client.start_client(timeout=90)
     client.auth_none("somebody")
     yield client, server
     client.close()

@@ -130,7 +130,7 @@ def test_a_silent_host_behind_another_is_given_up(
 
         # A `TimeoutExpired` of this is the failure.
         ran = subprocess.run(
-            ["ssh", "-F", str(file), "flow-train-0", "true"], check=False, timeout=60
+            ["ssh", "-F", str(file), "flow-train-0", "true"], check=False, timeout=90
         )
 
     assert target.port == port

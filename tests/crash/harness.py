@@ -137,7 +137,7 @@ class Harness:
             # As soon as something is asked for, there is something to end.
             eventually(
                 lambda: cloud.existing(home.task) or waits(home) or not _alive(pid),
-                timeout=60,
+                timeout=90,
                 every=0.1,
                 what=home.story(),
             )

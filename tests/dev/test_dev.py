@@ -72,7 +72,7 @@ def test_ssh_through_the_entry_and_jupyter_through_a_forwarded_port(
             env=lab.environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=90,
             check=False,
             stdin=subprocess.DEVNULL,
         )
@@ -109,7 +109,7 @@ def test_ssh_through_the_entry_and_jupyter_through_a_forwarded_port(
 
         assert eventually(answer) == f"jupyter in {shown['directory']}"
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=90)
         assert (process.returncode, "Traceback" in err) == (130, False), err
         assert f"at the top of {Path.home()}/.ssh/config:\n  Include " in err
     finally:

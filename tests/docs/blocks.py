@@ -136,7 +136,7 @@ class Reader:
         assert self._python.stdin is not None
         assert self._python.stdout is not None
         self._python.stdin.close()
-        self._python.wait(30)
+        self._python.wait(90)
         self._python.stdout.close()
 
     def follow(self, block: Block) -> None:

@@ -55,7 +55,7 @@ class Leaving(HostGang):
     def results(self) -> list[bytes]:
         """What the ranks returned, as the user gets it."""
         with self.site.cluster.enter_laptop():
-            return list(self.task.results(60))
+            return list(self.task.results(90))
 
     def all_is_here(self) -> None:
         """Not a byte of results or output is missing."""

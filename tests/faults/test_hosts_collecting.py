@@ -64,7 +64,7 @@ def test_a_task_is_not_completed_before_its_results_are_here(
     pause(20.0)
     assert what in gang.record.reason, gang.story()
     site.hosts[2].heal()
-    assert gang.end(timeout=60).attempt == 1
+    assert gang.end(timeout=90).attempt == 1
     gang.all_is_here()
     assert not gang.homes()
 

@@ -85,7 +85,7 @@ def test_an_agent_that_hangs_on_a_host_that_lives_ends_the_gang(site: Site) -> N
     gang.wait("running")
     os.kill(gang.agent_on(1), signal.SIGSTOP)
     # Its process is there, so nobody calls it dead; it is given up when it must have stopped its workers by itself.
-    record = gang.wait("stopping", timeout=60)
+    record = gang.wait("stopping", timeout=90)
     assert f"node 1 ({record.roster[1]}) is lost" in record.reason
     gang.end("failed", timeout=90)
 
@@ -134,7 +134,7 @@ def test_a_partitioned_host_stops_its_workers_before_others_take_their_place(
     assert attempts == sorted(attempts)
     assert set(attempts) == {"1", "2"}
     # The agent of a leader that was given up would wait ten minutes to be asked for its logs.
-    assert_no_process_left(gang.id, timeout=60)
+    assert_no_process_left(gang.id, timeout=90)
 
 
 @pytest.mark.slow
@@ -186,7 +186,7 @@ def test_a_host_that_was_killed_is_replaced_and_not_leased_again(site: Site) -> 
     site.hosts[0].start()
     record = eventually(
         lambda: (found := gang.record).attempt == 2 and found.state == "running" and found,
-        timeout=60,
+        timeout=90,
     )
     assert "node00" not in str(record.roster)
     site.go()

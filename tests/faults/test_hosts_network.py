@@ -31,7 +31,7 @@ def test_the_client_is_cut_off_for_minutes_and_nothing_stops(site: Site) -> None
     seen = [gang.counted(rank) for rank in range(2)]
     told = eventually(
         lambda: "the nodes cannot be reached since" in (found := gang.record).reason and found,
-        timeout=60,
+        timeout=90,
     )
     assert told.state == "running"
     pause(100.0)
@@ -94,7 +94,7 @@ def test_delay_and_loss_stop_nothing(site: Site) -> None:
     pause(6.0)
     site.cluster.laptop.heal()
     gang.kill_supervisor()
-    gang.wait("running", timeout=60)
+    gang.wait("running", timeout=90)
     site.go()
     assert gang.end(timeout=120).attempt == 1
     for rank in range(2):

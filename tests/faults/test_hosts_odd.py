@@ -67,7 +67,7 @@ def test_a_host_whose_disk_is_full_is_named(
     hosts[1].fill_disk()
     gang = site.submit(shell(COUNT))
     record = eventually(
-        lambda: (found := gang.record) and "node01" in found.reason and found, timeout=60
+        lambda: (found := gang.record) and "node01" in found.reason and found, timeout=90
     )
     assert "space" in record.reason, record.reason
     hosts[1].free_disk()

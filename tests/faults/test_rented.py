@@ -584,7 +584,7 @@ def test_a_spare_is_paid_like_a_node_takes_the_rank_of_a_lost_one_and_is_made_go
     before = gang.record.roster
     (spare,) = set(cloud.machines()) - set(before)
     cloud.terminate([each for each in cloud.list_instances(gang.id) if each.id == before[1]])
-    eventually(lambda: gang.record.attempt == 2 and gang.record.state == "running", timeout=60)
+    eventually(lambda: gang.record.attempt == 2 and gang.record.state == "running", timeout=90)
     assert gang.record.roster == [before[0], spare]
     eventually(lambda: len(cloud.machines()) == 4)
     let_go(gang.home)

@@ -46,7 +46,7 @@ def flow(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=90,
     )
 
 

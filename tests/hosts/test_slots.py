@@ -35,7 +35,7 @@ def test_slots_are_off_until_somebody_has_them(cluster: Cluster, machines: Machi
     up = threading.Event()
     machine = machines.boot("i-1", delay=0.05, on_up=up.set)
     assert machine.slot == "machine00"
-    assert up.wait(60)
+    assert up.wait(90)
     assert [host.alive for host in cluster] == [True, True, False]
     machines.end("i-1")
     assert not cluster[1].alive
@@ -73,7 +73,7 @@ def test_the_last_word_is_heard(cluster: Cluster, machines: Machines) -> None:
     ended = threading.Event()
     last = "#!/bin/sh\ncat /var/log/cloud-init-output.log\necho the end\npoweroff\n"
     machines.boot("i-1", script=last, on_end=ended.set)
-    assert ended.wait(60)
+    assert ended.wait(90)
     assert machines.console("i-1").endswith("the end\n")
 
 

@@ -123,7 +123,7 @@ def polled():
     thread = threading.Thread(target=loop)
     thread.start()
     used, client = measure(listener.getsockname()[1], time.sleep)
-    thread.join(30)
+    thread.join(90)
     assert taken
     return used
 
@@ -161,7 +161,7 @@ def test_out_of_threads_one_is_turned_away_and_the_next_is_served(
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_or_not)
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=90) as client:
         assert client.recv(100) == b""
     said: list[str] = []
 
@@ -171,7 +171,7 @@ def test_out_of_threads_one_is_turned_away_and_the_next_is_served(
         return "can start no more threads" in "".join(said)
 
     eventually(told)
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=90) as client:
         ask(Stream(client, None), bytes(32), Hello("t", "volume", "i", 1))
 
 

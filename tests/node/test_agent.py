@@ -112,7 +112,7 @@ def test_it_stands_alone_and_there_is_one_of_it(tmp_path: Path) -> None:
         asyncio.run(gang.until("started"))
         assert agent.poll() is None
         agent.terminate()
-        assert agent.wait(60) == 0
+        assert agent.wait(90) == 0
         gang.assert_nothing_left()
 
 

@@ -166,7 +166,7 @@ class TestRealContainers:
                 assert os.readlink("/proc/self/ns/mnt") not in text
                 assert environment["SECRETLIKE"] in text
                 assert f"PATH={os.environ['PATH']}" not in text, "the image's own PATH is lost"
-            gang.assert_nothing_left(timeout=40)
+            gang.assert_nothing_left(timeout=90)
 
     def test_no_value_is_on_a_command_line(self, tmp_path: Path) -> None:
         environment = {"SECRETLIKE": "hunter2hunter2"}
@@ -209,7 +209,7 @@ class TestRealContainers:
             assert ended["outcome"] == "done", f"{ended}\n{gang.logs()}"
             assert [gang.text(rank) for rank in range(4)] == ["node 0\n"] * 2 + ["node 1\n"] * 2
             assert gang.text(0, "setup").endswith("$ echo set up\nset up\n")
-            gang.assert_nothing_left(timeout=40)
+            gang.assert_nothing_left(timeout=90)
         assert not Path(mark).exists()
 
     def test_exit_codes_and_signals_are_those_of_the_worker(self, tmp_path: Path) -> None:
@@ -230,13 +230,13 @@ class TestRealContainers:
             agent.terminate()
             agent.wait(90)
             assert out.read_text() == "up\nasked\n"
-            gang.assert_nothing_left(timeout=40)
+            gang.assert_nothing_left(timeout=90)
 
     @pytest.mark.parametrize("victim", ["agent", "fork_server", "reaper"])
     def test_nothing_is_left_whoever_is_killed(
         self, tmp_path: Path, podman: Podman, victim: str
     ) -> None:
-        script = "trap '' TERM; echo $$ > $HOME_OF/pid; sleep 60 & sleep 60"
+        script = "trap '' TERM; echo $$ > $HOME_OF/pid; sleep 600 & sleep 600"
         environment = {"HOME_OF": str(tmp_path / "g" / "i-000")}
         with gang_of(
             tmp_path, "sh", "-c", script, processes_per_node=1, environment=environment
@@ -255,7 +255,7 @@ class TestRealContainers:
             assert_no_process_left(gang.task)
 
     def test_a_command_beside_the_workers(self, tmp_path: Path) -> None:
-        with gang_of(tmp_path, "sh", "-c", "echo up; exec sleep 60", processes_per_node=1) as gang:
+        with gang_of(tmp_path, "sh", "-c", "echo up; exec sleep 600", processes_per_node=1) as gang:
             gang.start()
             gang.tell_leader()
             out = gang.paths[0].stream(0, "out")
@@ -264,7 +264,7 @@ class TestRealContainers:
             words = processes.own_command(
                 sys.executable, "exec", home, "--", "sh", "-c", "ls /home; echo $RANK; exit 5"
             )
-            done = subprocess.run(words, capture_output=True, text=True, timeout=30)
+            done = subprocess.run(words, capture_output=True, text=True, timeout=90)
             assert done.returncode == 5, done.stderr
             assert done.stdout == "0\n"
             gang.agents[0].send_signal(signal.SIGTERM)

@@ -63,7 +63,7 @@ class Courier:
     def leave(self) -> int:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(60)
+        return self.process.wait(90)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from tests.helpers import assert_no_process_left, eventually, taken_port
 from tests.node.agents import RealGang
 
 STUBBORN = "trap '' TERM; while :; do sleep 1; done"
-IDLE = {"kind": "command", "argv": ["sh", "-c", "echo up; exec sleep 60"]}
+IDLE = {"kind": "command", "argv": ["sh", "-c", "echo up; exec sleep 600"]}
 
 
 @pytest.fixture
@@ -274,11 +273,8 @@ class TestFailures:
         async def kill(gang: RealGang) -> None:
             await all_up(gang)
             gang.agents[0].kill()
-            began = time.monotonic()
             marks = {"FLOW_TASK_ID": gang.task, "FLOW_NODE_RANK": "1"}
             eventually(lambda: not processes.marked(marks), what="workers of the other node")
-            # Before they end by themselves.
-            assert time.monotonic() - began < 50
 
         with RealGang(home, IDLE, fence_after=8.0) as gang:
             follow(gang, kill)

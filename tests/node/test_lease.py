@@ -40,7 +40,7 @@ def by_another_user(code: str, *, check: bool = True) -> str:
         [sys.executable, "-c", f"{BECOME}; {code}"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=90,
         check=check,
         cwd=ROOT,
     )
@@ -76,7 +76,7 @@ class Host:
             input=json.dumps(request),
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=90,
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -290,7 +290,7 @@ class TestReleasing:
         child = sleeper(marker, "sh", "-c", "sleep 600 & sleep 600")
         assert host.release() == {"ok": True, "gone": True}
         # A shell whose last command is killed first ends with its signal.
-        assert child.wait(timeout=60) in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        assert child.wait(timeout=90) in (-signal.SIGKILL, 128 + signal.SIGKILL)
         assert not home.exists()
         assert cleanup.members(marker) == set()
         assert host.held() is None
@@ -369,7 +369,7 @@ class TestLapsing:
         taken = host.take(ttl=4.0)
         child = sleeper(taken["lease"]["marker"])
         eventually(lambda: host.held() is None, what="the lease to lapse")
-        assert child.wait(timeout=60) == -signal.SIGKILL
+        assert child.wait(timeout=90) == -signal.SIGKILL
 
     def test_what_the_ranks_wrote_outlives_it(self, host: Host) -> None:
         home = host.root / "tasks" / "t1-000-here" / "a1"
@@ -413,7 +413,7 @@ class TestLapsing:
     ) -> None:
         child = sleeper(host.take()["lease"]["marker"])
         os.kill(host.holders()[0], signal.SIGKILL)
-        assert child.wait(timeout=60) == -signal.SIGKILL
+        assert child.wait(timeout=90) == -signal.SIGKILL
         eventually(lambda: host.held() is None)
 
     def test_what_outlived_holder_and_guard_ends_at_the_next_lease(
@@ -425,7 +425,7 @@ class TestLapsing:
         eventually(lambda: host.held() is None)
         assert child.poll() is None
         assert host.take("t2")["ok"]
-        assert child.wait(timeout=60) == -signal.SIGKILL
+        assert child.wait(timeout=90) == -signal.SIGKILL
 
 
 class TestSockets:
@@ -462,14 +462,14 @@ class TestKeeping:
             seconds=60, spare=[processes.identity(template.pid)], data={"socket": "/tmp/x"}
         )
         assert kept["lease"]["state"] == "warm"
-        assert worker.wait(timeout=60) == -signal.SIGKILL
+        assert worker.wait(timeout=90) == -signal.SIGKILL
         assert template.poll() is None
         taken = host.take("t2")
         assert taken["ok"]
         assert taken["lease"]["marker"] == marker
         assert taken["lease"]["warm"] == {"socket": "/tmp/x"}
         assert host.release("t2")["ok"]
-        assert template.wait(timeout=60) == -signal.SIGKILL
+        assert template.wait(timeout=90) == -signal.SIGKILL
 
     def test_nobody_else_does(self, host: Host) -> None:
         host.take("t1")
@@ -485,7 +485,7 @@ class TestKeeping:
         template = sleeper(host.take(ttl=1.0)["lease"]["marker"])
         host.keep(seconds=0.3, spare=[processes.identity(template.pid)])
         eventually(lambda: host.held() is None)
-        assert template.wait(timeout=60) == -signal.SIGKILL
+        assert template.wait(timeout=90) == -signal.SIGKILL
 
 
 class _Boot:

@@ -39,7 +39,7 @@ CASES = {
 def safe_in_shell(path: str) -> str:
     script = f'{programs.SAFE_IN_SHELL}safe "$1"'
     done = subprocess.run(
-        ["sh", "-c", script, "sh", path], capture_output=True, text=True, timeout=60, check=False
+        ["sh", "-c", script, "sh", path], capture_output=True, text=True, timeout=90, check=False
     )
     assert bool(done.returncode) == bool(done.stderr)
     return done.stderr
@@ -107,7 +107,7 @@ class TestStart:
             programs.started(sys.executable, str(program), "version"),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=90,
             check=False,
         )
 

@@ -128,7 +128,7 @@ def test_a_step_daemon_whose_name_is_taken_says_by_whom(listen: Listen, tmp_path
         env={**os.environ, **ours},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=90,
         check=False,
     )
     assert f"is held by uid {NOBODY}, another user of this node" in done.stderr

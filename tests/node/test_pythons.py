@@ -200,7 +200,7 @@ class TestSeveralAtATime:
 
         def hold(name: str) -> None:
             asked.set()
-            go_on.wait(30)
+            go_on.wait(90)
 
         argv = ["python", "-c", "import probe_one; print(probe_one.VERSION)"]
         with serve_index(wheels, on_file=hold) as address:
@@ -212,7 +212,7 @@ class TestSeveralAtATime:
                 tmp_path / "g", call, nodes=1, environment=environment, **options
             ) as gang:
                 agent = gang.start_agent(0)
-                assert asked.wait(30)
+                assert asked.wait(90)
                 child = eventually(lambda: _uv_below(agent.pid))
                 agent.kill()
                 eventually(lambda: not processes.is_alive(child), what="uv ends with its agent")
@@ -430,7 +430,7 @@ class TestTheWholeAgent:
 
         def hold(name: str) -> None:
             asked.set()
-            go_on.wait(30)
+            go_on.wait(90)
 
         place = Place(tmp_path)
         with (
@@ -444,10 +444,10 @@ class TestTheWholeAgent:
             ) as gang,
         ):
             agent = gang.start_agent(0)
-            assert asked.wait(30)
+            assert asked.wait(90)
             child = eventually(lambda: _uv_below(agent.pid))
             agent.send_signal(signal.SIGTERM)
-            agent.wait(60)
+            agent.wait(90)
             eventually(lambda: not processes.is_alive(child), what="uv ends with its agent")
             gang.assert_nothing_left()
             go_on.set()

@@ -186,7 +186,7 @@ def test_forked_processes_count_for_themselves(tmp_path: Path) -> None:
     try:
         eventually(lambda: len(page.callers()) == 2)
     finally:
-        child.communicate(b"\n\n", timeout=60)
+        child.communicate(b"\n\n", timeout=90)
     assert page.callers() == []
 
 

@@ -71,7 +71,7 @@ def measured(where: Path, torch: str, *, driver: bool) -> dict[str, Any]:
         env={**os.environ, "PYTHONPATH": f"{where}{os.pathsep}{root}"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=90,
         check=True,
     )
     found: dict[str, Any] = json.loads(done.stdout)

@@ -102,7 +102,7 @@ class TestLinks:
             input=token,
             capture_output=True,
             cwd=root,
-            timeout=30,
+            timeout=90,
             check=True,
         )
         return int(json.loads(done.stdout)["port"])

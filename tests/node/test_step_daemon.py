@@ -74,7 +74,7 @@ class StepDaemon:
     def notice(self) -> dict[str, Any]:
         text = eventually(
             lambda: self.file("notice.json").exists() and self.file("notice.json").read_text(),
-            timeout=60,
+            timeout=90,
         )
         found = json.loads(text)
         assert isinstance(found, dict)

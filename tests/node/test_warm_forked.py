@@ -53,7 +53,7 @@ asyncio.run(main())
 
 def _run(directory: Path, how: str) -> dict[str, Any]:
     argv = [sys.executable, "-c", _AGENT, str(directory), how]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return told

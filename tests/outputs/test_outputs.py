@@ -132,7 +132,7 @@ class TestOnThisMachine:
         blocked = tmp_path / "file"
         blocked.write_text("")
         gang.paths.outputs.write_text(json.dumps({"to": str(blocked / "to")}))
-        record = gang.wait("stopping", timeout=60)
+        record = gang.wait("stopping", timeout=90)
         eventually(lambda: "outputs" in gang.record.reason)
         assert record.state == "stopping"
         blocked.unlink()
@@ -146,7 +146,7 @@ class TestOnThisMachine:
         blocked = tmp_path / "file"
         blocked.write_text("")
         gang.paths.outputs.write_text(json.dumps({"to": str(blocked / "to")}))
-        gang.wait("stopping", timeout=60)
+        gang.wait("stopping", timeout=90)
         eventually(lambda: "outputs" in gang.record.reason)
         gang.kill_supervisor()
         blocked.unlink()

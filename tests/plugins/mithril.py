@@ -65,7 +65,7 @@ def _install(environment: Path, client: str) -> str:
     for commands in ways:
         try:
             for command in commands:
-                subprocess.run(command, check=True, capture_output=True, text=True, timeout=50)
+                subprocess.run(command, check=True, capture_output=True, text=True, timeout=90)
         except (subprocess.SubprocessError, OSError) as error:
             failure = str(getattr(error, "stderr", "") or error).strip()[-300:]
         else:

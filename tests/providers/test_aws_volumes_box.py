@@ -105,7 +105,7 @@ def test_what_a_killed_client_had_attached_is_detached_and_kept(
     assert _holder(box)
     laptop.flow("gc", "--yes")
     eventually(
-        lambda: {each["state"] for each in box.aws.instances()} == {"terminated"}, timeout=60
+        lambda: {each["state"] for each in box.aws.instances()} == {"terminated"}, timeout=90
     )
     eventually(lambda: _holder(box) is None)
     assert len(box.aws.leftovers()["volumes"]) == 1

@@ -137,7 +137,7 @@ def stream(how: str, *argv: str, given: str = "") -> subprocess.CompletedProcess
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=30,
+        timeout=90,
         check=False,
     )
 

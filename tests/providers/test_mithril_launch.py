@@ -297,7 +297,7 @@ def killed_at(paper: Paper, intent: LaunchIntent, action: str, when: str) -> boo
         text=True,
     ) as process:
         paper.cloud.kill_client(action, when, pid=process.pid)
-        _, said = process.communicate(json.dumps(intent.to_json()), timeout=60)
+        _, said = process.communicate(json.dumps(intent.to_json()), timeout=90)
     assert process.returncode in (0, -9), said
     return process.returncode == -9
 

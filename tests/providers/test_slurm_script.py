@@ -243,7 +243,7 @@ def test_nothing_runs_from_a_directory_of_a_node_that_others_write(
         os.chown(above, 65534, -1)
     assert play(tmp_path, made(tmp_path, node_dir=str(node_dir))) == str(UNSAFE)
     words = ["sh", "-c", WAIT, "sh", str(home), "python3", "-c", "pass"]
-    assert subprocess.run(words, check=False, timeout=60).returncode == UNSAFE
+    assert subprocess.run(words, check=False, timeout=90).returncode == UNSAFE
     assert not (tmp_path / "ran").exists()
 
 

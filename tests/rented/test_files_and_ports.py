@@ -58,7 +58,7 @@ def answer_of(laptop: Laptop, node: int) -> str:
         line = process.stdout.readline()
         assert line, process.communicate()[1]
         port = json.loads(line)["data"]["ports"][0]["port"]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}", timeout=90) as answer:
             return str(answer.read().decode())
     finally:
         process.kill()

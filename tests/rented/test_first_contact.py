@@ -72,7 +72,7 @@ def test_machines_that_are_met_have_our_program_waiting(
             there = connection.run(["sha256sum", f"/root/.flowlite/blobs/{agent.stem}"])
             assert there.stdout.split()[0].decode() == agent.stem
             assert isinstance(connection, SshConnection)
-            assert connection.ask({"do": "hello"}, timeout=30) is not None
+            assert connection.ask({"do": "hello"}, timeout=90) is not None
 
 
 @pytest.mark.parametrize("content", [b"", b"raise SystemExit(3)"], ids=["empty", "fails"])

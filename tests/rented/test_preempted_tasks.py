@@ -100,6 +100,6 @@ def test_a_function_that_returns_after_should_stop_is_called_again(flow_home: Pa
     eventually(lambda: len(list(flow_home.glob("begun-*"))) == 2)
     roster = eventually(lambda: [node.id for node in task.nodes])
     take_away(flow_home, roster[1])
-    results = task.results(timeout=30)
+    results = task.results(timeout=90)
     assert len(set(results)) == 1
     assert int(results[0]) > 0

@@ -86,7 +86,7 @@ class Guard:
         ready, _, _ = select.select([self.process.stdout], [], [], timeout)
         assert ready, "the guard says nothing"
         line = self.process.stdout.readline()
-        assert line, f"the guard ended with {self.process.wait(60)}"
+        assert line, f"the guard ended with {self.process.wait(90)}"
         return json.loads(line)  # type: ignore[no-any-return]
 
     def mounted(self) -> list[dict[str, Any]]:
@@ -98,7 +98,7 @@ class Guard:
         """What a program prints that sees what the workers will see."""
         root = Path(__file__).resolve().parent.parent.parent
         argv = [sys.executable, "-c", _RUN_WITHIN, str(root), str(self.process.pid), code]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=90, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
@@ -113,7 +113,7 @@ class Guard:
         """Let it go, as an agent does that ends."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(60)
+        return self.process.wait(90)
 
     def assert_nothing_left(self) -> None:
         """No process, no mount, no credential but the node's own file."""
@@ -127,7 +127,7 @@ class Guard:
 
     def __exit__(self, *_: object) -> None:
         kill_processes_of(TASK)
-        self.process.wait(60)
+        self.process.wait(90)
         for stream in (self.process.stdin, self.process.stdout):
             assert stream is not None
             stream.close()

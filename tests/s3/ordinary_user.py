@@ -63,7 +63,7 @@ def test_workers_see_it_at_its_path_and_nobody_else_does(guard: Guard) -> None:
         extra_groups=[],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=90,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -78,7 +78,7 @@ def test_workers_see_it_at_its_path_and_nobody_else_does(guard: Guard) -> None:
 def test_the_guard_is_killed_and_its_program_takes_the_mount_away(guard: Guard) -> None:
     guard.mounted()
     guard.process.kill()
-    guard.process.wait(60)
+    guard.process.wait(90)
     eventually(lambda: not unmount.mounted_below(guard.paths.home), what="nothing mounted")
 
 
@@ -87,7 +87,7 @@ def test_everything_is_killed_at_once_and_a_dead_mount_is_cleared(guard: Guard) 
     # The program first: it would take its mount away when it hears that the guard is dead.
     for pid in (*guard.programs(), guard.process.pid):
         processes.send(pid, 9)
-    guard.process.wait(60)
+    guard.process.wait(90)
     eventually(lambda: not processes.marked({"FLOW_TASK_ID": TASK}))
     assert unmount.mounted_below(guard.paths.home)
     assert unmount.unmount_below(guard.paths.home) == []

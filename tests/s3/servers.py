@@ -207,7 +207,7 @@ class CephServer(S3Server):
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=90,
             check=False,
         )
         assert done.returncode == 0, f"{argv[0]}: {done.stdout}{done.stderr}"

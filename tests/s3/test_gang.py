@@ -83,7 +83,7 @@ def held(flow: Flow, tmp_path: Path) -> Iterator[Callable[..., Task[Any]]]:
     go.touch()
     for task in started:
         task.cancel()
-        task.wait(60)
+        task.wait(90)
 
 
 def finish(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_mounts_at_submission_on_the_command_line_and_in_a_mapping(
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=90,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -205,7 +205,7 @@ def test_the_secret_is_nowhere_but_in_private_files(
             assert file.name in {"storage.json", "credentials"}, file
     assert server.secret not in json.dumps([str(event) for event in task.events()])
     finish(tmp_path)
-    assert task.wait(60).status == "completed"
+    assert task.wait(90).status == "completed"
     assert "3000000" in str(task.logs())
     assert server.secret not in str(task.logs())
     holders = [path for path in flow_home.rglob("*") if path.is_file()]
@@ -223,7 +223,7 @@ def test_flow_ssh_sees_what_the_workers_see(
 def test_a_cancelled_task_leaves_nothing(held: Callable[..., Task[Any]], flow_home: Path) -> None:
     task = held()
     task.cancel()
-    assert task.wait(60).status == "cancelled"
+    assert task.wait(90).status == "cancelled"
     assert_no_process_left(task.id)
     assert mounts_of(flow_home) == []
 
@@ -260,7 +260,7 @@ def test_a_second_attempt_sees_the_bucket_again(
     os.kill(first, signal.SIGKILL)
     eventually(lambda: str(task.logs()).count("up ") == 4, what="the second attempt")
     finish(tmp_path)
-    assert task.wait(60).status == "completed"
+    assert task.wait(90).status == "completed"
     assert mounts_of(flow_home) == []
 
 

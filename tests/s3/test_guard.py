@@ -245,7 +245,7 @@ def refusal(home: Path, storage: dict[str, Any], **options: Any) -> str:
     with Guard(home, storage, **options) as guard:
         told = guard.hear()
         assert told["event"] == "failed", told
-        assert guard.process.wait(60) == 1
+        assert guard.process.wait(90) == 1
         guard.assert_nothing_left()
         return str(told["why"])
 
@@ -364,7 +364,7 @@ def test_it_is_killed_itself(guard: Guard) -> None:
     guard.mounted()
     programs = guard.programs()
     guard.process.kill()
-    guard.process.wait(60)
+    guard.process.wait(90)
     eventually(lambda: not any(processes.is_alive(pid) for pid in programs), what="programs gone")
     unmount.unmount_below(guard.paths.home)
     assert unmount.mounted_below(guard.paths.home) == []
@@ -373,7 +373,7 @@ def test_it_is_killed_itself(guard: Guard) -> None:
 def test_it_is_asked_to_end(guard: Guard) -> None:
     guard.mounted()
     guard.process.terminate()
-    assert guard.process.wait(60) == 0
+    assert guard.process.wait(90) == 0
     guard.assert_nothing_left()
 
 
@@ -433,7 +433,7 @@ def test_unmounting_below_a_directory_leaves_nothing_and_deletes_nothing(
     )
     eventually(lambda: unmount.is_mounted(point), what="the mount")
     program.kill()
-    program.wait(60)
+    program.wait(90)
     assert unmount.mounted_below(tmp_path) == [str(point)]
     assert unmount.unmount_below(tmp_path / "home") == []
     assert unmount.mounted_below(tmp_path) == []

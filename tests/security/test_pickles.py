@@ -264,7 +264,7 @@ def test_an_exception_of_a_real_node_is_not_loaded(
         assert "ValueError" in refused.err
         assert not made_by_pickle.exists()
         with pytest.raises(RemoteError):
-            flowlite.Flow().get_task(task_id).result(timeout=60, allow_pickle=False)
+            flowlite.Flow().get_task(task_id).result(timeout=90, allow_pickle=False)
         assert not made_by_pickle.exists()
         # And it would have run.
         assert flow("result", task_id).code == 1

@@ -90,7 +90,7 @@ print(sum(int(p.read_text()) for p in here.glob("größe *")), (here / "link").r
         need("sshfs")
         body = """
 if rank == 0:
-    time.sleep(60)
+    time.sleep(600)
 print("ready", flush=True)
 while True:
     list(here.iterdir())
@@ -104,12 +104,12 @@ while True:
             run.agents[0].kill()
             for node in (1, 2):
                 assert run.report(node)["outcome"] in ("fenced", "preempted", "failed")
-            run.assert_nothing_left(timeout=30)
+            run.assert_nothing_left(timeout=90)
         assert not mounted_below(tmp_path)
 
     def test_a_member_that_is_killed_leaves_nothing_mounted(self, tmp_path: Path) -> None:
         need("sshfs")
-        with gang(tmp_path, "time.sleep(60)") as run:
+        with gang(tmp_path, "time.sleep(600)") as run:
             run.start()
             asyncio.run(run.until("started"))
             run.agents[1].kill()
@@ -187,7 +187,7 @@ class TestConfinement:
         for command in commands:
             done = subprocess.run(
                 ["sftp", "-q", "-D", str(server)], input=f"{command}\n", capture_output=True, text=True,
-                timeout=30, check=False,
+                timeout=90, check=False,
             )  # fmt: skip
             answers.append(done.stdout.partition("\n")[2] + done.stderr)
         return answers

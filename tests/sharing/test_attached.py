@@ -157,7 +157,7 @@ def test_a_server_that_does_not_answer_fails_the_task_with_its_name(
 
 def test_a_killed_agent_leaves_nothing_mounted(tmp_path: Path, servers: Path) -> None:
     nfs.serve(servers, "10.0.1.5")
-    out = "echo ready; exec sleep 60"
+    out = "echo ready; exec sleep 600"
     with run(tmp_path, [network(tmp_path / "mnt" / "ckpt")], out) as gang:
         gang.start()
         stream = gang.paths[0].stream(0, "out")

@@ -98,7 +98,7 @@ def test_a_project_a_setup_a_port_and_outputs(slurm_site: SlurmSite, tmp_path: P
         try:
             with (
                 site.slurm.enter_laptop(),
-                urllib.request.urlopen("http://127.0.0.1:6006", timeout=60) as reply,
+                urllib.request.urlopen("http://127.0.0.1:6006", timeout=90) as reply,
             ):
                 return str(reply.read().decode())
         except OSError:

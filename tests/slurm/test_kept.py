@@ -113,7 +113,7 @@ def test_results_that_did_not_come_in_time_are_brought_after_the_job(
     other = slurm.run("sbatch", "--parsable", "-N4", "--exclusive", "--wrap", "sleep 600").strip()
     slurm.wait(lambda: slurm.job(int(other))["JobState"] == "RUNNING", "it runs")
     with slurm.enter_laptop(), pytest.raises(TaskFailed) as seen:
-        list(task.results(60))
+        list(task.results(90))
     assert any("Try again when the node is free" in note for note in seen.value.__notes__), (
         seen.value.__notes__
     )
@@ -123,7 +123,7 @@ def test_results_that_did_not_come_in_time_are_brought_after_the_job(
     def are_here() -> bool:
         with slurm.enter_laptop():
             try:
-                found = list(task.results(60))
+                found = list(task.results(90))
             except TaskFailed:
                 return False
         return found == [bytes([rank]) * (40 * MB) for rank in range(2)]

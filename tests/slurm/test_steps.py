@@ -50,8 +50,8 @@ def test_the_way_to_a_node(slurm_site: SlurmSite) -> None:
     gang.running()
     with reach(gang, 1) as connection:
         assert connection.run(["cat"], input=BIG, timeout=120).stdout == BIG
-        assert connection.run(["printf", "no newline"], timeout=60).stdout == b"no newline"
-        assert connection.run(["sh", "-c", "kill -9 $$"], timeout=60).code == -9
+        assert connection.run(["printf", "no newline"], timeout=90).stdout == b"no newline"
+        assert connection.run(["sh", "-c", "kill -9 $$"], timeout=90).code == -9
         connection.put(BIG, "/tmp/flowlite-bytes")
         assert b"".join(connection.read("/tmp/flowlite-bytes", 7)) == BIG[7:]
     _use_a_terminal(gang)
@@ -92,7 +92,7 @@ def _kill_the_ways(gang: SlurmGang) -> None:
         found = eventually(lambda host=host: flowlite_processes(host, b"mux-server"))  # type: ignore[misc]
         signal_processes(found, signal.SIGKILL)
     with reach(gang, 0) as connection:
-        assert connection.run(["echo", "word"], timeout=60).stdout == b"word\n"
+        assert connection.run(["echo", "word"], timeout=90).stdout == b"word\n"
 
 
 def test_a_warning_reaches_those_who_listen_and_nobody_else(slurm_site: SlurmSite) -> None:

@@ -100,10 +100,10 @@ def test_elements_wait_in_line_and_one_is_cancelled(
         eventually(lambda: [x.text for x in first.logs()] == ["element 0"], timeout=90, every=0.2)
         eventually(lambda: "may at a time" in second.reason, every=0.2)
         second.cancel()
-        second.wait(60)
+        second.wait(90)
         assert str(second.status) == "cancelled"
         assert str(first.status) == "running"
         slurm_site.go()
         third.wait(120)
-        assert [str(first.wait(60).status), str(third.status)] == ["completed", "completed"]
+        assert [str(first.wait(90).status), str(third.status)] == ["completed", "completed"]
         assert [line.text for line in third.logs()] == ["element 2"]

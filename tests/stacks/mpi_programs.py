@@ -49,7 +49,7 @@ store = f"http://{told['GLOO_RENDEZVOUS_ADDR']}:{told['GLOO_RENDEZVOUS_PORT']}"
 
 def ask(method, key, data=None):
     request = urllib.request.Request(f"{store}/{key}", data=data, method=method)
-    return urllib.request.urlopen(request, timeout=30).read()
+    return urllib.request.urlopen(request, timeout=90).read()
 
 def get(key):
     while True:

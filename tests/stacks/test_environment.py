@@ -124,7 +124,7 @@ def test_a_trainer_that_begins_mpi_is_not_ended_below_srun() -> None:
     def begins(environment: dict[str, str]) -> bool:
         command = [sys.executable, "-c", BEGIN_MPI, library]
         done = subprocess.run(
-            command, env=environment, capture_output=True, timeout=60, check=False
+            command, env=environment, capture_output=True, timeout=90, check=False
         )
         return done.returncode == 0
 

@@ -119,5 +119,5 @@ def test_a_process_that_copies_does_not_keep_a_function_that_failed(flow_home: P
 
     task = FlowApp().function(num_instances=2)(train).spawn()
     with pytest.raises(RuntimeError, match="out of memory"):
-        task.result(timeout=60)
+        task.result(timeout=90)
     assert_no_process_left(task.id)

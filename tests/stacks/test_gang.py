@@ -199,7 +199,7 @@ def test_ssh_stands_in_for_ssh(meet: Callable[..., Meeting]) -> None:
         capture_output=True,
         text=True,
         env=environment,
-        timeout=60,
+        timeout=90,
         check=False,
     )
     assert (done.returncode, done.stdout) == (3, "1 hello\n"), done.stderr
@@ -208,7 +208,7 @@ def test_ssh_stands_in_for_ssh(meet: Callable[..., Meeting]) -> None:
         capture_output=True,
         text=True,
         env=environment,
-        timeout=60,
+        timeout=90,
         check=False,
     )
     assert refused.returncode == 255
@@ -229,7 +229,7 @@ def test_other_hosts_are_left_to_the_machines_own_ssh(
         capture_output=True,
         text=True,
         env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
-        timeout=60,
+        timeout=90,
         check=False,
     )
     assert done.stdout == "own: -p 22 git@example.com true\n", done.stderr
@@ -245,7 +245,7 @@ def test_nobody_gets_in_without_the_secret(meet: Callable[..., Meeting]) -> None
 def test_the_others_end_well_when_node_0_has_come_to_its_end(meet: Callable[..., Meeting]) -> None:
     gang = meet()
     gang.processes["lead"].kill()
-    assert gang.processes["follow"].wait(60) == 0
+    assert gang.processes["follow"].wait(90) == 0
 
 
 def test_a_signal_to_a_node_reaches_what_runs_there(
@@ -274,7 +274,7 @@ def test_a_signal_to_a_node_reaches_what_runs_there(
         assert caller.stdout is not None
         assert caller.stdout.readline() == "ready\n"
         gang.processes["follow"].terminate()
-        assert caller.wait(60) == 0
+        assert caller.wait(90) == 0
     assert note.read_text() == "TERM\n"
     gang.processes["lead"].terminate()
-    assert gang.processes["follow"].wait(60) == 128 + 15
+    assert gang.processes["follow"].wait(90) == 128 + 15

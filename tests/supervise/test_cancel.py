@@ -148,7 +148,7 @@ def test_a_cancellation_is_heard_where_it_stands(
     if not stand.ends:
         for name in stand.before:
             (flow_home / name).unlink()
-    gang.end(stand.end, timeout=60)
+    gang.end(stand.end, timeout=90)
     if first is not None:
         let_go(flow_home)
         first.end()
@@ -178,7 +178,7 @@ def test_a_cancellation_is_heard_while_results_are_collected(
     program = tmp_path / "much.py"
     program.write_text(PROGRAM)
     done = subprocess.run(
-        [sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=90, check=True
     )
     store = Store(flow_home / "state.db")
     gang = Gang(flow_home, store, store.get_task(done.stdout.strip()))
@@ -189,7 +189,7 @@ def test_a_cancellation_is_heard_while_results_are_collected(
     gang.store.request_cancel(gang.id)
     record_property("heard after", heard(gang))
     # Ends while what it waited for still stands still. What was not fetched is kept.
-    gang.end("cancelled", timeout=60)
+    gang.end("cancelled", timeout=90)
     assert len(list(gang.paths.directory.glob("nodes/*/a1/r*.result"))) == 2
 
 

@@ -47,7 +47,7 @@ def test_processes_and_instances_of_no_live_task_are_ended(flow_home: Path) -> N
     assert "would be ended" in said.lines(dry_run=True)[0]
     assert process_alive(stray.pid)
     assert len(reconcile(gang.store, flow_home, here=settings_here).ended) == 1
-    stray.wait(60)
+    stray.wait(90)
     assert reconcile(gang.store, flow_home, here=settings_here).ended == []
 
 

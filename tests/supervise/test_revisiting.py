@@ -137,5 +137,5 @@ revisiting.main()
         (home / f"revisiting-{name}").touch()
     root = str(Path(unreachable_nodes.__file__).parents[2])
     environment = {**os.environ, "FLOW_HOME": str(home), "PYTHONPATH": root}
-    subprocess.run([sys.executable, str(program)], env=environment, check=True, timeout=60)
+    subprocess.run([sys.executable, str(program)], env=environment, check=True, timeout=90)
     assert not list(home.iterdir())

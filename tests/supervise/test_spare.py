@@ -176,7 +176,7 @@ class TestASpareOfThisProcess:
         eventually(waits)
         yield found
         standby.dismiss(home)
-        self.thread.join(60)
+        self.thread.join(90)
 
     def test_only_one_waits_for_each_home(self, found: list[Any], home: Path) -> None:
         assert standby.Standby(time.time()).wait(home, 30.0) is None
@@ -184,7 +184,7 @@ class TestASpareOfThisProcess:
     def test_it_is_told_task_and_environment(self, found: list[Any], home: Path) -> None:
         process = standby.hand_over(home, "t1", {"A": "ü"})
         assert process == process_identity.of_process(os.getpid())
-        self.thread.join(60)
+        self.thread.join(90)
         assert found == [standby.HandedTask("t1", {"A": "ü"})]
         assert not waits()
 
@@ -200,7 +200,7 @@ class TestASpareOfThisProcess:
     ) -> None:
         monkeypatch.setattr(self.one._watched, "changed", lambda: sys.executable)
         assert standby.hand_over(home, "t1", {}) is None
-        self.thread.join(60)
+        self.thread.join(90)
         assert found == [None]
 
     def test_one_that_began_before_what_it_has_imported_was_changed_goes(
@@ -221,9 +221,9 @@ class TestASpareOfThisProcess:
             thread.start()
             eventually(waits)
             assert (standby.hand_over(home, "t1", {}) is not None) == fit
-            thread.join(60)
+            thread.join(90)
 
     def test_it_goes_when_it_is_sent_away(self, found: list[Any], home: Path) -> None:
         standby.dismiss(home)
-        self.thread.join(60)
+        self.thread.join(90)
         assert found == [None]

@@ -113,7 +113,7 @@ def test_cancel(flow_home: Path, state: str) -> None:
         gang.wait("running")
     assert launch.cancel(gang.store, flow_home, gang.id)
     began = time.monotonic()
-    record = gang.end("cancelled", timeout=60)
+    record = gang.end("cancelled", timeout=90)
     assert time.monotonic() - began < 60
     assert record.outcome == "cancelled"
     assert record.reason.startswith("cancelled")

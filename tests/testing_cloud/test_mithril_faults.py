@@ -96,7 +96,7 @@ def test_the_caller_is_killed_before_or_after_the_effect(client: Client, when: s
         ],
         input=wish.content,
         capture_output=True,
-        timeout=30,
+        timeout=90,
         check=False,
     )
     assert (caller.returncode, caller.stdout) == (-signal.SIGKILL, b"asking\n")

@@ -27,7 +27,7 @@ def test_it_serves_until_it_is_told_to_stop() -> None:
         )
         assert [each["name"] for each in reply.json()] == [told["MITHRIL_PROJECT"]]
         program.send_signal(signal.SIGTERM)
-        assert program.wait(60) == 0
+        assert program.wait(90) == 0
         assert program.stderr is not None
         assert program.stderr.read() == ""
 

@@ -72,7 +72,7 @@ class Vendor:
             cwd=self._home,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=90,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -210,7 +210,7 @@ def test_a_gang_with_a_wrong_interface_does_not_start(flow_home: Path) -> None:
     config = TaskConfig(
         command=("true",), num_instances=2, environment={"GLOO_SOCKET_IFNAME": "ib7"}
     )
-    task = Flow(notify=str).submit(config).wait(60)
+    task = Flow(notify=str).submit(config).wait(90)
     assert task.status == "failed"
     assert "GLOO_SOCKET_IFNAME=ib7 fits no interface of this node (it has: " in task.reason
     assert not list(task.logs())

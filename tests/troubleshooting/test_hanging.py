@@ -144,7 +144,7 @@ def gang(flow_home: Path, tmp_path: Path) -> Iterator[Task[Any]]:
     task = trains_alone_then_together.spawn(str(tmp_path / "flag"))
     yield task
     task.cancel()
-    task.wait(60)
+    task.wait(90)
 
 
 def test_a_gang_without_a_process_group_is_told_from_one_with_it(

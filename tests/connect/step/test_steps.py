@@ -78,8 +78,8 @@ class TestOneCommandForAll:
 
     def test_what_srun_holds_back(self, step: Step) -> None:
         connection = step(prefix=(sys.executable, "-c", HOLDS_BACK))
-        assert connection.run(["printf", "no newline"], timeout=60).stdout == b"no newline"
-        assert connection.run(["cat"], input=BIG, timeout=60).stdout == BIG
+        assert connection.run(["printf", "no newline"], timeout=90).stdout == b"no newline"
+        assert connection.run(["cat"], input=BIG, timeout=90).stdout == BIG
 
     def test_a_stream_that_nobody_reads_stops_no_other(self, step: Step, tmp_path: Path) -> None:
         path = tmp_path / "big"
@@ -91,10 +91,10 @@ class TestOneCommandForAll:
             target=connection.run, args=(["sleep", "1000"],), kwargs={"input": BIG}, daemon=True
         )
         deaf.start()
-        assert connection.run(["cat"], input=BIG, timeout=60).stdout == BIG
+        assert connection.run(["cat"], input=BIG, timeout=90).stdout == BIG
         assert first + b"".join(unread) == BIG
         eventually(lambda: _kill_child_of(connection, b"sleep"))
-        deaf.join(30)
+        deaf.join(90)
 
     def test_it_is_kept_for_the_next(self, step: Step, tmp_path: Path) -> None:
         for _ in range(3):
@@ -163,7 +163,7 @@ class TestBreakingOff:
         putting.start()
         eventually(lambda: connection._channel._streams, what="the request")
         os.kill(pid, signal.SIGKILL)
-        putting.join(60)
+        putting.join(90)
         assert isinstance(outcome[0], NodeUnreachable)
         assert target.read_bytes() == b"before"
         assert connection.run(["true"]).code == 0
