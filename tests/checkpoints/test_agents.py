@@ -112,6 +112,7 @@ for number in range(6):
     write(here / "last.pt", b"%d" % number, pause=0.04)
     write(here / f"epoch_{number}.pt", b"%d" % number, pause=0.02)
     copied(f"epoch_{number}.pt")
+    until(Path(os.environ["REMOTE"]).parent / f"seen-{number + 2}")
 """
         found: list[dict[str, bytes]] = []
         stop = threading.Event()
@@ -122,6 +123,7 @@ for number in range(6):
                     found.append(newest(remote))
                 except FileNotFoundError:
                     continue  # it was pruned while it was read
+                (tmp_path / f"seen-{len(found[-1])}").touch()
 
         watcher = threading.Thread(target=watch)
         with gang(tmp_path, body) as run:
@@ -132,7 +134,7 @@ for number in range(6):
                 stop.set()
                 watcher.join()
             assert len(newest(remote)) == 7
-        assert len({len(each) for each in found}) >= 3
+        assert {len(each) for each in found} >= {2, 3, 4, 5, 6, 7}
         for each in found:
             for name, data in each.items():
                 assert len(data) == WHOLE, name

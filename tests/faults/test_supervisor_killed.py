@@ -111,13 +111,18 @@ def test_while_waiting_for_a_place(flow_home: Path) -> None:
 
 
 def test_while_the_gang_runs_and_nothing_is_lost(flow_home: Path) -> None:
-    text = 'for i in $(seq 1 300); do echo "line $i of $RANK"; sleep 0.005; done'
+    # It does not end before the last supervisor is killed.
+    text = (
+        'for i in $(seq 1 300); do echo "line $i of $RANK"; sleep 0.005; done; '
+        'while [ ! -e "$FLOW_HOME/go" ]; do sleep 0.02; done'
+    )
     gang = submit(flow_home, shell(text), nodes=2)
     for _ in range(3):
         gang.wait("running")
         time.sleep(0.3)
         gang.kill_supervisor()
         gang.wait("running", "stopping")
+    let_go(flow_home)
     gang.end()
     for rank in range(2):
         assert gang.output(rank) == "".join(f"line {i} of {rank}\n" for i in range(1, 301))

@@ -34,6 +34,11 @@ class Proxy:
         self.tear()
         await asyncio.sleep(0)
 
+    @property
+    def connections(self) -> int:
+        """How many pass through it now."""
+        return len(self._writers) // 2
+
     def tear(self) -> None:
         """Break every connection now, without a goodbye."""
         for writer in list(self._writers):

@@ -278,6 +278,7 @@ def test_a_torn_connection_is_mended_without_anybody_noticing() -> None:
             for _ in range(5):
                 proxy.tear()
                 await asyncio.sleep(0.1)
+                await until(lambda: proxy.connections == 2)
             await link.stop("cancel", "enough")
             ended = await gang.until("ended")
             assert ended["unstopped"] == []
