@@ -213,14 +213,15 @@ def test_it_hears_of_its_client_and_ends_its_session_when_that_falls_silent(
     connection: SshConnection, program: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(courier, "_BEAT_SECONDS", 0.1)
-    monkeypatch.setattr(courier, "_SILENT_SECONDS", 3.0)
+    # A pause of this machine is no silence.
+    monkeypatch.setattr(courier, "_SILENT_SECONDS", 8.0)
     monkeypatch.setattr(courier, "_beating", None)
     link = connection._link
     assert courier.ask(link, _HELLO, timeout=90, start=program) is not None
     (pid,) = _couriers(program)
     session = _parent(pid)
     # Beats alone keep it.
-    time.sleep(5.0)
+    time.sleep(10.0)
     assert _couriers(program) == {pid}
     monkeypatch.setattr(courier.Courier, "beat", lambda self: True)
     eventually(lambda: not _couriers(program))

@@ -60,7 +60,7 @@ class Machine:
         )
         (self.identity.directory / "sshd_config").write_text(config)
 
-    def wait_until_up(self, timeout: float = 30) -> None:
+    def wait_until_up(self, timeout: float = 90) -> None:
         """Waits until sshd listens. Raises RuntimeError with the console output if it does not."""
         deadline = time.monotonic() + timeout
         while not (self._root / keys.PID_FILE.lstrip("/")).exists():

@@ -66,7 +66,7 @@ class Slot(Machine):
         self.running = True
         self._wait_until_apart()
 
-    def _wait_until_apart(self, timeout: float = 30) -> None:
+    def _wait_until_apart(self, timeout: float = 90) -> None:
         """Waits until process 1 has its own root. Before that, entering it would lead to the real machine."""
         deadline = time.monotonic() + timeout
         while not self.ended() and time.monotonic() < deadline:

@@ -130,7 +130,7 @@ def configure(interface: str, address: str | None = None, netmask: str = "255.25
         fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH22x", interface.encode(), flags | _UP))
 
 
-def wait_for_carrier(interfaces: Sequence[str], timeout: float = 10) -> None:
+def wait_for_carrier(interfaces: Sequence[str], timeout: float = 90) -> None:
     """Waits until interfaces of this network namespace have a carrier, which can take the kernel a second to notice."""
     deadline = time.monotonic() + timeout
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
