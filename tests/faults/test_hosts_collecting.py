@@ -71,7 +71,7 @@ def test_a_task_is_not_completed_before_its_results_are_here(
 
 @pytest.mark.slow
 def test_results_that_did_not_come_in_time_are_brought_later(
-    site: Site, leaving: Callable[..., Leaving], monkeypatch: pytest.MonkeyPatch
+    site: Site, leaving: Callable[..., Leaving], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "impatient"))
     gang = leaving()
@@ -90,6 +90,12 @@ def test_results_that_did_not_come_in_time_are_brought_later(
         reconcile(gang.store, site.home, here=settings_here)
     assert len(gang.homes()) == 1
     assert not list(gang.homes()[0].rglob("secret*"))
+    # Nor does the host itself at the end of another task, when its clock has jumped.
+    site.hosts[2].skew_clock(400 * 86400)
+    other = Leaving(site, tmp_path / "other", nodes=len(site.hosts), size=KB)
+    other.end(timeout=120)
+    other.all_is_here()
+    assert (len(gang.homes()), other.homes()) == (1, [])
     gang.all_is_here()
     assert gang.homes() == []
     assert gang.record.state == "failed"
