@@ -34,6 +34,7 @@ What is imported depends on the subcommand: what is not imported takes no time a
 
 from __future__ import annotations
 
+import gc
 import sys
 from importlib import import_module
 
@@ -79,10 +80,16 @@ def main(arguments: list[str] | None = None) -> int:
     if not module or len(rest) < least:
         sys.stderr.write(f"usage: {(__doc__ or '').strip()}\n")
         return 2
-    if name == "agent":
+    agent = name == "agent"
+    if agent:
         # asyncio imports ssl if it can: a third of the agent's memory, for nothing.
         sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]
+        # The garbage collector would look through what is imported again and again, and find nothing.
+        gc.disable()
     run: Callable[[list[str]], int] = getattr(import_module(f".{module}", __package__), function)
+    if agent:
+        gc.freeze()
+        gc.enable()
     return run(rest)
 
 

@@ -406,8 +406,8 @@ def parse_since(value: float | str | datetime | timedelta | None) -> float | Non
 def _lines(piece: Piece, texts: Iterator[str], settings: _Settings) -> Iterator[LogLine]:
     """Returns the lines of a piece, given their texts. Each text is taken when its line is.
 
-    Lines are made one by one, since thousands that exist at a time make the garbage collector run again and again, for a
-    third of the time of all this.
+    Lines are made one by one. Thousands of them at a time would make the garbage collector run again and again, for a
+    quarter of the time of all this.
     """
     stream = piece.stream
     kind = RankedLine if settings.label_ranks else LogLine

@@ -121,6 +121,10 @@ class LocalProvider(Provider):
         chosen = held if task_id is None else {k: v for k, v in held.items() if k == task_id}
         found = [i for task, entry in chosen.items() for i in _instances(task, entry)]
         found += self._warm.listed(task_id)
+        if task_id in chosen:
+            # Its processes belong to the instances that are listed. To look for them means to read the environment of
+            # every process of the machine.
+            return found
         return found + [
             Instance(id=f"{task}-strays", task_id=task, state="running", address="127.0.0.1")
             for task in sorted(self._tasks_with_processes(task_id) - set(chosen))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from flowlite.node.protocol import messages as m
-from flowlite.node.rendezvous.outliers import slow_nodes, summary
+from flowlite.node.rendezvous.outliers import SLOW_CPU, SLOW_GPU, SLOW_LINK, slow_nodes, summary
 from tests.node.test_rendezvous import Leader
 
 
@@ -64,6 +68,64 @@ def test_a_speed_without_a_unit_is_compared_only_with_such() -> None:
     assert slow_nodes([bare, gpus(100)]) == []
     [found] = slow_nodes([bare, {"speeds": {"GPU 0": 100.0}}])
     assert found.rank == 1
+
+
+FIGURES = st.sampled_from([1.0, 10.0, 40.0, 60.0, 100.0]) | st.floats(0.0, 200.0)
+NODES = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "unit": st.sampled_from(["GFLOPS", "TFLOPS"]),
+            "speeds": st.dictionaries(st.sampled_from("abc"), FIGURES, max_size=3),
+            "links": st.dictionaries(st.sampled_from(["0", "1", "2", "3", "9", "00"]), FIGURES),
+        },
+    ),
+    max_size=7,
+)
+
+
+@given(NODES)
+def test_each_node_is_compared_with_the_median_of_the_others(
+    prepared: list[dict[str, Any]],
+) -> None:
+    """As if the others were looked through anew for each node."""
+    assert [each.rank for each in slow_nodes(prepared)] == (
+        slow_to_compute(prepared) or slow_to_reach(prepared)
+    )
+
+
+def slow_to_compute(prepared: list[dict[str, Any]]) -> list[int]:
+    measured = {rank: each for rank, each in enumerate(prepared) if each.get("speeds")}
+    found = []
+    for rank, each in measured.items():
+        unit = each.get("unit", "")
+        others = [
+            median(other["speeds"].values())
+            for number, other in measured.items()
+            if number != rank and other.get("unit", "") == unit
+        ]
+        share = SLOW_CPU if unit == "GFLOPS" else SLOW_GPU
+        if others and min(each["speeds"].values()) < share * median(others):
+            found.append(rank)
+    return found[:4]
+
+
+def slow_to_reach(prepared: list[dict[str, Any]]) -> list[int]:
+    links = [
+        ({rank, int(other)}, speed)
+        for rank, each in enumerate(prepared)
+        for other, speed in each.get("links", {}).items()
+        if other != "00" and int(other) < len(prepared) and int(other) != rank
+    ]
+    found = []
+    for rank in range(len(prepared)):
+        mine = [speed for ends, speed in links if rank in ends]
+        others = [speed for ends, speed in links if rank not in ends]
+        if mine and others:
+            slow = [speed for speed in mine if speed < SLOW_LINK * median(others)]
+            if len(slow) * 2 > len(mine):
+                found.append(rank)
+    return found[:4]
 
 
 def test_the_summary_says_what_was_measured_and_what_was_not() -> None:

@@ -94,8 +94,8 @@ def _beside_others(
 ) -> dict[int, tuple[list[float], float]]:
     """Returns the figures of each node, and the median of those of the others; no node that has no figure, or all.
 
-    Everything is sorted once. To sort the figures of the others for each node would take seconds in a gang of thousands,
-    before GO.
+    Everything is sorted once. To sort the figures of the others for each node would take seconds before GO in a gang of
+    thousands.
 
     Args:
         figures: Each with the ranks of the nodes that it belongs to.

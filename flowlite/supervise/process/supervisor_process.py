@@ -23,11 +23,12 @@ _NOT_INHERITED = frozenset({"FLOW_TASK_ID", "FLOW_TASK_NAME", "FLOW_NODE_RANK", 
 
 # The supervisor imports flowlite from where this process imported it, which may be a checkout that is not installed.
 # PYTHONPATH is not used, since the workers would inherit it. asyncio imports ssl, which takes long and is not needed
-# here; adapters that need it can still import it.
+# here; adapters that need it can still import it. The garbage collector does not run meanwhile: it would look through
+# what is imported again and again, and find nothing.
 _PROGRAM = (
-    "import sys; sys.path.insert(0, sys.argv.pop()); sys.modules['ssl'] = None; import asyncio; "
+    "import gc, sys; gc.disable(); sys.path.insert(0, sys.argv.pop()); sys.modules['ssl'] = None; import asyncio; "
     "del sys.modules['ssl']; "
-    "from flowlite.supervise.process.main import main; main()"
+    "from flowlite.supervise.process.main import main; gc.freeze(); gc.enable(); main()"
 )
 
 _started: set[int] = set()
