@@ -28,6 +28,7 @@ NAMES = (
     "log_latency",
     "recovery",
     "spares",
+    "spot_market",
     "clouds",
     "slurm",
 )

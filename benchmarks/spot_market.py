@@ -26,7 +26,7 @@ TRAINER = (PROGRAMS / "spot_trainer.py").read_text()
 # A machine is taken every so many seconds; there is room for another one so much later.
 TAKEN_EVERY, ROOM_AFTER = 20.0, 15.0
 STEP_SECONDS, SAMPLES = 0.5, 400
-_LONGEST = 600.0
+_LONGEST = 300.0
 _CHECKPOINTS = "/mnt/shared/spot-market"
 
 
@@ -85,6 +85,7 @@ def job(nodes: int | tuple[int, int], samples: int, directory: str) -> TaskConfi
         grace_seconds=2,
         settle_seconds=1,
         heal_seconds=1,
+        sync=False,
         checkpoint={"path": "/checkpoints", "sync": directory, "every": 1},
     )
 
@@ -97,7 +98,7 @@ class Played:
         useful: Seconds of machines for steps that nobody had to repeat.
         paid: Seconds of machines that were charged.
         attempts: How often the gang was started.
-        status: The task's state at the end, or "not ended" after ten minutes.
+        status: The task's state at the end, or "not ended" after five minutes.
     """
 
     def __init__(self, box: CloudInABox, nodes: int | tuple[int, int]) -> None:

@@ -75,6 +75,20 @@ def test_a_machine_taken_away_without_notice_uses_up_no_retry(flow_home: Path, n
     assert any("taken away without notice" in text for _, text in gang.events)
 
 
+def test_an_elastic_gang_does_not_pause_while_enough_nodes_are_left(flow_home: Path) -> None:
+    gang = submit(flow_home, waiting(), nodes=3, fewest=1)
+    eventually(lambda: (gang.record.attempt, gang.record.state) == (1, "running"))
+    take_away(flow_home, gang.record.roster[1])
+    eventually(lambda: (gang.record.attempt, gang.record.state) == (2, "running"))
+    take_away(flow_home, gang.record.roster[1])
+    eventually(lambda: (gang.record.attempt, gang.record.state) == (3, "running"))
+    let_go(flow_home)
+    assert gang.end().retries_used == 0
+    begun = [text for _, text in gang.events if "a new attempt begins" in text]
+    assert len(begun) == 2
+    assert not [text for text in begun if "a new attempt begins in" in text]
+
+
 def test_a_function_that_returns_after_should_stop_is_called_again(flow_home: Path) -> None:
     app = FlowApp(provider="local")
 

@@ -84,6 +84,9 @@ def test_a_gang_in_a_spot_market_ends_its_job(
     story = "\n".join(each.text for each in task.events())
     assert task.status == "completed", story
     assert task.record.retries_used == 0, story
+    # Only where too few are left, the gang waits before machines are launched that may be taken away as well.
+    pauses = [each.text for each in task.events() if "a new attempt begins in" in each.text]
+    assert len(pauses) <= 1, pauses
     _check_ranks(task, saved)
     _check_rosters(rosters)
     _check_money(box, task)

@@ -637,7 +637,7 @@ class Supervisor:
         spared = self._spare_takes_over(end)
         counts = not (end.outcome in _UNCOUNTED or spared or self._goes_on_without(end))
         used = self._record.retries_used + counts
-        delay = self._asked.retries.delay_before(used) if counts else self._preemption_pause()
+        delay = self._asked.retries.delay_before(used) if counts else self._preemption_pause(end)
         if spared or end.outcome == messages.SICK:
             delay = 0.0
         soon = f" in {wording.duration(delay)}" if delay else ""
@@ -667,8 +667,12 @@ class Supervisor:
         except (ProviderError, OSError) as error:
             say(f"what cannot be used again is ended after the pause: {error}")
 
-    def _preemption_pause(self) -> float:
+    def _preemption_pause(self, end: End) -> float:
         record = self._record
+        left = [name for name in record.roster if name not in end.replace]
+        if self._asked.is_elastic and len(left) >= self._asked.plan.fewest_instances:
+            # No machine has to come, and those that are left are charged.
+            return 0.0
         began = record.started_at or clock.now()
         return pause_after_preemption(record.attempt - 1 - record.retries_used, clock.now() - began)
 
