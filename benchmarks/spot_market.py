@@ -23,8 +23,8 @@ from flowlite.testing.cloud import CloudInABox
 FEWEST, MOST = 2, 4
 KIND, ZONE = "c7i.large", "us-east-1b"
 TRAINER = (PROGRAMS / "spot_trainer.py").read_text()
-# A machine is taken every so many seconds; there is room for another one so much later.
-TAKEN_EVERY, ROOM_AFTER = 20.0, 15.0
+# A machine is taken every so many seconds. For how many machines there is room after each taking, again and again.
+TAKEN_EVERY, ROOM = 20.0, (3, 2, 4)
 STEP_SECONDS, SAMPLES = 0.5, 400
 _LONGEST = 300.0
 _CHECKPOINTS = "/mnt/shared/spot-market"
@@ -132,7 +132,7 @@ class Played:
     def row(self, what: str) -> Row:
         """The figures."""
         return Row(
-            f"{what}: a machine is taken every {TAKEN_EVERY:.0f} s",
+            f"{what}, a machine is taken every {TAKEN_EVERY:.0f} s, room for all once a minute",
             f"useful / paid {self.useful / self.paid:.2f}",
             f"{self.status}, {self.seconds:.0f} s, {self.attempts} attempts",
         )
@@ -152,16 +152,13 @@ def _market(box: CloudInABox, task: Task[Any], over: threading.Event) -> None:
     """Takes a machine again and again, as soon as all ranks have begun to run for the first time."""
     while task.started_at is None and not over.wait(0.2):
         pass
-    for taken in itertools.count():
-        set_room(box, MOST)
-        if over.wait(TAKEN_EVERY - ROOM_AFTER):
+    set_room(box, MOST)
+    for room in itertools.cycle(ROOM):
+        if over.wait(TAKEN_EVERY):
             return
-        running = alive(box, "running")
-        if running:
-            box.aws.preempt([running[taken % len(running)]], 0.0)
-        set_room(box, MOST - 1)
-        if over.wait(ROOM_AFTER):
-            return
+        if running := alive(box, "running"):
+            box.aws.preempt([running[len(running) // 2]], 0.0)
+        set_room(box, room)
 
 
 def set_room(box: CloudInABox, machines: int) -> None:
