@@ -165,20 +165,12 @@ class Planner:
         return common
 
     def subnets(self, region: str) -> list[dict[str, str]]:
-        """The subnets of a region that nodes may be in."""
-        asked = " ".join(self.settings.subnet) or "default"
-        found: list[dict[str, str]] = self.catalog(region).remembered(
-            f"subnets and ways out {asked}",
-            _SUBNET_SECONDS,
-            lambda: network.ask_subnets(self.clients, self.settings, region),
-        )
-        return self._reachable(found, region)
-
-    def _reachable(self, subnets: list[dict[str, str]], region: str) -> list[dict[str, str]]:
-        """The subnets in which a machine can be reached by its public address. Raises ConfigError."""
-        if not self.settings.public_ip or self.settings.jump:
-            return subnets
-        found = [each for each in subnets if each.get("out", "") in ("", "internet")]
+        """The subnets of a region that nodes may be in. Raises ConfigError, ProviderError."""
+        subnets = self._remembered_subnets(region, _SUBNET_SECONDS)
+        if not (found := self._reachable(subnets)):
+            # Somebody may have added the route since.
+            subnets = self._remembered_subnets(region, 0.0)
+            found = self._reachable(subnets)
         if not found:
             names = ", ".join(each["subnet"] for each in subnets)
             raise ConfigError(
@@ -187,6 +179,22 @@ class Planner:
                 "subnet to a public subnet, or set public_ip = false and jump = a host in that network"
             )
         return found
+
+    def _remembered_subnets(self, region: str, seconds: float) -> list[dict[str, str]]:
+        """The subnets of the settings, as EC2 described them at most `seconds` ago."""
+        asked = " ".join(self.settings.subnet) or "default"
+        found: list[dict[str, str]] = self.catalog(region).remembered(
+            f"subnets and ways out {asked}",
+            seconds,
+            lambda: network.ask_subnets(self.clients, self.settings, region),
+        )
+        return found
+
+    def _reachable(self, subnets: list[dict[str, str]]) -> list[dict[str, str]]:
+        """The subnets in which a machine can be reached by its public address."""
+        if not self.settings.public_ip or self.settings.jump:
+            return subnets
+        return [each for each in subnets if each.get("out", "") in ("", "internet")]
 
     def _extras(self, place: dict[str, Any]) -> float:
         """US dollars per hour for the disk and the public address of a machine."""
