@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import math
@@ -15,13 +16,16 @@ from pathlib import Path
 import pytest
 
 from flowlite.provider import slots_of_gang
+from flowlite.state import clock
 from flowlite.state.store import Store
 from flowlite.supervise.process import launch
-from flowlite.supervise.queue import asleep
+from flowlite.supervise.queue import asleep, turn
 from flowlite.supervise.queue.backfill import Demand, demand_of
 from flowlite.supervise.queue.current_queue import Queue
+from flowlite.supervise.queue.turn import Turn
 from flowlite.supervise.queue.waking import AWAKE_AHEAD
 from flowlite.supervise.record import process_identity
+from tests.crash.timeline import Timeline
 from tests.gangs import Gang, let_go, shell, submit, waiting
 from tests.helpers import eventually, process_alive
 from tests.test_store import PLAN, task
@@ -74,6 +78,38 @@ def test_the_queue_goes_on_when_all_who_are_awake_are_killed(flow_home: Path) ->
     for gang in [first, *gangs]:
         gang.end(timeout=120)
     assert len(started(gangs)) == len(gangs)
+
+
+def test_who_waits_looks_after_the_others_once_a_second_and_not_in_its_own_turn(
+    flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That takes a look at each task of the queue, at a time at which a free host may stand idle."""
+    timeline = Timeline()
+    looks: list[float] = []
+    waits: list[str] = []
+    monkeypatch.setattr(turn, "wake_due", lambda *_: looks.append(timeline.now))
+    kind = {"slots": ["host"], "count": 1}
+    with clock.running_on(timeline):
+        store, other = Store(flow_home / "state.db"), Store(flow_home / "state.db")
+        for name in ("first", "second"):
+            store.create_task(task(name, plan={**PLAN, "slots": [kind]}))
+            assert store.acquire_lease(name, "somebody", 600.0)
+
+        async def sleep(seconds: float) -> None:
+            timeline.sleep(seconds)
+            # Something changes all the time, so that the queue is read all the time.
+            other.add_event("first", "note", "something")
+
+        def turn_of(name: str) -> Turn:
+            return Turn(store, name, sleep, lambda: False)
+
+        until = clock.now() + 3.05
+        assert not asyncio.run(turn_of("second").to_launch(waits.append, until))
+        assert len(waits) >= 25
+        assert 3 <= len(looks) <= 4
+        looks.clear()
+        assert asyncio.run(turn_of("first").to_launch(waits.append))
+        assert looks == []
 
 
 def test_a_task_that_sleeps_is_cancelled(flow_home: Path) -> None:

@@ -40,6 +40,7 @@ class Turn:
         self._task_id = task_id
         self._sleep = sleep
         self._given_up = given_up
+        self._woke_at = -math.inf
 
     async def to_launch(self, tell_waiting: Callable[[str], None], until: float = math.inf) -> bool:
         """Waits until the task may launch.
@@ -101,9 +102,21 @@ class Turn:
         queue = Queue.read(self._store)
         for before, place in enumerate(queue.places(all_times=False)):
             if place.task_id == self._task_id:
-                wake_due(self._store, queue)
-                return "" if place.may_start else _sentence(queue, place, before)
+                if place.may_start:
+                    # The launch wakes those that come next. Nothing may hold it up.
+                    return ""
+                self._wake_next(queue)
+                return _sentence(queue, place, before)
         return ""
+
+    def _wake_next(self, queue: Queue) -> None:
+        """Wakes those that come next, in case that whoever should have done so was killed.
+
+        That looks at each task of the queue, so it is not done at each reading.
+        """
+        if clock.monotonic() - self._woke_at >= _READ_EVERY:
+            self._woke_at = clock.monotonic()
+            wake_due(self._store, queue)
 
     def _unfinished(self, after: Sequence[str]) -> str:
         there = [task for task in self._store.unfinished() if task.id in after]
