@@ -22,7 +22,14 @@ if __name__ == "__main__":
     record = store.get_task(task.id)
     instances = store.instances(task.id)
     for number in range(int(sys.argv[1]) - 1):
-        copy = dataclasses.replace(record, id=f"{record.id}-{number:03}", name=f"task-{number:03}")
+        # The supervisor may not have released its lease yet, and would hold that of each copy.
+        copy = dataclasses.replace(
+            record,
+            id=f"{record.id}-{number:03}",
+            name=f"task-{number:03}",
+            lease_owner=None,
+            lease_expires=0.0,
+        )
         store.create_task(copy)
         lease = store.acquire_lease(copy.id, "benchmark", 60.0)
         assert lease is not None
