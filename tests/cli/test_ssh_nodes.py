@@ -40,8 +40,8 @@ def the_hosts(lab: Lab) -> list[str]:
 def read_until(fd: int, end: bytes, seen: bytes = b"") -> bytes:
     """What comes from a terminal or pipe, up to a text."""
     while end not in seen:
-        ready, _, _ = select.select([fd], [], [], 60)
-        assert ready, f"no {end!r} within 60 s: {seen!r}"
+        ready, _, _ = select.select([fd], [], [], 90)
+        assert ready, f"no {end!r} within 90 s: {seen!r}"
         block = os.read(fd, 65536)
         assert block, f"it ended: {seen!r}"
         seen += block

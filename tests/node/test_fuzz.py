@@ -162,15 +162,16 @@ def test_idle_connections_do_not_keep_a_gang_out(
     opening: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More of them than may be open at a time; whoever says nothing true is shown out, and the members get in."""
-    monkeypatch.setattr(server, "OPENING_PATIENCE", 2.0)
-    monkeypatch.setattr(server, "OPENING_TIME", 5.0)
+    # Longer than it takes until all have come.
+    monkeypatch.setattr(server, "OPENING_PATIENCE", 6.0)
+    monkeypatch.setattr(server, "OPENING_TIME", 15.0)
 
     async def scenario() -> None:
-        async with make(join_timeout=30.0) as gang:
+        async with make(join_timeout=90.0) as gang:
             held = [await asyncio.open_connection(*gang.leader) for _ in range(OPENING_CROWD + 20)]
             for _, writer in held:
                 writer.write(opening)
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 90
             while (
                 crowd := len(gang.server._opening)
             ) < OPENING_CROWD and time.monotonic() < deadline:
@@ -178,7 +179,7 @@ def test_idle_connections_do_not_keep_a_gang_out(
             assert crowd == OPENING_CROWD
             gang.attach()
             gang.join()
-            ended = await gang.until("ended", within=60)
+            ended = await gang.until("ended", within=90)
             assert ended["outcome"] == m.DONE
             for _, writer in held:
                 writer.transport.abort()
