@@ -27,6 +27,7 @@ from tests.failover.everywhere import (
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.needs("hosts", "slurm")]
 
 TYPE = "c7i.large"
+LOOKS = re.compile(r"(^|:)(Get|Describe|get_)")
 WAIT = "while [ ! -e /mnt/shared/go ]; do sleep 0.1; done"
 ASKED: dict[str, Any] = {
     "name": "moving",
@@ -63,6 +64,12 @@ def test_a_task_gets_to_the_place_that_has_room_whoever_is_killed(user: User) ->
     places.box.mithril.rules(auction_seconds=NO_AUCTION)
     holder = hold_the_hosts(user)
     asked = user.write(**ASKED, provider=["aws", "mithril", "ssh", "slurm"])
+
+    # What a client asks of the clouds before the task is recorded changes nothing there.
+    user.flow("run", "--dry-run", asked)
+    calls = {action for cloud in (places.box.aws, places.box.mithril) for action, _ in cloud.calls}
+    assert calls
+    assert all(LOOKS.search(action) for action in calls), calls
 
     # A client that is killed while it asks for plans leaves nothing.
     places.box.mithril.kill_client("*")
