@@ -63,9 +63,11 @@ class Run:
         memory = max((each.supervisor_mb for each in self.findings), default=0.0)
         command = max((each.command_mb for each in self.findings), default=0.0)
         told = [each.acknowledged_after for each in self.findings if each.acknowledged_after >= 0]
+        loads = [each.load for each in self.findings] or [0.0]
         return (
             f"{len(self.findings)} cases (seeds {self.seed} to {self.seed + len(self.findings) - 1}, kind {self.kind}) "
-            f"in {self.seconds / 60:.0f} min, {self.jobs} at a time, load average {os.getloadavg()[0]:.0f}: "
+            f"in {self.seconds / 60:.0f} min, {self.jobs} at a time, "
+            f"load average {min(loads):.0f} to {max(loads):.0f}: "
             f"{len(self.wrong)} wrong; clean at the latest {clean:.0f} s after the end; "
             f"the largest supervisor had {memory:.0f} MB"
             + (f", the largest `flow` command {command:.0f} MB" if command else "")
