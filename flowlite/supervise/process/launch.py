@@ -134,8 +134,15 @@ def submit(
 
 
 def cancel(store: Store, home: Path, task_id: str) -> bool:
-    """Requests the end of a task and makes sure that it has a supervisor. False if the task is already final."""
-    asked = store.request_cancel(task_id)
+    """Requests the end of a task and makes sure that it has a supervisor. False if the task is already final.
+
+    Raises:
+        StoreError: The request could not be recorded, and no supervisor hears it.
+    """
+    try:
+        asked = store.request_cancel(task_id)
+    except StoreError as error:
+        return _cancel_without_store(store, home, task_id, error)
     if asked and not ensure_supervisors(store, home, only=task_id):
         unled = [holder for holder in store.unfinished_leases(task_id) if holder.owner is None]
         if unled and not TaskPaths(home, task_id).supervisor.exists():
@@ -143,6 +150,20 @@ def cancel(store: Store, home: Path, task_id: str) -> bool:
     if asked:
         waking.wake_due(store)
     return asked
+
+
+def _cancel_without_store(store: Store, home: Path, task_id: str, error: StoreError) -> bool:
+    """Requests the end of a task by an empty file, for which a full disk has room. False if the task is final."""
+    if store.get_task(task_id).final:
+        return False
+    supervisor = process_identity.noted_supervisor(home, task_id)
+    if supervisor is None or not supervisor.alive:
+        raise error
+    try:
+        TaskPaths(home, task_id).cancel.touch(mode=0o600)
+    except OSError:
+        raise error from None
+    return True
 
 
 def _start(

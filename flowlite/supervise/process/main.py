@@ -55,8 +55,9 @@ def main() -> None:
         handed.begin(home)
         task_id, launches = handed.task_id, True
     half_open.leave_all()
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()
     # Threads that wait for a node that does not answer must not delay the exit.
-    sys.stderr.flush()
     os._exit(code)
 
 

@@ -175,6 +175,7 @@ class Supervisor:
                     self._is_waiting,
                     self._lose_store,
                     Patience(self._paths.directory),
+                    self._paths.cancel,
                 ),
                 self._guard(),
                 self._provisioner.watch_prices(lambda: self._record.state == State.RUNNING),

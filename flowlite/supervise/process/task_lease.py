@@ -74,6 +74,7 @@ class TaskLease:
         is_waiting: Callable[[], bool],
         lose_store: Callable[[], None],
         patience: Patience,
+        cancel_file: Path,
     ) -> None:
         """Watches for a cancellation, another supervisor, and the loss of the store, until cancelled.
 
@@ -82,12 +83,15 @@ class TaskLease:
             is_waiting: Whether the task waits for capacity. The store is then read less often.
             lose_store: Called when the store is lost for good.
             patience: Decides when the store is lost for good.
+            cancel_file: Exists if a cancellation was requested that the store could not record.
 
         Raises:
             LeaseLost: Another supervisor has taken over.
         """
         version, said_at = -1, 0.0
         while True:
+            if cancel_file.exists():
+                cancel()
             try:
                 latest = self._store.version()
                 if latest != version:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from flowlite.output import redact
 
 
 def say(text: str) -> None:
-    """Writes a line to the supervisor's log."""
+    """Writes a line to the supervisor's log. If the disk has no room for it, it may be lost; the task goes on."""
     said = redact.cleaned(text.rstrip())
-    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {said}\n")
-    sys.stderr.flush()
+    with suppress(OSError):
+        sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {said}\n")
+        sys.stderr.flush()
 
 
 def write_to(path: Path) -> None:

@@ -97,6 +97,11 @@ class TaskPaths:
         return self.directory / "supervisor.json"
 
     @property
+    def cancel(self) -> Path:
+        """An empty file: the task was cancelled while the store could not be written."""
+        return self.directory / "cancel"
+
+    @property
     def asleep(self) -> Path:
         """The FIFO that a supervisor reads from while it is asleep (`queue/asleep.py`)."""
         return self.directory / "asleep"

@@ -1,0 +1,111 @@
+"""A task is cancelled while the disk of FLOW_HOME has no byte left, so that the store cannot record it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flowlite.errors import StoreError
+from flowlite.supervise.process import launch
+from tests.gangs import Gang, submit, waiting
+from tests.helpers import eventually, process_alive
+
+pytestmark = pytest.mark.needs("mounts")
+
+ROOM = 64 << 20
+
+
+@pytest.fixture
+def small_disk(flow_home: Path) -> Iterator[Path]:
+    """Gives FLOW_HOME a disk of its own, which can be filled."""
+    aside = flow_home.with_name(f"{flow_home.name}-aside")
+    shutil.copytree(flow_home, aside)
+    mount("-t", "tmpfs", "-o", f"size={ROOM},mode=700", "tmpfs", str(flow_home))
+    try:
+        shutil.copytree(aside, flow_home, dirs_exist_ok=True)
+        shutil.rmtree(aside)
+        yield flow_home
+        resize(flow_home, ROOM)
+    finally:
+        subprocess.run(["umount", "-l", str(flow_home)], check=True)
+
+
+def mount(*words: str) -> None:
+    subprocess.run(["mount", *words], check=True, capture_output=True)
+
+
+def resize(home: Path, size: int) -> None:
+    mount("-o", f"remount,size={size}", str(home))
+
+
+def fill(home: Path) -> None:
+    """Leaves no room. What is written meanwhile may not fit any more, so it is tried again."""
+
+    def tried() -> bool:
+        facts = os.statvfs(home)
+        try:
+            resize(home, (facts.f_blocks - facts.f_bfree) * facts.f_frsize)
+        except subprocess.CalledProcessError:
+            return False
+        return os.statvfs(home).f_bfree == 0
+
+    eventually(tried)
+
+
+@pytest.fixture
+def gang(small_disk: Path) -> Gang:
+    gang = submit(small_disk, waiting(), nodes=2)
+    gang.wait("running")
+    eventually(lambda: len(written(gang)) == 2)
+    return gang
+
+
+def written(gang: Gang) -> list[Path]:
+    """The outputs of workers that have printed their process ids."""
+    found = gang.paths.directory.glob("nodes/*/a1/r*.out")
+    return [each for each in found if each.read_text().endswith("\n")]
+
+
+def test_a_supervisor_that_lives_hears_it(small_disk: Path, gang: Gang) -> None:
+    workers = [gang.worker(0), gang.worker(1)]
+    fill(small_disk)
+    done = subprocess.run(
+        [sys.executable, "-m", "flowlite.cli", "cancel", gang.id],
+        env={**os.environ, "FLOW_HOME": str(small_disk)},
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "is being cancelled" in done.stdout
+    assert gang.record.cancel_requested_at is None
+    # The nodes end while there is still no room. Only the record of it waits.
+    eventually(lambda: not any(process_alive(worker) for worker in workers))
+    resize(small_disk, ROOM)
+    gang.end("cancelled")
+
+
+def test_one_that_takes_over_hears_it_too(small_disk: Path, gang: Gang) -> None:
+    os.kill(gang.supervisor() or 0, signal.SIGSTOP)
+    fill(small_disk)
+    assert launch.cancel(gang.store, small_disk, gang.id)
+    gang.kill_supervisor()
+    resize(small_disk, ROOM)
+    gang.end("cancelled")
+
+
+def test_without_a_supervisor_it_is_refused(small_disk: Path, gang: Gang) -> None:
+    gang.kill_supervisor()
+    fill(small_disk)
+    with pytest.raises(StoreError, match="free some space"):
+        launch.cancel(gang.store, small_disk, gang.id)
+    resize(small_disk, ROOM)
+    assert launch.cancel(gang.store, small_disk, gang.id)
+    gang.end("cancelled")
