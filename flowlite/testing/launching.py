@@ -180,7 +180,12 @@ class LaunchTests(Suite):
         if subject.together:
             subject.nothing_is_left(nodes[0].task_id)
             return
-        assert by_id(subject.listed(nodes[0].task_id)) == by_id(nodes[1:])
+        # A listing may show for some seconds what has ended.
+        subject.eventually(
+            lambda: by_id(subject.listed(nodes[0].task_id)) == by_id(nodes[1:]),
+            "only the others are listed",
+            every=0.2,
+        )
         with subject.reach(nodes[1]) as connection:
             assert connection.run(["true"]).code == 0
 

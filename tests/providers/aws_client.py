@@ -17,7 +17,7 @@ from flowlite.spec import TaskConfig
 from flowlite.testing.cloud import CloudInABox
 from tests.helpers import eventually
 
-SECONDS = 60.0
+SECONDS = 90.0
 ZONES = [f"us-east-1{letter}" for letter in "abcdef"]
 TYPE = "c7i.large"
 
@@ -83,7 +83,8 @@ class Client:
 
         def nothing_left() -> bool:
             adapter("aws").list_instances(task)
-            return not any(self.box.aws.leftovers().values())
+            tagged = self.box.aws.tagged("flowlite:task", task)
+            return "security groups" not in tagged and not any(self.box.aws.leftovers().values())
 
         eventually(nothing_left, timeout=SECONDS, every=0.2, what=str(self.box.aws.leftovers()))
 
