@@ -231,7 +231,7 @@ def _kept(root: str) -> Iterator[tuple[str, float]]:
 
 
 def last_use(home: str) -> float:
-    """When something in a task's directory was last written, by the clock of whoever wrote it."""
+    """When something in a task's directory was last written, by the clock of the machine that wrote it."""
     newest = max((time_ns / 1e9 for _, time_ns in facts(home).values()), default=0.0)
     return max(newest, os.lstat(home).st_mtime)
 

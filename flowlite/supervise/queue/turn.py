@@ -110,7 +110,7 @@ class Turn:
         return ""
 
     def _wake_next(self, queue: Queue) -> None:
-        """Wakes those that come next, in case that whoever should have done so was killed.
+        """Wakes those that come next, in case the process that should have done so was killed.
 
         That looks at each task of the queue, so it is not done at each reading.
         """
