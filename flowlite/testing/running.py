@@ -127,7 +127,7 @@ class TaskTests(TaskSuite):
 
         subject.eventually(gone, "what nobody needs has ended", every=0.5)
         assert set(by_id(instances)) <= ended
-        assert subject.left(instances[0].task_id) == []
+        subject.nothing_is_left(instances[0].task_id)
 
 
 def until_running(subject: ProviderUnderTest, task: Task[Any]) -> None:

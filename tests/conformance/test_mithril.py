@@ -109,7 +109,8 @@ class TestMithril(ProviderSuite):
                 ("bid_", "starting")
             ]
         subject.end(subject.listed(intent.task_id))
-        assert subject.left(intent.task_id) == []
+        # An auction may have given it machines after the scarcity, which take a moment to stop.
+        subject.nothing_is_left(intent.task_id)
 
     def test_what_was_refused_for_lack_of_nodes_can_be_had_later(
         self, subject: ProviderUnderTest, intend: Intend
