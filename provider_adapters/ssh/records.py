@@ -65,14 +65,18 @@ class Records:
             raise ProviderError(f"{path} cannot be read: {error}") from error
 
     def held_beside(self, task_id: str) -> set[str]:
-        """Keys of the hosts that other tasks have, or ask for just now."""
-        return {
-            key
-            for task in self.tasks()
-            if task != task_id
-            for key, entry in self.read(task).items()
-            if entry["state"] in (ASKED, TAKEN)
-        }
+        """Keys of the hosts that other tasks have, or ask for just now, as far as their records can be read."""
+        found: set[str] = set()
+        for task in self.tasks():
+            if task != task_id:
+                # Another task's damaged record must not stop this one.
+                with suppress(ProviderError, KeyError, TypeError):
+                    found |= {
+                        key
+                        for key, entry in self.read(task).items()
+                        if entry["state"] in (ASKED, TAKEN)
+                    }
+        return found
 
     @contextmanager
     def change(self, task_id: str) -> Iterator[Entries]:

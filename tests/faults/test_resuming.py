@@ -112,7 +112,7 @@ def test_status_asks_before_machines_are_launched(
     for command in (["status"], ["cost"], ["queue"], ["gc"]):
         assert main(command) == 0
     said = capsys.readouterr()
-    assert f"`flow resume {gang.id}` goes on with it and launches machines" in said.err
+    assert f"`flow resume {gang.id}` continues it and launches machines" in said.err
     assert asked == ([] if answer is None else [f"Continue gang ({gang.id}) now?"])
     if answer:
         gang.wait("running")

@@ -127,7 +127,7 @@ def _forget_others(directory: str) -> None:
 
 
 def forget_unused(directory: str, own: str) -> None:
-    """Removes what earlier jobs have left here, also results that were kept, after 14 days in which nobody used it."""
+    """Removes what earlier jobs have left here, kept results included, if it has been unused for 14 days."""
     unused = []
     for name in os.listdir(directory):
         home = os.path.join(directory, name)

@@ -97,7 +97,7 @@ def has_machines(store: Store, task_id: str, listed: Sequence[Instance]) -> bool
 
 def waits_for_resume(record: TaskRecord) -> str:
     """Returns what such a task waits for, as the reason of its state."""
-    return f"has no supervisor and no machines; `flow resume {record.id}` goes on with it"
+    return f"has no supervisor and no machines; `flow resume {record.id}` continues it"
 
 
 def sentence(record: TaskRecord) -> str:
@@ -107,7 +107,7 @@ def sentence(record: TaskRecord) -> str:
     plan = Plan.from_json(record.plan)
     price = f" ({price_text.sentence(plan)})" if plan.is_paid else ""
     return (
-        f"{record.name} ({record.id}) {_text(record)}: `flow resume {record.id}` goes on with it and launches "
+        f"{record.name} ({record.id}) {_text(record)}: `flow resume {record.id}` continues it and launches "
         f"machines{price}, `flow cancel {record.id}` ends it"
     )
 

@@ -12,7 +12,7 @@ from flowlite.output import redact
 
 
 def say(text: str) -> None:
-    """Writes a line to the supervisor's log. If the disk has no room for it, it may be lost; the task goes on."""
+    """Writes a line to the supervisor's log. A line for which the disk has no room may be lost."""
     said = redact.cleaned(text.rstrip())
     with suppress(OSError):
         sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {said}\n")
