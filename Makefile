@@ -39,7 +39,7 @@ test: $(ENV_READY) ## the tests that need nothing but Python; what is missing fo
 test-all: $(ENV_READY) ## all tests, on whatever components this machine has (as root, for test hosts, Slurm, Ceph ...)
 	$(PY) -m pytest -n $(ALL_PROCESSES) --dist worksteal
 
-test-again: $(ENV_READY) ## the tests that failed in the last run, three at most, once more; for CI, which names them
+test-again: $(ENV_READY) ## the tests that failed in the last run, eight at most, once more; for CI, which names them
 	$(PY) -m tests.second_look
 
 test-bare: ## what a newcomer does, `make train` and `make test`, on a bare Debian as an ordinary user (as root)

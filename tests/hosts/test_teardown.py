@@ -72,9 +72,9 @@ def test_nothing_is_left_after_the_block() -> None:
         hosts[0].delay(10)
         hosts[1].pause()
         traces = Traces(hosts)
-    assert traces.left() == []
-    assert interfaces() == before
-    traces.close()
+    # Another process of this machine may be seen in the moment in which it ends.
+    assert_nothing_left(traces)
+    eventually(lambda: interfaces() <= before)
 
 
 def test_nothing_is_left_after_an_exception() -> None:

@@ -32,6 +32,19 @@ def _drawn_seed() -> int:
 BOX_SEED = int(os.environ.get("FLOW_BOX_SEED") or _drawn_seed())
 
 
+@pytest.fixture(autouse=True)
+def _outages_end_with_their_test() -> Iterator[None]:
+    """The thread that repeats the ends of SSH connections stays in the network in which it was started."""
+    yield
+    half_open: Any = sys.modules.get("flowlite.connect.ssh.half_open")
+    if half_open is None or (telling := half_open._telling) is None:
+        return
+    with half_open._lock:
+        for ends in list(half_open._all):
+            half_open._forget(ends)
+    telling.join()
+
+
 @pytest.fixture(scope="session")
 def cluster_of_the_session() -> Iterator[Cluster]:
     """Four hosts, made when the first test asks for them."""

@@ -49,6 +49,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if _TO is not None:
         lines = [f"{name}\n" for name, passed in _passed.items() if passed]
         Path(_TO).write_text("".join(lines))
-    if session.config.cache is not None:
+    # Without the plugin `cacheprovider` there is none.
+    cache: pytest.Cache | None = getattr(session.config, "cache", None)
+    if cache is not None:
         only_tests_failed = exitstatus == pytest.ExitCode.TESTS_FAILED
-        session.config.cache.set(FAILED, list(_failed) if only_tests_failed else [])
+        cache.set(FAILED, list(_failed) if only_tests_failed else [])

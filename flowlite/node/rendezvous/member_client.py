@@ -431,6 +431,9 @@ class _LeaderConnection(Channel):
         await self._opened
 
     def on_opened(self) -> None:
+        if self._opened.done():
+            # `open` has given up in the meantime, and its caller ends the connection.
+            return
         self._opened.set_result(None)
         self._link._opened(self)
 
