@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -9,15 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from flowlite import Flow
+from tests.helpers import assert_no_process_left
+
 ROOT = Path(__file__).resolve().parent.parent
 DIGITS = ROOT / "examples" / "digits_ddp.py"
 LINE = re.compile(r"\[Node (\d), rank \d\] \[\d\d:\d\d:\d\d\] (.*)")
 
 
-def run_digits(*arguments: str) -> list[str]:
+def run_digits(epochs: int) -> list[str]:
     """Lines that the example prints."""
     done = subprocess.run(
-        [sys.executable, str(DIGITS), *arguments],
+        [sys.executable, str(DIGITS), str(epochs)],
         capture_output=True,
         text=True,
         check=False,
@@ -29,8 +33,8 @@ def run_digits(*arguments: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_digits_train_and_resume(flow_home: Path) -> None:
-    *first, end = run_digits("5")
+def test_digits_train_and_resume_and_every_command_after_it(flow_home: Path) -> None:
+    *first, end = run_digits(5)
     said = [match.groups() for line in first if (match := LINE.fullmatch(line))]
     assert len(said) == len(first), first
     assert accuracy(end) > 0.9
@@ -39,11 +43,40 @@ def test_digits_train_and_resume(flow_home: Path) -> None:
     assert [text.split(":")[0] for text in begun] == [f"rank {rank} of 8" for rank in range(8)]
     assert all(text.endswith("on cpu, 0 epochs done before") for text in begun)
 
-    *second, end = run_digits("20")
-    assert sum("5 epochs done before" in line for line in second) == 8
-    assert not any("epoch 5:" in line for line in second)
-    assert accuracy(end) > 0.95
+    again = flow("run", str(DIGITS), "--epochs", "20", "--json")
+    result = json.loads(again)["data"]["result"]
+    assert result["accuracy"] > 0.95
+    assert result["ranks"] == list(range(8))
     assert (flow_home / "volumes" / "digits").is_dir()
+    every_command_after_it()
+
+
+def every_command_after_it() -> None:
+    assert "completed" in flow("status")
+    followed = flow("logs", "digits", "-f")
+    assert len(re.findall(r"rank \d of 8: .* 5 epochs done before", followed)) == 8
+    assert "epoch 5:" not in followed
+    of_one = flow("logs", "digits", "--node", "1")
+    assert set(re.findall(r"^\[Node (\d), rank \d\]", of_one, re.MULTILINE)) == {"1"}
+    told = flow("ssh", "digits", "--node", "1", "--command", "echo node $FLOW_NODE_RANK")
+    assert told == "node 1\n"
+    assert "'accuracy': 0.9" in flow("result", "digits")
+    assert "$0.00" in flow("cost", "digits")
+    for task in Flow().list_tasks():
+        assert_no_process_left(task.id)
+
+
+def flow(*arguments: str) -> str:
+    """What a command prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "flowlite.cli", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def accuracy(line: str) -> float:

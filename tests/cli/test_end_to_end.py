@@ -462,40 +462,6 @@ def test_tables_are_drawn_on_a_terminal(terminals: Any) -> None:
     assert "\x1b[31mfailed" in terminal.seen
 
 
-# The first thing a user does
-
-
-@pytest.mark.slow
-def test_the_digits_example_and_every_command_after_it(flow_home: Path) -> None:
-    example = str(ROOT / "examples" / "digits_ddp.py")
-    ran = subprocess.run(
-        [PYTHON, example, "5"], env=environment(), capture_output=True, text=True, check=True
-    )
-    assert re.search(
-        r"^\[Node 3, rank 7\] \[\d\d:\d\d:\d\d\] rank 7 of 8", ran.stdout, re.MULTILINE
-    )
-    again = flow("run", example, "--epochs", "20", "--json", timeout=110)
-    result = json.loads(again.stdout)["data"]["result"]
-    assert result["accuracy"] > 0.95
-    assert result["ranks"] == list(range(8))
-
-    assert "completed" in flow("status").stdout
-    followed = flow("logs", "digits", "-f").stdout
-    assert sorted(set(re.findall(r"rank (\d) of 8", followed))) == list("01234567")
-    assert "5 epochs done before" in followed
-    assert set(
-        re.findall(
-            r"^\[Node (\d), rank \d\]", flow("logs", "digits", "--node", "1").stdout, re.MULTILINE
-        )
-    ) == {"1"}
-    on_node = flow("ssh", "digits", "--node", "1", "--command", "echo node $FLOW_NODE_RANK")
-    assert (on_node.returncode, on_node.stdout) == (0, "node 1\n")
-    assert "'accuracy': 0.9" in flow("result", "digits").stdout
-    assert "$0.00" in flow("cost", "digits").stdout
-    for task in Flow().list_tasks():
-        assert_no_process_left(task.id)
-
-
 # How fast, how small
 
 

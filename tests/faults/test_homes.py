@@ -157,7 +157,7 @@ for number in range(int(sys.argv[2])):
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "many", [16, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.heavy])]
+    "many", [16, pytest.param(200, marks=[pytest.mark.hours, pytest.mark.heavy])]
 )
 def test_two_processes_submit_many_tasks_at_once(flow_home: Path, many: int) -> None:
     both = [
