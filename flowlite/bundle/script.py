@@ -69,7 +69,7 @@ def _read(config: TaskConfig, directory: Path | None) -> dict[str, Any]:
     if isinstance(command, str) or command is None or config.batch is not None:
         raise NoPython
     if not python_command.is_python(command[0]) and _program(command[0]) is None:
-        raise NoPython
+        raise _not_python(command)
     if config.start == "spawn":
         raise NotForked("start='spawn'")
     if (launcher := launcher_in(command)) is not None:
@@ -81,7 +81,7 @@ def _read(config: TaskConfig, directory: Path | None) -> dict[str, Any]:
     if python_command.is_python(command[0]):
         reader = _of_python(python_command.parse(command), directory)
     else:
-        reader = _of_console_script(command[0], directory)
+        reader = _of_console_script(command, directory)
     reader.settle()
     here = {_READ_FILES[name] for name in _READ_FILES if directory and (directory / name).exists()}
     wanted = [name for name in reader.certain() if _is_wanted(name, here)]
@@ -117,20 +117,31 @@ def _of_python(command: PythonCommand, directory: Path | None) -> _Reader:
     return reader
 
 
-def _of_console_script(name: str, directory: Path | None) -> _Reader:
+def _of_console_script(command: Sequence[str], directory: Path | None) -> _Reader:
     """Reads a program that the environment of this Python, or the PATH, has under the same name as a node."""
-    directory = directory or Path("/")
+    directory, name = directory or Path("/"), command[0]
     path = str(directory / name) if "/" in name else _program(name)
     if path is None:
-        raise NoPython
+        raise _not_python(command)
     try:
         with open(path, "rb") as file:
             python_command.interpreter_of(file.readline(4096))
-    except OSError as error:
-        raise NoPython from error
+    except (OSError, NoPython) as error:
+        raise _not_python(command) from error
     reader = _Reader([os.path.dirname(os.path.realpath(path)), *_python_path(directory)])
     reader.read_main(path, "")
+    for module in reader.found:
+        # A script of a package has a line for the package; it may use the profilers of the standard library.
+        if module.partition(".")[0] not in sys.stdlib_module_names:
+            python_command.refuse_runner(module)
     return reader
+
+
+def _not_python(command: Sequence[str]) -> NotForked:
+    """Returns why a program that is no Python script is not forked: numactl, py-spy and others start the Python."""
+    if any(python_command.is_python(word) for word in command[1:]):
+        return NotForked(f"{os.path.basename(command[0])} starts its Python")
+    return NoPython()
 
 
 def _program(name: str) -> str | None:

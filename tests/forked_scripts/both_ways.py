@@ -50,14 +50,15 @@ class Server:
         environment: dict[str, str] | None = None,
         call: dict[str, Any] | None = None,
         kept: float = 0.0,
+        python: str = sys.executable,
     ) -> None:
         self.directory, self.argv, self.task = directory, list(argv), task
-        self._environment = {**script_environment(sys.executable), **(environment or {})}
+        self._environment = {**script_environment(python), **(environment or {})}
         self._inherited = without_launchers(os.environ)
         self.call = script_call(TaskConfig(command=self.argv), Path.cwd()) if call is None else call
         options: dict[str, Any] = {
             "task": task,
-            "python": sys.executable,
+            "python": python,
             "imports": self.call.get("imports", ()),
             "environment": self._environment,
             "argv": self.argv,

@@ -275,6 +275,39 @@ import locale, sys, time
 print(locale.getlocale(), locale.getpreferredencoding(), sys.getfilesystemencoding(), sys.getdefaultencoding(), time.tzname)
 """,
     "reload": "import importlib, sibling; importlib.reload(sibling); import runpy; print(runpy.run_path('sibling.py')['NAME'])",
+    "breakpoint": """
+def g():
+    inside = 41
+    breakpoint()
+    return inside
+print("before"); g()
+""",
+    "tracers": """
+import sys, threading
+seen = []
+def tracer(frame, event, argument):
+    seen.append((event, frame.f_code.co_name, frame.f_lineno))
+    return tracer
+def work(x):
+    y = x + 1
+    return y
+threading.setprofile(lambda frame, event, argument: seen.append(("profile", event, frame.f_code.co_name)))
+sys.settrace(tracer); work(1); sys.settrace(None)
+thread = threading.Thread(target=work, args=(2,)); thread.start(); thread.join()
+print(seen)
+""",
+    "profiler": """
+import cProfile, pstats
+profile = cProfile.Profile()
+print(profile.runcall(divmod, 7, 2), sorted(name for _, _, name in pstats.Stats(profile).stats))
+""",
+    "memory": """
+import tracemalloc
+print(tracemalloc.is_tracing(), tracemalloc.get_traceback_limit())
+tracemalloc.start(3)
+kept = bytes(1000)
+print(tracemalloc.get_object_traceback(kept))
+""",
     "decimal": "import decimal, json; print(decimal.getcontext(), json.dumps({'a': decimal.Decimal(1).as_tuple()[1]}))",
     "deleted": "import os; os.unlink(__file__); 1 / 0",
 }

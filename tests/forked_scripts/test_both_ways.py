@@ -25,6 +25,13 @@ _AHEAD = """
     asyncio decimal pickle random tempfile uuid concurrent.futures concurrent.futures.process inspect traceback ctypes
     dataclasses unittest.mock xml.dom.minidom sqlite3
 """
+HOOK = """
+import sys
+
+def look(*arguments):
+    frame = sys._getframe(1)
+    print("hook", frame.f_code.co_name, frame.f_lineno, frame.f_back, __name__, arguments)
+"""
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
@@ -79,6 +86,42 @@ def test_a_form_of_the_command_sees_and_shows_the_same(project: Path, argv: list
     (project / "program.py").write_text(look + "import warnings; warnings.warn('x')\n")
     call = {"imports": ["json", "logging", "subprocess"], "late": [], "writes": []}
     with Server(project, argv, TASK, None, call) as server:
+        fresh, here = server.run(forked=False), server.run(forked=True)
+    assert here.why == ""
+    assert _without_addresses(here) == _without_addresses(fresh)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"PYTHONDEVMODE": "1"},
+        {"PYTHONFAULTHANDLER": "1"},
+        {"PYTHONUNBUFFERED": ""},
+        {"PYTHONWARNINGS": "error"},
+        {"PYTHONOPTIMIZE": "2"},
+        {"PYTHONBREAKPOINT": "hooks.look"},
+        {"PYTHONBREAKPOINT": "0"},
+        {"PYTHONBREAKPOINT": "nothing.of_that_name"},
+        {"PYTHONSAFEPATH": "1"},
+        {"PYTHONMALLOC": "debug"},
+        {"PYTHONIOENCODING": "latin1:replace"},
+        {"PYTHONPYCACHEPREFIX": "/nowhere"},
+        {"PYTHONNODEBUGRANGES": "1"},
+    ],
+    ids=str,
+)
+def test_pythons_own_variables_have_the_same_effect(
+    project: Path, environment: dict[str, str]
+) -> None:
+    look = "".join(
+        PROGRAMS[each] + "\n" for each in ("interpreter", "streams", "warnings", "memory")
+    )
+    (project / "program.py").write_text(f"{look}breakpoint()\nimport os\nos.abort()\n")
+    (project / "hooks.py").write_text(HOOK)
+    call = {"imports": ["json", "logging", "subprocess"], "late": [], "writes": []}
+    # A fork server of its own for each.
+    argv = ["python", "program.py", str(environment)]
+    with Server(project, argv, TASK, environment, call) as server:
         fresh, here = server.run(forked=False), server.run(forked=True)
     assert here.why == ""
     assert _without_addresses(here) == _without_addresses(fresh)

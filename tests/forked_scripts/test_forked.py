@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import sysconfig
 import time
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ import pytest
 
 from flowlite.node.forkserver import registry
 from flowlite.node.system import processes, stack_dump
-from tests.forked_scripts.both_ways import Server
+from tests.forked_scripts.both_ways import Seen, Server
 from tests.helpers import eventually, kill_processes_of
 
 pytestmark = pytest.mark.skipif(not processes.LINUX, reason="processes are not forked elsewhere")
@@ -183,6 +186,117 @@ def test_sitecustomize_and_usercustomize_have_run(project: Path) -> None:
         fresh, here = server.run(forked=False), server.run(forked=True)
     assert here.why == ""
     assert here.told == fresh.told
+
+
+_LOOK = """
+import os, random, signal, sys, threading
+handled = [line for line in open("/proc/self/status") if line.startswith("SigIgn")]
+print(handled, random.random() == random.Random(0).random(), os.getcwd(), sys.getprofile() is None)
+print([signal.getitimer(each)[0] > 0 for each in (0, 1, 2)], threading._profile_hook is None)
+os.kill(os.getpid(), signal.SIGUSR1)
+print("lives")
+"""
+_CHANGES = [
+    ("import faulthandler, signal; faulthandler.register(signal.SIGUSR1)", "handles SIGUSR1"),
+    ("import signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN)", "handles SIGUSR1"),
+    ("import signal; signal.signal(signal.SIGTERM, lambda *_: None)", "handles SIGTERM"),
+    ("import signal; signal.setitimer(signal.ITIMER_PROF, 100)", "sets a timer"),
+    ("import os; os.chdir('/tmp')", "changes the working directory"),
+]
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [*_CHANGES, ("import random; random.seed(0)", "seeds random numbers")],
+)
+@pytest.mark.parametrize("name", ["sitecustomize", "own"])
+def test_what_an_import_does_to_its_process_is_there(
+    project: Path, name: str, source: str, why: str
+) -> None:
+    _module(project, name, source)
+    script = f"import {name}\n{_LOOK}"
+    with _server(project, script, call=_ahead("json", name)) as server:
+        fresh, here = server.run(forked=False), server.run(forked=True)
+    assert here.why == f"{name} {why} when it is imported"
+    assert _apart(here) == _apart(fresh)
+
+
+# A Python inherits ignored signals, so nobody knows who ignores them.
+@pytest.mark.parametrize(("source", "why"), [each for each in _CHANGES if "SIG_IGN" not in each[0]])
+def test_what_a_pth_file_does_to_its_process_is_there(project: Path, source: str, why: str) -> None:
+    with _with_pth_file(project, source, _LOOK) as server:
+        fresh, here = server.run(forked=False), server.run(forked=True)
+    assert here.why == f"a .pth file of this Python {why}"
+    assert _apart(here) == _apart(fresh)
+
+
+def _apart(seen: Seen) -> list[Any]:
+    """What is told of a program, without the thread that faulthandler names."""
+    return [re.sub("0x[0-9a-f]+", "", str(each)) for each in seen.told]
+
+
+def _with_pth_file(project: Path, pth: str, script: str) -> Server:
+    """The fork server of a Python whose `site-packages` have a .pth file with this line."""
+    venv.create(project.parent / "venv", symlinks=True)
+    python = project.parent / "venv" / "bin" / "python"
+    packages = sysconfig.get_path("purelib", "venv", {"base": str(project.parent / "venv")})
+    Path(packages, "own.pth").write_text(f"{pth}\n")
+    (project / "train.py").write_text(script)
+    return Server(project, ["python", "train.py"], TASK, call=_ahead("json"), python=str(python))
+
+
+def test_a_module_that_takes_random_numbers_is_imported_once(project: Path) -> None:
+    _module(project, "own", "import random; DRAWN = [random.random() for _ in range(3000)]")
+    with _server(project, "import own; print(len(own.DRAWN))", call=_ahead("own")) as server:
+        here = server.run(forked=True)
+    assert (here.out, here.why) == ("3000\n", "")
+
+
+_WATCHERS = [
+    ("import sys; sys.settrace(lambda *_: None)", "traces"),
+    ("import sys; sys.setprofile(lambda *_: None)", "profiles"),
+    ("import threading; threading.setprofile(lambda *_: None)", "profiles"),
+    ("import cProfile; PROFILE = cProfile.Profile(); PROFILE.enable()", "cProfile"),
+    ("import tracemalloc; tracemalloc.start()", "tracemalloc traces"),
+]
+
+
+@pytest.mark.parametrize(("source", "why"), _WATCHERS)
+def test_who_watches_a_python_from_its_start_sees_the_script_only(
+    project: Path, source: str, why: str
+) -> None:
+    _module(project, "sitecustomize", source)
+    with _server(project, _LOOK.partition("os.kill")[0], call=_ahead("json")) as server:
+        fresh, here = server.run(forked=False), server.run(forked=True)
+    assert why in here.why
+    assert "this Python before its script begins" in here.why
+    assert here.told == fresh.told
+
+
+def test_who_watches_by_a_pth_file_sees_the_script_only(project: Path) -> None:
+    watch = "import sys; sys.seen = []; sys.setprofile(lambda f, e, a: sys.seen.append(f.f_code.co_filename))"
+    look = "import sys; sys.setprofile(None); print(any('flowlite' in each for each in sys.seen))"
+    with _with_pth_file(project, watch, look) as server:
+        fresh, here = server.run(forked=False), server.run(forked=True)
+    assert "profiles this Python before its script begins" in here.why
+    assert here.told == fresh.told == ("False\n", "", 0, None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PYTHONVERBOSE",
+        "PYTHONPROFILEIMPORTTIME",
+        "PYTHONINSPECT",
+        "PYTHONTRACEMALLOC",
+        "PYTHONMALLOCSTATS",
+    ],
+)
+def test_a_variable_that_looks_at_the_start_is_as_the_option(project: Path, name: str) -> None:
+    with _server(project, "print(1)", more={name: "1"}, call=_ahead("json")) as server:
+        here = server.run(forked=True)
+    assert here.why == f"{name} looks at the start or the end of the interpreter"
+    assert here.out.startswith("1\n")
 
 
 def test_a_rank_that_died_while_a_child_process_lives_fails_after_a_while(project: Path) -> None:

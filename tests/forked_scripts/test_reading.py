@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +116,45 @@ def test_a_command_that_is_started_as_it_is_has_a_reason(
     call = script_call(TaskConfig(command=command, distributed_mode=manual), Path.cwd())
     assert call["start"] == "spawn"
     assert why in call["why"]
+
+
+@pytest.mark.parametrize("module", ["coverage.cmdline", "viztracer.main", "kernprof", "pytest"])
+def test_the_console_script_of_a_profiler_is_started_as_it_is(
+    here: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    monkeypatch.setenv("PATH", str(here), prepend=os.pathsep)
+    tool = here / "flow-profiles"
+    tool.write_text(
+        f"#!{sys.executable}\nimport sys\nfrom {module} import main\nsys.exit(main())\n"
+    )
+    tool.chmod(0o755)
+    call = script_call(TaskConfig(command=["flow-profiles", "run", "train.py"]), Path.cwd())
+    assert (call["start"], module in call["why"]) == ("spawn", True), call
+
+
+def test_a_console_script_may_use_the_profilers_of_the_standard_library(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(here), prepend=os.pathsep)
+    tool = here / "flow-measures"
+    tool.write_text(f"#!{sys.executable}\nimport timeit, unittest\n")
+    tool.chmod(0o755)
+    call = script_call(TaskConfig(command=["flow-measures"]), Path.cwd())
+    assert call["imports"] == ["timeit", "unittest"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["env", "A=1", "python", "train.py"],
+        ["py-spy", "record", "-o", "x", "--", "python3", "train.py"],
+        ["nothing-of-that-name", "/usr/bin/python3.11", "train.py"],
+    ],
+)
+def test_a_program_that_starts_the_python_is_named(here: Path, command: list[str]) -> None:
+    (here / "train.py").write_text("")
+    call = script_call(TaskConfig(command=command), Path.cwd())
+    assert call == {"start": "spawn", "why": f"{command[0]} starts its Python"}
 
 
 @pytest.mark.parametrize("command", [["true"], ["nothing-of-that-name"], "echo $RANK"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 STARTED_ANEW = "each rank is a Python of its own, and not forked from the fork server"
@@ -18,11 +18,16 @@ _KEPT_X = re.compile(
 # Modules that run another program and look at its imports, or start further Pythons.
 _RUNNING = """
     cProfile profile trace pdb timeit tracemalloc coverage kernprof line_profiler memory_profiler scalene viztracer
-    pyinstrument debugpy ipdb pudb IPython pytest unittest venv pip ensurepip torch.distributed.run
+    mprof pyinstrument debugpy ipdb pudb IPython pytest unittest venv pip ensurepip torch.distributed.run
     torch.distributed.launch torch.distributed.elastic accelerate.commands.launch deepspeed.launcher.runner
     horovod.runner.launch
 """
 _RUNNERS = frozenset(_RUNNING.split())
+# The variables of the options that are not among `_KEPT` and `_KEPT_X`, and others that look at the start or the end.
+_LOOKING = """
+    PYTHONVERBOSE PYTHONPROFILEIMPORTTIME PYTHONINSPECT PYTHONDEBUG PYTHONTRACEMALLOC PYTHONMALLOCSTATS PYTHONDUMPREFS
+    PYTHONDUMPREFSFILE PYTHONPERFSUPPORT PYTHON_PERF_JIT_SUPPORT
+"""
 
 
 class NotForked(Exception):
@@ -91,11 +96,31 @@ def parse(argv: Sequence[str]) -> PythonCommand:
     return PythonCommand(argv[0], tuple(options), words[0], "", tuple(words[1:]))
 
 
+def refuse_runner(module: str) -> None:
+    """Refuses a module that runs other programs.
+
+    Raises:
+        NotForked: It is one.
+    """
+    if module in _RUNNERS or module.partition(".")[0] in _RUNNERS:
+        raise NotForked(f"{module} looks at the imports of what it runs, or starts further Pythons")
+
+
+def refuse_variables(environment: Mapping[str, str]) -> None:
+    """Refuses an environment in which Python does something that a forked process cannot show.
+
+    Raises:
+        NotForked: It has such a variable.
+    """
+    for name in _LOOKING.split():
+        if environment.get(name):
+            raise NotForked(f"{name} looks at the start or the end of the interpreter")
+
+
 def _of_module(
     program: str, options: Sequence[str], module: str, arguments: Sequence[str]
 ) -> PythonCommand:
-    if module in _RUNNERS or module.partition(".")[0] in _RUNNERS:
-        raise NotForked(f"{module} looks at the imports of what it runs, or starts further Pythons")
+    refuse_runner(module)
     return PythonCommand(program, tuple(options), "", module, tuple(arguments))
 
 

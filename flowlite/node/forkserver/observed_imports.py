@@ -3,7 +3,8 @@
 A module may read a variable of the environment, the working directory or nothing when it is imported, and may print. A
 forked worker must only run a script or a function if the same would have happened in it. So reads are noted while
 modules are imported, and compared with the worker's environment before it is forked. What libraries in C read is known
-by name. Scripts must not differ in anything; of functions only the reads are compared.
+by name. Scripts must not differ in anything, not even in signals or timers (process_state.py); of functions only the
+reads are compared.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 import sys
 
 from ..worker import renewed_modules
+from . import process_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ class ObservedImports:
         environment: The environment before the first import.
         reads: For each import, the variables that were read, each with the module that read it.
         said: The import that has written to the standard streams; "" if none has.
+        changed: Which import has changed what of this process that workers do not inherit; "" if none has.
         failed: The import that raised an error other than that it does not exist; "" if none has.
         loaded: The modules that were imported.
     """
@@ -59,6 +62,7 @@ class ObservedImports:
         self.environment = dict(os.environ)
         self.reads: dict[str, dict[str, str]] = {}
         self.said = ""
+        self.changed = ""
         self.failed = ""
         self.loaded: dict[str, None] = {}
         self._present = frozenset(sys.modules)
@@ -67,7 +71,7 @@ class ObservedImports:
     def of(self, name: str) -> Iterator[None]:
         """A context in which one module is imported."""
         found = self.reads.setdefault(name, {})
-        before = _written()
+        before, state = _written(), process_state.ProcessState()
         kind: Any = type(os.environ)
         originals = kind.__getitem__, kind.__iter__, os.getcwd
         read, iterate, getcwd = originals
@@ -104,6 +108,8 @@ class ObservedImports:
             kind.__getitem__, kind.__iter__, os.getcwd = originals
             if _written() != before:
                 self.said = self.said or name
+            if not self.changed and (change := state.change()):
+                self.changed = f"{name} {change} when it is imported"
             new = [each for each in sys.modules if each not in self._present]
             self.loaded.update(dict.fromkeys(new))
             self.loaded.pop("__mp_main__", None)
@@ -145,6 +151,8 @@ class ObservedImports:
         """
         if self.said:
             return f"{self.said} prints when it is imported"
+        if self.changed:
+            return self.changed
         if self.failed:
             return f"{self.failed} cannot be imported ahead"
         differ = self._different(environment)

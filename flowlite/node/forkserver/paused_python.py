@@ -68,6 +68,7 @@ def start_of(argv: Sequence[str], python: str, environment: Mapping[str, str]) -
         raise NotForked(
             f"{program} is {executable or 'not on the PATH'}, and the nodes' Python is {python}"
         )
+    python_command.refuse_variables(environment)
     if any(not os.path.isabs(each) for each in _entries(environment)):
         raise NotForked("PYTHONPATH has a relative path")
     if len(target) > interpreter_target.LONGEST // 2:
@@ -122,8 +123,9 @@ def hold(hook: str, above: str) -> None:
     import json
     import socket
 
-    from . import server
+    from . import process_state, server
 
+    changed = process_state.change_before_site_ended()
     listener, order, path = os.environ.pop(_ORDER).split("\n", 2)
     del os.environ[PAUSED]
     with open(order, encoding="utf-8") as file:
@@ -142,6 +144,8 @@ def hold(hook: str, above: str) -> None:
     target = interpreter_target.find(_placeholder(start), module=start["module"])
     if target is None:
         spec = {**spec, "why": "the configuration of this Python is not understood"}
+    elif changed:
+        spec = {**spec, "why": f"a .pth file of this Python {changed}"}
     try:
         server.serve(spec, socket.socket(fileno=int(listener)), _take_customizations)
     except script.Begin as worker:
