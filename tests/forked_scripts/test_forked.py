@@ -230,6 +230,22 @@ def test_what_a_pth_file_does_to_its_process_is_there(project: Path, source: str
     assert _apart(here) == _apart(fresh)
 
 
+@pytest.mark.parametrize(
+    ("pth", "why"),
+    [
+        ("import os, sys; sys.rank = os.environ.get('RANK')", "own.pth reads RANK"),
+        ("import from_pth, sys; sys.rank = from_pth.RANK", "from_pth reads RANK"),
+        ("import os, sys; sys.rank = os.environ.get('OTHER')", ""),
+    ],
+)
+def test_what_a_pth_file_reads_is_that_of_the_rank(project: Path, pth: str, why: str) -> None:
+    script = "import os; os.environ['OTHER'] = '1'\nimport sys; print(sys.rank)"
+    with _with_pth_file(project, pth, script) as server:
+        fresh, here = server.run(forked=False), server.run(forked=True)
+    assert here.why == (f"{why} when it is imported" if why else "")
+    assert here.told == fresh.told
+
+
 def _apart(seen: Seen) -> list[Any]:
     """What is told of a program, without the thread that faulthandler names."""
     return [re.sub("0x[0-9a-f]+", "", str(each)) for each in seen.told]
@@ -241,6 +257,7 @@ def _with_pth_file(project: Path, pth: str, script: str) -> Server:
     python = project.parent / "venv" / "bin" / "python"
     packages = sysconfig.get_path("purelib", "venv", {"base": str(project.parent / "venv")})
     Path(packages, "own.pth").write_text(f"{pth}\n")
+    Path(packages, "from_pth.py").write_text("import os\nRANK = os.environ.get('RANK')\n")
     (project / "train.py").write_text(script)
     return Server(project, ["python", "train.py"], TASK, call=_ahead("json"), python=str(python))
 

@@ -18,7 +18,8 @@ _KEPT_X = re.compile(
 # Modules that run another program and look at its imports, or start further Pythons.
 _RUNNING = """
     cProfile profile trace pdb timeit tracemalloc coverage kernprof line_profiler memory_profiler scalene viztracer
-    mprof pyinstrument debugpy ipdb pudb IPython pytest unittest venv pip ensurepip torch.distributed.run
+    mprof pyinstrument memray filprofiler yappi slipcover hunter pyperf ddtrace nvtx torch.utils.bottleneck
+    debugpy ipdb pudb IPython pytest unittest venv pip ensurepip torch.distributed.run
     torch.distributed.launch torch.distributed.elastic accelerate.commands.launch deepspeed.launcher.runner
     horovod.runner.launch
 """

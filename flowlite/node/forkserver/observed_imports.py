@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 DIRECTORY = "the working directory"
 EVERYTHING = "all variables"
+SITE = "site"
+"""The import of `site`, which runs the lines of .pth files."""
 # What Python itself and libraries in C read when they start or are loaded.
 _READ_AT_START = re.compile(
     r"PYTHON.*|LC_.*|LANG|LANGUAGE|LD_.*|GLIBC_TUNABLES|MALLOC_.*|PATH|HOME|TZ|OMP_.*|GOMP_.*|KMP_.*|MKL_.*"

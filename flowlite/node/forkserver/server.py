@@ -31,7 +31,7 @@ from ..mount_namespace import worker_view
 from ..system import peer_credentials, process_title, processes, signals, trace
 from ..system.accepting import accept
 from ..worker import script
-from . import observed_imports, registry, staleness, watching
+from . import observed_imports, pth_files, registry, staleness, watching
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -335,6 +335,7 @@ class Imports:
 
     def customize(self, customize: Callable[[], None]) -> None:
         """Imports `sitecustomize` and `usercustomize`, before anything else."""
+        self.observed.reads[observed_imports.SITE] = pth_files.variables()
         with contextlib.suppress(Exception), self.observed.of("sitecustomize"):
             customize()
 

@@ -6,6 +6,7 @@ import os
 import sys
 
 from ..worker import script
+from .observed_imports import SITE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class WorkerChoice:
         ahead = order["ahead"]
         early = frozenset(ahead["imports"]) - frozenset(ahead["late"])
         why = self._observed.why_not(
-            order["environment"], early | {"sitecustomize"}, frozenset(ahead["writes"])
+            order["environment"], early | {SITE, "sitecustomize"}, frozenset(ahead["writes"])
         )
         return why or _shadowed(self._directory(order))
 
