@@ -11,7 +11,7 @@ import pytest
 from flowlite.node.config.python_command import STARTED_ANEW
 from tests.slurm.site import SlurmSite
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 LOOK = """
 import colorsys, os, sys
@@ -70,5 +70,5 @@ def _flow(site: SlurmSite, directory: Path, *words: str) -> subprocess.Completed
             capture_output=True,
             text=True,
             check=False,
-            timeout=180,
+            timeout=300,
         )
