@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from benchmarks.gpu.machine import PROGRAMS, PYTHON, TOLERANCE_MB, Failed, Machine, Skipped
 from benchmarks.measure import ROOT
@@ -94,10 +95,10 @@ def shared_out_and_given_back(here: Machine) -> list[Row]:
         here.wait("the first task does not run", first.exists, child=holder)
         with here.started(*two) as (waiter, second_began):
             here.end(holder, began).demand()
-            if second.exists():
-                raise Failed("the second task ran while the first had all GPUs")
             done = here.end(waiter, second_began).demand()
-    seen = second.read_text().split()[1]
+    _, seen, ran_at = second.read_text().split()
+    if float(ran_at) < float(Path(f"{first}.end").read_text()):
+        raise Failed("the second task ran while the first had all GPUs")
     wanted = ",".join(map(str, range(here.count)))
     if not os.environ.get("CUDA_VISIBLE_DEVICES") and seen not in (wanted, "None"):
         raise Failed(f"the second task sees the GPUs {seen}, and not {wanted}")

@@ -17,7 +17,7 @@ from flowlite.supervise.money.cost import MONTH_SECONDS, cost_of, is_upper_bound
 from tests.helpers import eventually
 from tests.providers.aws_client import SECONDS, TYPE, Client
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 CENT = 0.01
 
 

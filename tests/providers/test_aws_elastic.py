@@ -14,7 +14,7 @@ from provider_adapters.aws.listing import Listing
 from tests.helpers import eventually
 from tests.providers.aws_client import SECONDS, TYPE, ZONES, Client
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 # Another fault than the one that is set changes which requests are made, or what the first answer is.
 ONE_FAULT = pytest.mark.no_random_faults
 QUOTA = "L-1216C47A"

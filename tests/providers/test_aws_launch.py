@@ -18,7 +18,7 @@ from flowlite.provider import Instance, Plan
 from tests.helpers import eventually
 from tests.providers.aws_client import SECONDS, TYPE, ZONES, Client, groups
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 # The way it goes

@@ -13,7 +13,7 @@ from provider_adapters.rented.ledger import Ledger
 from tests.helpers import eventually
 from tests.providers.aws_client import SECONDS, TYPE, ZONES, Client
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 TWO_REGIONS = 'region = ["us-east-1", "us-west-2"]'
 
 

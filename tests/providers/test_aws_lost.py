@@ -18,7 +18,7 @@ from provider_adapters.aws import ending, launching, session
 from tests.helpers import eventually
 from tests.providers.aws_client import SECONDS, TYPE, Client, groups
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 SLOW = pytest.mark.slow
 # Another fault than the one that is set changes which requests are made, or what the first answer is; or it meets a
 # client that repeats nothing.

@@ -1,4 +1,6 @@
-"""What goes wrong on GPUs: `misbehave.py HOW [FILE]`. FILE gets the process id when the GPU's memory is taken."""
+"""What goes wrong on GPUs: `misbehave.py HOW [FILE]`. FILE gets the process id, the visible GPUs and the
+monotonic time when the GPU's memory is taken.
+"""
 
 import os
 import sys
@@ -47,17 +49,24 @@ def never_ends() -> None:
     torch.cuda.synchronize()
 
 
+def _write(path: str, text: str) -> None:
+    """Writes a file that nobody sees in part."""
+    part = Path(f"{path}.part")
+    part.write_text(text)
+    part.rename(path)
+
+
 def hold() -> None:
-    """Takes 2 GB of the GPU, and keeps it."""
+    """Takes 2 GB of the GPU, and keeps it. Its end is noted in FILE.end."""
     kept = torch.ones(1 << 29, device=device) if cuda else None
     if cuda:
         torch.cuda.synchronize()
-    part = Path(f"{sys.argv[2]}.part")
-    part.write_text(f"{os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')}")
-    part.rename(sys.argv[2])
+    note = f"{os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')} {time.monotonic()}"
+    _write(sys.argv[2], note)
     until = time.monotonic() + (float(sys.argv[3]) if sys.argv[3:] else 3600.0)
     while time.monotonic() < until:
         time.sleep(0.05)
+    _write(f"{sys.argv[2]}.end", str(time.monotonic()))
     del kept
 
 

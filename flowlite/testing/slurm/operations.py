@@ -82,8 +82,14 @@ class Operations:
         pending = self.wait(
             lambda: self.job(number).get("JobState") in ("PENDING", "RUNNING"), f"{number} waits"
         )
-        if pending and self.job(number)["JobState"] == "PENDING":
+        if not pending or self.job(number)["JobState"] != "PENDING":
+            return
+        try:
             self.run("scontrol", "update", f"jobid={number}", "StartTime=now+2")
+        except RuntimeError as error:
+            # It has started by itself in the meantime.
+            if "no longer pending" not in str(error):
+                raise
 
     def limit(self, number: int, minutes: int) -> None:
         """Sets a job's time limit."""
