@@ -40,7 +40,7 @@ _PREFIX = "array-"
 # Fields that must be the same for all elements.
 _SHAPE = (
     *("login", "directives", "extra", "requeue", "cpus", "minutes", "container", "shared"),
-    *("node_dir", "program", "lease", "signal_seconds"),
+    *("node_dir", "program", "lease", "signal_seconds", "least"),
 )
 
 ScriptOf = Callable[..., str]

@@ -28,6 +28,8 @@ from provider_adapters.slurm.queries import state_words
 from provider_adapters.slurm.script import Script, StepWrapper, render
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from provider_adapters.slurm.arrays import Arrays
     from provider_adapters.slurm.context import SlurmContext
     from provider_adapters.slurm.ending import Ending
@@ -40,6 +42,8 @@ _CONTACT_PAUSE = 0.5
 _BEFORE_LIMIT = 20.0
 _NOT_SHARED = 104
 _RESTART_SECONDS = 2
+# A busy cluster tries a new job when it plans again, every 30 s (`bf_interval`) unless configured otherwise.
+_UNTRIED_SECONDS = 30.0
 
 
 class Launching:
@@ -87,6 +91,8 @@ class Launching:
             "requeue": options["requeue"],
             "array": options.get("array"),
             "cpus": options["cpus"],
+            "least": intent.least,
+            "elastic": plan.fewest_instances < plan.num_instances,
             "minutes": options["minutes"],
             "container": options["step_container"],
             "asked": asked,
@@ -132,13 +138,27 @@ class Launching:
         if frozen["volumes"]:
             shared.make_volumes(login, frozen["shared"], frozen["volumes"])
         where = str(frozen["asked"].get("partition", "")) or "the default partition"
-        call = again or ledger.intend(launch.token, where, {"proved": bool(proved)})
+        asked = {"proved": bool(proved), "exclude": sorted(self._hosts_beside(launch))}
+        call = again or ledger.intend(launch.token, where, asked)
         # A repeated submission must be identical.
-        text = self.script(launch, call.name, embedded=not call.parameters["proved"])
+        embedded, exclude = not call.parameters["proved"], call.parameters.get("exclude", ())
+        text = self.script(launch, call.name, embedded=embedded, exclude=exclude)
         return self._submission.submit(launch, call, text)
 
-    def script(self, launch: Launch, name: str, *, embedded: bool, array: str = "") -> str:
-        """The batch script of a call."""
+    def script(
+        self,
+        launch: Launch,
+        name: str,
+        *,
+        embedded: bool,
+        array: str = "",
+        exclude: Sequence[str] = (),
+    ) -> str:
+        """The batch script of a call.
+
+        Args:
+            exclude: Hosts that the job must not have, besides those that the user excludes.
+        """
         frozen = launch.frozen
         minutes = frozen["minutes"]
         content = Path(frozen["agent"]).read_bytes() if embedded else b""
@@ -147,11 +167,12 @@ class Launching:
                 name=job_name(launch.task),
                 comment=self._place.comment(launch.task, name),
                 nodes=launch.count,
+                fewest=int(frozen.get("least", 0)),
                 node_dir=frozen["node_dir"],
                 program=frozen["program"],
                 lease=frozen["lease"],
                 cpus=frozen["cpus"],
-                options=tuple((name, value) for name, value in frozen["directives"]),
+                options=_without(exclude, frozen["directives"]),
                 extra=tuple(frozen["extra"]),
                 minutes=minutes,
                 signal_seconds=frozen["signal_seconds"],
@@ -167,12 +188,11 @@ class Launching:
         )
 
     def _adopt(self, launch: Launch) -> Call | None:
-        """Takes over a requeued job of the same task, if there is one."""
+        """Takes over a requeued job of the same task, if there is one. Ends one that asks for other nodes."""
         ledger = self._place.ledger
-        for other in ledger.launches(launch.task):
+        for other in self._others(launch):
             call = current(other)
-            gone = other.ended or other.notes.get("ending") or other.notes.get("passed_on")
-            if other.token == launch.token or call is None or gone or other.count != launch.count:
+            if call is None:
                 continue
             job = self._find(other, call)
             if job is None or job.state in state_words.ENDING or _is_taken(other, job):
@@ -180,12 +200,36 @@ class Launching:
                 raise self._wait(other, f"it is not certain yet what became of job {call.ids[0]}")
             if job.state in state_words.ENDED or job.restarts <= run_of(other):
                 continue
+            if not self._is_alike(launch, other, call):
+                # It would bring more nodes than the gang lacks, or wait for more than it needs.
+                self._ending.end(other)
+                continue
             mine = ledger.intend(launch.token, call.where, {"adopt": call.ids[0]})
             detail = {"frozen": frozen_of(other, call)}
             ledger.made(launch.token, mine.name, [call.ids[0]], detail)
             ledger.note(other.token, passed_on=launch.token)
             return self._submission.call_of(launch, mine)
         return None
+
+    def _is_alike(self, launch: Launch, other: Launch, call: Call) -> bool:
+        """Whether the job of another launch is what this launch would submit."""
+        bounds = [(each.count, each.frozen.get("least", 0)) for each in (launch, other)]
+        beside = self._hosts_beside(launch, other.token)
+        return bounds[0] == bounds[1] and beside <= set(call.parameters.get("exclude", ()))
+
+    def _hosts_beside(self, launch: Launch, but: str = "") -> set[str]:
+        """The hosts of the task's other jobs, without that of the launch `but`: no two nodes of a gang share a host."""
+        others = [each for each in self._others(launch) if each.token != but]
+        return {str(node.data["host"]) for each in others for node in given(each)}
+
+    def _others(self, launch: Launch) -> list[Launch]:
+        """The task's other launches whose jobs may have nodes."""
+        return [
+            each
+            for each in self._place.ledger.launches(launch.task)
+            if each.token != launch.token
+            and not (each.ended or each.notes.get("ending") or each.notes.get("passed_on"))
+        ]
 
     def _start_now(self, launch: Launch, job: Job) -> None:
         """Starts a requeued job early: Slurm delays it by two minutes, which is not needed here."""
@@ -216,11 +260,16 @@ class Launching:
             if job.restarts and launch.notes.get("hurried") != job.restarts:
                 self._start_now(launch, job)
             text = f"job {number} waits: {state_words.waits(job.reason)}"
-            raise self._wait(launch, text, queued=True)
+            raise self._wait(launch, text, queued=not self._may_start_at_once(launch, call, job))
         if job.state in state_words.RUNNING:
             again = given(launch) and job.restarts == run_of(launch)
             return given(launch) if again else self._meet(launch, call, job)
         raise self._wait(launch, f"job {number} is {job.state.lower()}")
+
+    def _may_start_at_once(self, launch: Launch, call: Call, job: Job) -> bool:
+        """Whether a job that a gang does not need may start, although it waits: Slurm has not tried it yet."""
+        young = clock.now() - call.at < _UNTRIED_SECONDS
+        return bool(launch.frozen.get("elastic")) and young and state_words.untried(job.reason)
 
     def _meet(self, launch: Launch, call: Call, job: Job) -> list[Instance]:
         frozen, ledger = frozen_of(launch, call), self._place.ledger
@@ -240,7 +289,7 @@ class Launching:
         met = nodes.meet(login, places, data)
         silent = [each for each in met if isinstance(each, str)]
         if silent:
-            self._not_met(launch, told[0], silent)
+            self._not_met(launch, told[0], silent, len(places))
         found = [
             Instance(
                 id=place.instance,
@@ -259,7 +308,7 @@ class Launching:
         ledger.note(launch.token, begun=None, **notes)
         return found
 
-    def _not_met(self, launch: Launch, job: Job, silent: list[str]) -> None:
+    def _not_met(self, launch: Launch, job: Job, silent: list[str], count: int) -> None:
         """Raises for nodes that do not answer yet, or will not."""
         began = launch.notes.get("begun") or [job.restarts, clock.now()]
         if began[0] != job.restarts:
@@ -269,7 +318,7 @@ class Launching:
         if clock.now() - began[1] > _CONTACT_SECONDS:
             self._ending.end(launch)
             raise ProviderError(
-                f"job {job.id} runs, and {len(silent)} of its {launch.count} nodes did not answer within "
+                f"job {job.id} runs, and {len(silent)} of its {count} nodes did not answer within "
                 f"{_CONTACT_SECONDS:.0f} s: {some}"
             )
         raise LaunchPending(f"job {job.id} begins: {some}", _CONTACT_PAUSE)
@@ -322,6 +371,16 @@ def _is_taken(launch: Launch, job: Job) -> bool:
     return (
         bool(job.taken_at) and job.state in state_words.RUNNING and job.restarts == run_of(launch)
     )
+
+
+def _without(
+    hosts: Sequence[str], directives: Iterable[tuple[str, str]]
+) -> tuple[tuple[str, str], ...]:
+    """Options of `sbatch` that exclude these hosts, too."""
+    options = dict(directives)
+    if hosts:
+        options["exclude"] = ",".join(filter(None, (options.get("exclude", ""), *hosts)))
+    return tuple(options.items())
 
 
 def exit_code(shown: tuple[Job, dict[str, str]] | None) -> int | None:

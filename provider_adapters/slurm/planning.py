@@ -36,8 +36,15 @@ def make_plan(config: TaskConfig, settings: SlurmSettings, cluster: Cluster) -> 
     partition = cluster.choose(str(asked.get("partition", "")))
     notes = _without_effect(config)
     cpus, cpu_notes = _cpus(config, asked)
+    most = config.most_nodes
     if partition is not None:
-        _check_size(config, asked, partition, cpus)
+        most = _size(config, asked, partition, cpus)
+    if config.is_elastic and asked.get("nodelist"):
+        raise ConfigError(
+            f"nodelist: Slurm gives a job all of {asked['nodelist']} or waits, so that a gang of {config.fewest_nodes} "
+            f"to {config.most_nodes} nodes could have no other size; use constraint, exclude or a reservation, or give "
+            "num_instances as one number"
+        )
     minutes, run_seconds, time_notes = _time(config, partition)
     gres, gpu_notes = _gpus(config, asked, partition, cluster)
     name = partition.name if partition else str(asked.get("partition", ""))
@@ -45,7 +52,7 @@ def make_plan(config: TaskConfig, settings: SlurmSettings, cluster: Cluster) -> 
         provider="slurm",
         instance_type=f"node of {name}" if name else "node",
         region=name,
-        num_instances=config.most_nodes,
+        num_instances=most,
         processes_per_node=config.workers_per_node,
         gpu=config.gpu_request.kind if config.gpu_request else "",
         gpus_per_node=config.gpus_per_node,
@@ -131,14 +138,16 @@ def _gpus(
     )
 
 
-def _check_size(
+def _size(
     config: TaskConfig, asked: Mapping[str, Any], partition: PartitionNodes, cpus: int | None
-) -> None:
+) -> int:
+    """How many nodes the partition has for a gang, at most. Raises ConfigError if they are too few."""
+    fewest, most = config.fewest_nodes, config.most_nodes
     if not partition.up:
         raise ConfigError(f"slurm: the partition {partition.name} takes no jobs now")
-    if config.most_nodes > partition.nodes:
+    if fewest > partition.nodes:
         raise ConfigError(
-            f"num_instances: {config.most_nodes} nodes were asked for, and the partition {partition.name} has "
+            f"num_instances: {fewest} nodes were asked for, and the partition {partition.name} has "
             f"{partition.nodes}"
         )
     words = {"gres", "gpus_per_node"} & asked.keys()
@@ -146,13 +155,16 @@ def _check_size(
     memory = 0.0 if asked.get("mem") else (config.memory or 0.0) * 1000
     cores = float(cpus or 0)
     fit = partition.fitting(request, cores, memory)
-    if fit >= config.most_nodes or (request and not partition.fitting(request, 0, 0)):
-        return
-    most = max(partition.rows, key=lambda row: (row.cores, row.memory_mb))
+    if request and not partition.fitting(request, 0, 0):
+        # `_gpus` says what it has.
+        return min(most, partition.nodes)
+    if fit >= fewest:
+        return min(most, fit)
+    biggest = max(partition.rows, key=lambda row: (row.cores, row.memory_mb))
     raise ConfigError(
-        f"{config.most_nodes} nodes with {cores:g} cores and {memory / 1000:g} GB of memory were asked for, and the "
-        f"partition {partition.name} has {fit} such; its biggest have {most.cores} cores and "
-        f"{most.memory_mb / 1000:g} GB"
+        f"{fewest} nodes with {cores:g} cores and {memory / 1000:g} GB of memory were asked for, and the "
+        f"partition {partition.name} has {fit} such; its biggest have {biggest.cores} cores and "
+        f"{biggest.memory_mb / 1000:g} GB"
     )
 
 

@@ -55,6 +55,7 @@ class SlurmProvider(Provider):
     no_spares = "Slurm ends the whole job when one of its nodes fails, and a spare in it with them"
     local_files = frozenset({"ssh_config"})
     may_take_away = True
+    elastic = True
     arrays = True
 
     def __init__(

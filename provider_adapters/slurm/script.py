@@ -84,6 +84,7 @@ class Script:
         name: The job's name, for people.
         comment: The job's comment, by which it is found again.
         nodes: Number of nodes.
+        fewest: With how many nodes the job is content, fewer than `nodes`; 0 if it needs all.
         cpus: Cores on each node; None for Slurm's default.
         options: Additional options of `sbatch` with their values; "" for an option without a value.
         extra: Options of `sbatch` as the user wrote them.
@@ -112,6 +113,7 @@ class Script:
     minutes: int | None = None
     signal_seconds: int = 120
     requeue: bool = True
+    fewest: int = 0
     embedded: str = ""
     shared: str = ""
     nonce: str = ""
@@ -138,9 +140,7 @@ def _directives(script: Script) -> list[str]:
     found = [
         f"--job-name={script.name}",
         f"--comment={script.comment}",
-        f"--nodes={script.nodes}",
-        f"--ntasks={script.nodes}",
-        "--ntasks-per-node=1",
+        *_size(script),
     ]
     found += [f"--cpus-per-task={script.cpus}"] if script.cpus else []
     found += [
@@ -156,6 +156,13 @@ def _directives(script: Script) -> list[str]:
         "--open-mode=append",
     ]
     return [*found, *script.extra]
+
+
+def _size(script: Script) -> list[str]:
+    if not script.fewest:
+        return [f"--nodes={script.nodes}", f"--ntasks={script.nodes}", "--ntasks-per-node=1"]
+    # With a number of tasks, Slurm gives no more nodes than those tasks need, which are the fewest.
+    return [f"--nodes={script.fewest}-{script.nodes}"]
 
 
 def _output(script: Script) -> str:
@@ -180,17 +187,17 @@ def _notice(script: Script) -> list[str]:
 
 
 def _step(script: Script) -> str:
-    words = [
-        *("srun", "--kill-on-bad-exit=1", "--wait=0", "--overlap", "--cpu-bind=none"),
-        f"--nodes={script.nodes}",
-        f"--ntasks={script.nodes}",
+    begin = ["srun", "--kill-on-bad-exit=1", "--wait=0", "--overlap", "--cpu-bind=none"]
+    # A job that may have fewer nodes learns from Slurm how many it has, in each of its runs.
+    size = '"$SLURM_JOB_NUM_NODES"' if script.fewest else str(script.nodes)
+    end = [
         "--ntasks-per-node=1",
         *([f"--cpus-per-task={script.cpus}"] if script.cpus else []),
         *script.wrap.srun,
         *script.wrap.command,
         *("sh", "-c"),
     ]
-    command = " ".join(shlex.quote(each) for each in words)
+    command = f"{shlex.join(begin)} --nodes={size} --ntasks={size} {shlex.join(end)}"
     arguments = " ".join(shlex.quote(each) for each in _arguments(script))
     feed = f"<<'{_MARK}'" if script.embedded else "</dev/null"
     return f'{command} "$node" flowlite \\\n  {arguments} \\\n  {feed} &'

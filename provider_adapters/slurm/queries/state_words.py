@@ -109,6 +109,11 @@ def waits(reason: str) -> str:
     return f"{reason}: {meaning}" if meaning else reason
 
 
+def untried(reason: str) -> bool:
+    """Whether Slurm has not looked yet for nodes of a job that waits for this reason."""
+    return _word(reason) in ("", "Priority")
+
+
 def hopeless(reason: str) -> bool:
     """Whether a job with this reason waits for ever unless a person changes something."""
     return _word(reason) in _NEVER
