@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Nodes count their time from GO, Slurm from the start of the job: the time before GO and for the end.
 _AROUND_SECONDS = 180.0
+# Options of `sbatch` that choose hosts.
+_HOSTS = ("--exclude", "-x", "--nodelist", "-w", "--nodefile", "-F")
 
 
 def make_plan(config: TaskConfig, settings: SlurmSettings, cluster: Cluster) -> Plan:
@@ -39,12 +41,7 @@ def make_plan(config: TaskConfig, settings: SlurmSettings, cluster: Cluster) -> 
     most = config.most_nodes
     if partition is not None:
         most = _size(config, asked, partition, cpus)
-    if config.is_elastic and asked.get("nodelist"):
-        raise ConfigError(
-            f"nodelist: Slurm gives a job all of {asked['nodelist']} or waits, so that a gang of {config.fewest_nodes} "
-            f"to {config.most_nodes} nodes could have no other size; use constraint, exclude or a reservation, or give "
-            "num_instances as one number"
-        )
+    _check_hosts(config, asked)
     minutes, run_seconds, time_notes = _time(config, partition)
     gres, gpu_notes = _gpus(config, asked, partition, cluster)
     name = partition.name if partition else str(asked.get("partition", ""))
@@ -166,6 +163,24 @@ def _size(
         f"partition {partition.name} has {fit} such; its biggest have {biggest.cores} cores and "
         f"{biggest.memory_mb / 1000:g} GB"
     )
+
+
+def _check_hosts(config: TaskConfig, asked: Mapping[str, Any]) -> None:
+    """Refuses a choice of hosts that a gang of several sizes cannot have, which may be several jobs."""
+    if not config.is_elastic:
+        return
+    size = f"num_instances: {config.fewest_nodes} to {config.most_nodes} nodes were asked for"
+    if named := asked.get("nodelist"):
+        raise ConfigError(
+            f"{size}, and nodelist is {named}, of which Slurm gives a job all or none; use constraint, exclude or a "
+            "reservation, or give one number"
+        )
+    for option in asked.get("sbatch", ()):
+        if str(option).startswith(_HOSTS):
+            raise ConfigError(
+                f"{size}, and sbatch has {option!r}, which would replace what flowlite excludes; use "
+                "slurm={'exclude': …}"
+            )
 
 
 # Time

@@ -126,7 +126,9 @@ class SlurmSite:
         patch.setenv("FLOW_HOME", str(home))
         patch.setenv("PYTHONPATH", str(ROOT))
 
-    def submit(self, command: Sequence[str], *, nodes: int = 2, **options: Any) -> SlurmGang:
+    def submit(
+        self, command: Sequence[str], *, nodes: int | tuple[int, int] = 2, **options: Any
+    ) -> SlurmGang:
         """Submits a command from the laptop."""
         from flowlite import TaskConfig
         from flowlite.api.client import Flow

@@ -1,0 +1,116 @@
+"""Gangs that shrink and grow on a real Slurm: jobs of several sizes, nodes that are lost, and room that comes back."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from flowlite.testing.hosts import Host
+from flowlite.testing.slurm import SlurmCluster
+from tests.slurm.site import SlurmGang, SlurmSite, shell
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+# Says where it is in this attempt, and stays until it may go, or until its attempt is to fail.
+SAY = (
+    'echo "$FLOW_NODE_RANK of $FLOW_NUM_NODES ($FLOW_NUM_NODES_MIN to $FLOW_NUM_NODES_MAX), '
+    'rank $RANK of $WORLD_SIZE, restart $FLOW_RESTART_COUNT on $(hostname)"; '
+    "while [ ! -e /mnt/shared/go ]; do [ -e /mnt/shared/fail$FLOW_ATTEMPT ] && exit 3; sleep 0.1; done"
+)
+_PATIENCE = 300.0
+
+
+def hosts(gang: SlurmGang, attempt: int, nodes: int) -> list[str]:
+    """The hosts of an attempt by rank, once all of its ranks run. Checks what each of them knows of its gang."""
+    gang.until(lambda: gang.record.attempt >= attempt, _PATIENCE)
+    gang.until(lambda: len(gang.words(attempt)) >= len(gang.record.roster) > 0, _PATIENCE)
+    assert gang.record.attempt == attempt, gang.story()
+    said = sorted(gang.words(attempt))
+    found = [line.rpartition(" on ")[2] for line in said]
+    assert said == [
+        f"{n} of {nodes} (2 to 4), rank {n} of {nodes}, restart {attempt - 1} on {host}"
+        for n, host in enumerate(found)
+    ]
+    assert len(found) == len(set(found)) == len(gang.record.roster) == nodes
+    return found
+
+
+def jobs(gang: SlurmGang) -> list[int]:
+    """How many nodes each job of the gang has, in the order of the jobs."""
+    found = Counter(int(name.partition(".")[0]) for name in gang.record.roster)
+    return [count for _, count in sorted(found.items())]
+
+
+def named(slurm: SlurmCluster, name: str) -> Host:
+    return next(host for host in slurm.nodes if host.name == name)
+
+
+def test_it_begins_with_what_there_is_shrinks_and_grows(
+    slurm_site: SlurmSite, slurm: SlurmCluster
+) -> None:
+    slurm.drain(slurm.nodes[3])
+    gang = slurm_site.submit(
+        shell(SAY), nodes=(2, 4), settle_seconds=2, heal_seconds=2, retries={"max_retries": 1}
+    )
+    first = hosts(gang, 1, 3)
+    assert first == [host.name for host in slurm.nodes[:3]]
+    # The job for a fourth node was withdrawn.
+    assert slurm.jobs() == [gang.job]
+
+    slurm.kill_node(named(slurm, first[1]))
+    second = hosts(gang, 2, 2)
+    assert second == [first[0], first[2]]
+    assert gang.record.retries_used == 0, gang.story()
+    before = list(gang.record.roster)
+
+    slurm.revive(named(slurm, first[1]))
+    slurm.undrain(slurm.nodes[3])
+    free = {first[1], slurm.nodes[3].name}
+    slurm.wait(lambda: {slurm.states()[name] for name in free} == {"idle"}, "both are free", 120)
+    (slurm.shared / "fail2").touch()
+    third = hosts(gang, 3, 4)
+    assert third[:2] == second
+    assert set(third[2:]) == free
+    assert gang.record.roster[:2] == before
+    assert jobs(gang) == [2, 2]
+    slurm_site.go()
+    assert gang.end().retries_used == 1
+    assert slurm.jobs() == []
+
+
+def test_a_node_that_comes_while_it_waits_is_taken_and_its_loss_leaves_the_others(
+    slurm_site: SlurmSite, slurm: SlurmCluster
+) -> None:
+    slurm.drain(slurm.nodes[0])
+    gang = slurm_site.submit(shell(SAY), nodes=(2, 4), settle_seconds=900, heal_seconds=2)
+    gang.until(lambda: len(slurm.jobs()) == 2, _PATIENCE)
+    assert gang.record.state == "provisioning", gang.story()
+    slurm.undrain(slurm.nodes[0])
+    first = hosts(gang, 1, 4)
+    # Jobs keep their order, and the nodes of each are in Slurm's.
+    assert first == [slurm.nodes[n].name for n in (1, 2, 3, 0)]
+    assert jobs(gang) == [3, 1]
+    before = list(gang.record.roster)
+
+    slurm.kill_node(slurm.nodes[0])
+    second = hosts(gang, 2, 3)
+    assert second == first[:3]
+    assert gang.record.roster == before[:3]
+    assert gang.record.retries_used == 0, gang.story()
+    slurm_site.go()
+    gang.end()
+    assert slurm.jobs() == []
+
+
+def test_a_gang_with_too_few_nodes_waits_and_leaves_nothing(
+    slurm_site: SlurmSite, slurm: SlurmCluster
+) -> None:
+    for host in slurm.nodes[1:]:
+        slurm.drain(host)
+    gang = slurm_site.submit(shell(SAY), nodes=(2, 4))
+    gang.until(lambda: slurm.jobs("PENDING"), _PATIENCE)
+    assert slurm.jobs("RUNNING") == []
+    gang.store.request_cancel(gang.id)
+    gang.end("cancelled")
+    assert slurm.jobs() == []
