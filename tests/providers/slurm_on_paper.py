@@ -50,6 +50,13 @@ class Job:
     reason: str = "None"
     restarts: int = 0
     code: int = 0
+    exclude: tuple[str, ...] = ()
+
+    @property
+    def hosts(self) -> list[str]:
+        """The first hosts that it may have."""
+        names = [f"node{number:02d}" for number in range(1, 10)]
+        return [name for name in names if name not in self.exclude][: self.nodes]
 
     def line(self) -> str:
         """As `squeue -O` prints it."""
@@ -62,13 +69,9 @@ class Job:
         return (
             f"JobId={self.id} JobName=flow UserId={USER}(1000) JobState={self.state} Reason={self.reason} "
             f"Dependency=(null) Requeue=1 Restarts={self.restarts} ExitCode={self.code}:0 StartTime=1795300365 "
-            f"EndTime=Unknown NodeList={hosts(self.nodes)} BatchHost=node01 Comment={self.comment} StdErr=/dev/null "
+            f"EndTime=Unknown NodeList={','.join(self.hosts)} BatchHost={self.hosts[0]} "
+            f"Comment={self.comment} StdErr=/dev/null "
         )
-
-
-def hosts(count: int) -> str:
-    """A list of so many nodes."""
-    return f"node[01-{count:02d}]" if count > 1 else "node01"
 
 
 @dataclass
@@ -83,6 +86,7 @@ class PaperSlurm(Connection):
         refuse: What `sbatch` says instead of taking a job.
         accounts: Whether `sacct` knows anything.
         dead: Nodes that are down.
+        idle: How many nodes a job may have at most.
     """
 
     jobs: list[Job] = field(default_factory=list)
@@ -95,6 +99,7 @@ class PaperSlurm(Connection):
     accounts: bool = True
     sinfo: str = SINFO
     dead: set[str] = field(default_factory=set)
+    idle: int = 9
     put_there: list[File] = field(default_factory=list)
     fail: dict[str, BaseException] = field(default_factory=dict)
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(7))
@@ -149,7 +154,9 @@ class PaperSlurm(Connection):
             each.removeprefix("#SBATCH ") for each in script.splitlines() if "#SBATCH" in each
         ]
         told = dict(each.removeprefix("--").partition("=")[::2] for each in options)
-        job = Job(str(next(self.numbers)), told["comment"], int(told["nodes"]), script)
+        most = int(told["nodes"].rpartition("-")[2])
+        job = Job(str(next(self.numbers)), told["comment"], min(most, self.idle), script)
+        job.exclude = tuple(filter(None, told.get("exclude", "").split(",")))
         self.jobs.append(job)
         return _ok(f"{job.id}\n")
 

@@ -80,8 +80,25 @@ ARRAY = Script(
     ),
 )
 
+ELASTIC = Script(
+    name="flow-tela",
+    comment="flowlite:0123456789abcdef:tela:tela-launch-1-1-00000000",
+    nodes=8,
+    fewest=2,
+    node_dir="/tmp/flowlite-slurm-1000",
+    program=SHA,
+    lease=300.0,
+    cpus=4,
+)
 
-SCRIPTS = {"plain": PLAIN, "full": FULL, "embedded": EMBEDDED, "array": ARRAY}
+
+SCRIPTS = {
+    "plain": PLAIN,
+    "full": FULL,
+    "embedded": EMBEDDED,
+    "array": ARRAY,
+    "elastic": ELASTIC,
+}
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

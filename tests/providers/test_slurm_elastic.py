@@ -1,0 +1,255 @@
+"""Gangs of several sizes against a Slurm on paper: one job for what there is at first, and others for further nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from flowlite.errors import ConfigError
+from flowlite.provider import Instance, LaunchIntent, LaunchPending
+from provider_adapters.slurm import ending, job_submission, launching
+from tests.providers.slurm_on_paper import TASK, Killed, Paper
+
+
+def elastic(
+    paper: Paper, fewest: int = 2, most: int = 4, number: int = 1, **options: object
+) -> LaunchIntent:
+    """A launch of a gang of 2 to 4 that is content with the fewest of these."""
+    intent = paper.intend(f"{TASK}-launch-{number}", num_instances=(2, 4), **options)
+    # As `capped_plan` and the supervisor do.
+    plan = {**intent.plan, "min_instances": 2}
+    return dataclasses.replace(intent, count=most, least=fewest if fewest < most else 0, plan=plan)
+
+
+def hosts(found: list[Instance]) -> list[str]:
+    return [str(each.data["host"]) for each in found]
+
+
+def told(script: str) -> list[str]:
+    """The options of `sbatch` in a script that are about nodes."""
+    options = [line.removeprefix("#SBATCH ") for line in script.splitlines()]
+    return [each for each in options if each.startswith(("--nodes", "--ntasks", "--exclude"))]
+
+
+def test_one_job_takes_what_there_is(slurm_paper: Paper) -> None:
+    slurm_paper.slurm.idle = 3
+    intent = elastic(slurm_paper)
+    found = slurm_paper.launch(intent)
+    assert [each.id for each in found] == [f"7.00.{n:05d}" for n in range(3)]
+    # A number of tasks would keep Slurm from giving more than the fewest.
+    assert told(slurm_paper.slurm.job().script) == ["--nodes=2-4"]
+    # More room changes nothing; another process has nothing but the ledger.
+    slurm_paper.slurm.idle = 9
+    assert slurm_paper.make().launch(intent) == found
+    assert len(slurm_paper.slurm.jobs) == 1
+
+
+def test_further_nodes_are_a_job_on_other_hosts(slurm_paper: Paper) -> None:
+    slurm_paper.slurm.idle = 2
+    asked = {"slurm": {"exclude": "node09"}}
+    first = slurm_paper.launch(elastic(slurm_paper, **asked))
+    slurm_paper.slurm.idle = 1
+    second = slurm_paper.launch(elastic(slurm_paper, 1, 2, number=2, **asked))
+    third = slurm_paper.launch(elastic(slurm_paper, 1, 1, number=3, **asked))
+    assert hosts([*first, *second, *third]) == ["node01", "node02", "node03", "node04"]
+    assert [told(job.script) for job in slurm_paper.slurm.jobs] == [
+        ["--nodes=2-4", "--exclude=node09"],
+        ["--nodes=1-2", "--exclude=node09,node01,node02"],
+        [
+            *("--nodes=1", "--ntasks=1", "--ntasks-per-node=1"),
+            "--exclude=node09,node01,node02,node03",
+        ],
+    ]
+    alive = {each.id for each in slurm_paper.provider.list_instances(TASK)}
+    assert alive == {each.id for each in (*first, *second, *third)}
+    # The end of one job leaves the others.
+    slurm_paper.provider.terminate(second)
+    states = {each.id: each.state for each in slurm_paper.provider.list_instances(TASK)}
+    assert states[second[0].id] == "ended"
+    assert {states[each.id] for each in (*first, *third)} == {"running"}
+    # Its host is free again.
+    again = slurm_paper.launch(elastic(slurm_paper, 1, 1, number=4, **asked))
+    assert hosts(again) == hosts(second)
+
+
+def test_a_lost_answer_is_repeated_with_the_same_hosts(
+    slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = slurm_paper.slurm
+    slurm.idle = 2
+    first = slurm_paper.launch(elastic(slurm_paper))
+    monkeypatch.setattr(job_submission, "_UNDERWAY_SECONDS", 0.0)
+    slurm.fail["sbatch"] = TimeoutError()
+
+    def lag(tool: str, when: str) -> None:
+        if (tool, when) == ("sbatch", "before"):
+            slurm.listed = slurm.accounts = False
+
+    slurm.crash = lag
+    intent = elastic(slurm_paper, 1, 2, number=2)
+    for _ in range(6):
+        if len(slurm.jobs) == 3:
+            break
+        with pytest.raises(LaunchPending):
+            slurm_paper.provider.launch(intent)
+        # The first gang's hosts are free meanwhile, and the repetition is the same nevertheless.
+        slurm_paper.provider.terminate(first)
+    assert len(slurm.jobs) == 3
+    assert slurm.jobs[1].script == slurm.jobs[2].script
+    assert f"--exclude={','.join(hosts(first))}" in told(slurm.jobs[2].script)
+
+
+# Queued again
+
+
+def test_a_job_that_was_queued_again_takes_what_there_is_then(slurm_paper: Paper) -> None:
+    slurm_paper.launch(elastic(slurm_paper))
+    job = slurm_paper.slurm.job()
+    job.state, job.restarts, job.nodes = "PENDING", 1, 3
+    slurm_paper.provider.list_instances(TASK)
+    found = slurm_paper.launch(elastic(slurm_paper, number=2))
+    assert [each.id for each in found] == [f"7.01.{n:05d}" for n in range(3)]
+    assert len(slurm_paper.slurm.jobs) == 1
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
+def test_a_job_that_comes_back_beside_others_does_not_make_the_gang_too_big(
+    slurm_paper: Paper, state: str
+) -> None:
+    """Two nodes remain, and the job of the others would bring as many as four."""
+    slurm = slurm_paper.slurm
+    slurm.idle = 2
+    slurm_paper.launch(elastic(slurm_paper))
+    stay = slurm_paper.launch(elastic(slurm_paper, 1, 2, number=2))
+    slurm.jobs[0].state, slurm.jobs[0].restarts = state, 1
+    slurm_paper.provider.list_instances(TASK)
+    found = slurm_paper.launch(elastic(slurm_paper, 1, 2, number=3))
+    assert [job.state for job in slurm.jobs] == ["CANCELLED", "RUNNING", "RUNNING"]
+    assert hosts([*stay, *found]) == ["node03", "node04", "node01", "node02"]
+    assert len(slurm.live()) == 2
+
+
+def test_a_job_that_comes_back_is_not_taken_over_onto_hosts_of_the_gang(
+    slurm_paper: Paper,
+) -> None:
+    slurm = slurm_paper.slurm
+    slurm.idle = 2
+    slurm_paper.launch(elastic(slurm_paper))
+    slurm.idle = 1
+    slurm_paper.launch(elastic(slurm_paper, 1, 1, number=2))
+    later = slurm_paper.launch(elastic(slurm_paper, 1, 1, number=3))
+    # The second asks for as many as are needed, and does not know of the third, which came later.
+    slurm.jobs[1].state, slurm.jobs[1].restarts = "PENDING", 1
+    slurm_paper.provider.list_instances(TASK)
+    found = slurm_paper.launch(elastic(slurm_paper, 1, 1, number=4))
+    assert slurm.jobs[1].state == "CANCELLED"
+    assert hosts(found) == ["node03"]
+    assert hosts(later) == ["node04"]
+
+
+# Whether it may come at once
+
+
+def queued(paper: Paper, intent: LaunchIntent, reason: str) -> bool:
+    """Whether a job that waits for this reason counts as queued."""
+    for job in paper.slurm.jobs:
+        job.reason = reason
+    with pytest.raises(LaunchPending) as waiting:
+        paper.provider.launch(intent)
+    return waiting.value.queued
+
+
+def test_a_job_that_slurm_has_not_tried_yet_may_come(
+    slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gang that does not need it would else never wait long enough for it."""
+    intent = elastic(slurm_paper, 1, 1)
+    assert not queued(slurm_paper, intent, "None")
+    assert not queued(slurm_paper, intent, "Priority")
+    assert queued(slurm_paper, intent, "Resources")
+    assert queued(slurm_paper, intent, "QOSMaxNodePerUserLimit")
+    monkeypatch.setattr(launching, "_UNTRIED_SECONDS", 0.0)
+    assert queued(slurm_paper, intent, "None")
+
+
+def test_a_gang_of_one_size_is_queued_from_the_beginning(slurm_paper: Paper) -> None:
+    intent = slurm_paper.intend()
+    assert queued(slurm_paper, intent, "None")
+
+
+# The plan
+
+
+def test_the_most_are_bounded_by_the_partition(slurm_paper: Paper) -> None:
+    assert slurm_paper.plan(num_instances=(2, 8)).num_instances == 4
+    assert slurm_paper.plan(num_instances=(2, 3)).num_instances == 3
+    # Which partition it will be is not known.
+    several = {"partition": "main,big"}
+    assert slurm_paper.plan(num_instances=(2, 8), slurm=several).num_instances == 8
+
+
+def test_too_few_nodes_are_refused(slurm_paper: Paper) -> None:
+    with pytest.raises(ConfigError, match="5 nodes were asked for, and the partition main has 4"):
+        slurm_paper.plan(num_instances=(5, 8))
+    with pytest.raises(ConfigError, match="2 nodes with 9 cores"):
+        slurm_paper.plan(num_instances=(2, 8), cpu=9)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"nodelist": "node[01-04]"}, "gives a job all or none"),
+        ({"sbatch": ["--exclude=node01"]}, "slurm={'exclude': …}"),
+        ({"sbatch": ["-w node01"]}, "slurm={'exclude': …}"),
+    ],
+)
+def test_a_choice_of_hosts_is_refused(
+    slurm_paper: Paper, asked: dict[str, object], words: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        slurm_paper.plan(num_instances=(2, 4), slurm=asked)
+    assert words in str(refused.value)
+    slurm_paper.plan(num_instances=2, slurm=asked)
+
+
+# Killed
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("tool", ["sbatch", "squeue", "scontrol", "scancel", "sacct"])
+@pytest.mark.parametrize("nth", [1, 2, 4])
+def test_killed_around_any_command_nothing_is_doubled_and_nothing_is_left(
+    slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch, tool: str, when: str, nth: int
+) -> None:
+    slurm = slurm_paper.slurm
+    slurm.idle = 3
+    intents = [elastic(slurm_paper), elastic(slurm_paper, 1, 1, number=2)]
+    count, ends = 0, False
+
+    def crash(name: str, moment: str) -> None:
+        nonlocal count
+        count += (name, moment) == (tool, when)
+        if (name, moment) == (tool, when) and count == nth:
+            raise Killed
+
+    def go_on() -> None:
+        nonlocal ends
+        slurm_paper.provider = slurm_paper.make()
+        if not ends:
+            found = [each for intent in intents for each in slurm_paper.launch(intent)]
+            assert hosts(found) == ["node01", "node02", "node03", "node04"]
+            assert len(slurm.jobs) == 2
+        ends = True
+        slurm_paper.provider.terminate(slurm_paper.provider.list_instances(TASK))
+        assert {each.state for each in slurm_paper.provider.list_instances(TASK)} == {"ended"}
+
+    slurm.crash = crash
+    try:
+        go_on()
+    except Killed:
+        monkeypatch.setattr(ending, "_GENTLE_SECONDS", 0.0)
+        go_on()
+    assert len(slurm.jobs) == 2
+    assert not slurm.live()
+    assert slurm_paper.make().list_instances() == []
