@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -19,6 +20,19 @@ SAY = (
     "while [ ! -e /mnt/shared/go ]; do [ -e /mnt/shared/fail$FLOW_ATTEMPT ] && exit 3; sleep 0.1; done"
 )
 _PATIENCE = 300.0
+# Stands before the real one, and keeps the answer to one submission back.
+_SBATCH = """#!/bin/sh
+answer=$(/usr/bin/sbatch "$@"); code=$?
+case " $* " in *" --parsable "*)
+  echo called >>/mnt/shared/calls
+  if [ "$(wc -l </mnt/shared/calls)" = {nth} ]; then
+    until [ -e /mnt/shared/answer ]; do sleep 0.1; done
+  fi
+esac
+printf '%s\\n' "$answer"; exit $code
+"""
+# Slurm's other programs are where `sbatch` is.
+_BESIDE = ("srun", "squeue", "scontrol", "scancel", "sacct", "sinfo")
 
 
 def hosts(gang: SlurmGang, attempt: int, nodes: int) -> list[str]:
@@ -113,4 +127,47 @@ def test_a_gang_with_too_few_nodes_waits_and_leaves_nothing(
     assert slurm.jobs("RUNNING") == []
     gang.store.request_cancel(gang.id)
     gang.end("cancelled")
+    assert slurm.jobs() == []
+
+
+@pytest.fixture
+def late_answer(slurm: SlurmCluster) -> Iterator[Callable[[int], None]]:
+    """Keeps the answer to the nth submission back, until there is a file `answer`."""
+    programs = slurm.head.root / "usr" / "local" / "bin"
+
+    def keep_back(nth: int) -> None:
+        (programs / "sbatch").write_text(_SBATCH.format(nth=nth))
+        (programs / "sbatch").chmod(0o755)
+        for name in _BESIDE:
+            (programs / name).symlink_to(f"/usr/bin/{name}")
+
+    yield keep_back
+    (slurm.shared / "answer").touch()
+    for name in ("sbatch", *_BESIDE):
+        (programs / name).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("nth", [1, 2], ids=["first", "further"])
+def test_a_supervisor_killed_before_it_has_the_answer_leaves_one_job(
+    slurm_site: SlurmSite,
+    slurm: SlurmCluster,
+    late_answer: Callable[[int], None],
+    nth: int,
+) -> None:
+    late_answer(nth)
+    slurm.drain(slurm.nodes[3])
+    gang = slurm_site.submit(shell(SAY), nodes=(2, 4), settle_seconds=900)
+    calls = slurm.shared / "calls"
+    gang.until(lambda: calls.exists() and calls.read_text().count("called") == nth, _PATIENCE)
+    gang.kill_supervisor()
+    (slurm.shared / "answer").touch()
+    gang.wait("starting", "provisioning")
+    gang.until(lambda: calls.read_text().count("called") == 2, _PATIENCE)
+    slurm.undrain(slurm.nodes[3])
+    gang.wait("running", timeout=_PATIENCE)
+    assert hosts(gang, 1, 4) == [host.name for host in slurm.nodes]
+    assert jobs(gang) == [3, 1]
+    assert len(slurm.jobs()) == calls.read_text().count("called") == 2
+    slurm_site.go()
+    gang.end()
     assert slurm.jobs() == []
