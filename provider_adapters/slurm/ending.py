@@ -16,7 +16,14 @@ from flowlite.errors import ProviderError
 from flowlite.provider import Instance
 from flowlite.state import clock
 from provider_adapters.rented.ledger import Launch
-from provider_adapters.slurm.launch_notes import given, retained, run_of
+from provider_adapters.slurm.launch_notes import (
+    given,
+    has_lost_its_script,
+    outlives_nodes,
+    retained,
+    run_of,
+    taken_out,
+)
 from provider_adapters.slurm.login import last_line
 from provider_adapters.slurm.queries import state_words
 
@@ -47,20 +54,23 @@ class Ending:
         for each in launches.values():
             for job in each.ids:
                 by_job.setdefault(job, []).append(each)
-        tokens: dict[str, None] = {}
+        tokens: dict[str, list[Instance]] = {}
         foreign: dict[str, None] = {}
         for instance in instances:
             job = str(instance.data.get("job") or "")
             mine = by_job.get(job, [])
             token = str(instance.data.get("token") or "")
             if token in launches:
-                tokens[token] = None
+                tokens.setdefault(token, []).append(instance)
             elif mine:
-                tokens |= dict.fromkeys(each.token for each in mine if self._ends(each, instance))
+                for each in mine:
+                    if self._ends(each, instance):
+                        tokens.setdefault(each.token, []).append(instance)
             elif job and not self._known_to_have_ended(job):
                 foreign[job] = None
-        for token in tokens:
-            self.end(launches[token])
+        for token, doomed in tokens.items():
+            if not self._take_out(launches[token], doomed):
+                self.end(launches[token])
         if foreign:
             self._scancel(None, list(foreign))
 
@@ -90,6 +100,12 @@ class Ending:
             else:
                 self._scancel(known.frozen["login"], list(known.ids))
             self._place.queue(known.frozen["login"]).hurry()
+
+    def cancel(self, launch: Launch) -> None:
+        """Cancels a job that has lost its script, as Slurm does with other jobs of which a node fails."""
+        if not launch.notes.get("ending"):
+            self._place.ledger.note(launch.token, ending=clock.now() - _GENTLE_SECONDS)
+        self.end(launch)
 
     def retain(self, instances: Sequence[Instance]) -> list[Instance]:
         """Notes that not all files of the ranks on these nodes were fetched. Returns the nodes that keep them."""
@@ -147,7 +163,7 @@ class Ending:
     def _ends(self, launch: Launch, instance: Instance) -> bool:
         """Whether ending this node ends that launch. A node of an earlier run of the job has nothing to end."""
         job_id, run = str(instance.data["job"]), instance.data.get("restart")
-        if launch.notes.get("passed_on"):
+        if launch.notes.get("passed_on") or instance.id in taken_out(launch):
             return False
         if run is None:
             return True
@@ -157,6 +173,40 @@ class Ending:
             # Slurm is ending it already, and may requeue the job, which is handled elsewhere.
             return False
         return int(run) >= run_of(launch)
+
+    def _take_out(self, launch: Launch, doomed: Sequence[Instance]) -> bool:
+        """Takes nodes that do not answer out of a job that goes on without them.
+
+        Slurm itself does so only when `SlurmdTimeout` is over. It is not done with a node that answers, since the end
+        of its step daemon would end the step, nor with the first one, since the job's script runs there.
+
+        Returns:
+            Whether that was done. If not, the whole job has to end.
+        """
+        ledger = self._place.ledger
+        with ledger.hold(launch.token):
+            launch = ledger.read(launch.token) or launch
+            names = {each.id for each in doomed}
+            out = taken_out(launch)
+            left = [each for each in given(launch) if each.id not in names and each.id not in out]
+            silent = all(each.state == "unreachable" for each in doomed)
+            if not (outlives_nodes(launch) and silent and left) or launch.notes.get("ending"):
+                return False
+            job_id = launch.ids[-1]
+            job = self._place.queue(launch.frozen["login"]).find([job_id])[job_id]
+            runs = job is not None and job.state in state_words.RUNNING
+            same = job is not None and job.restarts == run_of(launch)
+            if not (runs and same) or all(each.data["nodeid"] for each in left):
+                return False
+            hosts = ",".join(str(each.data["host"]) for each in left)
+            login = self._place.login(launch.frozen["login"])
+            if login.try_("scontrol", "update", f"jobid={job_id}", f"NodeList={hosts}").code:
+                return False
+            why = "it did not answer and was taken out of its job"
+            out |= {each.id: (why, clock.now()) for each in doomed}
+            ledger.note(launch.token, taken_out=out)
+            self._place.queue(launch.frozen["login"]).hurry()
+        return True
 
     def _may_end_gently(self, launch: Launch) -> bool:
         """Whether there are step daemons to ask: the job runs, and they were reached before."""
@@ -197,6 +247,9 @@ class Ending:
 
 def gone(launch: Launch, instance: Instance, job: Job | None) -> Instance:
     """A node as ended: its job has ended or was requeued."""
+    if (told := taken_out(launch).get(instance.id)) is not None:
+        why, since = told
+        return dataclasses.replace(instance, state="ended", why=why, failed=True, ended_at=since)
     if job is None:
         return dataclasses.replace(instance, state="ended")
     now, host = clock.now(), str(instance.data["host"])
@@ -204,6 +257,9 @@ def gone(launch: Launch, instance: Instance, job: Job | None) -> Instance:
     if job.restarts > int(instance.data.get("restart", 0)):
         # A failed node is no preemption.
         what, taken, at = "Slurm has queued the job again", not down, now
+    elif has_lost_its_script(launch):
+        what, taken = "the job was ended, since the host of its script failed", False
+        at = min(job.end or now, now)
     else:
         what, taken = state_words.end(job.state, None, job.reason), state_words.preempted(job.state)
         at = min(job.end or now, now)

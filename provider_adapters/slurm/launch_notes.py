@@ -23,6 +23,23 @@ def run_of(launch: Launch) -> int:
     return int(launch.notes.get("restart", -1))
 
 
+def outlives_nodes(launch: Launch) -> bool:
+    """Whether its job goes on with the nodes that are left when one fails (`--no-kill`)."""
+    return bool(launch.frozen.get("least"))
+
+
+def taken_out(launch: Launch) -> dict[str, tuple[str, float]]:
+    """The nodes that its job had and does not have any more, by id: why, and since when."""
+    found = launch.notes.get("taken_out", {})
+    return {name: (str(why), float(at)) for name, (why, at) in found.items()}
+
+
+def has_lost_its_script(launch: Launch) -> bool:
+    """Whether the first node of its job has failed. The script is gone with it, and the job would not end by itself."""
+    out = taken_out(launch)
+    return any(not each.data["nodeid"] and each.id in out for each in given(launch))
+
+
 def retained(launch: Launch) -> list[str]:
     """The nodes from which not all files of the ranks were fetched."""
     return list(launch.notes.get("retained", ()))

@@ -23,7 +23,7 @@ from flowlite.state import clock
 from provider_adapters.rented.ledger import Call, Launch
 from provider_adapters.slurm import nodes, shared
 from provider_adapters.slurm.context import job_name
-from provider_adapters.slurm.launch_notes import frozen_of, given, run_of
+from provider_adapters.slurm.launch_notes import frozen_of, given, run_of, taken_out
 from provider_adapters.slurm.queries import state_words
 from provider_adapters.slurm.script import Script, StepWrapper, render
 
@@ -220,7 +220,12 @@ class Launching:
     def _hosts_beside(self, launch: Launch, but: str = "") -> set[str]:
         """The hosts of the task's other jobs, without that of the launch `but`: no two nodes of a gang share a host."""
         others = [each for each in self._others(launch) if each.token != but]
-        return {str(node.data["host"]) for each in others for node in given(each)}
+        return {
+            str(node.data["host"])
+            for each in others
+            for node in given(each)
+            if node.id not in taken_out(each)
+        }
 
     def _others(self, launch: Launch) -> list[Launch]:
         """The task's other launches whose jobs may have nodes."""

@@ -6,15 +6,24 @@ is listed under the name of its call.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flowlite.provider import Instance
+from flowlite.state import clock
 from provider_adapters.rented.ledger import Launch
 from provider_adapters.slurm.context import parts_of
 from provider_adapters.slurm.ending import gone
-from provider_adapters.slurm.launch_notes import given, run_of
-from provider_adapters.slurm.queries import parse, state_words
+from provider_adapters.slurm.launch_notes import (
+    given,
+    has_lost_its_script,
+    outlives_nodes,
+    run_of,
+    taken_out,
+)
+from provider_adapters.slurm.queries import hostlists, parse, state_words
 from provider_adapters.slurm.queries.queue import HURRY, QUIET
 
 if TYPE_CHECKING:
@@ -115,6 +124,16 @@ class Listing:
 
     def _listed(self, launch: Launch, job_id: str, job: Job | None) -> list[Instance]:
         mine = [each for each in given(launch) if each.data["job"] == job_id]
+        if outlives_nodes(launch) and mine and job is not None:
+            launch = self._note_taken_out(launch, mine, job)
+        out = [gone(launch, each, job) for each in mine if each.id in taken_out(launch)]
+        left = [each for each in mine if each.id not in taken_out(launch)]
+        return [*out, *self._listed_of(launch, job_id, job, left)]
+
+    def _listed_of(
+        self, launch: Launch, job_id: str, job: Job | None, mine: list[Instance]
+    ) -> list[Instance]:
+        """A job with those of its nodes that it still has."""
         if job is None:
             # The last answer does not name it, which proves nothing.
             return mine or [_placeholder(launch, job_id, job_id)]
@@ -134,8 +153,25 @@ class Listing:
         if job.taken_at:
             why = "Slurm gives its nodes to another job"
             return [replace(each, state="ending", why=why, preempted=True) for each in mine]
-        state = "running" if job.state in state_words.RUNNING else "ending"
+        runs = job.state in state_words.RUNNING and not has_lost_its_script(launch)
+        state = "running" if runs else "ending"
         return [replace(each, state=state) for each in mine]
+
+    def _note_taken_out(self, launch: Launch, mine: list[Instance], job: Job) -> Launch:
+        """Records which nodes have failed without which the job goes on."""
+        out = taken_out(launch)
+        known = [each for each in mine if each.id not in out]
+        same = job.state in state_words.RUNNING and job.restarts == run_of(launch)
+        if same and 0 < job.nodes < len(known):
+            shown = self._place.queue(launch.frozen["login"]).shown(job.id)
+            left = _hosts_of(shown[1]) if shown and shown[0].state in state_words.RUNNING else []
+            if left:
+                failed = [each for each in known if str(each.data["host"]) not in left]
+                out |= {each.id: (_failed(each), clock.now()) for each in failed}
+                launch = self._place.ledger.note(launch.token, taken_out=out)
+        if same and has_lost_its_script(launch):
+            self._ending.cancel(launch)
+        return self._place.ledger.read(launch.token) or launch
 
     def _note_down(self, launch: Launch, mine: list[Instance]) -> Launch:
         """Records which hosts of the run are down that Slurm has ended, while Slurm still shows it."""
@@ -145,6 +181,17 @@ class Listing:
         hosts = ",".join(str(each.data["host"]) for each in mine)
         shown = login.try_(*_NODES, hosts).stdout.decode("utf-8", "replace")
         return self._place.ledger.note(launch.token, down=parse.down_nodes(shown))
+
+
+def _hosts_of(told: Mapping[str, str]) -> list[str]:
+    """The hosts of a job, from its fields; none if they cannot be read."""
+    with suppress(ValueError):
+        return hostlists.expand(told.get("NodeList", ""))
+    return []
+
+
+def _failed(instance: Instance) -> str:
+    return f"its host {instance.data['host']} is down, and Slurm has taken it out of the job"
 
 
 def _placeholder(launch: Launch, name: str, job: str, state: str = "starting") -> Instance:

@@ -162,7 +162,7 @@ def _size(script: Script) -> list[str]:
     if not script.fewest:
         return [f"--nodes={script.nodes}", f"--ntasks={script.nodes}", "--ntasks-per-node=1"]
     # With a number of tasks, Slurm gives no more nodes than those tasks need, which are the fewest.
-    return [f"--nodes={script.fewest}-{script.nodes}"]
+    return [f"--nodes={script.fewest}-{script.nodes}", "--no-kill"]
 
 
 def _output(script: Script) -> str:
@@ -188,6 +188,8 @@ def _notice(script: Script) -> list[str]:
 
 def _step(script: Script) -> str:
     begin = ["srun", "--kill-on-bad-exit=1", "--wait=0", "--overlap", "--cpu-bind=none"]
+    # Like the job, its step goes on without a node that failed.
+    begin += ["--no-kill"] if script.fewest else []
     # A job that may have fewer nodes learns from Slurm how many it has, in each of its runs.
     size = '"$SLURM_JOB_NUM_NODES"' if script.fewest else str(script.nodes)
     end = [

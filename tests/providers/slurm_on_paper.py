@@ -51,17 +51,20 @@ class Job:
     restarts: int = 0
     code: int = 0
     exclude: tuple[str, ...] = ()
+    lost: set[str] = field(default_factory=set)
 
     @property
     def hosts(self) -> list[str]:
-        """The first hosts that it may have."""
+        """The first hosts that it may have, without those that it has lost."""
         names = [f"node{number:02d}" for number in range(1, 10)]
-        return [name for name in names if name not in self.exclude][: self.nodes]
+        given = [name for name in names if name not in self.exclude][: self.nodes]
+        return [name for name in given if name not in self.lost]
 
     def line(self) -> str:
         """As `squeue -O` prints it."""
         shown = f"({self.reason})" if self.state == "PENDING" else "node[01-09]"
         values = [self.id, self.state, str(self.restarts), shown, "N/A", "N/A", self.comment, "N/A"]
+        values.append(str(len(self.hosts)))
         return "".join(v.ljust(w)[:w] for v, w in zip(values, _WIDTHS, strict=True))
 
     def shown(self) -> str:
@@ -87,6 +90,7 @@ class PaperSlurm(Connection):
         accounts: Whether `sacct` knows anything.
         dead: Nodes that are down.
         idle: How many nodes a job may have at most.
+        may_not_shrink: Whether `scontrol` refuses to take nodes out of a job that runs.
     """
 
     jobs: list[Job] = field(default_factory=list)
@@ -100,6 +104,7 @@ class PaperSlurm(Connection):
     sinfo: str = SINFO
     dead: set[str] = field(default_factory=set)
     idle: int = 9
+    may_not_shrink: bool = False
     put_there: list[File] = field(default_factory=list)
     fail: dict[str, BaseException] = field(default_factory=dict)
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(7))
@@ -167,6 +172,13 @@ class PaperSlurm(Connection):
     def _scontrol(self, words: list[str], _: str) -> Completed:
         if words == ["ping"]:
             return _ok("Slurmctld(primary) at head is UP\n")
+        if words[0] == "update" and words[-1].startswith("NodeList="):
+            if self.may_not_shrink:
+                return Completed(
+                    1, b"", b"slurm_update error: Job update not available right now\n"
+                )
+            (job,) = [job for job in self.jobs if f"jobid={job.id}" in words]
+            job.lost |= set(job.hosts) - set(words[-1].removeprefix("NodeList=").split(","))
         if words[0] == "update":
             return _ok("")
         if words[1:3] == ["show", "node"]:

@@ -39,6 +39,7 @@ def test_one_job_takes_what_there_is(slurm_paper: Paper) -> None:
     assert [each.id for each in found] == [f"7.00.{n:05d}" for n in range(3)]
     # A number of tasks would keep Slurm from giving more than the fewest.
     assert told(slurm_paper.slurm.job().script) == ["--nodes=2-4"]
+    assert "#SBATCH --no-kill" in slurm_paper.slurm.job().script
     # More room changes nothing; another process has nothing but the ledger.
     slurm_paper.slurm.idle = 9
     assert slurm_paper.make().launch(intent) == found
@@ -146,6 +147,95 @@ def test_a_job_that_comes_back_is_not_taken_over_onto_hosts_of_the_gang(
     assert slurm.jobs[1].state == "CANCELLED"
     assert hosts(found) == ["node03"]
     assert hosts(later) == ["node04"]
+
+
+# Nodes that are lost
+
+
+def states(paper: Paper) -> dict[str, str]:
+    """The state of each node by its host, of the last run."""
+    listed = paper.provider.list_instances(TASK)
+    return {str(each.data.get("host")): each.state for each in listed}
+
+
+def silent(found: list[Instance], *numbers: int) -> list[Instance]:
+    """Nodes as the supervisor gives them up that do not answer."""
+    return [dataclasses.replace(found[n], state="unreachable") for n in numbers]
+
+
+def test_a_job_goes_on_without_a_node_that_failed(slurm_paper: Paper) -> None:
+    slurm_paper.launch(elastic(slurm_paper))
+    slurm_paper.slurm.job().lost.add("node03")
+    listed = slurm_paper.provider.list_instances(TASK)
+    (out,) = [each for each in listed if each.state == "ended"]
+    assert out.failed
+    assert not out.preempted
+    assert "node03 is down, and Slurm has taken it out" in out.why
+    assert [each.state for each in listed] == ["running", "running", "ended", "running"]
+    # It is told the same way again, and its end is not that of the others.
+    assert slurm_paper.make().list_instances(TASK) == listed
+    slurm_paper.provider.terminate([out])
+    assert slurm_paper.slurm.job().state == "RUNNING"
+    # Its host may come back, and take part again.
+    found = slurm_paper.launch(elastic(slurm_paper, 1, 1, number=2))
+    assert hosts(found) == ["node03"]
+    slurm_paper.provider.terminate(slurm_paper.provider.list_instances(TASK))
+    assert not slurm_paper.slurm.live()
+    assert {each.state for each in slurm_paper.provider.list_instances(TASK)} == {"ended"}
+
+
+def test_a_job_that_has_lost_its_first_node_is_cancelled(slurm_paper: Paper) -> None:
+    slurm_paper.launch(elastic(slurm_paper))
+    slurm_paper.slurm.job().lost.add("node01")
+    slurm_paper.provider.list_instances(TASK)
+    assert slurm_paper.slurm.job().state == "CANCELLED"
+    listed = slurm_paper.provider.list_instances(TASK)
+    assert [(each.state, each.failed) for each in listed] == [
+        ("ended", True),
+        *[("ended", False)] * 3,
+    ]
+    assert listed[1].why.startswith("the job was ended, since the host of its script failed")
+
+
+def test_nodes_that_do_not_answer_are_taken_out_of_the_job(slurm_paper: Paper) -> None:
+    found = slurm_paper.launch(elastic(slurm_paper))
+    slurm_paper.provider.terminate(silent(found, 1, 3))
+    assert slurm_paper.slurm.calls[-1] == [
+        "scontrol",
+        "update",
+        "jobid=7",
+        "NodeList=node01,node03",
+    ]
+    assert states(slurm_paper) == {
+        "node01": "running",
+        "node02": "ended",
+        "node03": "running",
+        "node04": "ended",
+    }
+    # Once is enough.
+    slurm_paper.provider.terminate(silent(found, 1, 3))
+    assert slurm_paper.slurm.job().state == "RUNNING"
+    # The last but one is the end of the job only with the first.
+    slurm_paper.provider.terminate(silent(found, 0, 2))
+    assert not [job for job in slurm_paper.slurm.live() if job.state == "RUNNING"]
+
+
+@pytest.mark.parametrize("why", ["first", "answers", "refused", "all", "one size"])
+def test_otherwise_the_whole_job_ends(
+    slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    monkeypatch.setattr(ending, "_GENTLE_SECONDS", 0.0)
+    intent = slurm_paper.intend() if why == "one size" else elastic(slurm_paper)
+    found = slurm_paper.launch(intent)
+    slurm_paper.slurm.may_not_shrink = why == "refused"
+    doomed = {
+        "first": silent(found, 0),
+        "answers": [found[1]],
+        "all": silent(found, *range(len(found))),
+    }
+    slurm_paper.provider.terminate(doomed.get(why, silent(found, 1)))
+    assert slurm_paper.slurm.job().state == "CANCELLED"
+    assert set(states(slurm_paper).values()) == {"ended"}
 
 
 # Whether it may come at once

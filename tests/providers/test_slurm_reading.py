@@ -150,16 +150,24 @@ _REASONS = st.text(st.sampled_from("abcXYZ ,[]-:()"), max_size=60).map(str.strip
 
 
 @given(
-    st.integers(1, 10**9), _STATES, st.integers(0, 999), _REASONS, st.integers(0, 2 * 10**9), _TEXT
+    st.integers(1, 10**9),
+    _STATES,
+    st.integers(0, 999),
+    _REASONS,
+    st.integers(0, 2 * 10**9),
+    _TEXT,
+    st.integers(1, 10**5),
 )
 def test_whatever_stands_in_a_column_stays_there(
-    number: int, state: str, restarts: int, reason: str, at: int, comment: str
+    number: int, state: str, restarts: int, reason: str, at: int, comment: str, nodes: int
 ) -> None:
     widths = [int(width) for width in re.findall(r":(\d+)", parse.QUEUE_FORMAT)]
     values = [str(number), state, str(restarts), f"({reason})", str(at), "N/A", comment, "N/A"]
+    values.append(str(nodes))
     line = "".join(value.ljust(width)[:width] for value, width in zip(values, widths, strict=True))
     (job,) = parse.queue(f"{line}\n")
     assert (job.id, job.state, job.restarts, job.start) == (str(number), state, restarts, float(at))
+    assert job.nodes == nodes
     assert job.reason in (reason, "")
     assert job.comment in (comment, "")
 

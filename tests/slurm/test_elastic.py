@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
+from flowlite.api.adapters import adapter
 from flowlite.testing.hosts import Host
 from flowlite.testing.slurm import SlurmCluster
 from tests.slurm.site import SlurmGang, SlurmSite, shell
@@ -72,11 +74,15 @@ def test_it_begins_with_what_there_is_shrinks_and_grows(
     # The job for a fourth node was withdrawn.
     assert slurm.jobs() == [gang.job]
 
+    roster = list(gang.record.roster)
     slurm.kill_node(named(slurm, first[1]))
     second = hosts(gang, 2, 2)
     assert second == [first[0], first[2]]
-    assert gang.record.retries_used == 0, gang.story()
+    # The job goes on with the nodes that are left.
     before = list(gang.record.roster)
+    assert before == [roster[0], roster[2]]
+    assert gang.record.retries_used == 0, gang.story()
+    assert first[1] in gang.story()
 
     slurm.revive(named(slurm, first[1]))
     slurm.undrain(slurm.nodes[3])
@@ -93,6 +99,23 @@ def test_it_begins_with_what_there_is_shrinks_and_grows(
     assert slurm.jobs() == []
 
 
+def test_the_host_of_the_script_is_lost_and_another_job_takes_what_is_left(
+    slurm_site: SlurmSite, slurm: SlurmCluster
+) -> None:
+    slurm.drain(slurm.nodes[3])
+    gang = slurm_site.submit(shell(SAY), nodes=(2, 4), settle_seconds=2, heal_seconds=2)
+    first = hosts(gang, 1, 3)
+    job = gang.job
+    slurm.kill_node(named(slurm, first[0]))
+    assert hosts(gang, 2, 2) == first[1:]
+    assert slurm.jobs() == [gang.job]
+    assert gang.job != job
+    assert gang.record.retries_used == 0, gang.story()
+    slurm_site.go()
+    gang.end()
+    assert slurm.jobs() == []
+
+
 def test_a_node_that_comes_while_it_waits_is_taken_and_its_loss_leaves_the_others(
     slurm_site: SlurmSite, slurm: SlurmCluster
 ) -> None:
@@ -102,16 +125,39 @@ def test_a_node_that_comes_while_it_waits_is_taken_and_its_loss_leaves_the_other
     assert gang.record.state == "provisioning", gang.story()
     slurm.undrain(slurm.nodes[0])
     first = hosts(gang, 1, 4)
-    # Jobs keep their order, and the nodes of each are in Slurm's.
-    assert first == [slurm.nodes[n].name for n in (1, 2, 3, 0)]
     assert jobs(gang) == [3, 1]
-    before = list(gang.record.roster)
+    before = dict(zip(first, gang.record.roster, strict=True))
+    assert list(before.values()) == sorted(before.values())
 
     slurm.kill_node(slurm.nodes[0])
     second = hosts(gang, 2, 3)
-    assert second == first[:3]
-    assert gang.record.roster == before[:3]
+    del before[slurm.nodes[0].name]
+    assert second == list(before)
+    assert gang.record.roster == list(before.values())
     assert gang.record.retries_used == 0, gang.story()
+    slurm_site.go()
+    gang.end()
+    assert slurm.jobs() == []
+
+
+def test_a_node_that_does_not_answer_leaves_its_job_before_slurm_notices(
+    slurm_site: SlurmSite, slurm: SlurmCluster
+) -> None:
+    gang = slurm_site.submit(shell(SAY), nodes=(2, 4), heal_seconds=2)
+    first = hosts(gang, 1, 4)
+    job, roster = gang.job, list(gang.record.roster)
+    slurm.kill_node(named(slurm, first[2]))
+    with slurm.enter_laptop():
+        provider = adapter("slurm")
+        (lost,) = [each for each in provider.list_instances(gang.id) if each.id == roster[2]]
+        # As the supervisor gives a node up.
+        provider.terminate([replace(lost, state="unreachable")])
+        listed = {each.id: each.state for each in provider.list_instances(gang.id)}
+    assert slurm.job(job)["NumNodes"] == "3"
+    assert [listed[name] for name in roster] == ["running", "running", "ended", "running"]
+    second = hosts(gang, 2, 3)
+    assert second == [first[0], first[1], first[3]]
+    assert gang.record.roster == [roster[0], roster[1], roster[3]]
     slurm_site.go()
     gang.end()
     assert slurm.jobs() == []

@@ -21,6 +21,7 @@ _QUEUE = {
     "EndTime": 24,
     "Comment": 200,
     "PreemptTime": 24,
+    "NumNodes": 10,
 }
 QUEUE_FORMAT = ",".join(f"{name}:{width}" for name, width in _QUEUE.items())
 ACCOUNTING_FORMAT = "JobIDRaw,State,ExitCode,End,Comment,SubmitLine"
@@ -41,6 +42,7 @@ class Job:
         end: Unix time of its end or time limit; 0 if unknown.
         comment: The comment that identifies it as ours.
         taken_at: Unix time at which Slurm decided to preempt it; 0 if it has not.
+        nodes: How many nodes it has; 0 if unknown, as while it waits.
     """
 
     id: str
@@ -51,6 +53,7 @@ class Job:
     end: float = 0.0
     comment: str = ""
     taken_at: float = 0.0
+    nodes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ def _queued(line: str) -> Job:
     for width in _QUEUE.values():
         values.append(line[begin : begin + width].strip())
         begin += width
-    job, state, restarts, reason, start, end, comment, taken = values
+    job, state, restarts, reason, start, end, comment, taken, nodes = values
     if not re.fullmatch(r"\d+(_\d+)?", job) or not re.fullmatch(r"[A-Z_]+", state):
         raise ValueError(f"squeue printed a line that is none of a job: {line[:80]!r}")
     return Job(
@@ -98,6 +101,7 @@ def _queued(line: str) -> Job:
         end=_time(end),
         comment="" if comment in _NOT_KNOWN else comment,
         taken_at=_time(taken),
+        nodes=int(nodes) if nodes.isdecimal() else 0,
     )
 
 

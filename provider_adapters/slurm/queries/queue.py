@@ -257,6 +257,6 @@ class Queue:
             time.sleep(0.02)
 
 
-def _shape(jobs: list[Job]) -> list[tuple[str, str, int]]:
+def _shape(jobs: list[Job]) -> list[tuple[str, str, int, int]]:
     """The parts of an answer whose change counts."""
-    return sorted((job.id, job.state, job.restarts) for job in jobs)
+    return sorted((job.id, job.state, job.restarts, job.nodes) for job in jobs)
