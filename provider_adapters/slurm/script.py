@@ -211,6 +211,7 @@ def _arguments(script: Script) -> Sequence[str]:
         *("--lease", f"{script.lease:.0f}", "--deadline", f"{script.deadline:.0f}"),
         *("--signal-seconds", str(script.signal_seconds)),
         *(("--shared", script.shared, "--nonce", script.nonce) if script.shared else ()),
+        *(("--cancel", "yes") if script.fewest else ()),
     ]
     shared = script.shared or "/nonexistent"
     return [script.node_dir, script.program, shared, proved, script.python, *daemon]

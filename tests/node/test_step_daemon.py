@@ -40,14 +40,20 @@ class StepDaemon:
     """One, started as by Slurm."""
 
     def __init__(
-        self, program: Path, directory: Path, *arguments: str, scontrol: str = "exit 1"
+        self,
+        program: Path,
+        directory: Path,
+        *arguments: str,
+        scontrol: str = "exit 1",
+        scancel: str = "exit 1",
     ) -> None:
         self.program = program
         self.home = str(directory / "nodes" / "7.01.00002")
         tools = directory / "bin"
         tools.mkdir(exist_ok=True)
-        (tools / "scontrol").write_text(f"#!/bin/sh\n{scontrol}\n")
-        (tools / "scontrol").chmod(0o755)
+        for name, does in (("scontrol", scontrol), ("scancel", scancel)):
+            (tools / name).write_text(f"#!/bin/sh\n{does}\n")
+            (tools / name).chmod(0o755)
         ours = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1", "SLURM_NODEID": "2"}
         self.process = subprocess.Popen(
             [*_WORDS, str(program), "step-daemon", "--dir", str(directory / "nodes"), *arguments],
@@ -233,6 +239,25 @@ class TestTheEnd:
         code, said = held.end()
         assert (code, f"nobody was there for {lease} s" in said) == (0, True)
         assert (tmp_path / "done").exists()
+
+    @pytest.mark.parametrize("cancels", [True, False])
+    def test_a_job_that_may_have_lost_its_script_is_cancelled_when_nobody_is_there(
+        self, daemon: Callable[..., StepDaemon], tmp_path: Path, cancels: bool
+    ) -> None:
+        note = tmp_path / "cancelled"
+        asked = ("--cancel", "yes") if cancels else ()
+        held = daemon("--lease", "1", "--deadline", "0", *asked, scancel=f'echo "$@" > {note}')
+        assert held.end()[0] == 0
+        assert note.exists() == cancels
+        assert not cancels or note.read_text() == "7\n"
+
+    def test_the_end_that_it_is_told_cancels_no_job(
+        self, daemon: Callable[..., StepDaemon], tmp_path: Path
+    ) -> None:
+        held = daemon(*FOREVER, "--cancel", "yes", scancel=f"touch {tmp_path}/cancelled")
+        held.ask("end")
+        assert held.end()[0] == 0
+        assert not (tmp_path / "cancelled").exists()
 
     def test_the_deadline(self, daemon: Callable[..., StepDaemon], tmp_path: Path) -> None:
         script = f"trap 'echo asked > {tmp_path}/asked; exit' TERM; touch {tmp_path}/up; while :; do sleep 0.1; done"

@@ -1,7 +1,7 @@
 """The step daemon: one process per node in the one step of a Slurm job, and the parent of a task's processes there.
 
     PYTHON -I -S PROGRAM step-daemon --dir NODE_DIR --lease SECONDS --deadline SECONDS
-        [--signal-seconds SECONDS] [--grace SECONDS] [--shared DIR --nonce TEXT] [ROOM]
+        [--signal-seconds SECONDS] [--grace SECONDS] [--shared DIR --nonce TEXT] [--cancel yes] [ROOM]
 
 Processes that are started through another step of the job (`helper/mux_server.py`) become children of the step daemon.
 Agents and workers therefore belong to its step: they have its cgroup, GPUs and accounting, and end with it. The node
@@ -14,8 +14,9 @@ JSON on its socket (`helper/daemon_client.py`):
     {"do": "end"}                                    -> {}; ends all processes that it started, and itself
 
 It also ends at its deadline, and when its lease expires: without a request from a client and without a process that it
-started. SIGUSR2 (which the batch script passes on from `--signal=B:USR2@…`) and SIGTERM become a notice, which agents
-read (`preemption/notices.py`, kind "slurm"). After SIGTERM it ends.
+started. In the latter case it cancels its job with `--cancel`: that may have lost the node of its script, and would not
+end. SIGUSR2 (which the batch script passes on from `--signal=B:USR2@…`) and SIGTERM become a notice, which agents read
+(`preemption/notices.py`, kind "slurm"). After SIGTERM it ends.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ GRACE = 20.0
 TOLD = "it was told to"
 _TICK = 1.0
 _REQUEST_SECONDS = 5.0
+_CANCEL_SECONDS = 20.0
 _LARGEST_REQUEST = 4 << 20
 _BACKLOG = 64
 _INSTANCE = re.compile(r".+\.\d{2}\.\d+", re.ASCII)
@@ -84,7 +86,27 @@ def main(arguments: list[str]) -> int:
     notices = Notices(home, job, float(options.get("--signal-seconds") or 0))
     daemon = StepDaemon(home, facts, clock, notices, float(options.get("--grace") or GRACE))
     _announce(home, facts, options.get("--shared"))
-    return daemon.serve()
+    code = daemon.serve()
+    if options.get("--cancel") and clock.is_left_alone:
+        _cancel(job)
+    return code
+
+
+def _cancel(job: int) -> None:
+    """Has Slurm end the job, if this node can."""
+    import subprocess
+
+    quiet = subprocess.DEVNULL
+    # A node may have no `scancel`, and slurmctld may not answer. The job then ends with its time limit.
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(
+            ["scancel", str(job)],
+            stdin=quiet,
+            stdout=quiet,
+            stderr=quiet,
+            timeout=_CANCEL_SECONDS,
+            check=False,
+        )
 
 
 def _is_shared(directory: str | None, nonce: str | None) -> bool:

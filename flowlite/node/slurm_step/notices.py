@@ -36,12 +36,17 @@ class Clock:
         """Renews the lease."""
         self._contact = time.monotonic()
 
+    @property
+    def is_left_alone(self) -> bool:
+        """Whether the lease is over."""
+        return time.monotonic() - self._contact > self._lease
+
     def over(self) -> str:
         """Returns why the node must be given back; "" if it need not."""
         now = time.monotonic()
         if now > self._until:
             return f"its deadline of {self._deadline:.0f} s is over"
-        if now - self._contact > self._lease:
+        if self.is_left_alone:
             return f"nobody was there for {self._lease:.0f} s"
         return ""
 
