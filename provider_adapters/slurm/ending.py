@@ -1,4 +1,5 @@
-"""Ends jobs: a job is asked to end, and cancelled if it does not. All its nodes are released together.
+"""Ends jobs: a job is asked to end, and cancelled if it does not. All its nodes are released together. Only a job that
+outlives its nodes (`launch_notes.outlives_nodes`) does not end when one of them that has failed is given up.
 
 Step daemons that are asked to end remove the task's directories on their nodes. If some of them hold files that were
 not fetched, the job is cancelled instead: step daemons then keep the outputs of the ranks until they are fetched
@@ -18,6 +19,7 @@ from flowlite.state import clock
 from provider_adapters.rented.ledger import Launch
 from provider_adapters.slurm.launch_notes import (
     given,
+    given_up,
     has_lost_its_script,
     outlives_nodes,
     retained,
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 # A job whose step daemons were asked to end has ended within this time, with the state of a successful job.
 _GENTLE_SECONDS = 5.0
+# Slurm notices that a node has failed after `SlurmdTimeout`, 300 s unless configured otherwise.
+_NOTICED_SECONDS = 420.0
 # Content in the shared directory that was not used for this long is removed.
 _UNUSED_DAYS = 30
 
@@ -69,7 +73,7 @@ class Ending:
             elif job and not self._known_to_have_ended(job):
                 foreign[job] = None
         for token, doomed in tokens.items():
-            if not self._take_out(launches[token], doomed):
+            if not self._is_left_to_slurm(launches[token], doomed):
                 self.end(launches[token])
         if foreign:
             self._scancel(None, list(foreign))
@@ -174,38 +178,28 @@ class Ending:
             return False
         return int(run) >= run_of(launch)
 
-    def _take_out(self, launch: Launch, doomed: Sequence[Instance]) -> bool:
-        """Takes nodes that do not answer out of a job that goes on without them.
+    def _is_left_to_slurm(self, launch: Launch, doomed: Sequence[Instance]) -> bool:
+        """Whether a job goes on without these nodes, once Slurm notices that they have failed.
 
-        Slurm itself does so only when `SlurmdTimeout` is over. It is not done with a node that answers, since the end
-        of its step daemon would end the step, nor with the first one, since the job's script runs there.
-
-        Returns:
-            Whether that was done. If not, the whole job has to end.
+        That is so for nodes that do not answer, for some time. Without its first node a job would have no script. Until
+        Slurm notices, they are listed as ending, since their workers may still run.
         """
         ledger = self._place.ledger
         with ledger.hold(launch.token):
             launch = ledger.read(launch.token) or launch
-            names = {each.id for each in doomed}
-            out = taken_out(launch)
-            left = [each for each in given(launch) if each.id not in names and each.id not in out]
-            silent = all(each.state == "unreachable" for each in doomed)
-            if not (outlives_nodes(launch) and silent and left) or launch.notes.get("ending"):
+            now, names = clock.now(), {each.id for each in doomed}
+            silent = [each.id for each in doomed if each.state == "unreachable"]
+            since = {**dict.fromkeys(silent, now), **given_up(launch)}
+            lost = since.keys() | taken_out(launch).keys()
+            stays = any(not each.data["nodeid"] and each.id not in lost for each in given(launch))
+            if (
+                not outlives_nodes(launch)
+                or launch.notes.get("ending")
+                or not (stays and names <= since.keys())
+                or any(now - since[name] > _NOTICED_SECONDS for name in names)
+            ):
                 return False
-            job_id = launch.ids[-1]
-            job = self._place.queue(launch.frozen["login"]).find([job_id])[job_id]
-            runs = job is not None and job.state in state_words.RUNNING
-            same = job is not None and job.restarts == run_of(launch)
-            if not (runs and same) or all(each.data["nodeid"] for each in left):
-                return False
-            hosts = ",".join(str(each.data["host"]) for each in left)
-            login = self._place.login(launch.frozen["login"])
-            if login.try_("scontrol", "update", f"jobid={job_id}", f"NodeList={hosts}").code:
-                return False
-            why = "it did not answer and was taken out of its job"
-            out |= {each.id: (why, clock.now()) for each in doomed}
-            ledger.note(launch.token, taken_out=out)
-            self._place.queue(launch.frozen["login"]).hurry()
+            ledger.note(launch.token, given_up=since)
         return True
 
     def _may_end_gently(self, launch: Launch) -> bool:

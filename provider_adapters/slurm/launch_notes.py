@@ -34,6 +34,11 @@ def taken_out(launch: Launch) -> dict[str, tuple[str, float]]:
     return {name: (str(why), float(at)) for name, (why, at) in found.items()}
 
 
+def given_up(launch: Launch) -> dict[str, float]:
+    """Nodes that did not answer the supervisor, by id: since when."""
+    return {name: float(at) for name, at in launch.notes.get("given_up", {}).items()}
+
+
 def has_lost_its_script(launch: Launch) -> bool:
     """Whether the first node of its job has failed. The script is gone with it, and the job would not end by itself."""
     out = taken_out(launch)

@@ -4,7 +4,11 @@ A launch is called repeatedly with the same token and does not block. Its state 
 
     frozen      what the job is made from: partition, options, paths
     calls       the jobs; the last one that was not dropped counts. A job requeued after a preemption is taken over
-    notes       "given": the nodes that were handed out, "restart": of which run of the job they were
+    notes       "given": the nodes that were handed out, "restart": of which run of the job they were,
+                "given_up": those that did not answer, "taken_out": those that the job has lost
+
+A gang that shrinks and grows may have several launches, and so several jobs. Each is content with fewer nodes than it
+asks for (`sbatch --nodes=2-8`), goes on when one of them fails, and excludes the hosts of the others.
 """
 
 from __future__ import annotations

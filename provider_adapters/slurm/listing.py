@@ -18,6 +18,7 @@ from provider_adapters.slurm.context import parts_of
 from provider_adapters.slurm.ending import gone
 from provider_adapters.slurm.launch_notes import (
     given,
+    given_up,
     has_lost_its_script,
     outlives_nodes,
     run_of,
@@ -154,8 +155,11 @@ class Listing:
             why = "Slurm gives its nodes to another job"
             return [replace(each, state="ending", why=why, preempted=True) for each in mine]
         runs = job.state in state_words.RUNNING and not has_lost_its_script(launch)
-        state = "running" if runs else "ending"
-        return [replace(each, state=state) for each in mine]
+        silent = given_up(launch)
+        return [
+            replace(each, state="running" if runs and each.id not in silent else "ending")
+            for each in mine
+        ]
 
     def _note_taken_out(self, launch: Launch, mine: list[Instance], job: Job) -> Launch:
         """Records which nodes have failed without which the job goes on."""

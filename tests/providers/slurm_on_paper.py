@@ -90,7 +90,6 @@ class PaperSlurm(Connection):
         accounts: Whether `sacct` knows anything.
         dead: Nodes that are down.
         idle: How many nodes a job may have at most.
-        may_not_shrink: Whether `scontrol` refuses to take nodes out of a job that runs.
     """
 
     jobs: list[Job] = field(default_factory=list)
@@ -104,7 +103,6 @@ class PaperSlurm(Connection):
     sinfo: str = SINFO
     dead: set[str] = field(default_factory=set)
     idle: int = 9
-    may_not_shrink: bool = False
     put_there: list[File] = field(default_factory=list)
     fail: dict[str, BaseException] = field(default_factory=dict)
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(7))
@@ -172,13 +170,6 @@ class PaperSlurm(Connection):
     def _scontrol(self, words: list[str], _: str) -> Completed:
         if words == ["ping"]:
             return _ok("Slurmctld(primary) at head is UP\n")
-        if words[0] == "update" and words[-1].startswith("NodeList="):
-            if self.may_not_shrink:
-                return Completed(
-                    1, b"", b"slurm_update error: Job update not available right now\n"
-                )
-            (job,) = [job for job in self.jobs if f"jobid={job.id}" in words]
-            job.lost |= set(job.hosts) - set(words[-1].removeprefix("NodeList=").split(","))
         if words[0] == "update":
             return _ok("")
         if words[1:3] == ["show", "node"]:

@@ -197,43 +197,47 @@ def test_a_job_that_has_lost_its_first_node_is_cancelled(slurm_paper: Paper) -> 
     assert listed[1].why.startswith("the job was ended, since the host of its script failed")
 
 
-def test_nodes_that_do_not_answer_are_taken_out_of_the_job(slurm_paper: Paper) -> None:
+def test_a_job_goes_on_without_nodes_that_do_not_answer_once_slurm_notices(
+    slurm_paper: Paper,
+) -> None:
     found = slurm_paper.launch(elastic(slurm_paper))
+    job = slurm_paper.slurm.job()
     slurm_paper.provider.terminate(silent(found, 1, 3))
-    assert slurm_paper.slurm.calls[-1] == [
-        "scontrol",
-        "update",
-        "jobid=7",
-        "NodeList=node01,node03",
-    ]
-    assert states(slurm_paper) == {
-        "node01": "running",
-        "node02": "ended",
-        "node03": "running",
-        "node04": "ended",
-    }
-    # Once is enough.
+    assert job.state == "RUNNING"
+    # Until then their workers may run, and nothing may take their place.
+    listed = slurm_paper.provider.list_instances(TASK)
+    assert [each.state for each in listed] == ["running", "ending", "running", "ending"]
+    # As often as it is asked, in any way.
+    slurm_paper.provider = slurm_paper.make()
+    slurm_paper.provider.terminate([listed[1], listed[3]])
+    slurm_paper.provider.terminate(silent(found, 1))
+    assert job.state == "RUNNING"
+    job.lost |= {"node02", "node04"}
+    listed = slurm_paper.provider.list_instances(TASK)
+    assert [each.state for each in listed] == ["running", "ended", "running", "ended"]
     slurm_paper.provider.terminate(silent(found, 1, 3))
-    assert slurm_paper.slurm.job().state == "RUNNING"
-    # The last but one is the end of the job only with the first.
-    slurm_paper.provider.terminate(silent(found, 0, 2))
-    assert not [job for job in slurm_paper.slurm.live() if job.state == "RUNNING"]
+    assert job.state == "RUNNING"
+    slurm_paper.provider.terminate(slurm_paper.provider.list_instances(TASK))
+    assert not slurm_paper.slurm.live()
 
 
-@pytest.mark.parametrize("why", ["first", "answers", "refused", "all", "one size"])
+@pytest.mark.parametrize("why", ["first", "answers", "all", "never noticed", "one size"])
 def test_otherwise_the_whole_job_ends(
     slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     monkeypatch.setattr(ending, "_GENTLE_SECONDS", 0.0)
     intent = slurm_paper.intend() if why == "one size" else elastic(slurm_paper)
     found = slurm_paper.launch(intent)
-    slurm_paper.slurm.may_not_shrink = why == "refused"
     doomed = {
         "first": silent(found, 0),
         "answers": [found[1]],
         "all": silent(found, *range(len(found))),
     }
     slurm_paper.provider.terminate(doomed.get(why, silent(found, 1)))
+    if why == "never noticed":
+        assert slurm_paper.slurm.job().state == "RUNNING"
+        monkeypatch.setattr(ending, "_NOTICED_SECONDS", -1.0)
+        slurm_paper.provider.terminate(silent(found, 1))
     assert slurm_paper.slurm.job().state == "CANCELLED"
     assert set(states(slurm_paper).values()) == {"ended"}
 

@@ -140,7 +140,7 @@ def test_a_node_that_comes_while_it_waits_is_taken_and_its_loss_leaves_the_other
     assert slurm.jobs() == []
 
 
-def test_a_node_that_does_not_answer_leaves_its_job_before_slurm_notices(
+def test_a_node_that_does_not_answer_is_waited_for_until_slurm_notices(
     slurm_site: SlurmSite, slurm: SlurmCluster
 ) -> None:
     gang = slurm_site.submit(shell(SAY), nodes=(2, 4), heal_seconds=2)
@@ -153,11 +153,13 @@ def test_a_node_that_does_not_answer_leaves_its_job_before_slurm_notices(
         # As the supervisor gives a node up.
         provider.terminate([replace(lost, state="unreachable")])
         listed = {each.id: each.state for each in provider.list_instances(gang.id)}
-    assert slurm.job(job)["NumNodes"] == "3"
-    assert [listed[name] for name in roster] == ["running", "running", "ended", "running"]
+    # On a busy machine, Slurm may have noticed already.
+    assert listed[roster[2]] in ("ending", "ended")
+    assert {listed[name] for name in roster if name != roster[2]} == {"running"}
     second = hosts(gang, 2, 3)
     assert second == [first[0], first[1], first[3]]
     assert gang.record.roster == [roster[0], roster[1], roster[3]]
+    assert slurm.job(job)["NumNodes"] == "3"
     slurm_site.go()
     gang.end()
     assert slurm.jobs() == []
