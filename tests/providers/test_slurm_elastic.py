@@ -149,6 +149,19 @@ def test_a_job_that_comes_back_is_not_taken_over_onto_hosts_of_the_gang(
     assert hosts(later) == ["node04"]
 
 
+def test_a_job_that_comes_back_with_less_than_is_lacking_is_replaced(slurm_paper: Paper) -> None:
+    slurm = slurm_paper.slurm
+    slurm.idle = 3
+    slurm_paper.launch(elastic(slurm_paper))
+    slurm_paper.launch(elastic(slurm_paper, 1, 1, number=2))
+    slurm.jobs[0].lost.add("node02")
+    slurm.jobs[1].state, slurm.jobs[1].restarts = "PENDING", 1
+    slurm_paper.provider.list_instances(TASK)
+    found = slurm_paper.launch(elastic(slurm_paper, 1, 2, number=3))
+    assert [job.state for job in slurm.jobs] == ["RUNNING", "CANCELLED", "RUNNING"]
+    assert hosts(found) == ["node02", "node04"]
+
+
 # Nodes that are lost
 
 
