@@ -95,7 +95,7 @@ class FlowApp:
 
         - the gang: `num_instances`, `spares`, `processes_per_node`, `distributed_mode`, `name`, `start`,
           `preflight`, `join_timeout_seconds`
-        - a gang that shrinks and grows (`num_instances=(2, 8)`): `settle_seconds`, `heal_seconds`
+        - a gang that shrinks and grows (`num_instances=(2, 8)`): `settle_seconds`, `heal_seconds`, `grow`
         - machines: `provider`, `region`, `gpu`, `cpu`, `memory`, `internode_interconnect`, `intranode_interconnect`,
           `priority`, `spot`, `prefer`, `keep_warm`, `slurm`
         - the start: `after`, `max_wait_hours`

@@ -85,6 +85,7 @@ class CommonOptions(TypedDict, total=False):
     num_instances: int | tuple[int, int] | Sequence[int] | str
     settle_seconds: float | str
     heal_seconds: float | str
+    grow: Literal["attempt", "checkpoint"]
     spares: int
     processes_per_node: int | Literal["auto"]
     gpu: str | Sequence[str] | None

@@ -46,6 +46,8 @@ class TaskConfig(Spec):
         settle_seconds: How long a gang that may grow waits for more nodes once it has the fewest that it needs; a text
             such as "2m" is read too.
         heal_seconds: How long a gang that may shrink waits for new nodes in place of lost ones, if enough are left.
+        grow: When such a gang takes nodes for which there is room again: "attempt" when its next attempt begins,
+            "checkpoint" also while an attempt runs: its workers are asked to stop as before a preemption.
         spares: Further machines that are brought up with code, environment and imports, and have no rank. One of them
             takes the rank of a node that is lost, if `retries` allow another attempt. They count in every cap.
         processes_per_node: Workers on each node; "auto" is one per GPU, or one. In manual mode, the number that the
@@ -113,6 +115,7 @@ class TaskConfig(Spec):
     num_instances: fields.Nodes = 1
     settle_seconds: fields.Duration = 30.0
     heal_seconds: fields.Duration = 60.0
+    grow: Literal["attempt", "checkpoint"] = "attempt"
     spares: Annotated[int, Field(ge=0, le=64)] = 0
     processes_per_node: fields.Processes = "auto"
     gpu: fields.Gpus | None = None

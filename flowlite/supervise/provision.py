@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ from flowlite.supervise.money.billing import ENDED, LOST, Billing
 from flowlite.supervise.money.caps import Caps
 from flowlite.supervise.queue.turn import Turn
 from flowlite.supervise.record import lifecycle, wording
+from flowlite.supervise.record.lifecycle import TaskEvent
 from flowlite.supervise.record.log import say
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
@@ -57,6 +58,9 @@ _RETURNING = "returning"
 _WARM = "warm"
 SPARE = "spare"
 """State of the row of a machine that has no rank, and takes that of a lost node."""
+JOINING = "joining"
+"""State of the row of a machine that has no rank, and gets one in the next attempt, so that the gang grows."""
+_GIVEN_BACK = "given back"
 
 
 class LaunchRefused(Exception):
@@ -85,6 +89,7 @@ class GangNodes:
         records: Their rows for the store.
         settled: New states of the launch intents, by token.
         launched: Instances that are new in this attempt.
+        joined: Ids of those for which the gang was asked to stop, so that it grows.
     """
 
     roster: list[str]
@@ -92,6 +97,7 @@ class GangNodes:
     records: list[InstanceRecord]
     settled: dict[str, str]
     launched: list[Instance]
+    joined: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +185,15 @@ class Provisioner:
             PlaceFailed: The task has other places, and this one has no room.
         """
         seen_before = record.roster or self._store.instances(self._lease.task_id)
-        spares = list(self.spares())
-        kept = await self.usable([*record.roster, *spares]) if seen_before else {}
+        spares, joining = list(self.spares()), list(self.joining())
+        kept = await self.usable([*record.roster, *spares, *joining]) if seen_before else {}
         spares = [name for name in spares if name in kept]
+        joining = [name for name in joining if name in kept]
         vacant = [name for name in record.roster if name not in kept]
-        taken, left = spares[: len(vacant)], spares[len(vacant) :]
-        present = len(record.roster) - len(vacant) + len(taken)
+        # Machines with which the gang was to grow have no other use. Spares have.
+        empty = max(0, len(vacant) - len(joining))
+        taken, left = spares[:empty], spares[empty:]
+        present = len(record.roster) - len(vacant) + len(taken) + len(joining)
         lacking = LackingNodes.of(self._asked, len(record.roster), present)
         if lacking.needed:
             await self._check_free()
@@ -208,21 +217,87 @@ class Provisioner:
             launched = launched[: lacking.most]
         # The instances kept warm have been reused, and are charged to this task from here on.
         self._store.end_warm([each.continues for each in launched if each.continues], clock.now())
-        new = [*taken, *(instance.id for instance in launched)]
+        new = [*taken, *joining, *(instance.id for instance in launched)]
         if not record.roster:
             new, left = ranks.split_spares(new, len(new) - self._asked.plan.spares)
         roster = ranks.succeed(record.roster, vacant, new)
         by_id = {**kept, **{instance.id: instance for instance in launched}}
         instances = [by_id[name] for name in roster]
         settled = dict.fromkeys(tokens, "done")
-        records = self._records(instances) + self._spare_rows([by_id[name] for name in left])
-        return GangNodes(roster, instances, records, settled, launched)
+        records = self._records(instances)
+        records += self._rows_without_rank([by_id[name] for name in left], SPARE)
+        return GangNodes(roster, instances, records, settled, launched, joining)
 
     def spares(self) -> dict[str, Instance]:
         """Returns the task's spare machines, by id, as they are in the store."""
+        return self._in_state(SPARE)
+
+    def joining(self) -> dict[str, Instance]:
+        """Returns the machines with which the gang is to grow, by id, as they are in the store."""
+        return self._in_state(JOINING)
+
+    def _in_state(self, state: str) -> dict[str, Instance]:
         rows = self._store.instances(self._lease.task_id)
-        mine = (row for row in rows if row.state == SPARE and row.ended_at is None)
+        mine = (row for row in rows if row.state == state and row.ended_at is None)
         return {row.id: Instance.from_json(row.data) for row in mine}
+
+    async def launch_joining(
+        self, record: TaskRecord, count: int, agent: Path
+    ) -> tuple[list[InstanceRecord], dict[str, str]]:
+        """Asks once for nodes with which a gang may grow while it runs.
+
+        Returns:
+            Their rows, and the new state of the launch intent, both for the store.
+
+        Raises:
+            LaunchPending: The launch is under way; call it again.
+            CapacityUnavailable: There is no room, or others are before it in the queue.
+            ProviderError: The provider refuses, or cannot be asked.
+            LaunchRefused: The provider would charge what the plan does not say.
+        """
+        turn = Turn(self._store, record.id, self._sleep, lambda: False)
+        if (room := turn.nodes_to_add()) is not None and room <= 0:
+            raise CapacityUnavailable("no place is free, or others are before it in the queue")
+        await self._check_free()
+        intent = self._intend(record, count, 1, agent, 0, JOINING)
+        if room is not None:
+            intent = dataclasses.replace(intent, count=min(intent.count, room))
+        try:
+            found = await self._threads.run(self._provider.launch, intent)
+        except LaunchPending:
+            raise
+        except (ProviderError, ConfigError, CapExceeded):
+            self._store.settle_intent(self._lease, intent.token, "refused")
+            raise
+        self._accounts.note(found)
+        await self._refuse_charged(intent, found)
+        return self._rows_without_rank(found, JOINING), {intent.token: "done"}
+
+    def seconds_with(self, record: TaskRecord, more: int) -> float:
+        """Seconds for which the gang could run with so many more nodes; infinite without a cap."""
+        rows = self._store.instances(self._lease.task_id)
+        return self._limits.seconds_with(record, rows, more)
+
+    async def give_back(self, instances: Sequence[Instance]) -> None:
+        """Ends healthy machines without a rank, which have become useless."""
+        names = {instance.id for instance in instances}
+        rows = [r for r in self._store.instances(self._lease.task_id) if r.id in names]
+        self._store.put_instances(
+            self._lease, [dataclasses.replace(row, state=_GIVEN_BACK) for row in rows]
+        )
+        await self.end_given_back()
+
+    async def end_given_back(self) -> None:
+        """Ends what was given back, as far as it is still there, and records the end of what has gone."""
+        if not (given := self._in_state(_GIVEN_BACK)):
+            return
+        listed = {instance.id: instance for instance in await self._threads.run(self.listed)}
+        if there := [listed[name] for name in given if name in listed]:
+            await self._threads.run(self._provider.terminate, there)
+            listed = {instance.id: instance for instance in await self._threads.run(self.listed)}
+        rows = self._store.instances(self._lease.task_id)
+        gone = [row for row in rows if row.id in given and row.id not in listed]
+        self._store.put_instances(self._lease, self._gone(gone))
 
     async def launch_spares(
         self, record: TaskRecord, count: int, agent: Path
@@ -236,7 +311,7 @@ class Provisioner:
         Raises:
             ProviderError: There is no room, or the provider refuses.
         """
-        intent = self._intend(record, count, count, agent, 0)
+        intent = self._intend(record, count, count, agent, 0, SPARE)
         try:
             found = await self._threads.run(self._provider.launch, intent)
         except LaunchPending:
@@ -245,10 +320,10 @@ class Provisioner:
             self._store.settle_intent(self._lease, intent.token, "refused")
             raise
         self._accounts.note(found)
-        return self._spare_rows(found), {intent.token: "done"}
+        return self._rows_without_rank(found, SPARE), {intent.token: "done"}
 
-    async def end_spare(self, instance: Instance, *, answers: bool) -> None:
-        """Gives back a spare machine that is lost or does not get ready. It is not used again."""
+    async def end_without_rank(self, instance: Instance, *, answers: bool) -> None:
+        """Gives back a machine without a rank that is lost or does not get ready. It is not used again."""
         self.set_aside({instance.id}, set() if answers else {instance.id})
         await self._give_up(self._store.instances(self._lease.task_id))
         if answers:
@@ -434,7 +509,8 @@ class Provisioner:
         if any(i.kind == "launch" and i.state == "open" for i in self._intents()):
             return set()
         back = {name for name, each in listed.items() if each.state == _RETURNING}
-        return set(listed) - set(roster) - set(self.spares()) - back
+        kept = {*roster, *self.spares(), *self.joining()}
+        return set(listed) - kept - back
 
     async def _check_free(self) -> None:
         """Refuses to launch a plan with a price of zero if the provider would charge for it. Raises LaunchRefused."""
@@ -499,7 +575,7 @@ class Provisioner:
                 found = await self._launch(intent, record, tell_waiting, given_up)
             else:
                 if until is None:
-                    until = self._created_at(intent) + lacking.seconds
+                    until = self._began_to_ask(intent) + lacking.seconds
                 waits = len(launched) < lacking.awaited
                 adding = _Adding(intent, until if waits else 0.0, turn, len(launched))
                 found = await self._try_to_add(adding, tell_waiting, given_up)
@@ -697,7 +773,13 @@ class Provisioner:
         return max(_SHORTEST_NAP, min(pause, self._limits.seconds_of_money(rows)))
 
     def _intend(
-        self, record: TaskRecord, count: int, least: int, agent: Path, skip: int
+        self,
+        record: TaskRecord,
+        count: int,
+        least: int,
+        agent: Path,
+        skip: int,
+        purpose: str = "",
     ) -> LaunchIntent:
         """Records a launch intent. The open intent of a supervisor that was killed is used again.
 
@@ -707,6 +789,8 @@ class Provisioner:
             least: With how many the launch is content.
             agent: The agent's zipapp on this machine.
             skip: Number of open intents that this call of `complete` has launched already.
+            purpose: SPARE or JOINING for a launch while an attempt runs, which goes on with its own intents only. The
+                next attempt goes on with all that are open.
         """
         preload = {
             "agent": str(agent),
@@ -718,7 +802,11 @@ class Provisioner:
             "setup": bool(self._asked.setup),
         }
         launches = [intent for intent in self._intents() if intent.kind == "launch"]
-        left_open = [intent for intent in launches if intent.state == "open"][skip:]
+        left_open = [
+            intent
+            for intent in launches
+            if intent.state == "open" and purpose in ("", intent.data.get("purpose"))
+        ][skip:]
         if left_open:
             return dataclasses.replace(LaunchIntent.from_json(left_open[0].data), preload=preload)
         fresh = LaunchIntent(
@@ -728,8 +816,18 @@ class Provisioner:
             plan=self._plan_left(record).to_json(),
             least=least if least < count else 0,
         )
-        self._store.put_intent(self._lease, fresh.token, "launch", fresh.to_json())
+        data = {**fresh.to_json(), "purpose": purpose} if purpose else fresh.to_json()
+        self._store.put_intent(self._lease, fresh.token, "launch", data)
         return dataclasses.replace(fresh, preload=preload)
+
+    def _began_to_ask(self, intent: LaunchIntent) -> float:
+        """Unix time since when an attempt waits for a launch, which may have begun while the one before ran."""
+        ended = [
+            event.at
+            for event in self._store.events(intent.task_id)
+            if event.data.get("happening") == TaskEvent.RETRY.value
+        ]
+        return max(self._created_at(intent), *ended[-1:], 0.0)
 
     def _created_at(self, intent: LaunchIntent) -> float:
         return next(each.created_at for each in self._intents() if each.token == intent.token)
@@ -740,10 +838,10 @@ class Provisioner:
     def _plan_left(self, record: TaskRecord) -> Plan:
         return self._limits.plan_left(record, self._store.instances(self._lease.task_id))
 
-    def _spare_rows(self, instances: Iterable[Instance]) -> list[InstanceRecord]:
+    def _rows_without_rank(self, instances: Iterable[Instance], state: str) -> list[InstanceRecord]:
         known = {record.id: record for record in self._store.instances(self._lease.task_id)}
         rows = (self._accounts.record(each, known.get(each.id)) for each in instances)
-        return [dataclasses.replace(row, state=SPARE) for row in rows]
+        return [dataclasses.replace(row, state=state) for row in rows]
 
     def _records(self, instances: list[Instance]) -> list[InstanceRecord]:
         known = {record.id: record for record in self._store.instances(self._lease.task_id)}

@@ -92,7 +92,7 @@ def with_notes(config: TaskConfig, plan: Plan) -> Plan:
     notes = []
     if config.slurm and plan.provider != "slurm":
         notes.append(f"slurm={{…}} has no effect on the provider {plan.provider}")
-    elastic_only = {"settle_seconds", "heal_seconds"} & config.model_fields_set
+    elastic_only = {"settle_seconds", "heal_seconds", "grow"} & config.model_fields_set
     if elastic_only and not config.is_elastic:
         notes.append(
             f"{', '.join(sorted(elastic_only))}: no effect on a gang of one size; num_instances=(2, 8) makes it shrink "

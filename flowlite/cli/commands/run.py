@@ -85,6 +85,16 @@ def run(
             rich_help_panel=_PANEL,
         ),
     ] = None,
+    grow: Annotated[
+        str | None,
+        typer.Option(
+            "--grow",
+            metavar="WHEN",
+            help="When it takes nodes for which there is room again: attempt (the next one), or checkpoint "
+            "(where should_stop() is asked).",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
     spares: Annotated[
         int | None,
         typer.Option(
@@ -365,6 +375,7 @@ def run(
         "num_instances": num_instances,
         "settle_seconds": settle_seconds,
         "heal_seconds": heal_seconds,
+        "grow": grow,
         "spares": spares,
         "preflight": preflight,
         "processes_per_node": processes_per_node,

@@ -471,8 +471,8 @@ def _show_one(task: Task[Any], json: bool) -> None:
 
 def _role_of(node: Node) -> str:
     """What the machine is for: a rank, or to take one; "-" for machines that have ended, or without a task."""
-    if node.state == "spare":
-        return "spare"
+    if node.state in ("spare", "joining"):
+        return node.state
     return "rank" if node.rank is not None and node.state == "running" else "-"
 
 

@@ -67,6 +67,7 @@ class AgentConfig:
         preflight: Which measurements to make before GO: "quick", "full", or "" for none.
         provider: The provider of the nodes, for `FLOW_PROVIDER`; None if it is not known.
         size: The fewest and the most nodes that an attempt of this task may have; None if all have as many.
+        tells_stoppable: Whether the agent says once a worker calls `should_stop()` or listens for SIGUSR2.
     """
 
     task: str
@@ -115,6 +116,7 @@ class AgentConfig:
     spare: bool = False
     preflight: str = ""
     size: list[int] | None = None
+    tells_stoppable: bool = False
 
     def __post_init__(self) -> None:
         if self.instance not in self.roster:

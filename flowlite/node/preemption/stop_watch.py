@@ -27,6 +27,8 @@ SETTLE = 0.05
 """Seconds from the hold to the first look: a worker that read the page just before has taken its slot by then."""
 MOST_BEFORE_DEADLINE, PART_BEFORE_DEADLINE = 60.0, 0.1
 """Workers are told this many seconds before the longest run is over, or this share of it, whichever is shorter."""
+LOOK_FOR_CALLERS, LOOK_LATER = 0.5, 10.0
+"""Seconds between two looks for processes that could be asked to stop, in a gang that grows: at first, and later."""
 _EXPLAINED_SECONDS = 6.0
 """Time within which the step daemon of a Slurm job explains a signal by a notice (node/slurm_step/notices.py)."""
 
@@ -51,6 +53,7 @@ class StopWatch:
         self._running = asyncio.Event()
         self._working: list[asyncio.Task[None]] = []
         self._holding: asyncio.Task[None] | None = None
+        self._hold = 0
         self._early: list[tuple[str, str, float, float]] = []
         self._noticed = asyncio.Event()
         self._explaining = (config.preemption or {}).get("kind") == "slurm"
@@ -83,6 +86,8 @@ class StopWatch:
             self._page = StopPage(self._path, self._config.processes_per_node)
         except OSError as error:
             log.warning("workers cannot be told in time when to stop: %s", error)
+        if self._config.tells_stoppable and self._page is not None:
+            self._do(self._look_for_callers(self._page))
         longest = self._config.max_run_seconds
         if longest is None or not self._config.is_leader:
             return
@@ -91,13 +96,17 @@ class StopWatch:
         loop = asyncio.get_running_loop()
         loop.call_later(longest - before, self._say, DEADLINE, reason, before)
 
-    def hold(self, seconds: float) -> None:
+    def hold(self, seconds: float, hold: int = 0) -> None:
         """Let workers wait in their next call of `should_stop()`. Those with a handler for SIGUSR2 get it, once."""
         if not self._warned:
             self._listeners = self._find_listeners()
         if self._page is None and self._link is not None:
-            self._link.calls(0, [], len(self._listeners))
+            self._link.calls(0, [], len(self._listeners), hold)
             self._warn()
+        if self._holding is not None and hold != self._hold:
+            # The order that ended the hold before was lost with a connection.
+            self.go_on(0)
+        self._hold = hold
         if self._page is not None and self._holding is None:
             self._page.hold(seconds)
             self._holding = asyncio.create_task(self._tell_calls(self._page))
@@ -176,6 +185,15 @@ class StopWatch:
             found = (len(callers), sorted(each.call for each in callers if each.waits))
             if found != told and self._link is not None:
                 told = found
-                self._link.calls(*found, len(self._listeners))
+                self._link.calls(*found, len(self._listeners), self._hold)
                 self._warn()
             await asyncio.sleep(LOOK)
+
+    async def _look_for_callers(self, page: StopPage) -> None:
+        """Tells the leader once that a worker calls `should_stop()` or listens for SIGUSR2."""
+        pause = LOOK_FOR_CALLERS
+        while not (page.callers() or self._find_listeners()):
+            await asyncio.sleep(pause)
+            pause = min(LOOK_LATER, 2 * pause)
+        if self._link is not None:
+            self._link.stoppable()

@@ -100,7 +100,10 @@ FIELDS: dict[str, Shape] = {
     "notice": fields({"number": count, "kind": text, "text": text}),
     "stopped": fields({}),
     "vanish": fields({"kind": text, "reason": text, "seconds": number}),
-    "calls": fields({"callers": count, "waiting": listing(count)}, {"listeners": count}),
+    "calls": fields(
+        {"callers": count, "waiting": listing(count)}, {"listeners": count, "round": count}
+    ),
+    "stoppable": fields({}),
     # Leader to member.
     "welcome": fields({"rank": count, "roster": text}),
     "refuse": fields({"reason": text}),
@@ -110,10 +113,13 @@ FIELDS: dict[str, Shape] = {
     ),
     "go": fields({"roster": text, "master_addr": text, "master_port": count}, _ADDRESSES),
     "ended": fields({"outcome": text, "reason": text}),
-    "hold": fields({"seconds": number}),
+    # "round": how many holds there were before, in a gang that is asked several times.
+    "hold": fields({"seconds": number}, {"round": count}),
     "resume": fields({"call": count}),
     # Supervisor to leader.
     "attach": fields({"after": count}),
+    # Ask the workers to stop so that the gang may grow, or, with an empty reason, do not ask them any more.
+    "grow": fields({"reason": text}),
     "lost": fields({"instance": text, "why": text}, {"answers": flag}),
     # Leader to supervisor.
     "state": fields({"phase": one_of(PHASES), "joined": count, "ready": count}),
@@ -135,6 +141,7 @@ EVENTS: dict[str, Shape] = {
     **dict.fromkeys(NOTICES, fields({"text": text}, _NODE)),
     "preempting": fields({**_NODE, "text": text, "seconds": number}),
     "should_stop": fields({"text": text, "call": count}),
+    "stoppable": fields({}),
     "preparing": fields({"master_addr": text, "master_port": count}),
     "ready": fields({**_NODE, "facts": anything}),
     # "copies_for_all": whether a gang ends well only after the event "copied".
@@ -193,10 +200,11 @@ FROM_MEMBER = frozenset(
         "stopped",
         "vanish",
         "calls",
+        "stoppable",
     }
     | {"beat", "chunk"}
 )
-FROM_SUPERVISOR = frozenset({"attach", "pull", "ack", "stop", "lost", "release", "beat"})
+FROM_SUPERVISOR = frozenset({"attach", "pull", "ack", "stop", "lost", "grow", "release", "beat"})
 TO_MEMBER = frozenset(
     {"welcome", "refuse", "prepare", "go", "hold", "resume", "stop", "ended", "release", "pull"}
     | {"ack", "beat"}

@@ -21,6 +21,8 @@ numbered from 1 without gaps, always with the fields in this order. The kinds, w
     sick          text, instance, rank                    why the node's machine must not be used again
     preempting    text, seconds, instance, rank           a node will be taken away in that many seconds
     should_stop   text, call                              from this call on `should_stop()` is True on all ranks
+    stoppable                                             a worker has called `should_stop()` or listens for SIGUSR2;
+                                                          only in gangs that grow at checkpoints
     preparing     master_addr, master_port                all nodes have joined and agree; they prepare
     ready         instance, rank, facts                   a node has prepared
     go            addresses, master_addr, master_port     the barrier has opened
@@ -72,8 +74,11 @@ MISSING = "missing"
 LOST = "lost"
 PREEMPTED = "preempted"
 SICK = "sick"
+GROWING = "growing"
 ERROR = "error"
-OUTCOMES = (DONE, FAILED, STOPPED, DEADLINE, CHECKS, MISSING, LOST, PREEMPTED, SICK, ERROR)
+OUTCOMES = (
+    *(DONE, FAILED, STOPPED, DEADLINE, CHECKS, MISSING, LOST, PREEMPTED, SICK, GROWING, ERROR),
+)
 
 STOP_OUTCOMES = {
     "cancel": STOPPED,

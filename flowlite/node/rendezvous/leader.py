@@ -302,6 +302,8 @@ class Rendezvous:
             self._stop_coordinator.notice(member, message, self.phase, now)
         elif kind == "calls" and self.phase == m.RUNNING:
             self._stop_coordinator.calls(member, message, now)
+        elif kind == "stoppable" and self.phase == m.RUNNING:
+            self._stop_coordinator.stoppable(now)
         elif kind == "stopped" and self.phase in (m.STOPPING, m.ENDED) and not member.stopped:
             member.stopped = True
             if self.phase == m.STOPPING:
@@ -552,6 +554,8 @@ class Rendezvous:
                 answers = message.get("answers") is True
                 cut_off = answers and self._members.leader_was_cut_off(accused)
                 self._lose(accused, message["why"], now, leader_cut_off=cut_off)
+        elif kind == "grow" and self.phase == m.RUNNING:
+            self._stop_coordinator.grow(message["reason"], now)
         elif kind == "release":
             self._linger.asked = True
             if self.phase == m.ENDED:

@@ -69,9 +69,14 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class HoldWorkers:
-    """Let workers wait in their next call of `should_stop()`, at most this many seconds; answer with `calls`."""
+    """Let workers wait in their next call of `should_stop()`, at most this many seconds; answer with `calls`.
+
+    Attributes:
+        round: How many holds there were before.
+    """
 
     seconds: float
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +206,8 @@ class Member:
         elif kind == "go":
             self._go(message)
         elif kind == "hold":
-            self._out.append(HoldWorkers(float(message["seconds"])))
+            hold = HoldWorkers(float(message["seconds"]), int(message.get("round", 0)))
+            self._out.append(hold)
         elif kind == "resume":
             self._out.append(ReleaseWorkers(message["call"]))
         elif kind == "stop":
@@ -320,15 +326,23 @@ class Member:
         self._report(f"vanish {kind}", {"type": "vanish", **body})
         return self._take()
 
-    def calls(self, callers: int, waiting: list[int], listeners: int) -> list[MemberAction]:
+    def stoppable(self) -> list[MemberAction]:
+        """Reports that a process of this node calls `should_stop()` or listens for SIGUSR2."""
+        self._report("stoppable", {"type": "stoppable"})
+        return self._take()
+
+    def calls(
+        self, callers: int, waiting: list[int], listeners: int, hold: int = 0
+    ) -> list[MemberAction]:
         """Reports which processes of this node call `should_stop()`.
 
         Args:
             callers: How many processes call it.
             waiting: The numbers of the calls in which processes wait.
             listeners: How many processes got SIGUSR2 instead.
+            hold: The `round` of the hold during which they wait.
         """
-        body = {"callers": callers, "waiting": waiting, "listeners": listeners}
+        body = {"callers": callers, "waiting": waiting, "listeners": listeners, "round": hold}
         self._report("calls", {"type": "calls", **body})
         return self._take()
 

@@ -71,8 +71,13 @@ class Fenced(Exception):
 class StopListener(Protocol):
     """Holds the workers of a node until the gang has agreed on the step at which it stops."""
 
-    def hold(self, seconds: float) -> None:
-        """Lets each worker wait in its next call of `should_stop()`, at most this many seconds."""
+    def hold(self, seconds: float, hold: int = 0) -> None:
+        """Lets each worker wait in its next call of `should_stop()`, at most this many seconds.
+
+        Args:
+            seconds: How long they wait.
+            hold: How many holds there were before.
+        """
 
     def go_on(self, call: int) -> None:
         """Lets waiting workers continue. `should_stop()` is True from this call on; 0: it stays False."""
@@ -221,15 +226,20 @@ class MemberClient:
         """
         self._act(self._machine.vanish(kind, reason, seconds))
 
-    def calls(self, callers: int, waiting: list[int], listeners: int = 0) -> None:
+    def stoppable(self) -> None:
+        """Reports that a process of this node calls `should_stop()` or listens for SIGUSR2."""
+        self._act(self._machine.stoppable())
+
+    def calls(self, callers: int, waiting: list[int], listeners: int = 0, hold: int = 0) -> None:
         """Answers `StopListener.hold`, and is called again whenever the numbers change.
 
         Args:
             callers: How many processes call `should_stop()`.
             waiting: The numbers of the calls in which processes wait.
             listeners: How many processes got SIGUSR2 instead.
+            hold: The number of the hold.
         """
-        self._act(self._machine.calls(callers, waiting, listeners))
+        self._act(self._machine.calls(callers, waiting, listeners, hold))
 
     def notice(self, text: str, kind: str = "warning") -> None:
         """Sends a notice for users, while the run goes on; `kind` as in `messages.NOTICES`."""
@@ -298,8 +308,8 @@ class MemberClient:
                     self._begin("start", self._start(go))
                 case Stop(reason, grace):
                     self._begin("stop", self._stop(reason, grace))
-                case HoldWorkers(seconds):
-                    self._hold(seconds)
+                case HoldWorkers(seconds, hold):
+                    self._hold(seconds, hold)
                 case ReleaseWorkers(call):
                     if self._stop_listener is not None:
                         self._stop_listener.go_on(call)
@@ -310,11 +320,11 @@ class MemberClient:
                     if self._finished is not None and not self._finished.done():
                         self._finished.set_result(action)
 
-    def _hold(self, seconds: float) -> None:
+    def _hold(self, seconds: float, hold: int) -> None:
         if self._stop_listener is not None:
-            self._stop_listener.hold(seconds)
+            self._stop_listener.hold(seconds, hold)
         else:
-            self.calls(0, [])
+            self.calls(0, [], hold=hold)
 
     def _begin(self, name: str, order: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(order)

@@ -13,12 +13,12 @@ from .stop_vote import PREEMPTED, Hold, Resume, Step, StopNow, Vote
 from .supervisor_session import SupervisorSession
 
 _WORDS = {"done": m.DONE, "failed": m.FAILED, "lost": m.LOST}
-_WORDS |= {"preempted": m.PREEMPTED, "deadline": m.DEADLINE}
+_WORDS |= {"preempted": m.PREEMPTED, "deadline": m.DEADLINE, "growing": m.GROWING}
 _KINDS = (m.PREEMPTED, m.DEADLINE)
 
 
 class StopCoordinator:
-    """Stops a gang at one step when machines of it will be preempted, or when its time is nearly over.
+    """Stops a gang at one step when its machines will be preempted, when its time is nearly over, or so that it grows.
 
     Attributes:
         grace: Seconds from the stop signal to SIGKILL; longer than usual if the time before a preemption allows it.
@@ -44,6 +44,8 @@ class StopCoordinator:
         self._vote = Vote(settings.grace, settings.after_stop)
         self._noticed: set[tuple[int, str]] = set()
         self._hold_until = 0.0
+        self._round = 0
+        self._stoppable = False
         self.grace = settings.grace
 
     def notice(self, member: MemberState, message: Message, phase: str, now: LeaderTime) -> None:
@@ -65,9 +67,21 @@ class StopCoordinator:
 
     def calls(self, member: MemberState, message: Message, now: LeaderTime) -> None:
         """Handles the report of a node on which of its processes wait, and in which calls."""
-        listeners = message.get("listeners", 0)
-        self._vote.tell(member.rank, message["callers"], message["waiting"], listeners)
+        listeners, hold = message.get("listeners", 0), message.get("round")
+        self._vote.tell(member.rank, message["callers"], message["waiting"], listeners, hold)
         self.tick(now)
+
+    def stoppable(self, now: LeaderTime) -> None:
+        """Records that workers could be asked to stop. Once is enough, however many nodes report it."""
+        if not self._stoppable:
+            self._stoppable = True
+            self._session.record("stoppable", now)
+
+    def grow(self, reason: str, now: LeaderTime) -> None:
+        """Asks the workers to stop so that the gang may grow; with an empty reason, asks them no more."""
+        self._follow(
+            self._vote.grow(reason, now.steady) if reason else self._vote.stop_growing(), now
+        )
 
     def tick(self, now: LeaderTime) -> None:
         """Advances the vote. Call it regularly while workers run."""
@@ -95,8 +109,9 @@ class StopCoordinator:
 
     def _follow(self, step: Step | None, now: LeaderTime) -> None:
         match step:
-            case Hold(seconds):
+            case Hold(seconds, hold):
                 self._hold_until = now.steady + seconds
+                self._round = hold
                 self._tell_all(self._hold(now.steady))
             case Resume(call):
                 if call is not None:
@@ -108,7 +123,11 @@ class StopCoordinator:
                 self._stop(m.PREEMPTED, self._vote.reason, now)
 
     def _hold(self, now: float) -> dict[str, Any]:
-        return {"type": "hold", "seconds": max(0.0, self._hold_until - now)}
+        return {
+            "type": "hold",
+            "seconds": max(0.0, self._hold_until - now),
+            "round": self._round,
+        }
 
     def _resume(self) -> dict[str, Any]:
         return {"type": "resume", "call": self._vote.decided or 0}

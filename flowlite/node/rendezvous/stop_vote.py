@@ -8,6 +8,9 @@ Pure: it takes numbers and times and returns decisions.
 3. When all of these processes wait, the highest of their calls is decided on: from this call on, `should_stop()` is
    True on all ranks.
 
+A gang that is to grow is asked in the same way (`grow`), with nothing to lose: if not all of its processes come to wait
+soon after the first, they go on, and are asked again later, with more patience. It never gets the stop signal.
+
 If no process calls `should_stop()`, or not all of them come to wait in time, a preempted gang gets the stop signal,
 with the grace period that is left. Before a deadline nothing follows, since the deadline itself stops the gang.
 Processes that listen for SIGUSR2 have been sent it by then. To leave them time, the stop signal is sent at the last
@@ -16,6 +19,7 @@ moment.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -25,14 +29,26 @@ LEAST_GRACE = 1.0
 COPYING = 0.5
 """The share of the remaining time that is reserved, at most, for the last copy of checkpoints."""
 
-PREEMPTED, DEADLINE = "preempted", "deadline"
+PREEMPTED, DEADLINE, GROWING = "preempted", "deadline", "growing"
+
+FIRST_PATIENCE, LONGEST_PATIENCE = 5.0, 160.0
+"""Seconds for which processes of a gang that is to grow wait for the others: at first, and after several rounds."""
+PAUSES = 4.0
+"""How much longer than that the pause before the next round is."""
+_WAIT_LONGER = 60.0
+"""Seconds that processes would wait beyond that, so that it is the leader who ends a round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Order nodes to let their processes wait in `should_stop()`, at most this many seconds."""
+    """Order nodes to let their processes wait in `should_stop()`, at most this many seconds.
+
+    Attributes:
+        round: How many holds there were before.
+    """
 
     seconds: float
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +79,8 @@ class Vote:
     """The vote of one gang. It does nothing until `notice`.
 
     Attributes:
-        kind: "preempted" or "deadline" after a notice, else ""; preemption takes precedence over a deadline.
+        kind: "preempted" or "deadline" after a notice, "growing" if the gang is to grow, else ""; preemption takes
+            precedence over a deadline, and both over growth.
         reason: For users.
         decided: The call from which on all ranks stop; None until it is decided.
         stopping: Whether the stop signal was ordered.
@@ -82,6 +99,12 @@ class Vote:
         self._copying = after_stop
         self._told: dict[int, _Told] = {}
         self._open = False
+        self._round = -1
+        self._hold_anew = False
+        self._signalled = False
+        self._patience = FIRST_PATIENCE
+        self._next_round = -math.inf
+        self._waits_since: float | None = None
         self.kind = ""
         self.reason = ""
         self.decided: int | None = None
@@ -97,25 +120,68 @@ class Vote:
 
         A second notice of the same kind can only shorten the remaining time.
         """
-        if kind == PREEMPTED or not self.kind:
+        if kind == DEADLINE and self.kind == GROWING and self._was_asked:
+            # It ends by itself, and whether time is left for another attempt is decided then.
+            return None
+        interrupts = self._open and self.kind == GROWING
+        if kind == PREEMPTED or self.kind in ("", GROWING):
             until = now + max(0.0, seconds)
             again = self.kind == kind
             self._until = min(self._until, until) if again else until
             self._margin = min(MARGIN, seconds / 4)
             self._copying = min(self._after_stop, COPYING * max(0.0, self._until - now))
             self.kind, self.reason = kind, self.reason if again else reason
+        if interrupts:
+            # Processes that wait already would not wait for longer than they were told.
+            self._open = False
+            self._hold_anew = self._last_moment > now
+            return Resume(None) if self._hold_anew or kind != PREEMPTED else self._stop(now)
         if self._open or self.stopping or self.decided is not None or kind != self.kind:
             return None
         left = self._last_moment - now
         if left <= 0:
             return self._stop(now) if kind == PREEMPTED else None
-        self._open = True
-        self._told.clear()
-        return Hold(left)
+        return self._hold(left)
 
-    def tell(self, rank: int, callers: int, waiting: Collection[int], listeners: int = 0) -> None:
-        """Records the report of a node: how many processes call, the calls of those that wait, and the listeners."""
-        self._told[rank] = _Told(callers, tuple(waiting), listeners)
+    def grow(self, reason: str, now: float) -> Step | None:
+        """Asks the gang to stop so that it may grow. May be repeated. Returns the next step, if there is one."""
+        if self.kind not in ("", GROWING) or self.stopping:
+            return None
+        self.kind = GROWING
+        self.reason = self.reason if self._was_asked else reason
+        return self._grow(now)
+
+    def stop_growing(self) -> Step | None:
+        """Asks for it no more, unless processes were told already. Returns the next step, if there is one."""
+        if self.kind != GROWING or self._was_asked:
+            return None
+        self.kind = self.reason = ""
+        if not self._open:
+            return None
+        self._open = False
+        return Resume(None)
+
+    def tell(
+        self,
+        rank: int,
+        callers: int,
+        waiting: Collection[int],
+        listeners: int = 0,
+        hold: int | None = None,
+    ) -> None:
+        """Records the report of a node.
+
+        Args:
+            rank: The node.
+            callers: How many of its processes call `should_stop()`.
+            waiting: The calls of those that wait.
+            listeners: How many processes got SIGUSR2.
+            hold: The `round` of the hold that it is about; None for the present one. The report of an earlier one comes
+                too late.
+        """
+        self._signalled = self._signalled or listeners > 0
+        if hold in (None, self._round):
+            self._told[rank] = _Told(callers, tuple(waiting), listeners)
 
     def step(self, ranks: Collection[int], now: float) -> Step | None:
         """Returns the next step, if there is one. Call it after every report, and regularly.
@@ -123,11 +189,17 @@ class Vote:
         Args:
             ranks: The ranks of the nodes that are not lost.
         """
+        if self.kind == GROWING:
+            return self._decide_to_grow(ranks, now)
+        if self._hold_anew:
+            self._hold_anew = False
+            if (left := self._last_moment - now) > 0:
+                return self._hold(left)
         if self._open and all(rank in self._told for rank in ranks):
             told = [self._told[rank] for rank in ranks]
             callers = sum(each.callers for each in told)
             waiting = [call for each in told for call in each.waiting]
-            if not callers and not self._listened:
+            if not callers and not self._signalled:
                 return self._give_up(now)
             if callers and len(waiting) == callers:
                 self._open = False
@@ -137,6 +209,55 @@ class Vote:
         if over and (self._open or self.kind == PREEMPTED):
             return self._give_up(now)
         return None
+
+    def _decide_to_grow(self, ranks: Collection[int], now: float) -> Step | None:
+        if not self._open:
+            return self._grow(now)
+        told = [self._told[rank] for rank in ranks if rank in self._told]
+        callers = sum(each.callers for each in told)
+        waiting = [call for each in told for call in each.waiting]
+        if len(told) == len(ranks):
+            if callers and len(waiting) == callers:
+                self._open = False
+                self.decided = max(waiting)
+                return Resume(self.decided)
+            if not callers:
+                # Those that listen have been told, and need not be told again.
+                return self._end_round(math.inf if self._signalled else now + self._pause)
+        if waiting and self._waits_since is None:
+            self._waits_since = now
+        if self._waits_since is not None and now - self._waits_since >= self._patience:
+            next_round = now + self._pause
+            self._patience = min(LONGEST_PATIENCE, 2 * self._patience)
+            return self._end_round(next_round)
+        return None
+
+    def _grow(self, now: float) -> Step | None:
+        """Begins the next round, if it is time for it."""
+        if self._open or self.decided is not None or now < self._next_round:
+            return None
+        self._waits_since = None
+        return self._hold(self._patience + _WAIT_LONGER)
+
+    def _end_round(self, next_round: float) -> Step:
+        self._open = False
+        self._next_round = next_round
+        return Resume(None)
+
+    @property
+    def _pause(self) -> float:
+        return PAUSES * self._patience
+
+    def _hold(self, seconds: float) -> Step:
+        self._open = True
+        self._told.clear()
+        self._round += 1
+        return Hold(seconds, self._round)
+
+    @property
+    def _was_asked(self) -> bool:
+        """Whether processes have been told to stop, by `should_stop()` or by SIGUSR2."""
+        return self.decided is not None or self._signalled
 
     def _give_up(self, now: float) -> Step:
         self._open = False
@@ -148,21 +269,20 @@ class Vote:
         After a notice of preemption, failed workers and lost nodes do not count against the task. If all workers ended
         well, they may have ended early or have been complete. They count as stopped early if a call was decided on. So
         they do in a preempted gang with processes that listen for SIGUSR2: only these know whether they were complete,
-        and another attempt is better than taking a partial run for a complete one.
+        and another attempt is better than taking a partial run for a complete one. A gang that was told to stop so that
+        it may grow is no failure either, if workers fail then, for example because others have ended.
 
         Args:
             usual: The outcome without a notice.
-            words: The outcomes by the names "done", "failed", "lost", "preempted" and "deadline".
+            words: The outcomes by the names "done", "failed", "lost", "preempted", "deadline" and "growing".
         """
         if usual == words["done"]:
-            told = self.decided is not None or (self.kind == PREEMPTED and self._listened)
+            told = self.decided is not None or (self.kind != DEADLINE and self._signalled)
             return words.get(self.kind, usual) if told else usual
+        if usual == words["failed"] and self.kind == GROWING and self._was_asked:
+            return words[GROWING]
         broken = usual in (words["failed"], words["lost"])
         return words[PREEMPTED] if broken and self.kind == PREEMPTED else usual
-
-    @property
-    def _listened(self) -> bool:
-        return any(each.listeners for each in self._told.values())
 
     @property
     def _last_moment(self) -> float:

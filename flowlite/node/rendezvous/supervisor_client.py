@@ -186,6 +186,10 @@ class SupervisorClient:
         """Ask the leader to stop the gang; `kind` as in `messages.STOP_OUTCOMES`. Repeated after reconnects."""
         self._order("stop", {"type": "stop", "kind": kind, "reason": reason})
 
+    async def grow(self, reason: str) -> None:
+        """Have the workers asked to stop so that the gang may grow; "" asks them no more. Repeated after reconnects."""
+        self._order("grow", {"type": "grow", "reason": reason})
+
     async def lost(self, instance: str, why: str, *, answers: bool = False) -> None:
         """Confirm that a suspected node is lost, from a second source. The leader ignores it if the node is back.
 

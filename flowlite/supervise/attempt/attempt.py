@@ -156,6 +156,8 @@ class Attempt:
         self._severed_at: float | None = None
         self._stop: tuple[str, str] | None = None
         self._stop_wanted = asyncio.Event()
+        self._growth = ""
+        self._growth_changed = asyncio.Event()
         self._cancelled = asyncio.Event()
         self._given_up = asyncio.Event()
         self._outputs_given_up = asyncio.Event()
@@ -183,6 +185,11 @@ class Attempt:
         if self._stop is None:
             self._stop = (kind, reason)
             self._stop_wanted.set()
+
+    def ask_to_grow(self, reason: str) -> None:
+        """Has the ranks asked to stop at their next `should_stop()`; "" asks no more those that were not told yet."""
+        self._growth = reason
+        self._growth_changed.set()
 
     def give_up_collecting(self) -> None:
         """Stops waiting for files, since no money is left for nodes that wait to be collected."""
@@ -396,6 +403,7 @@ class Attempt:
         stop = asyncio.create_task(self._pass_on_stop(link))
         listen = asyncio.create_task(self._listen(link))
         joining = asyncio.create_task(self._watch.joining(link))
+        growing = asyncio.create_task(self._pass_on_growth(link))
         self._watch.follow(link)
         try:
             await asyncio.wait({watch, stop, listen}, return_when=asyncio.FIRST_COMPLETED)
@@ -406,9 +414,9 @@ class Attempt:
                 end, why = None, self._tell_leader_lost(link, watch.result())
         finally:
             self._watch.close()
-            for task in (watch, stop, listen, joining):
+            for task in (watch, stop, listen, joining, growing):
                 task.cancel()
-            await asyncio.gather(watch, stop, listen, joining, return_exceptions=True)
+            await asyncio.gather(watch, stop, listen, joining, growing, return_exceptions=True)
         self._harvest.began = self._harvest.began or link.phase not in _BEFORE_GO
         # The listener has ended, so what a leader says while it is being stopped is ignored.
         return end or await self._without_leader(why)
@@ -492,6 +500,15 @@ class Attempt:
         await asyncio.sleep(self._asked.time_to_stop + _STOP_SLACK)
         await self._stop_all()
         return self._end_by_stop()
+
+    async def _pass_on_growth(self, link: SupervisorClient) -> None:
+        """Passes requests to grow on to the leader."""
+        if self._growth:
+            self._growth_changed.set()
+        while True:
+            await self._growth_changed.wait()
+            self._growth_changed.clear()
+            await link.grow(self._growth)
 
     def _end_by_stop(self) -> End:
         assert self._stop is not None

@@ -254,6 +254,7 @@ class BringUp:
             setup_seconds=asked.setup_seconds,
             provider=asked.plan.provider,
             size=[asked.plan.fewest_instances, asked.plan.num_instances],
+            tells_stoppable=asked.grows_at_checkpoints,
         )
 
     def _check(self, nodes: Sequence[Node], problems: Sequence[str]) -> None:

@@ -42,6 +42,13 @@ class Caps:
         ]
         return min(found, default=None)
 
+    def seconds_with(
+        self, record: TaskRecord, instances: Iterable[InstanceRecord], more: int
+    ) -> float:
+        """Seconds for which the gang could run with so many more machines; infinite without a cap."""
+        by_time, by_money = self._by_time(record), self._by_money(instances, more)
+        return min((left for left in (by_time, by_money) if left is not None), default=math.inf)
+
     def plan_left(self, record: TaskRecord, instances: Iterable[InstanceRecord]) -> Plan:
         """Returns the plan for machines launched now, without the time and money that was used already."""
         found = list(instances)
@@ -109,9 +116,9 @@ class Caps:
             return most
         return most - (clock.now() - record.started_at)
 
-    def _by_money(self, instances: Iterable[InstanceRecord]) -> float | None:
+    def _by_money(self, instances: Iterable[InstanceRecord], more: int = 0) -> float | None:
         cap, found, now = self.plan.max_cost, list(instances), clock.now()
-        rate = self._highest_rate(found, now)
+        rate = self._highest_rate(found, now) + self.plan.highest_rate * more
         if cap is None or rate <= 0:
             return None
         left = cap - cost_of(found, now)

@@ -340,6 +340,9 @@ class Journal:
             return
         if event["outcome"] == messages.STOPPED:
             self.step(TaskEvent.CANCEL)
+        elif event["outcome"] == messages.GROWING:
+            # No failure: the ranks have ended because they were asked to.
+            self.step(TaskEvent.DONE)
         else:
             self.step(TaskEvent.FAILURE, why=self._first or str(event["reason"]))
 

@@ -44,6 +44,7 @@ from flowlite.supervise.money.caps import Caps, pause_after_preemption
 from flowlite.supervise.money.cost import cost_of
 from flowlite.supervise.process import notifications, store_loss
 from flowlite.supervise.process.end_lost_launch import COLLECT_SECONDS, end_remains
+from flowlite.supervise.process.growth import GROWTH, Growth
 from flowlite.supervise.process.journal import Journal
 from flowlite.supervise.process.place_search import NoPlaceLeft, PlaceSearch
 from flowlite.supervise.process.resuming import has_machines
@@ -78,7 +79,7 @@ _QUIET_TRIES = 5
 # Outcomes after which the gang may be started again. A preemption does not use up a retry.
 _RETRIED = frozenset({messages.FAILED, messages.LOST, messages.MISSING})
 # Outcomes that use up no retry.
-_UNCOUNTED = frozenset({messages.PREEMPTED, messages.SICK})
+_UNCOUNTED = frozenset({messages.PREEMPTED, messages.SICK, messages.GROWING})
 # Outcomes after which the nodes themselves count as healthy.
 _SOUND = frozenset({messages.DONE, messages.FAILED, messages.STOPPED})
 
@@ -365,6 +366,10 @@ class Supervisor:
             settled=gathered.settled,
         )
         wake_due(self._store)
+        if gathered.joined:
+            text = f"the gang goes on with {lifecycle.nodes(len(gathered.roster))}"
+            self._journal.note(GROWTH, text)
+        new |= set(gathered.joined)
         for rank, name in enumerate(gathered.roster if before else ()):
             if name not in before and name not in new:
                 self._journal.note("spare", f"the spare {name} takes the rank of node {rank}")
@@ -447,7 +452,7 @@ class Supervisor:
             max_run_seconds=self._time_left(),
             agent=self._agent,
             threads=self._threads,
-            on_event=self._journal.gang_event,
+            on_event=lambda event: self._gang_event(growth, event),
             before_writing=self._leading.make_sure,
             elsewhere=functools.partial(self._provider.answers_beside, instances),
             certain=self._provider.listing_is_proof,
@@ -455,7 +460,7 @@ class Supervisor:
             began=self._journal.has_started,
         )
         self._attempt = attempt
-        spares = Spares(
+        beside = (
             self._provider,
             self._asked,
             self._paths,
@@ -464,7 +469,10 @@ class Supervisor:
             self._threads,
             self._agent,
         )
+        spares = Spares(*beside)
+        growth = Growth(*beside, ask=attempt.ask_to_grow)
         spares.begin()
+        growth.begin()
         if self._cancelled.is_set():
             attempt.stop("cancel", "cancelled")
         ending_remains = asyncio.create_task(
@@ -477,6 +485,7 @@ class Supervisor:
         )
         try:
             end = await attempt.run()
+            await growth.close()
             await spares.close()
             self._journal.flush()
             await self._decide(attempt, end)
@@ -484,8 +493,13 @@ class Supervisor:
             self._attempt = None
             ending_remains.cancel()
             await asyncio.gather(ending_remains, return_exceptions=True)
+            await growth.close()
             await spares.close()
             await attempt.close()
+
+    def _gang_event(self, growth: Growth, event: dict[str, Any]) -> None:
+        self._journal.gang_event(event)
+        growth.heard(event)
 
     async def _nodes(self) -> list[Node]:
         """Returns the nodes of the attempt by rank: as just launched or, after a take-over, as stored and listed."""
@@ -599,6 +613,9 @@ class Supervisor:
             return False
         if end.outcome == messages.PREEMPTED:
             return True
+        if end.outcome == messages.GROWING:
+            # What nobody has asked for, no leader says that is not broken.
+            return self._asked.grows_at_checkpoints
         if end.outcome == messages.SICK:
             return self._may_replace_sick()
         if self._spare_takes_over(end) or self._goes_on_without(end):
@@ -639,11 +656,17 @@ class Supervisor:
         counts = not (end.outcome in _UNCOUNTED or spared or self._goes_on_without(end))
         used = self._record.retries_used + counts
         delay = self._asked.retries.delay_before(used) if counts else self._preemption_pause(end)
-        if spared or end.outcome == messages.SICK:
+        if spared or end.outcome in (messages.SICK, messages.GROWING):
             delay = 0.0
         soon = f" in {wording.duration(delay)}" if delay else ""
-        self._journal.step(TaskEvent.FAILURE, why=f"a new attempt begins{soon}: {end.reason}")
-        notifications.begin(self._paths, notifications.RETRYING)
+        why = f"a new attempt begins{soon}: {end.reason}"
+        if end.outcome == messages.GROWING:
+            # Nothing has failed that somebody would have to be told of.
+            self._journal.step(TaskEvent.DONE)
+            self._journal.step(TaskEvent.PROGRESS, why=why)
+        else:
+            self._journal.step(TaskEvent.FAILURE, why=why)
+            notifications.begin(self._paths, notifications.RETRYING)
         unclear = await self._unless_cancelled(attempt.clear())
         beside = {*end.replace, *(unclear or ())}
         self._provisioner.set_aside(beside, attempt.out_of_reach, self._sick(attempt))

@@ -35,6 +35,7 @@ class TaskView:
         after: Ids of the tasks that must have completed before it begins.
         settle_seconds: How long a gang that may grow waits for more nodes at its first start.
         heal_seconds: How long a gang that may shrink waits for nodes in place of lost ones.
+        grows_at_checkpoints: Whether a gang is asked to stop so that it continues with nodes for which there is room.
     """
 
     plan: Plan
@@ -60,6 +61,7 @@ class TaskView:
     max_wait_seconds: float | None = None
     settle_seconds: float = 30.0
     heal_seconds: float = 60.0
+    grows_at_checkpoints: bool = False
 
     @property
     def time_to_stop(self) -> float:
@@ -100,6 +102,7 @@ class TaskView:
             secrets=tuple(str(name) for name in config.get("secrets") or ()),
             settle_seconds=float(config.get("settle_seconds", 30.0)),
             heal_seconds=float(config.get("heal_seconds", 60.0)),
+            grows_at_checkpoints=config.get("grow") == "checkpoint",
             max_wait_seconds=None
             if (hours := config.get("max_wait_hours")) is None
             else float(hours) * 3600,

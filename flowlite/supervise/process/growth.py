@@ -1,0 +1,244 @@
+"""Lets a gang grow while it runs: asks for the nodes that it lacks, brings them up beside it, and has it stop for them.
+
+Every step is in the store before the next: the intent to launch, then the machines' rows, whose state is "joining".
+A supervisor that takes over goes on from there. The next attempt takes all machines that join
+(`Provisioner.complete`), whatever has ended this one. `supervise/gang_growth.py` decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowlite.errors import CapacityUnavailable, FlowError, LeaseLost, StoreError
+from flowlite.provider import Instance, LaunchPending, Provider
+from flowlite.supervise.gang_growth import GrowthState, GrowthStep
+from flowlite.supervise.process.rankless import RanklessMachines
+from flowlite.supervise.provision import LaunchRefused
+from flowlite.supervise.record import lifecycle, wording
+from flowlite.supervise.record.lifecycle import TaskEvent
+from flowlite.supervise.record.log import say
+
+if TYPE_CHECKING:
+    from flowlite.supervise.process.journal import Journal
+    from flowlite.supervise.provision import Provisioner
+    from flowlite.supervise.record.paths import TaskPaths
+    from flowlite.supervise.record.task_view import TaskView
+    from flowlite.supervise.threads import Threads
+
+GROWTH = "growth"
+"""Kind of the entries of a task's history that tell of it."""
+_EVERY = 2.0
+# Seconds between two requests for nodes, which grow: where nodes are free, and where they are charged.
+_PAUSES, _PAID_PAUSES = (5.0, 60.0), (30.0, 300.0)
+_SLOWER = 1.5
+# Seconds after the start of the ranks until it is said that they cannot be asked to stop.
+_PATIENCE = 60.0
+# Nodes that fail one after the other before no more are launched: what fails there would fail everywhere.
+_MOST_FAILURES = 3
+# Entries of the history in one attempt.
+_MOST_TOLD = 30
+
+
+class Growth:
+    """The growth of one gang, from the start of an attempt to its end."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        asked: TaskView,
+        paths: TaskPaths,
+        journal: Journal,
+        provisioner: Provisioner,
+        threads: Threads,
+        agent: tuple[Path, str],
+        *,
+        ask: Callable[[str], None],
+    ) -> None:
+        """
+        Args:
+            ask: Has the ranks asked to stop, with the reason; with "" no more.
+        """
+        self._asked = asked
+        self._journal = journal
+        self._provisioner = provisioner
+        self._agent = agent
+        self._ask = ask
+        self._machines = RanklessMachines(
+            provider,
+            asked,
+            paths,
+            journal,
+            provisioner,
+            threads,
+            agent,
+            "the new node",
+            self._tell,
+        )
+        self._closing = asyncio.Event()
+        self._launching = asyncio.Lock()
+        self._keeping: asyncio.Task[None] | None = None
+        self._told: set[str] = set()
+        self._stoppable = False
+        self._ending = False
+        self._coming = False
+        self._given_up = False
+        self._ran_since: float | None = None
+        self._ready_at = 0.0
+        self._asked_at: float | None = None
+        self._pause, self._longest_pause = _PAID_PAUSES if asked.plan.is_paid else _PAUSES
+        self._launch_at = time.monotonic() + self._pause
+
+    def begin(self) -> None:
+        """Begins, in the background, if the gang may grow."""
+        wanted = self._asked.grows_at_checkpoints and self._asked.is_elastic
+        if wanted and len(self._journal.record.roster) < self._asked.plan.num_instances:
+            self._keeping = asyncio.create_task(self._keep())
+
+    def heard(self, event: Mapping[str, Any]) -> None:
+        """Handles an event of the gang."""
+        kind = event["kind"]
+        if kind == "stoppable":
+            self._stoppable = True
+        elif kind in ("should_stop", "preempting", "stopping", "ended"):
+            self._ending = True
+
+    async def close(self) -> None:
+        """Stops. The machines stay as they are, for the next attempt. May be called again."""
+        self._closing.set()
+        if self._keeping is None:
+            return
+        # The outcome of a call that launches must be known before anything is ended.
+        async with self._launching:
+            self._keeping.cancel()
+        await asyncio.gather(self._keeping, return_exceptions=True)
+        self._machines.close()
+
+    async def _keep(self) -> None:
+        while not self._closing.is_set():
+            try:
+                await self._go_on()
+            except LeaseLost:
+                return
+            except (FlowError, LaunchRefused, StoreError, OSError) as error:
+                self._tell(f"no more nodes yet: {error}")
+                self._ask_later()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_EVERY):
+                    await self._closing.wait()
+
+    async def _go_on(self) -> None:
+        await self._provisioner.end_given_back()
+        joining = self._provisioner.joining()
+        await asyncio.gather(*(self._look_after(each) for each in joining.values()))
+        joining = self._provisioner.joining()
+        self._say_if_not_stoppable()
+        step = self._state(joining).next_step()
+        if step is GrowthStep.LAUNCH:
+            await self._launch(len(joining))
+        elif step is GrowthStep.ASK:
+            self._begin_to_ask(len(joining))
+        elif step is GrowthStep.ASK_NO_MORE:
+            self._asked_at = None
+            self._ask("")
+        elif step is GrowthStep.GIVE_UP:
+            await self._give_up(list(joining.values()))
+
+    def _state(self, joining: Mapping[str, Instance]) -> GrowthState:
+        now = time.monotonic()
+        record = self._journal.record
+        failing = self._machines.failures >= _MOST_FAILURES
+        asked_at = self._asked_at
+        return GrowthState(
+            size=len(record.roster),
+            most=self._asked.plan.num_instances,
+            joining=len(joining),
+            ready=len(self._machines.ready.intersection(joining)),
+            stoppable=self._stoppable and self._journal.has_started,
+            ending=self._ending,
+            coming=self._coming,
+            settled=now - self._ready_at,
+            settle_seconds=self._asked.settle_seconds,
+            asked_for=None if asked_at is None else now - asked_at,
+            seconds_left=self._provisioner.seconds_with(record, 1),
+            may_launch=now >= self._launch_at and not (self._given_up or failing),
+        )
+
+    async def _look_after(self, instance: Instance) -> None:
+        if name := await self._machines.look_after(instance):
+            self._ready_at = time.monotonic()
+            self._tell(f"{name} is ready")
+
+    async def _launch(self, joining: int) -> None:
+        """Asks once for the nodes that are lacking."""
+        record = self._journal.record
+        lacking = self._asked.plan.num_instances - len(record.roster) - joining
+        async with self._launching:
+            if self._closing.is_set():
+                return
+            self._coming = False
+            try:
+                rows, settled = await self._provisioner.launch_joining(
+                    record, lacking, self._agent[0]
+                )
+            except LaunchPending as error:
+                say(f"more nodes may come: {error}")
+                self._coming = not error.queued
+                self._launch_at = time.monotonic() + max(_EVERY, error.retry_after)
+                return
+            except CapacityUnavailable as error:
+                say(f"no room for more nodes: {error}")
+                self._ask_later()
+                return
+            self._journal.step(
+                TaskEvent.PROGRESS, why=record.reason, instances=rows, settled=settled
+            )
+        self._launch_at = time.monotonic() + self._pause
+        self._tell(f"there is room for {lifecycle.nodes(len(rows))} more, which get ready now")
+
+    def _ask_later(self) -> None:
+        self._launch_at = time.monotonic() + self._pause
+        self._pause = min(self._longest_pause, self._pause * _SLOWER)
+
+    def _begin_to_ask(self, joining: int) -> None:
+        size = len(self._journal.record.roster)
+        self._asked_at = time.monotonic()
+        self._tell(
+            f"the ranks are asked to stop, so that the gang grows from {size} to "
+            f"{lifecycle.nodes(size + joining)}"
+        )
+        self._ask(f"the gang grows from {size} to {lifecycle.nodes(size + joining)}")
+
+    async def _give_up(self, joining: list[Instance]) -> None:
+        """Gives the new nodes back, since the ranks have not stopped for them."""
+        waited = wording.duration(time.monotonic() - (self._asked_at or 0.0))
+        self._asked_at, self._given_up = None, True
+        self._ask("")
+        for each in joining:
+            self._machines.forget(each)
+        await self._provisioner.give_back(joining)
+        self._tell(
+            "the new nodes are given back, and this attempt goes on as it is: "
+            f"its ranks have not stopped within {waited}"
+        )
+
+    def _say_if_not_stoppable(self) -> None:
+        if self._stoppable or not self._journal.has_started:
+            return
+        self._ran_since = self._ran_since or time.monotonic()
+        if time.monotonic() - self._ran_since >= _PATIENCE:
+            size, most = len(self._journal.record.roster), self._asked.plan.num_instances
+            self._tell(
+                f"the gang goes on with {size} of {lifecycle.nodes(most)} until its next attempt: no process calls "
+                "should_stop() or listens for SIGUSR2, so that it cannot be asked to stop"
+            )
+
+    def _tell(self, text: str) -> None:
+        say(text)
+        if text not in self._told and len(self._told) < _MOST_TOLD:
+            self._told.add(text)
+            self._journal.note(GROWTH, text)

@@ -1,0 +1,155 @@
+"""Brings up and watches machines of a task that have no rank: spares, and those with which a gang is to grow."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flowlite.errors import ProviderError
+from flowlite.provider import Instance, Provider
+from flowlite.supervise.attempt.node_handle import Finding, Node
+from flowlite.supervise.attempt.node_verdict import ProbeAnswer
+from flowlite.supervise.attempt.reachability import Reachability
+from flowlite.supervise.attempt.start_agents import SPARE, BringUp, NotUp
+
+if TYPE_CHECKING:
+    from flowlite.supervise.process.journal import Journal
+    from flowlite.supervise.provision import Provisioner
+    from flowlite.supervise.record.paths import TaskPaths
+    from flowlite.supervise.record.task_view import TaskView
+    from flowlite.supervise.threads import Threads
+
+# How long a machine may be silent, while something else of the provider answers, before it is given up.
+_SILENT_SECONDS = 20.0
+
+
+class RanklessMachines:
+    """Machines without a rank, while an attempt runs. They outlast it.
+
+    Attributes:
+        ready: Ids of those that are ready.
+        failures: How many failed one after the other.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        asked: TaskView,
+        paths: TaskPaths,
+        journal: Journal,
+        provisioner: Provisioner,
+        threads: Threads,
+        agent: tuple[Path, str],
+        what: str,
+        tell: Callable[[str], None],
+    ) -> None:
+        """
+        Args:
+            what: What such a machine is called, before its id.
+            tell: Called with texts for users.
+        """
+        self._provider = provider
+        self._asked = asked
+        self._paths = paths
+        self._journal = journal
+        self._provisioner = provisioner
+        self._threads = threads
+        self._agent = agent
+        self._what = what
+        self._tell = tell
+        self._closing = asyncio.Event()
+        self._up: dict[str, Node] = {}
+        self._answered: dict[str, float] = {}
+        self.ready: set[str] = set()
+        self.failures = 0
+
+    def close(self) -> None:
+        """Closes all connections. The machines stay as they are."""
+        self._closing.set()
+        for node in self._up.values():
+            node.close()
+        self._up.clear()
+
+    async def look_after(self, instance: Instance) -> str:
+        """Brings a machine up, or probes it. Gives it up if it is lost.
+
+        Returns:
+            The machine's name the first time that it is ready, else "".
+        """
+        node = self._up.get(instance.id)
+        try:
+            if node is None:
+                node = self._up[instance.id] = self._node(instance)
+                await self._bring_up(node)
+            finding, ready = await self._threads.run(_look, node)
+        except NotUp as error:
+            self.failures += 1
+            await self._give_up(node or self._node(instance), str(error))
+            return ""
+        now = time.monotonic()
+        if finding.life is ProbeAnswer.ALIVE:
+            self._answered[instance.id] = now
+            if ready and instance.id not in self.ready:
+                self.ready.add(instance.id)
+                self.failures = 0
+                return node.name
+            return ""
+        silent = now - self._answered.setdefault(instance.id, now)
+        if finding.life is ProbeAnswer.UNREACHABLE:
+            if silent < _SILENT_SECONDS:
+                return ""
+            if not await self._threads.run(self._provider.answers_beside, [instance]):
+                return ""
+        elif finding.life is ProbeAnswer.DEAD:
+            self.failures += 1
+        elif finding.life is ProbeAnswer.ABSENT and silent < _SILENT_SECONDS:
+            return ""
+        await self._give_up(node, finding.why, answers=finding.life is not ProbeAnswer.UNREACHABLE)
+        return ""
+
+    def forget(self, instance: Instance) -> None:
+        """Closes the connection to a machine that is not looked after any more."""
+        self.ready.discard(instance.id)
+        if (node := self._up.pop(instance.id, None)) is not None:
+            node.close()
+
+    async def _bring_up(self, node: Node) -> None:
+        """Sends what the node needs and starts its agent. Raises NotUp."""
+        bring_up = BringUp(
+            self._asked,
+            self._paths,
+            self._journal.record.id,
+            self._journal.record.name,
+            SPARE,
+            [node],
+            None,
+            self._agent,
+            self._threads,
+            Reachability([node], self._threads, lambda: "", lambda since: None),
+        )
+        await bring_up.start(self._closing)
+
+    async def _give_up(self, node: Node, why: str, *, answers: bool = True) -> None:
+        """Has a machine replaced."""
+        self._tell(f"{node.name} is given up: {why}")
+        self.forget(node.instance)
+        await self._provisioner.end_without_rank(node.instance, answers=answers)
+
+    def _node(self, instance: Instance) -> Node:
+        settings = self._provider.node_settings(self._asked.plan, instance)
+        node = Node(self._provider, instance, settings, self._asked.plan.num_instances, SPARE)
+        node.name = f"{self._what} {instance.id}"
+        return node
+
+
+def _look(node: Node) -> tuple[Finding, bool]:
+    """Probes a machine, and tells it that it is wanted. Returns also whether it is ready."""
+    finding, ready = node.probe(), False
+    if finding.life is ProbeAnswer.ALIVE:
+        with suppress(ProviderError, OSError):
+            ready = node.want()
+    return finding, ready
