@@ -88,9 +88,9 @@ def should_stop() -> bool:
     """Whether to save what is needed and return, because the machines will be gone soon.
 
     True from the same call on for all ranks, if every rank calls it equally often, once per step. It becomes true after
-    notice of preemption, and shortly before `max_run_time_hours` are over. The task then continues with its next
-    attempt (after preemption), or ends (at the deadline). A call takes well under a microsecond; outside of a task it
-    returns False.
+    notice of preemption, shortly before `max_run_time_hours` are over, and when new nodes are ready to join a gang with
+    `grow="checkpoint"`. The task then continues with its next attempt, or ends (at the deadline). A call takes well
+    under a microsecond; outside of a task it returns False.
     """
     global _share
     if _share is None:

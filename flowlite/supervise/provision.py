@@ -35,7 +35,6 @@ from flowlite.supervise.money.billing import ENDED, LOST, Billing
 from flowlite.supervise.money.caps import Caps
 from flowlite.supervise.queue.turn import Turn
 from flowlite.supervise.record import lifecycle, wording
-from flowlite.supervise.record.lifecycle import TaskEvent
 from flowlite.supervise.record.log import say
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
@@ -821,13 +820,10 @@ class Provisioner:
         return dataclasses.replace(fresh, preload=preload)
 
     def _began_to_ask(self, intent: LaunchIntent) -> float:
-        """Unix time since when an attempt waits for a launch, which may have begun while the one before ran."""
-        ended = [
-            event.at
-            for event in self._store.events(intent.task_id)
-            if event.data.get("happening") == TaskEvent.RETRY.value
-        ]
-        return max(self._created_at(intent), *ended[-1:], 0.0)
+        """Unix time since when an attempt waits for a launch."""
+        found = next(each for each in self._intents() if each.token == intent.token)
+        # One that began while the attempt before ran is waited for from now on.
+        return clock.now() if found.data.get("purpose") == JOINING else found.created_at
 
     def _created_at(self, intent: LaunchIntent) -> float:
         return next(each.created_at for each in self._intents() if each.token == intent.token)

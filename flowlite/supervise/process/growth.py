@@ -37,7 +37,7 @@ _EVERY = 2.0
 _PAUSES, _PAID_PAUSES = (5.0, 60.0), (30.0, 300.0)
 _SLOWER = 1.5
 # Seconds after the start of the ranks until it is said that they cannot be asked to stop.
-_PATIENCE = 60.0
+_PATIENCE = 30.0
 # Nodes that fail one after the other before no more are launched: what fails there would fail everywhere.
 _MOST_FAILURES = 3
 # Entries of the history in one attempt.
@@ -198,7 +198,9 @@ class Growth:
                 TaskEvent.PROGRESS, why=record.reason, instances=rows, settled=settled
             )
         self._launch_at = time.monotonic() + self._pause
-        self._tell(f"there is room for {lifecycle.nodes(len(rows))} more, which get ready now")
+        self._tell(
+            f"there is room for {lifecycle.nodes(len(rows))} more, brought up beside the gang"
+        )
 
     def _ask_later(self) -> None:
         self._launch_at = time.monotonic() + self._pause

@@ -1,0 +1,248 @@
+"""When a gang that runs asks for more nodes, and when it is asked to stop for them."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowlite.api.candidates.capped_plan import capped_plan
+from flowlite.errors import CapacityUnavailable, ConfigError
+from flowlite.provider import LaunchPending
+from flowlite.spec import TaskConfig
+from flowlite.state import clock
+from flowlite.supervise.gang_growth import (
+    GIVE_UP_SECONDS,
+    LEAST_SECONDS,
+    GrowthState,
+    GrowthStep,
+)
+from flowlite.supervise.provision import Provisioner
+from flowlite.supervise.record.task_view import TaskView
+from flowlite.supervise.threads import Threads
+from tests.supervise.test_gang_size import HEAL, Market, Scene
+
+RUNS = GrowthState(
+    size=2,
+    most=4,
+    joining=0,
+    ready=0,
+    stoppable=True,
+    ending=False,
+    coming=False,
+    settled=0.0,
+    settle_seconds=30.0,
+    asked_for=None,
+    seconds_left=1e9,
+    may_launch=True,
+)
+
+
+def step(**changes: object) -> GrowthStep:
+    return dataclasses.replace(RUNS, **changes).next_step()  # type: ignore[arg-type]
+
+
+def test_it_asks_for_nodes_brings_them_up_and_has_the_ranks_stop() -> None:
+    assert step() is GrowthStep.LAUNCH
+    assert step(joining=1, may_launch=False) is GrowthStep.WAIT
+    assert step(joining=1, ready=1, settled=29.0, may_launch=False) is GrowthStep.WAIT
+    assert step(joining=1, ready=1, settled=29.0) is GrowthStep.LAUNCH
+    assert step(joining=1, ready=1, settled=30.0) is GrowthStep.ASK
+    assert step(joining=2, ready=1, settled=99.0) is GrowthStep.WAIT
+    assert step(joining=2, ready=2) is GrowthStep.ASK
+    assert step(joining=1, ready=1, settled=99.0, coming=True, may_launch=False) is GrowthStep.WAIT
+    assert step(joining=2, ready=2, asked_for=5.0) is GrowthStep.WAIT
+
+
+def test_nodes_that_are_lost_or_useless_are_not_waited_for() -> None:
+    assert step(asked_for=5.0) is GrowthStep.ASK_NO_MORE
+    assert step(joining=1, ready=1, asked_for=GIVE_UP_SECONDS) is GrowthStep.GIVE_UP
+
+
+@pytest.mark.parametrize("why", [{"stoppable": False}, {"ending": True}])
+def test_nothing_is_done_for_a_program_that_cannot_stop_or_ends(why: dict[str, bool]) -> None:
+    for joining in (0, 1, 2):
+        assert step(joining=joining, ready=joining, settled=1e6, **why) is GrowthStep.WAIT
+
+
+def test_it_does_not_grow_shortly_before_its_end() -> None:
+    assert step(seconds_left=LEAST_SECONDS) is GrowthStep.LAUNCH
+    assert step(seconds_left=LEAST_SECONDS - 1) is GrowthStep.WAIT
+
+
+counts = st.integers(0, 6)
+seconds = st.floats(0, 4000)
+
+
+@given(
+    st.builds(
+        GrowthState,
+        size=counts,
+        most=counts,
+        joining=counts,
+        ready=counts,
+        stoppable=st.booleans(),
+        ending=st.booleans(),
+        coming=st.booleans(),
+        settled=seconds,
+        settle_seconds=seconds,
+        asked_for=st.none() | seconds,
+        seconds_left=seconds,
+        may_launch=st.booleans(),
+    )
+)
+def test_whatever_it_is_like(state: GrowthState) -> None:
+    found = state.next_step()
+    if found is GrowthStep.LAUNCH:
+        assert state.size + state.joining < state.most
+        assert state.may_launch
+        assert state.seconds_left >= LEAST_SECONDS
+    if found is GrowthStep.ASK:
+        assert state.joining == state.ready > 0
+        assert state.asked_for is None
+    if found in (GrowthStep.ASK_NO_MORE, GrowthStep.GIVE_UP):
+        assert state.asked_for is not None
+    if found is not GrowthStep.WAIT:
+        assert state.stoppable
+        assert not state.ending
+
+
+class Growing(Scene):
+    """The scene of an elastic gang, whose attempt also asks for more while it runs."""
+
+    def provisioner(self) -> Provisioner:
+        view = TaskView.of(self.store.get_task("t1"))
+        return Provisioner(self.store, self.lease, self.market, view, Threads(), self.sleep)
+
+    def launch(self, count: int) -> list[str]:
+        """Asks for nodes, as the supervisor does; a new supervisor each time."""
+        record = self.store.get_task("t1")
+        rows, settled = asyncio.run(self.provisioner().launch_joining(record, count, Path("/a")))
+        self.store.transition(self.lease, record.state, "", instances=rows, settled=settled)
+        return [row.id for row in rows]
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Growing:
+    made = Growing(tmp_path)
+    monkeypatch.setattr(clock, "now", lambda home=None: made.now)
+    return made
+
+
+def test_the_next_attempt_takes_the_nodes_that_join(scene: Growing) -> None:
+    scene.market.room = 2
+    before = scene.attempt()
+    scene.market.room = 1
+    joined = scene.launch(3)
+    assert list(scene.provisioner().joining()) == joined
+    began = scene.now
+    assert scene.attempt() == [*before, *joined]
+    assert scene.now == began
+    assert scene.provisioner().joining() == {}
+
+
+def test_a_node_that_joins_takes_the_rank_of_one_that_is_lost(scene: Growing) -> None:
+    scene.market.room = 3
+    before = scene.attempt()
+    scene.market.room = 1
+    joined = scene.launch(2)
+    scene.market.take_away(before[1:2])
+    assert scene.attempt() == [before[0], *joined, before[2]]
+
+
+def test_there_is_no_room(scene: Growing) -> None:
+    scene.market.room = 2
+    before = scene.attempt()
+    with pytest.raises(CapacityUnavailable):
+        scene.launch(3)
+    assert scene.open_launches() == []
+    assert scene.attempt() == before
+
+
+def test_a_bid_stays_open_while_it_runs_and_no_longer(scene: Growing) -> None:
+    scene.market.room = 2
+    before = scene.attempt()
+    scene.market.queues = True
+    for _ in range(3):
+        with pytest.raises(LaunchPending):
+            scene.launch(3)
+    assert len(scene.open_launches()) == len(scene.market.waiting) == 1
+    assert scene.attempt() == before
+    assert scene.open_launches() == []
+    assert scene.market.waiting == {}
+
+
+def test_a_bid_that_is_old_is_waited_for_as_long_as_a_new_one(scene: Growing) -> None:
+    scene.market.room = 3
+    before = scene.attempt()
+    scene.market.queues = True
+    with pytest.raises(LaunchPending):
+        scene.launch(2)
+    scene.now += 1e4
+    scene.market.take_away(before[:1])
+    began = scene.now
+    assert scene.attempt() == before[1:]
+    # A second more for the bid to be gone.
+    assert began + HEAL <= scene.now <= began + HEAL + 2
+
+
+def test_nodes_that_are_given_back_are_gone_and_their_end_is_recorded(scene: Growing) -> None:
+    scene.market.room = 2
+    before = scene.attempt()
+    scene.market.room = 2
+    scene.launch(2)
+    provisioner = scene.provisioner()
+    asyncio.run(provisioner.give_back(list(provisioner.joining().values())))
+    assert sorted(scene.market.there()) == sorted(before)
+    rows = scene.store.instances("t1")
+    assert sorted(row.id for row in rows if row.ended_at is None) == sorted(before)
+
+
+@given(st.lists(st.tuples(st.sampled_from("lgb"), st.integers(0, 3)), max_size=8), st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_whatever_joins_and_is_lost(events: list[tuple[str, int]], queues: bool) -> None:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as home:
+        scene = Growing(Path(home), 2, 5)
+        patch.setattr(clock, "now", lambda home=None: scene.now)
+        market = scene.market
+        market.room = 3
+        roster = scene.attempt()
+        market.queues = queues
+        for kind, number in events:
+            joining = scene.provisioner().joining()
+            market.room = number
+            if kind == "g" and (lacking := 5 - len(roster) - len(joining)) > 0:
+                try:
+                    scene.launch(lacking)
+                except (CapacityUnavailable, LaunchPending):
+                    continue
+                assert len(market.there()) <= 5
+            elif kind == "b":
+                provisioner = scene.provisioner()
+                asyncio.run(provisioner.give_back(list(joining.values())))
+                assert sorted(market.there()) == sorted(roster)
+            elif kind == "l":
+                lost = roster[: min(number, len(roster) - 2)]
+                market.take_away(lost)
+                stay = [name for name in roster if name not in lost]
+                roster = scene.attempt()
+                assert [name for name in roster if name in stay] == stay
+                assert set(joining) <= set(roster)
+                assert len(roster) <= 5
+                assert sorted(roster) == sorted(market.there())
+                assert scene.open_launches() == []
+        scene.store.close()
+
+
+def test_a_provider_without_elastic_gangs_refuses_and_one_size_gets_a_note(tmp_path: Path) -> None:
+    market = Market(tmp_path)
+    whole = TaskConfig(command="true", num_instances=4, grow="checkpoint")
+    assert "grow: no effect on a gang of one size" in " ".join(capped_plan(whole, market).notes)
+    market.elastic = False
+    with pytest.raises(ConfigError, match="market launches all nodes of a gang or none"):
+        capped_plan(TaskConfig(command="true", num_instances=(2, 4), grow="checkpoint"), market)
