@@ -101,7 +101,7 @@ def test_a_gang_grows_at_its_next_step_when_a_host_comes_back(
         heal_seconds=2,
         settle_seconds=1,
         grow="checkpoint",
-        checkpoint={"path": "/tmp/steps", "sync": "/mnt/shared/steps", "every": 1},
+        checkpoint={"path": "/flowlite-steps", "sync": "/mnt/shared/steps", "every": 1},
     )
     gang.wait("running")
     eventually(lambda: len(said(gang, 1)) == 3 and all(said(gang, 1)))
