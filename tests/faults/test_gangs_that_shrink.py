@@ -112,7 +112,7 @@ def test_a_gang_grows_at_its_next_step_when_a_host_comes_back(
         [str(n), "2", str(n), "2", "1", "on", names[n]] for n in range(2)
     ]
     site.hosts[2].start()
-    eventually(lambda: len(said(gang, 3)) == 3 and all(said(gang, 3)), timeout=240, what=gang.story)
+    eventually(lambda: len(said(gang, 3)) == 3 and all(said(gang, 3)), timeout=240)
     # Those that stay keep their ranks, and all go on from where they were asked to stop.
     stopped = [int(text.split("stopped at ")[1].split()[0]) for text in said(gang, 2)]
     assert len(set(stopped)) == 1

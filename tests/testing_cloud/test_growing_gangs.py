@@ -72,6 +72,10 @@ def left(box: CloudInABox, cloud: str) -> list[Any]:
     return [*box.mithril.live_bids(), *(i for i in box.mithril.instances() if i["there"])]
 
 
+def said(gang: Task[Any]) -> list[str]:
+    return [line.text for line in gang.logs()]
+
+
 def begun(attempt: int, ranks: int) -> set[str]:
     return {f"attempt {attempt} rank {rank} of {ranks}" for rank in range(ranks)}
 
@@ -79,10 +83,9 @@ def begun(attempt: int, ranks: int) -> set[str]:
 # A launch that is made again may come later than another one.
 @pytest.mark.no_random_faults
 def test_it_grows_when_there_is_room(box: CloudInABox, cloud: str, gang: Task[Any]) -> None:
-    said = lambda: [line.text for line in gang.logs()]  # noqa: E731
-    eventually(lambda: set(said()) == begun(1, 2), timeout=PATIENCE)
+    eventually(lambda: set(said(gang)) == begun(1, 2), timeout=PATIENCE)
     limit(box, cloud, gang.record.plan["instance_type"], 1, 2)
     assert gang.wait(PATIENCE).status == "completed", gang.reason
-    assert set(said()) == begun(1, 2) | begun(2, 3) | {"told"}
+    assert set(said(gang)) == begun(1, 2) | begun(2, 3) | {"told"}
     assert (gang.record.attempt, gang.record.retries_used) == (2, 0)
     eventually(lambda: not left(box, cloud))
