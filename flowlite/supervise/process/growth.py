@@ -8,7 +8,6 @@ A supervisor that takes over goes on from there. The next attempt takes all mach
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import CapacityUnavailable, FlowError, LeaseLost, StoreError
 from flowlite.provider import Instance, LaunchPending, Provider
+from flowlite.state import clock
 from flowlite.supervise.gang_growth import GrowthState, GrowthStep
 from flowlite.supervise.process.rankless import RanklessMachines
 from flowlite.supervise.provision import LaunchRefused
@@ -91,7 +91,7 @@ class Growth:
         self._ready_at = 0.0
         self._asked_at: float | None = None
         self._pause, self._longest_pause = _PAID_PAUSES if asked.plan.is_paid else _PAUSES
-        self._launch_at = time.monotonic() + self._pause
+        self._launch_at = clock.monotonic() + self._pause
 
     def begin(self) -> None:
         """Begins, in the background, if the gang may grow."""
@@ -149,7 +149,7 @@ class Growth:
             await self._give_up(list(joining.values()))
 
     def _state(self, joining: Mapping[str, Instance]) -> GrowthState:
-        now = time.monotonic()
+        now = clock.monotonic()
         record = self._journal.record
         failing = self._machines.failures >= _MOST_FAILURES
         asked_at = self._asked_at
@@ -170,7 +170,7 @@ class Growth:
 
     async def _look_after(self, instance: Instance) -> None:
         if name := await self._machines.look_after(instance):
-            self._ready_at = time.monotonic()
+            self._ready_at = clock.monotonic()
             self._tell(f"{name} is ready")
 
     async def _launch(self, joining: int) -> None:
@@ -188,7 +188,7 @@ class Growth:
             except LaunchPending as error:
                 say(f"more nodes may come: {error}")
                 self._coming = not error.queued
-                self._launch_at = time.monotonic() + max(_EVERY, error.retry_after)
+                self._launch_at = clock.monotonic() + max(_EVERY, error.retry_after)
                 return
             except CapacityUnavailable as error:
                 say(f"no room for more nodes: {error}")
@@ -197,18 +197,18 @@ class Growth:
             self._journal.step(
                 TaskEvent.PROGRESS, why=record.reason, instances=rows, settled=settled
             )
-        self._launch_at = time.monotonic() + self._pause
+        self._launch_at = clock.monotonic() + self._pause
         self._tell(
             f"there is room for {lifecycle.nodes(len(rows))} more, brought up beside the gang"
         )
 
     def _ask_later(self) -> None:
-        self._launch_at = time.monotonic() + self._pause
+        self._launch_at = clock.monotonic() + self._pause
         self._pause = min(self._longest_pause, self._pause * _SLOWER)
 
     def _begin_to_ask(self, joining: int) -> None:
         size = len(self._journal.record.roster)
-        self._asked_at = time.monotonic()
+        self._asked_at = clock.monotonic()
         self._tell(
             f"the ranks are asked to stop, so that the gang grows from {size} to "
             f"{lifecycle.nodes(size + joining)}"
@@ -217,7 +217,7 @@ class Growth:
 
     async def _give_up(self, joining: list[Instance]) -> None:
         """Gives the new nodes back, since the ranks have not stopped for them."""
-        waited = wording.duration(time.monotonic() - (self._asked_at or 0.0))
+        waited = wording.duration(clock.monotonic() - (self._asked_at or 0.0))
         self._asked_at, self._given_up = None, True
         self._ask("")
         for each in joining:
@@ -231,8 +231,8 @@ class Growth:
     def _say_if_not_stoppable(self) -> None:
         if self._stoppable or not self._journal.has_started:
             return
-        self._ran_since = self._ran_since or time.monotonic()
-        if time.monotonic() - self._ran_since >= _PATIENCE:
+        self._ran_since = self._ran_since or clock.monotonic()
+        if clock.monotonic() - self._ran_since >= _PATIENCE:
             size, most = len(self._journal.record.roster), self._asked.plan.num_instances
             self._tell(
                 f"the gang goes on with {size} of {lifecycle.nodes(most)} until its next attempt: no process calls "
