@@ -117,6 +117,7 @@ class Season:
         sizes: How many nodes its attempts have, in order.
         taken: Whether a machine is taken away when its ranks run.
         room_after: How many more there are then.
+        grows: Whether there is room for one more when its ranks run, for which they are asked to stop.
         lost: Whether the answers to the first two calls that create something are lost, though they had their effect.
     """
 
@@ -124,6 +125,7 @@ class Season:
     sizes: tuple[int, ...]
     taken: bool = False
     room_after: int = 0
+    grows: bool = False
     lost: bool = False
 
 
@@ -133,6 +135,7 @@ SEASONS = {
     "one is taken, and there is no other": Season(4, (4, 3), taken=True),
     "one is taken, and room comes back": Season(3, (3, 4), taken=True, room_after=2),
     "answers are lost after their effect": Season(3, (3,), lost=True),
+    "it grows while it runs": Season(3, (3, 4), grows=True),
 }
 
 MARKETS = {

@@ -42,6 +42,9 @@ class Moment:
 class ElasticGangs(Reenactment):
     """Plays elastic gangs in one simulation, one after the other."""
 
+    # Whether the gangs of the season that is played grow while they run.
+    _grows = False
+
     def config(self, cloud: Cloud) -> TaskConfig:
         return TaskConfig(
             command=COMMAND,
@@ -50,6 +53,7 @@ class ElasticGangs(Reenactment):
             num_instances=(FEWEST, MOST),
             settle_seconds=_WAITS[cloud.name],
             heal_seconds=_WAITS[cloud.name],
+            grow="checkpoint" if self._grows else "attempt",
             max_run_time_hours=1,
             grace_seconds=1,
         )
@@ -70,6 +74,9 @@ class ElasticGangs(Reenactment):
 
     def _play(self, name: str, cloud: Cloud, moment: Moment | None) -> int:
         season = SEASONS[name]
+        if season.grows != self._grows:
+            self._grows = season.grows
+            self._plans.clear()
         self.world.said.seek(0)
         self.world.said.truncate()
         home = self.submit(cloud)
@@ -97,6 +104,8 @@ class ElasticGangs(Reenactment):
         self._room(cloud, season.room)
         if season.taken:
             self.world.timeline.after(_LOOKS, lambda: self._take_one(season, cloud, home))
+        if season.grows:
+            self.world.timeline.after(_LOOKS, lambda: self._give_room(season, cloud, home))
         if season.lost:
             action = "RunInstances" if cloud.name == "aws" else "create_bid"
             cloud.control.fault(action, status=502, code="InternalError", when="after", times=2)
@@ -110,6 +119,16 @@ class ElasticGangs(Reenactment):
                 self.world.aws.capacity(plan.instance_type, f"us-east-1{zone}", room)
             return
         self.world.mithril.capacity(plan.instance_type, None if more is None else there + more)
+
+    def _give_room(self, season: Season, cloud: Cloud, home: Home) -> None:
+        """Has room for one more machine as soon as the ranks of the task run."""
+        if not home.directory.exists() or home.record.final:
+            return
+        record = home.record
+        if record.state != "running" or record.attempt != 1:
+            self.world.timeline.after(_LOOKS, lambda: self._give_room(season, cloud, home))
+            return
+        self._room(cloud, 1, len(record.roster))
 
     def _take_one(self, season: Season, cloud: Cloud, home: Home) -> None:
         """Takes a machine away as soon as the ranks of the task run on all of the first attempt."""

@@ -28,11 +28,12 @@ from flowlite.state import clock
 from flowlite.supervise import background
 from flowlite.supervise.attempt.outcome import End
 from flowlite.supervise.cleanup import reconcile
+from flowlite.supervise.process import growth, main, supervisor
 from flowlite.supervise.process import launch as start
-from flowlite.supervise.process import main, supervisor
 from flowlite.supervise.record import process_identity
 from flowlite.supervise.record.paths import TaskPaths
 from flowlite.supervise.record.process_identity import Process
+from flowlite.supervise.record.task_view import TaskView
 from flowlite.testing.cloud.ec2 import __main__ as ec2
 from flowlite.testing.cloud.ec2.box import AwsBox
 from flowlite.testing.cloud.machines import Machine
@@ -57,6 +58,8 @@ LATEST_INTERFACES = 120.0
 """Seconds for which EC2 keeps interfaces of ended machines, at its unkindest."""
 _RENEWS = 20.0
 _RUNS = 2.0
+# Seconds that a gang runs at most that may grow.
+_LONGEST_WAIT = 1500
 _MITHRIL = "https://mithril.test"
 _make = Clients._make
 # No process has this id, so whoever asks finds it dead.
@@ -339,6 +342,7 @@ class Simulation:
                 (nodekey, "bring", self._bring),
                 (supervisor, "Threads", InlineThreads),
                 (supervisor, "Attempt", self._attempt),
+                (growth, "RanklessMachines", self._rankless),
                 (start, "start_supervisor", start_supervisor),
                 (reconcile, "start_supervisor", start_supervisor),
                 (background, "run_detached", lambda home, module: True),
@@ -486,6 +490,9 @@ class Simulation:
         if (host := self.machines.host(name)) is not None:
             host.ends_bids = _constants(text)
 
+    def _rankless(self, *_: Any) -> SimulatedRankless:
+        return SimulatedRankless(self)
+
     def _attempt(self, **given: Any) -> SimulatedAttempt:
         return SimulatedAttempt(self, **given)
 
@@ -497,6 +504,7 @@ class SimulatedAttempt:
         self,
         world: Simulation,
         *,
+        asked: TaskView,
         nodes: Sequence[Any],
         on_event: Callable[[dict[str, Any]], None],
         **_: Any,
@@ -506,6 +514,8 @@ class SimulatedAttempt:
         self._on_event = on_event
         self._stopped = asyncio.Event()
         self._why = ("", "")
+        self._asked: TaskView = asked
+        self._growth = ""
         self.out_of_reach: set[str] = set()
         self.sick: dict[str, str] = {}
         self.sending = ""
@@ -518,13 +528,23 @@ class SimulatedAttempt:
     def give_up_collecting(self) -> None:
         """There is nothing to collect."""
 
+    def ask_to_grow(self, reason: str) -> None:
+        """As `Attempt.ask_to_grow`."""
+        self._growth = reason
+
     async def run(self) -> End:
-        """As `Attempt.run`."""
-        for left in (_RUNS / 2, _RUNS / 2):
+        """As `Attempt.run`. A gang that may grow runs until it does, and calls `should_stop()`."""
+        grows = self._asked.grows_at_checkpoints
+        lacks = grows and len(self.nodes) < self._asked.plan.num_instances
+        for left in [1.0] * _LONGEST_WAIT if lacks else (_RUNS / 2, _RUNS / 2):
             gone = [node.instance.id for node in self.nodes if not self._renew(node)]
             if gone:
                 return End(messages.LOST, f"{gone[0]} does not answer", replace=tuple(gone))
             self._on_event({"kind": "go", "age": 0.0})
+            if lacks:
+                self._on_event({"kind": "stoppable"})
+            if self._growth:
+                return End(messages.GROWING, self._growth)
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self._stopped.wait()
@@ -544,6 +564,31 @@ class SimulatedAttempt:
 
     async def close(self) -> None:
         """As `Attempt.close`."""
+
+
+class SimulatedRankless:
+    """Machines without a rank that are ready at once. In the place of `supervise.process.rankless.RanklessMachines`."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        self.ready: set[str] = set()
+        self.failures = 0
+
+    async def look_after(self, instance: Any) -> str:
+        """As `RanklessMachines.look_after`."""
+        if (host := self._world.machines.host(instance.id)) is None:
+            return ""
+        host.renew(LEASE)
+        is_new = instance.id not in self.ready
+        self.ready.add(instance.id)
+        return str(instance.id) if is_new else ""
+
+    def forget(self, instance: Any) -> None:
+        """As `RanklessMachines.forget`."""
+        self.ready.discard(instance.id)
+
+    def close(self) -> None:
+        """As `RanklessMachines.close`."""
 
 
 def _constants(text: str) -> dict[str, str]:
