@@ -91,6 +91,7 @@ class Growth:
         self._ready_at = 0.0
         self._asked_at: float | None = None
         self._pause, self._longest_pause = _PAID_PAUSES if asked.plan.is_paid else _PAUSES
+        self._first_pause = self._pause
         self._launch_at = clock.monotonic() + self._pause
 
     def begin(self) -> None:
@@ -188,7 +189,9 @@ class Growth:
             except LaunchPending as error:
                 say(f"more nodes may come: {error}")
                 self._coming = not error.queued
-                self._launch_at = clock.monotonic() + max(_EVERY, error.retry_after)
+                # A bid may be open for days, and a machine that boots is charged.
+                least = self._first_pause if error.queued else _EVERY
+                self._launch_at = clock.monotonic() + max(least, error.retry_after)
                 return
             except CapacityUnavailable as error:
                 say(f"no room for more nodes: {error}")
