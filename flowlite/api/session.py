@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowlite.settings import settings
+from flowlite.settings import flow_home
 from flowlite.state.store import Store
 from flowlite.supervise.cleanup.store_copy import copy_in_background
 from flowlite.supervise.record.paths import TaskPaths
@@ -47,7 +47,7 @@ def open_session() -> Session:
         ConfigError: FLOW_HOME cannot be used.
         StoreError: The database cannot be used.
     """
-    home = settings.home()
+    home = flow_home.home()
     # A forked child must not use its parent's database connection.
     key = (os.getpid(), home)
     with _lock:
@@ -55,7 +55,7 @@ def open_session() -> Session:
         path = home / "state.db"
         if session is None or not path.exists():
             if not path.exists():
-                settings.ensure_home()
+                flow_home.ensure_home()
             session = Session(home, Store(path, skip_damaged=True))
             _open[key] = session
             copy_in_background(home)

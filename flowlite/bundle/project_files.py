@@ -24,7 +24,7 @@ from pathlib import Path
 
 from flowlite.bundle import ignore_rules
 from flowlite.errors import BundleError
-from flowlite.settings import settings
+from flowlite.settings import flow_home
 from flowlite.settings.private_files import directories_above
 
 _MARKERS = ("pyproject.toml", ".git")
@@ -109,7 +109,7 @@ def list_files(root: str) -> ProjectListing:
     """
     root = os.path.realpath(root)
     listing = ProjectListing(root)
-    ours = os.path.relpath(settings.home().resolve(), root)
+    ours = os.path.relpath(flow_home.home().resolve(), root)
     patterns = [*ignore_rules.read_patterns(root), glob.escape(ours)]
     for path, why in _candidates(root, patterns):
         if path == ignore_rules.IGNORE_FILE and not why:
@@ -122,7 +122,7 @@ def list_files(root: str) -> ProjectListing:
 
 
 def _may_be_project(directory: Path) -> bool:
-    home, ours = Path("~").expanduser().resolve(), settings.home().resolve()
+    home, ours = Path("~").expanduser().resolve(), flow_home.home().resolve()
     if directory == home or directory in home.parents or directory.is_relative_to(ours):
         return False
     try:

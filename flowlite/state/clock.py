@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Protocol
 
 from flowlite.node.config.agent_config import write_atomically
+from flowlite.settings import flow_home
 
 FILE = "clock.json"
 # Smaller differences between the two clocks are ignored.
@@ -93,7 +94,7 @@ def now(home: Path | None = None) -> float:
     if not boot():
         # Without an id of the boot, an offset of an earlier boot could not be recognised.
         return wall()
-    return since_boot() + _offset(_home() if home is None else home)
+    return since_boot() + _offset(flow_home.home() if home is None else home)
 
 
 def since_boot() -> float:
@@ -145,12 +146,6 @@ def boot() -> str:
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         return done.stdout.strip()
     return ""
-
-
-def _home() -> Path:
-    from flowlite.settings import settings
-
-    return settings.home()
 
 
 def _offset(home: Path) -> float:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from flowlite.connect.ssh.config import matches_pattern
 from flowlite.errors import ConfigError, HostKeyError
-from flowlite.settings import settings
+from flowlite.settings import flow_home
 
 if TYPE_CHECKING:
     from flowlite.connect.ssh.targets import SshTarget
@@ -58,7 +58,7 @@ class KnownKey:
 
 def own_file() -> Path:
     """The file of keys that were accepted with `flow hosts trust`."""
-    return settings.home() / OWN_FILE
+    return flow_home.home() / OWN_FILE
 
 
 def known(target: SshTarget) -> list[KnownKey]:
@@ -118,7 +118,7 @@ def trust(target: SshTarget, key: HostKey) -> Path:
         HostKeyError: The key is revoked.
     """
     refuse_revoked(target, key, known(target))
-    path = settings.ensure_home() / OWN_FILE
+    path = flow_home.ensure_home() / OWN_FILE
     kept = []
     for line in _text_lines(str(path)):
         entry = _parse(line)

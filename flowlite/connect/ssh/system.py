@@ -20,7 +20,7 @@ from flowlite.connect.ssh import host_key_scan, host_keys
 from flowlite.connect.ssh.quoting import command, login_line
 from flowlite.connect.ssh.targets import SshTarget
 from flowlite.errors import NodeUnreachable
-from flowlite.settings.settings import ensure_home
+from flowlite.settings.flow_home import ensure_home
 
 _ALIAS = "flowlite-host"
 # Time for a host to answer and exchange keys, for each jump host and the last one.

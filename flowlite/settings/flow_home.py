@@ -1,0 +1,77 @@
+"""The directory of all state of a user: `FLOW_HOME`."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from flowlite.errors import ConfigError
+
+
+def home(environment: Mapping[str, str] | None = None) -> Path:
+    """The directory of all state: `FLOW_HOME`, or `~/.flowlite`. It need not exist.
+
+    Raises:
+        ConfigError: FLOW_HOME is not an absolute path.
+    """
+    variables = os.environ if environment is None else environment
+    given = variables.get("FLOW_HOME")
+    try:
+        path = Path(given or "~/.flowlite").expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"FLOW_HOME: {error}; set FLOW_HOME to an absolute path") from None
+    if not path.is_absolute():
+        raise ConfigError(
+            f"FLOW_HOME is {given!r}; give an absolute path, as in '{path.absolute()}'"
+        )
+    return path
+
+
+def ensure_home() -> Path:
+    """Returns FLOW_HOME, after creating it (0700) if needed and checking that it is writable.
+
+    Raises:
+        ConfigError: It is not a directory, belongs to another user, is read-only or full; the message says what to do.
+    """
+    path = home()
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.stat()
+        if not stat.S_ISDIR(found.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if found.st_uid != os.getuid():
+            raise ConfigError(
+                f"FLOW_HOME {path} belongs to another user (uid {found.st_uid}); "
+                "set FLOW_HOME to a directory of your own"
+            )
+        if found.st_mode & 0o077:
+            path.chmod(0o700)
+        import tempfile
+
+        # Content is written, since an empty file can be created even on a full disk.
+        with tempfile.TemporaryFile(dir=path) as probe:
+            probe.write(b"\0" * 4096)
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        raise ConfigError(explain_os_error(path, error)) from None
+    return path
+
+
+def explain_os_error(path: Path, error: OSError) -> str:
+    """Why FLOW_HOME cannot be used, and what to do."""
+    fixes = {
+        errno.ENOSPC: "the disk is full; free some space, or set FLOW_HOME to another disk",
+        errno.EDQUOT: "your disk quota is used up; free some space, or set FLOW_HOME to another disk",
+        errno.EROFS: "it is on a read-only file system; set FLOW_HOME to a directory you can write",
+        errno.ENOTDIR: "it, or what it lies in, is a file; set FLOW_HOME to a directory",
+        errno.EEXIST: "it is a file; set FLOW_HOME to a directory",
+    }
+    fix = fixes.get(
+        error.errno or 0,
+        f"{error.strerror}; make it writable for you, or set FLOW_HOME to another directory",
+    )
+    return f"FLOW_HOME {path} cannot be used: {fix}"
