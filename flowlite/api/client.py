@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 from flowlite.api.session import Session, open_session
+from flowlite.api.submission import providers_of, supervisor_ahead
 from flowlite.api.task import Task
 from flowlite.errors import ConfigError
 from flowlite.node.system import trace
@@ -123,17 +123,8 @@ class Flow:
             files_now: Send them as they are now.
             element: The place of this task among tasks that are launched together, if `launches_together`.
         """
-        from flowlite.api import import_guard
-        from flowlite.in_worker.on_node import refuse_on_a_node
-        from flowlite.settings.settings import home
-        from flowlite.supervise.process.supervisor_process import started_ahead
-
-        import_guard.refuse("starts a task")
-        refuse_on_a_node()
-        trace.begin_client()
-        # With `keep_warm`, a supervisor that waits for its next task usually leads this one.
-        ahead = started_ahead(home(), self._providers(config)[0])
-        with nullcontext() if config.keep_warm else ahead:
+        with supervisor_ahead(config, self._provider):
+            trace.begin_client()
             return self._submit(config, announce, show_plan, element, inputs_of, files_now)
 
     def _submit(
@@ -381,11 +372,7 @@ class Flow:
 
     def _providers(self, config: TaskConfig) -> tuple[str, ...]:
         """The names of the providers that a task may run at, or (ANY,)."""
-        from flowlite.settings.settings import load_settings
-        from flowlite.spec.one_or_several import values_of
-
-        asked = self._provider or config.provider
-        return values_of(asked or load_settings({"provider": self._provider})["provider"])
+        return providers_of(config, self._provider)
 
     @property
     def _session(self) -> Session:

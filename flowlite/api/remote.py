@@ -18,21 +18,28 @@ if TYPE_CHECKING:
 
 def start(config: TaskConfig) -> Task[Any]:
     """Starts a task and returns at once."""
-    return _flow(config).submit(config)
+    from flowlite.api.submission import supervisor_ahead
+
+    with supervisor_ahead(config):
+        return _flow().submit(config)
 
 
 def call(config: TaskConfig) -> Any:
     """Starts a task, waits for it and returns its result. Ctrl-C cancels the task and prints a message."""
-    from flowlite.display.waiting import announce_in_program
+    from flowlite.api.submission import supervisor_ahead
 
     submitted: list[Task[Any]] = []
 
     def announce(task: Task[Any]) -> None:
+        from flowlite.display.waiting import announce_in_program
+
         submitted.append(task)
         announce_in_program(task)
 
     try:
-        return _flow(config).submit(config, announce=announce).result()
+        with supervisor_ahead(config):
+            task = _flow().submit(config, announce=announce)
+        return task.result()
     except KeyboardInterrupt:
         _cancel_interrupted(submitted)
         raise
@@ -42,10 +49,15 @@ async def call_async(config: TaskConfig) -> Any:
     """As `call`, for an event loop. Cancelling it cancels the task, even one that is still being submitted."""
     import asyncio
 
+    from flowlite.api.submission import supervisor_ahead
     from flowlite.display.waiting import announce_in_program
 
     submitted: list[Task[Any]] = []
     given_up = False
+
+    def submit() -> Task[Any]:
+        with supervisor_ahead(config):
+            return _flow().submit(config, announce=announce)
 
     def announce(task: Task[Any]) -> None:
         submitted.append(task)
@@ -55,7 +67,7 @@ async def call_async(config: TaskConfig) -> Any:
             announce_in_program(task)
 
     try:
-        return await (await asyncio.to_thread(_flow(config).submit, config, announce=announce))
+        return await (await asyncio.to_thread(submit))
     except asyncio.CancelledError:
         given_up = True
         for task in submitted:
@@ -86,7 +98,7 @@ def _call_many(
 ) -> Iterator[Any]:
     # Notes are the same for all tasks, and each is shown once.
     once = functools.lru_cache(None)(_say)
-    flow = _flow(common, notify=once)
+    flow = _flow(notify=once)
     how: dict[str, Any] = {
         "return_exceptions": return_exceptions,
         "on_interrupt": _cancel_interrupted,
@@ -104,7 +116,7 @@ def _call_many(
         yield from in_order(elements, max_concurrent=len(lot), **how)
 
 
-def _flow(config: TaskConfig, notify: Callable[[str], None] | None = None) -> Flow:
+def _flow(notify: Callable[[str], None] | None = None) -> Flow:
     from flowlite.api.client import Flow
 
     return Flow(notify=notify)

@@ -1,4 +1,8 @@
-"""Turns a checked configuration into a task in the store. Leaves nothing behind if that fails."""
+"""Turns a checked configuration into a task in the store. Leaves nothing behind if that fails.
+
+What a submission needs is imported by the functions: the supervisor is started before that (`supervisor_ahead`), so
+that both processes import side by side.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +34,40 @@ if TYPE_CHECKING:
     from flowlite.supervise.record.paths import TaskPaths
 
 _LONGEST_FUNCTION = 200
+
+
+def supervisor_ahead(
+    config: TaskConfig, provider: str | None = None
+) -> AbstractContextManager[None]:
+    """Returns a block in which a task is submitted. Its supervisor is started, unless a block around it has done so.
+
+    Args:
+        config: The task.
+        provider: The provider that the caller has chosen, if any.
+
+    Raises:
+        ConfigError: No task may be submitted here.
+    """
+    from flowlite.api import import_guard
+    from flowlite.in_worker.on_node import refuse_on_a_node
+    from flowlite.settings.flow_home import home
+    from flowlite.supervise.process import supervisor_process
+
+    import_guard.refuse("starts a task")
+    refuse_on_a_node()
+    if config.keep_warm or supervisor_process.ahead() is not None:
+        # With `keep_warm`, a supervisor that waits for its next task usually leads this one.
+        return nullcontext()
+    return supervisor_process.started_ahead(home(), providers_of(config, provider)[0])
+
+
+def providers_of(config: TaskConfig, provider: str | None = None) -> tuple[str, ...]:
+    """The names of the providers that a task may run at, or (ANY,). Parameters as of `supervisor_ahead`."""
+    from flowlite.settings.settings import load_settings
+    from flowlite.spec.one_or_several import values_of
+
+    asked = provider or config.provider
+    return values_of(asked or load_settings({"provider": provider})["provider"])
 
 
 def submit(
