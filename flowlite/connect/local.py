@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import selectors
@@ -15,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flowlite.connect.base import Connection
 from flowlite.connect.bounded import MOST_OUTPUT, Output
@@ -23,6 +23,9 @@ from flowlite.connect.pipe import Pipe
 from flowlite.connect.values import Completed
 from flowlite.node.system.atomic_files import open_regular
 from flowlite.output import printing
+
+if TYPE_CHECKING:
+    import asyncio
 
 _BLOCK = 1024 * 1024
 # Below this size a copy costs as little as a link, and the original cannot be changed through it.
@@ -149,6 +152,9 @@ class LocalConnection(Connection):
     async def open_tcp(
         self, address: str, port: int
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        # Imported here because a client that only plans would import nothing else as long.
+        import asyncio
+
         return await asyncio.open_connection(address, port)
 
 
