@@ -40,9 +40,14 @@ def write(
         "instances": instances,
         "intents": intents,
     }
-    body = {name: [dataclasses.asdict(row) for row in found] for name, found in rows.items()}
+    body = {name: [_columns(row) for row in found] for name, found in rows.items()}
     with suppress(OSError):
         write_private(home / "tasks" / task.id / NAME, json.dumps(body).encode())
+
+
+def _columns(row: TaskRecord | InstanceRecord | Intent) -> dict[str, Any]:
+    """The columns of a row. Unlike `dataclasses.asdict`, it copies no values, which are JSON and only written."""
+    return {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
 
 
 def read_all(home: Path) -> tuple[list[Snapshot], list[str]]:

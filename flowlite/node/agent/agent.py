@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flowlite.agent")
 
-LEADER_POLL = 0.01
+SHORTEST_PAUSE, LONGEST_PAUSE, SHARE_OF_PAUSE = 0.002, 0.05, 0.1
+"""Seconds between two looks for the leader's address. The pause is a share of the time that it has taken already."""
 PREPARE_SECONDS, LOADING_SECONDS = 900.0, 4 * 3600.0
 """Time limits for everything before GO. The second one holds where much may have to be loaded, such as terabytes of
 checkpoints (`Needs.loads_much`)."""
@@ -248,13 +249,14 @@ class Agent:
 
     async def _find_leader(self) -> tuple[str, int]:
         """Wait for `leader.json`. Returns the leader's address and port."""
-        until = time.monotonic() + self._config.join_timeout
-        while time.monotonic() < until:
+        began = time.monotonic()
+        while (waited := time.monotonic() - began) < self._config.join_timeout:
             try:
                 place = json.loads(self._paths.leader.read_bytes())
                 return str(place["address"]), int(place["port"])
             except (OSError, ValueError, KeyError, TypeError):
-                await asyncio.sleep(LEADER_POLL)
+                pause = max(SHORTEST_PAUSE, SHARE_OF_PAUSE * waited)
+                await asyncio.sleep(min(pause, LONGEST_PAUSE))
         raise Fenced(
             f"nobody said where the leader is within {self._config.join_timeout:g} s "
             f"({self._paths.leader} did not come)"

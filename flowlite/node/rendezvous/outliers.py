@@ -6,9 +6,8 @@ however many figures it reports, and paths count only if they lead from it to an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 SLOW_GPU, SLOW_CPU, SLOW_LINK = 0.7, 0.5, 0.3
@@ -58,7 +57,7 @@ def _slow_to_compute(prepared: Sequence[Mapping[str, Any]]) -> list[Outlier]:
     found = []
     for unit, nodes in nodes_by_unit.items():
         share = SLOW_CPU if unit == "GFLOPS" else SLOW_GPU
-        figures = [(median(prepared[rank]["speeds"].values()), (rank,)) for rank in nodes]
+        figures = [(_median(prepared[rank]["speeds"].values()), (rank,)) for rank in nodes]
         for rank, (_, usual) in _beside_others(figures).items():
             for name, speed in prepared[rank]["speeds"].items():
                 if speed < share * usual:
@@ -82,7 +81,7 @@ def _slow_to_reach(prepared: Sequence[Mapping[str, Any]]) -> list[Outlier]:
         slow = [speed for speed in mine if speed < SLOW_LINK * usual]
         if len(slow) * 2 > len(mine):
             told = (
-                f"it exchanges {median(slow) / 1e6:.4g} MB/s with the other nodes, which have {usual / 1e6:.4g} MB/s "
+                f"it exchanges {_median(slow) / 1e6:.4g} MB/s with the other nodes, which have {usual / 1e6:.4g} MB/s "
                 "between each other"
             )
             found.append(Outlier(rank, told))
@@ -110,6 +109,11 @@ def _beside_others(
         for rank, own in positions.items()
         if len(own) < len(ordered)
     }
+
+
+def _median(figures: Iterable[float]) -> float:
+    # `statistics` imports all about fractions and random numbers, before each GO.
+    return _median_without([(each, ()) for each in sorted(figures)], ())
 
 
 def _median_without(ordered: Sequence[tuple[float, Sequence[int]]], out: Sequence[int]) -> float:

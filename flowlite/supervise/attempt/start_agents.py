@@ -31,7 +31,8 @@ SPARE = 0
 _WARM_BETWEEN_ATTEMPTS = 120.0
 # An agent that has not reported after this time has failed to start. On a busy machine it takes seconds.
 _START_SECONDS = 30.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.003, 0.2
+# The pause before the leader is asked again where it listens grows with the time that it has taken already.
+_SHORTEST_PAUSE, _LONGEST_PAUSE, _SHARE_OF_PAUSE = 0.003, 0.2, 0.07
 _PROBE_EVERY = 1.0
 
 
@@ -108,7 +109,7 @@ class BringUp:
             LeaderHasLeft: The leader's agent started and has ended.
         """
         leader, began = self.nodes[0], time.monotonic()
-        pause, probe_at = _FIRST_PAUSE, began + _PROBE_EVERY
+        probe_at = began + _PROBE_EVERY
         while not given_up.is_set():
             if leader.report_seen is not None:
                 raise LeaderHasLeft
@@ -127,10 +128,10 @@ class BringUp:
             except NodeLost as error:
                 why = f"{leader.name} cannot be reached: {error}"
                 raise NotUp(why, (leader.instance.id,)) from error
+            pause = _SHARE_OF_PAUSE * (time.monotonic() - began)
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
+                async with asyncio.timeout(min(max(pause, _SHORTEST_PAUSE), _LONGEST_PAUSE)):
                     await given_up.wait()
-            pause = min(_LONGEST_PAUSE, pause * 1.2)
         return None
 
     async def tell_leader(self, leader: Mapping[str, Any]) -> None:
