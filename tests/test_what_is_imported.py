@@ -1,0 +1,111 @@
+"""What is imported on the way of a small call, where each import is waited for; how adapters are found."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowlite.api import submission
+from flowlite.settings import entry_points
+from flowlite.spec import TaskConfig
+from flowlite.supervise.process import supervisor_process
+
+IMPORTED_BEFORE_THE_SUPERVISOR_STARTS = """
+import subprocess, sys
+from flowlite import FlowApp
+
+app = FlowApp(provider="local")
+
+@app.function()
+def nothing():
+    pass
+
+def start(*_, **__):
+    print(*sys.modules)
+    sys.stdout.flush()
+    os._exit(0)
+
+import os
+subprocess.Popen.__init__ = start
+nothing.remote()
+"""
+
+
+def modules_after(program: str) -> set[str]:
+    """The modules that a Python has imported when it prints them."""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return set(ran.stdout.split())
+
+
+def test_a_call_starts_the_supervisor_before_it_imports_what_it_needs_itself(
+    flow_home: Path,
+) -> None:
+    found = modules_after(IMPORTED_BEFORE_THE_SUPERVISOR_STARTS)
+    assert "flowlite.supervise.process.supervisor_process" in found
+    assert not found & {"flowlite.api.client", "flowlite.state.store", "sqlite3"}
+
+
+def test_a_supervisor_imports_no_more_than_it_needs_to_begin() -> None:
+    found = modules_after(
+        "import sys; from flowlite.provider import adapter_class; import flowlite.supervise.process.main; "
+        "from flowlite.state import clock; adapter_class('local'); print(*sys.modules)"
+    )
+    assert "provider_adapters.local.provider" in found
+    assert not found & {"importlib.metadata", "flowlite.settings.settings"}
+
+
+def test_to_plan_for_this_machine_needs_no_event_loop() -> None:
+    found = modules_after(
+        "import sys, provider_adapters.local.planning, provider_adapters.local; print(*sys.modules)"
+    )
+    assert "provider_adapters.local.provider" in found
+    assert "asyncio" not in found
+
+
+def test_an_agent_imports_no_more_than_it_needs_to_begin() -> None:
+    found = modules_after(
+        "import sys; import flowlite.node.agent.main, flowlite.node.rendezvous.server; print(*sys.modules)"
+    )
+    assert not found & {"statistics", "fractions"}
+
+
+def test_a_submission_within_a_call_starts_no_second_supervisor(flow_home: Path) -> None:
+    config = TaskConfig(command=["true"], provider="local")
+    with submission.supervisor_ahead(config):
+        first = supervisor_process.ahead()
+        assert first is not None
+        with submission.supervisor_ahead(config):
+            assert supervisor_process.ahead() is first
+        assert supervisor_process.ahead() is first
+    assert supervisor_process.ahead() is None
+
+
+def test_adapters_are_found_as_importlib_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package, text in (
+        ("one-1.0.dist-info", "[console_scripts]\nlocal2 = one:main\n"),
+        (
+            "two-1.0.dist-info",
+            "[other]\na = b:c\n\n[flowlite.providers]\n# a comment\n"
+            "spaced = two.places : Place [extra]\nplain=two:P.Q\n",
+        ),
+        ("three.egg-info", "[flowlite.providers]\nold = three:Old\n"),
+    ):
+        (tmp_path / package).mkdir()
+        name = package.partition("-")[0].removesuffix(".egg")
+        (tmp_path / package / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n"
+        )
+        (tmp_path / package / "entry_points.txt").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    there = importlib.metadata.entry_points(group=entry_points.GROUP)
+    expected = {each.name: (each.module, each.attr) for each in there}
+    assert {"spaced", "plain", "old", "local"} <= set(expected)
+    assert {name: tuple(place) for name, place in entry_points.adapters().items()} == expected
