@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -218,4 +219,51 @@ def test_a_supervisor_killed_before_it_has_the_answer_leaves_one_job(
     assert len(slurm.jobs()) == calls.read_text().count("called") == 2
     slurm_site.go()
     gang.end()
+    assert slurm.jobs() == []
+
+
+# Each rank says where it begins and where it stops. A file on the shared file system is the checkpoint.
+STEPS = """
+import os, time
+from pathlib import Path
+from flowlite import should_stop
+shared, rank = Path("/mnt/shared"), os.environ["RANK"]
+saved = shared / "step"
+step = int(saved.read_text()) if saved.exists() else 0
+print(rank, "of", os.environ["WORLD_SIZE"], "from", step, flush=True)
+while not (shared / "go").exists():
+    step += 1
+    if should_stop():
+        if rank == "0":
+            partial = saved.with_suffix(".part")
+            partial.write_text(str(step))
+            partial.rename(saved)
+        break
+    time.sleep(0.05)
+"""
+
+
+def test_it_grows_where_the_program_asks_whether_to_stop(
+    slurm_site: SlurmSite, slurm: SlurmCluster
+) -> None:
+    for host in slurm.nodes[2:]:
+        slurm.drain(host)
+    gang = slurm_site.submit(
+        [sys.executable, "-c", STEPS],
+        nodes=(2, 3),
+        settle_seconds=0.1,
+        heal_seconds=0.1,
+        grow="checkpoint",
+    )
+    gang.until(lambda: len(gang.words(1)) == 2, _PATIENCE)
+    before, job = gang.record.roster, gang.job
+    slurm.undrain(slurm.nodes[2])
+    gang.until(lambda: gang.record.attempt == 2 and len(gang.words(2)) == 3, _PATIENCE)
+    step = (slurm.shared / "step").read_text()
+    assert sorted(gang.words(2)) == [f"{n} of 3 from {step}" for n in range(3)]
+    assert gang.record.roster[:2] == before
+    assert jobs(gang) == [2, 1]
+    assert job in slurm.jobs()
+    slurm_site.go()
+    assert gang.end().retries_used == 0
     assert slurm.jobs() == []
