@@ -109,3 +109,37 @@ def test_adapters_are_found_as_importlib_finds_them(
     expected = {each.name: (each.module, each.attr) for each in there}
     assert {"spaced", "plain", "old", "local"} <= set(expected)
     assert {name: tuple(place) for name, place in entry_points.adapters().items()} == expected
+
+
+def test_packages_that_are_there_twice_count_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer version in front, an egg, names in other letters, and two packages that want the same name."""
+    for metadata, name, text in (
+        (
+            "front/Acme_Cloud-2.0.dist-info",
+            "acme-cloud",
+            "acme = acme2:Provider\nsame = acme2:Same",
+        ),
+        ("front/Big-1.DIST-INFO", "big", "big = big\n"),
+        ("front/last-1.0-py3.11.egg/EGG-INFO", "last", "egg = last:Egg"),
+        ("back/acme.cloud-1.0.dist-info", "acme.cloud", "acme = acme1:Old\ngone = acme1:Gone"),
+        ("back/other-1.0.dist-info", "other", "same = other:Same"),
+    ):
+        directory = tmp_path / metadata
+        directory.mkdir(parents=True)
+        (directory / "entry_points.txt").write_text(f"[flowlite.providers]\n{text}\n")
+        about = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n"
+        for file in ("METADATA", "PKG-INFO"):
+            (directory / file).write_text(about)
+    there = [tmp_path / "front", tmp_path / "front" / "last-1.0-py3.11.egg", tmp_path / "back"]
+    monkeypatch.setattr(sys, "path", [*map(str, there), *sys.path])
+    found = {name: tuple(place) for name, place in entry_points.adapters().items()}
+    expected = {
+        each.name: (each.module, each.attr or "")
+        for each in importlib.metadata.entry_points(group=entry_points.GROUP)
+    }
+    assert found == expected
+    assert "gone" not in found
+    assert found["same"] == ("other", "Same")
+    assert {"egg", "big", "local"} <= set(found)

@@ -30,14 +30,15 @@ def call(config: TaskConfig) -> Any:
 
     submitted: list[Task[Any]] = []
 
-    def announce(task: Task[Any]) -> None:
-        from flowlite.display.waiting import announce_in_program
-
-        submitted.append(task)
-        announce_in_program(task)
-
     try:
         with supervisor_ahead(config):
+            # While the supervisor imports, and before there is a task.
+            from flowlite.display.waiting import announce_in_program
+
+            def announce(task: Task[Any]) -> None:
+                submitted.append(task)
+                announce_in_program(task)
+
             task = _flow().submit(config, announce=announce)
         return task.result()
     except KeyboardInterrupt:

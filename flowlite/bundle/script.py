@@ -130,16 +130,27 @@ def _of_console_script(command: Sequence[str], directory: Path | None) -> _Reade
         raise _not_python(command) from error
     reader = _Reader([os.path.dirname(os.path.realpath(path)), *_python_path(directory)])
     reader.read_main(path, "")
-    for module in reader.found:
-        # A script of a package has a line for the package; it may use the profilers of the standard library.
-        if module.partition(".")[0] not in sys.stdlib_module_names:
+    programs = os.path.realpath(os.path.dirname(sys.executable))
+    if "/" not in name or os.path.dirname(os.path.realpath(path)) == programs:
+        # The command of a package imports the package. A script of the user's own may import a debugger.
+        for module in _imported_by(path):
             python_command.refuse_runner(module)
     return reader
 
 
+def _imported_by(path: str) -> Iterator[str]:
+    """The modules outside the standard library that a file itself imports at its top level."""
+    for statement in _parse(path).body:
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            for module in _modules(statement, ""):
+                if module.partition(".")[0] not in sys.stdlib_module_names:
+                    yield module
+
+
 def _not_python(command: Sequence[str]) -> NotForked:
     """Returns why a program that is no Python script is not forked: numactl, py-spy and others start the Python."""
-    if any(python_command.is_python(word) for word in command[1:]):
+    # At the end of a command it would have no script, as in `echo python`.
+    if any(python_command.is_python(word) for word in command[1:-1]):
         return NotForked(f"{os.path.basename(command[0])} starts its Python")
     return NoPython()
 

@@ -152,7 +152,7 @@ class LocalConnection(Connection):
     async def open_tcp(
         self, address: str, port: int
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        # Imported here because a client that only plans would import nothing else as long.
+        # Imported here: it takes long, and a client that plans and submits does not need it.
         import asyncio
 
         return await asyncio.open_connection(address, port)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,6 +19,8 @@ from typing import Any, NamedTuple
 GROUP = "flowlite.providers"
 # Directories beside a package that hold its metadata.
 _METADATA = (".dist-info", ".egg-info")
+# The same in a directory `….egg` on the path.
+_IN_AN_EGG = "egg-info"
 
 
 class AdapterPlace(NamedTuple):
@@ -28,7 +31,8 @@ class AdapterPlace(NamedTuple):
 
     def load(self) -> Any:
         """Imports the adapter."""
-        return attrgetter(self.name)(import_module(self.module))
+        module = import_module(self.module)
+        return attrgetter(self.name)(module) if self.name else module
 
 
 def adapters() -> dict[str, AdapterPlace]:
@@ -38,32 +42,53 @@ def adapters() -> dict[str, AdapterPlace]:
 
 @functools.lru_cache(maxsize=8)
 def _adapters_on(path: tuple[str, ...]) -> dict[str, AdapterPlace]:
-    """As `adapters`, for a `sys.path`, which decides where they are found: what comes first there goes first."""
+    """As `adapters`, for a `sys.path`, which decides where they are found.
+
+    A package that is there twice counts where it comes first. Of two packages that announce the same name, the later
+    one counts.
+    """
     found: dict[str, AdapterPlace] = {}
-    for directory in reversed(path):
-        for text in _announcements(directory or os.curdir):
-            found |= _entries(text)
+    seen: set[str] = set()
+    for directory in dict.fromkeys(path):
+        for package, text in _announcements(directory or os.curdir):
+            if package not in seen:
+                seen.add(package)
+                found |= _entries(text)
     return found
 
 
-def _announcements(directory: str) -> Iterator[str]:
-    """The texts of entry points that the packages in a directory have, or in a zip file."""
+def _announcements(directory: str) -> Iterator[tuple[str, str]]:
+    """The packages in a directory or zip file, each with its text of entry points."""
     if os.path.isfile(directory):
         from importlib.metadata import distributions
 
-        yield from (
-            each.read_text("entry_points.txt") or "" for each in distributions(path=[directory])
-        )
+        for each in distributions(path=[directory]):
+            with suppress(UnicodeDecodeError):
+                yield _normal(each.name or ""), each.read_text("entry_points.txt") or ""
         return
     names: list[str] = []
     with suppress(OSError):
-        names = sorted(name for name in os.listdir(directory) if name.endswith(_METADATA))
+        names = sorted(os.listdir(directory))
     for name in names:
-        with (
-            suppress(OSError, UnicodeDecodeError),
-            open(os.path.join(directory, name, "entry_points.txt"), encoding="utf-8") as file,
-        ):
-            yield file.read()
+        package = _package_of(name, os.path.basename(directory))
+        path = os.path.join(directory, name, "entry_points.txt")
+        if package:
+            with suppress(OSError, UnicodeDecodeError), open(path, encoding="utf-8") as file:
+                yield package, file.read()
+
+
+def _package_of(name: str, directory: str) -> str:
+    """The package whose metadata a directory has, by its name and that of the directory in which it is; else ""."""
+    if name.lower().endswith(_METADATA):
+        return _normal(name.rpartition(".")[0].partition("-")[0])
+    if name.lower() == _IN_AN_EGG and directory.lower().endswith(".egg"):
+        return _normal(directory.partition("-")[0])
+    return ""
+
+
+def _normal(package: str) -> str:
+    """The name of a package as it is compared."""
+    return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def _entries(text: str) -> Iterator[tuple[str, AdapterPlace]]:

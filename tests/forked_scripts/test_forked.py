@@ -200,6 +200,7 @@ _CHANGES = [
     ("import faulthandler, signal; faulthandler.register(signal.SIGUSR1)", "handles SIGUSR1"),
     ("import signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN)", "handles SIGUSR1"),
     ("import signal; signal.signal(signal.SIGTERM, lambda *_: None)", "handles SIGTERM"),
+    ("import signal; signal.signal(signal.SIGINT, lambda *_: None)", "handles SIGINT"),
     ("import signal; signal.setitimer(signal.ITIMER_PROF, 100)", "sets a timer"),
     ("import os; os.chdir('/tmp')", "changes the working directory"),
 ]
@@ -207,7 +208,11 @@ _CHANGES = [
 
 @pytest.mark.parametrize(
     ("source", "why"),
-    [*_CHANGES, ("import random; random.seed(0)", "seeds random numbers")],
+    [
+        *_CHANGES,
+        ("import random; random.seed(0)", "seeds random numbers, or takes very many"),
+        ("import numpy.random; numpy.random.seed(0)", "seeds random numbers, or takes very many"),
+    ],
 )
 @pytest.mark.parametrize("name", ["sitecustomize", "own"])
 def test_what_an_import_does_to_its_process_is_there(

@@ -166,3 +166,12 @@ def test_who_wants_a_python_for_each_rank_gets_it(here: Path) -> None:
     (here / "train.py").write_text("")
     call = script_call(TaskConfig(command=["python", "train.py"], start="spawn"), Path.cwd())
     assert call == {"start": "spawn", "why": "start='spawn'"}
+
+
+def test_an_executable_script_may_import_a_debugger(here: Path) -> None:
+    script = here / "train.py"
+    script.write_text(f"#!{sys.executable}\nimport debugpy, numpy\n")
+    script.chmod(0o755)
+    call = script_call(TaskConfig(command=["./train.py"]), here)
+    assert call["start"] == "auto"
+    assert {"debugpy", "numpy"} <= set(call["imports"])

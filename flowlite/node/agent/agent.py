@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flowlite.agent")
 
-SHORTEST_PAUSE, LONGEST_PAUSE, SHARE_OF_PAUSE = 0.002, 0.05, 0.1
+SHORTEST_PAUSE, LONGEST_PAUSE, SHARE_OF_PAUSE = 0.002, 0.01, 0.1
 """Seconds between two looks for the leader's address. The pause is a share of the time that it has taken already."""
 PREPARE_SECONDS, LOADING_SECONDS = 900.0, 4 * 3600.0
 """Time limits for everything before GO. The second one holds where much may have to be loaded, such as terabytes of

@@ -11,6 +11,7 @@ import contextlib
 import os
 import random
 import signal
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ _SET_BY_WORKERS = (
     signal.SIGPIPE,
     signal.SIGXFSZ,
 )
+# What happens at SIGINT where nobody has set it in this process.
+_NOT_SET = (signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler)
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 # The generator of `random` has so many words of state, and replaces them all when it has given that many.
 _WORDS = 624
@@ -37,10 +40,11 @@ class ProcessState:
     """The state of this process before an import, as far as workers do not inherit it."""
 
     def __init__(self) -> None:
-        self._signals = {number: _handling(number, _masks()) for number in _SET_BY_WORKERS}
+        masks = _masks()
+        self._signals = {number: _handling(number, masks) for number in _SET_BY_WORKERS}
         self._timers = _running()
         self._directory = _directory()
-        self._random = random.getstate()
+        self._random = _state_of_random()
 
     def change(self) -> str:
         """Returns what has been done to this process since, as the predicate of a sentence; "" for nothing."""
@@ -52,8 +56,8 @@ class ProcessState:
             return "sets a timer"
         if _directory() != self._directory:
             return "changes the working directory"
-        if _was_seeded(self._random, random.getstate()):
-            return "seeds random numbers"
+        if _was_seeded(self._random, _state_of_random()) or _is_numpy_seeded():
+            return "seeds random numbers, or takes very many"
         return ""
 
 
@@ -63,6 +67,8 @@ def change_before_site_ended() -> str:
     Call it in a held Python before the fork server sets any signal.
     """
     masks = _masks()
+    if signal.getsignal(signal.SIGINT) not in _NOT_SET:
+        return "handles SIGINT"
     for number in _SET_BY_WORKERS:
         # Which signals are ignored, Python has inherited.
         if number != signal.SIGINT and _is_in(number, masks.get("SigCgt", 0)):
@@ -103,8 +109,22 @@ def _directory() -> str:
         return ""
 
 
+def _state_of_random() -> Any:
+    """The state of the generator of `random`; None if a module of the project has that name."""
+    getstate = getattr(random, "getstate", None)
+    return None if getstate is None else getstate()
+
+
+def _is_numpy_seeded() -> bool:
+    """Whether the global generator of numpy has another seed than the one from the kernel that it begins with."""
+    generator = getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)
+    bits = getattr(generator, "_bit_generator", None)
+    # After `seed()` it has no sequence of seeds any more.
+    return bits is not None and getattr(bits, "_seed_seq", bits) is None
+
+
 def _was_seeded(before: Any, after: Any) -> bool:
-    """Whether a generator was given another state, rather than asked for numbers."""
+    """Whether a generator was given another state, rather than asked for some numbers."""
     if before == after:
         return False
     twin = random.Random()

@@ -211,7 +211,7 @@ def start_supervisor(
         _note_supervisor(paths, found)
         return found.pid
     arguments = (task_id,) if launches else (task_id, supervisor_process.NO_LAUNCH)
-    ahead = supervisor_process.ahead()
+    ahead = supervisor_process.ahead(home)
     if ahead is not None and launches and not sleeping:
         _note_supervisor(paths, process_identity.of_process(ahead.pid))
         if ahead.lead(task_id):

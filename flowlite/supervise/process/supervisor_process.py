@@ -94,10 +94,12 @@ class SupervisorAhead:
     """
 
     def __init__(self, home: Path, provider: str) -> None:
+        self.home = home
         reading, self._pipe = os.pipe()
         try:
             self.pid = start(home, (AHEAD, provider), reading, subprocess.DEVNULL)
-        except OSError:
+        except BaseException:
+            # Also when Ctrl-C has interrupted it: the process then ends by itself.
             os.close(self._pipe)
             raise
         finally:
@@ -141,15 +143,22 @@ def started_ahead(home: Path, provider: str) -> Iterator[None]:
         # The supervisor is started when the task is recorded, or the error is reported then.
         yield
         return
-    before = _ahead.set(ahead)
+    before = _ahead.get()
     try:
+        _ahead.set(ahead)
         yield
     finally:
-        _ahead.reset(before)
+        _ahead.set(before)
         ahead.dismiss()
 
 
-def ahead() -> SupervisorAhead | None:
-    """The process that was started ahead for the task that is being submitted; None if there is none."""
+def ahead(home: Path | None = None) -> SupervisorAhead | None:
+    """The process that was started ahead for the task that is being submitted; None if there is none.
+
+    Args:
+        home: The FLOW_HOME of the task, for which the process must have been started. None for any.
+    """
     found = _ahead.get()
-    return found if found is not None and found.free else None
+    if found is None or not found.free or home not in (None, found.home):
+        return None
+    return found
