@@ -629,12 +629,15 @@ class Provisioner:
     async def _withdraw(
         self, intent: LaunchIntent, kept: Collection[str], given_up: Callable[[], bool]
     ) -> None:
-        """Ends what a launch may still bring, so that nothing is charged beside the gang."""
-        self._store.settle_intent(self._lease, intent.token, "undone")
+        """Ends what a launch may still bring, so that nothing is charged beside the gang.
+
+        The launch is open until that is done: a supervisor that takes over would otherwise ask for others meanwhile.
+        """
         while not given_up():
             listed = await self._threads.run(self.listed)
             coming = [each for each in listed if each.id not in kept and each.state != _ENDING]
             if not coming:
+                self._store.settle_intent(self._lease, intent.token, "undone")
                 return
             await self._threads.run(self._provider.terminate, coming)
             await self._sleep(_ASK_AGAIN)

@@ -261,6 +261,42 @@ def test_a_bid_for_more_nodes_is_withdrawn(scene: Scene) -> None:
     assert scene.open_launches() == []
 
 
+class Killed(BaseException):
+    """The supervisor is killed."""
+
+
+def test_a_bid_that_was_not_withdrawn_yet_is_not_doubled(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor is killed while it withdraws a bid. The next one asks for nothing beside it."""
+    scene.market.queues = True
+    scene.market.room = 3
+    most = 0
+    launch = scene.market.launch
+
+    def watched(intent: LaunchIntent) -> list[Instance]:
+        nonlocal most
+        try:
+            return launch(intent)
+        finally:
+            asked = sum(1 for _ in scene.market.waiting) + len(scene.market.there())
+            most = max(most, asked)
+
+    def killed(instances: Sequence[Instance]) -> None:
+        raise Killed
+
+    monkeypatch.setattr(scene.market, "launch", watched)
+    with monkeypatch.context() as patch:
+        patch.setattr(scene.market, "terminate", killed)
+        with pytest.raises(Killed):
+            scene.attempt()
+    assert len(scene.market.waiting) == 1
+    assert len(scene.attempt()) == 3
+    assert most == 4, "the three and one bid"
+    assert scene.market.waiting == {}
+    assert scene.open_launches() == []
+
+
 def test_machines_that_boot_are_waited_for(scene: Scene) -> None:
     scene.market.boots = 10
     scene.market.room = 4
