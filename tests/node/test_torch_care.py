@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -50,10 +52,17 @@ def test_groups_are_held() -> None:
     assert done.stdout == "held\n", done.stderr
 
 
+def port_for_later() -> int:
+    """A free port that the kernel gives to nobody who asks for any, so that it is free in a moment, too."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 30_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
 @pytest.mark.parametrize("end", ["destroy", "keep"])
 def test_rank_0_leaves_when_nobody_needs_its_store_any_more(end: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = str(probe.getsockname()[1])
+    port = str(port_for_later())
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", LATE, str(rank), port, end], stdout=subprocess.PIPE, text=True
