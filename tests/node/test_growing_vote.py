@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlite.node.rendezvous.stop_vote import (
+    ANSWER_SECONDS,
     DEADLINE,
     FIRST_PATIENCE,
     GROWING,
@@ -23,6 +24,7 @@ from tests.node.test_rendezvous import SUPERVISOR, Leader
 
 WORDS = {name: name for name in ("done", "failed", "lost", PREEMPTED, DEADLINE, GROWING)}
 RANKS = (0, 1)
+NOW = 1e6
 
 
 def asked(now: float = 0.0) -> Vote:
@@ -43,9 +45,9 @@ def test_all_stop_at_the_highest_call_and_that_is_no_failure() -> None:
     assert vote.step(RANKS, 1.0) is None
     vote.tell(1, 1, [8])
     assert vote.step(RANKS, 2.0) == Resume(8)
-    assert vote.outcome("done", WORDS) == GROWING
-    assert vote.outcome("failed", WORDS) == GROWING
-    assert vote.outcome("lost", WORDS) == "lost"
+    assert vote.outcome("done", WORDS, NOW) == GROWING
+    assert vote.outcome("failed", WORDS, NOW) == GROWING
+    assert vote.outcome("lost", WORDS, NOW) == "lost"
     assert vote.step(RANKS, 1e6) is None
     assert vote.grow("again", 1e6) is None
 
@@ -57,8 +59,8 @@ def test_whoever_never_asks_is_not_disturbed() -> None:
     assert vote.step(RANKS, 1.0) == Resume(None)
     assert vote.step(RANKS, 1.0 + PAUSES * FIRST_PATIENCE - 0.1) is None
     assert hold_of(vote, 1.0 + PAUSES * FIRST_PATIENCE) == 1
-    assert vote.outcome("done", WORDS) == "done"
-    assert vote.outcome("failed", WORDS) == "failed"
+    assert vote.outcome("done", WORDS, NOW) == "done"
+    assert vote.outcome("failed", WORDS, NOW) == "failed"
 
 
 def test_those_that_wait_go_on_if_the_others_do_not_come() -> None:
@@ -78,7 +80,7 @@ def test_those_that_wait_go_on_if_the_others_do_not_come() -> None:
         assert now - began >= (1 + PAUSES) * waited[-1] - 1.0
     assert waited[:3] == [5.0, 10.0, 20.0]
     assert max(waited) == LONGEST_PATIENCE
-    assert vote.outcome("done", WORDS) == "done"
+    assert vote.outcome("done", WORDS, NOW) == "done"
 
 
 def test_a_hold_during_which_nobody_waits_lasts() -> None:
@@ -112,19 +114,75 @@ def test_those_that_listen_are_told_once() -> None:
     vote.tell(0, 0, [], listeners=1)
     vote.tell(1, 0, [])
     assert vote.step(RANKS, 1.0) == Resume(None)
-    assert vote.step(RANKS, 1e6) is None
-    assert vote.stop_growing() is None
-    assert vote.outcome("done", WORDS) == GROWING
-    assert vote.notice(DEADLINE, "time", 60, now=1e6) is None
-    assert vote.outcome("done", WORDS) == GROWING
+    assert vote.step(RANKS, NOW) is None
+    assert vote.outcome("done", WORDS, NOW) == GROWING
+    assert vote.outcome("failed", WORDS, NOW) == GROWING
+
+
+def signalled() -> Vote:
+    """A gang with a process that got SIGUSR2 and goes on."""
+    vote = asked()
+    vote.tell(0, 0, [], listeners=1)
+    vote.tell(1, 0, [])
+    assert vote.step(RANKS, 1.0) == Resume(None)
+    return vote
+
+
+def test_those_that_ignore_the_signal_are_a_gang_like_any_other_when_it_is_taken_back() -> None:
+    vote = signalled()
+    vote.stop_growing(NOW)
+    assert vote.step(RANKS, NOW + 1e6) is None
+    assert vote.outcome("failed", WORDS, NOW) == "failed"
+    assert vote.outcome("lost", WORDS, NOW) == "lost"
+    assert vote.outcome("done", WORDS, NOW + ANSWER_SECONDS) == "done"
+    assert isinstance(vote.grow("room again", NOW + 1e6), Hold)
+
+
+def test_a_good_end_soon_after_it_is_taken_back_is_not_taken_for_a_complete_run() -> None:
+    vote = signalled()
+    vote.stop_growing(NOW)
+    assert vote.outcome("done", WORDS, NOW + ANSWER_SECONDS - 1) == GROWING
+    assert vote.reason == "room for 1 node"
+
+
+def test_the_deadline_counts_for_those_that_ignore_the_signal() -> None:
+    vote = signalled()
+    assert isinstance(vote.notice(DEADLINE, "time", 60, now=NOW), Hold)
+    vote.tell(0, 1, [5], hold=1)
+    vote.tell(1, 1, [5], hold=1)
+    assert vote.outcome("done", WORDS, NOW) == GROWING
+    assert vote.step(RANKS, NOW) == Resume(5)
+    assert vote.outcome("done", WORDS, NOW) == DEADLINE
+
+
+def test_no_round_follows_when_it_is_taken_back() -> None:
+    vote = asked()
+    vote.tell(0, 1, [], listeners=1)
+    vote.tell(1, 1, [3])
+    assert vote.step(RANKS, 0.0) is None
+    assert vote.step(RANKS, FIRST_PATIENCE) == Resume(None)
+    assert vote.stop_growing(FIRST_PATIENCE) is None
+    assert vote.kind == ""
+    assert vote.step(RANKS, NOW) is None
+    assert vote.decided is None
+
+
+def test_what_is_decided_is_not_taken_back() -> None:
+    vote = asked()
+    vote.tell(0, 1, [5])
+    vote.tell(1, 1, [5])
+    assert vote.step(RANKS, 1.0) == Resume(5)
+    assert vote.stop_growing(2.0) is None
+    assert vote.notice(DEADLINE, "time", 60, now=NOW) is None
+    assert vote.outcome("done", WORDS, NOW) == GROWING
 
 
 def test_the_question_is_taken_back() -> None:
     vote = asked()
-    assert vote.stop_growing() == Resume(None)
+    assert vote.stop_growing(NOW) == Resume(None)
     assert vote.kind == ""
     assert vote.step(RANKS, 1e6) is None
-    assert vote.outcome("failed", WORDS) == "failed"
+    assert vote.outcome("failed", WORDS, NOW) == "failed"
     assert isinstance(vote.grow("room again", 1e6), Hold)
 
 
@@ -142,7 +200,7 @@ def test_what_is_urgent_comes_first(kind: str) -> None:
     vote.tell(0, 1, [5], hold=1)
     vote.tell(1, 1, [5], hold=1)
     assert vote.step(RANKS, 3.0) == Resume(5)
-    assert vote.outcome("done", WORDS) == kind
+    assert vote.outcome("done", WORDS, NOW) == kind
 
 
 def test_no_time_is_left_for_a_step() -> None:
@@ -235,3 +293,18 @@ def test_the_leader_passes_the_question_on_and_ends_the_gang_for_it() -> None:
     ended = leader.events()[-1]
     assert (ended["kind"], ended["outcome"]) == ("ended", "growing")
     assert ended["reason"] == "the gang grows"
+
+
+def test_a_node_that_missed_the_end_of_a_hold_is_told_when_it_comes_back() -> None:
+    leader = Leader()
+    leader.attach()
+    leader.go()
+    leader.say(SUPERVISOR, "grow", reason="the gang grows")
+    assert leader.told[1][-1]["type"] == "hold"
+    assert leader.told[1][-1]["growing"] is True
+    leader.leave(1)
+    leader.say(SUPERVISOR, "grow", reason="")
+    assert leader.heard(0)[-1] == "resume"
+    leader.join(11)
+    assert leader.told[11][-1] == {**leader.told[0][-1], "call": 0}
+    assert leader.heard(11)[-1] == "resume"

@@ -83,7 +83,7 @@ MESSAGES: dict[str, dict[str, Any]] = {
     },
     "go": {"roster": "r", "master_addr": "a", "master_port": 1, "addresses": ["a", "b"]},
     "ended": {"outcome": "done", "reason": ""},
-    "hold": {"seconds": 1.0, "round": 1},
+    "hold": {"seconds": 1.0, "round": 1, "growing": True},
     "resume": {"call": 1},
     "attach": {"after": 0},
     "lost": {"instance": "i-1", "why": "no", "answers": True},

@@ -260,12 +260,12 @@ WORDS = {"done": "D", "failed": "F", "lost": "L", "preempted": "P", "deadline": 
 
 def test_what_counts_against_a_task() -> None:
     vote = Vote(10, 0)
-    assert [vote.outcome(usual, WORDS) for usual in "DFL"] == ["D", "F", "L"]
+    assert [vote.outcome(usual, WORDS, 0.0) for usual in "DFL"] == ["D", "F", "L"]
     vote.notice(PREEMPTED, "why", 120, now=0)
-    assert [vote.outcome(usual, WORDS) for usual in "DFLT"] == ["D", "P", "P", "T"]
+    assert [vote.outcome(usual, WORDS, 0.0) for usual in "DFLT"] == ["D", "P", "P", "T"]
     vote.tell(0, 1, [3])
     vote.step([0], 1.0)
-    assert vote.outcome("D", WORDS) == "P"
+    assert vote.outcome("D", WORDS, 0.0) == "P"
 
 
 class Rank:

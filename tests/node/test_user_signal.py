@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -9,9 +10,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from flowlite.node.agent.agent import Agent
+from flowlite.node.config.agent_config import AttemptPaths
+from flowlite.node.preemption import stop_watch
+from flowlite.node.preemption.stop_watch import StopWatch
 from flowlite.node.system import caught_signals
 from tests.helpers import eventually
 from tests.node.test_should_stop import Notified
@@ -48,6 +54,108 @@ def test_who_has_a_handler(children: dict[str, subprocess.Popen[bytes]]) -> None
     found = caught_signals.listeners([os.getpid()], signal.SIGUSR2)
     assert listens.pid in found
     assert deaf.pid not in found
+
+
+def ready(gang: Notified, *words: str) -> bool:
+    """Whether every rank has said these words."""
+    said = [
+        paths.stream(rank, "out")
+        for config, paths in zip(gang.configs, gang.paths, strict=True)
+        for rank in config.ranks
+    ]
+    return all(
+        each.exists() and each.read_text().count(word) >= words.count(word)
+        for each in said
+        for word in words
+    )
+
+
+def test_a_rank_that_listens_is_asked_so_that_its_gang_grows(tmp_path: Path) -> None:
+    call = {"kind": "command", "argv": ["sh", "-c", LISTENS]}
+    with Notified(tmp_path, call, grace=30.0, tells_stoppable=True) as gang:
+
+        async def grow() -> dict[str, Any]:
+            await gang.until("stoppable")
+            await asyncio.to_thread(eventually, lambda: ready(gang, "ready"))
+            assert gang.link is not None
+            await gang.link.grow("room for one more")
+            return await gang.finish()
+
+        gang.start()
+        ended = asyncio.run(grow())
+        assert (ended["outcome"], ended["reason"]) == ("growing", "room for one more"), gang.logs()
+        assert all(gang.text(rank).count("warned") == 1 for rank in range(4))
+
+
+def test_what_a_rank_has_started_is_not_asked_so_that_its_gang_grows(tmp_path: Path) -> None:
+    # As a Java virtual machine does, it has a handler for the signal and goes on. So does the rank here.
+    script, below, go = (tmp_path / name for name in ("rank", "below", "go"))
+    wait = f"while [ ! -e {go} ]; do sleep 0.1; done"
+    below.write_text(f"trap 'echo below' USR2; echo ready; {wait}")
+    script.write_text(f"trap 'echo asked' USR2; sh {below} & {wait}")
+    call = {"kind": "command", "argv": ["sh", str(script)]}
+    with Notified(tmp_path, call, grace=30.0, tells_stoppable=True) as gang:
+
+        async def grow_and_preempt() -> dict[str, Any]:
+            await gang.until("stoppable")
+            await asyncio.to_thread(eventually, lambda: ready(gang, "ready"))
+            assert gang.link is not None
+            await gang.link.grow("room for one more")
+            await asyncio.to_thread(eventually, lambda: ready(gang, "asked"))
+            await gang.link.grow("")
+            gang.take_away(0, seconds=3000)
+            both = ("asked", "asked", "below")
+            await asyncio.to_thread(eventually, lambda: ready(gang, *both))
+            go.touch()
+            return await gang.finish()
+
+        gang.start()
+        ended = asyncio.run(grow_and_preempt())
+        assert ended["outcome"] == "preempted", gang.logs()
+        said = [sorted(gang.text(rank).split()) for rank in range(4)]
+        assert said == [["asked", "asked", "below", "ready"]] * 4
+
+
+def test_a_gang_in_which_only_what_ranks_started_listens_cannot_be_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stop_watch, "LOOK_FOR_CALLERS", 0.0)
+    call = {"kind": "command", "argv": ["true"]}
+    config = Notified(tmp_path, call, nodes=1, tells_stoppable=True).configs[0]
+    said: list[str] = []
+    looks: list[int] = []
+
+    class Link:
+        def stoppable(self) -> None:
+            said.append("stoppable")
+
+    def ranks() -> list[int]:
+        looks.append(len(looks))
+        assert not said
+        return [os.getpid()] if len(looks) > 3 else []
+
+    async def look() -> None:
+        watch = StopWatch(config, AttemptPaths(tmp_path), lambda: [os.getpid()], ranks)
+        watch.join(cast(Any, Link()))
+        watch.workers_start()
+        async with asyncio.timeout(60):
+            while not said:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(look())
+    assert looks == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("mode", ["auto", "manual", "mpi"])
+def test_mpirun_has_a_handler_whether_or_not_its_processes_listen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    call = {"kind": "command", "argv": ["true"]}
+    config = Notified(tmp_path, call, nodes=1, mode=mode).configs[0]
+    agent = Agent(config, AttemptPaths(tmp_path), b"secret")
+    monkeypatch.setattr(agent._workers, "listening_ranks", lambda number: [number])
+    listening = [] if mode == "mpi" else [signal.SIGUSR2]
+    assert agent._stop_watch._find_listening_ranks() == listening
 
 
 @pytest.mark.parametrize("script", [LISTENS, BELOW], ids=["the command", "what it started"])

@@ -120,6 +120,46 @@ def test_a_suspected_node_is_lost_only_if_the_second_source_says_so(
     assert list(made._watch.replace) == (["b"] if replaced else [])
 
 
+class GrowingLink(FakeLink):
+    """A link to the leader of a gang that is asked to grow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    async def grow(self, reason: str) -> None:
+        self.asked.append(reason)
+
+
+def test_every_link_says_whether_the_gang_is_still_asked_to_grow(tmp_path: Path) -> None:
+    made = attempt(tmp_path, [FakeNode("a", 0, [A])])
+
+    async def passed_on(link: GrowingLink, *requests: str) -> list[str]:
+        passing = asyncio.create_task(made._pass_on_growth(link))  # type: ignore[arg-type]
+        for request in (None, *requests):
+            if request is not None:
+                made.ask_to_grow(request)
+            for _ in range(5):
+                await asyncio.sleep(0)
+        passing.cancel()
+        await asyncio.gather(passing, return_exceptions=True)
+        return link.asked
+
+    async def run() -> None:
+        # An agent of before `grow` existed refuses that message, and says nothing of "stoppable".
+        assert await passed_on(GrowingLink()) == []
+        stoppable = {"kind": "stoppable", "seq": 1}
+        made._handle(GrowingLink(), stoppable)  # type: ignore[arg-type]
+        # The supervisor before this one may have asked.
+        assert await passed_on(GrowingLink(), "room") == ["", "room"]
+        # A link that broke, perhaps before it said so, and one on which it is taken back.
+        assert await passed_on(GrowingLink(), "") == ["room", ""]
+        assert await passed_on(GrowingLink()) == [""]
+        await made.close()
+
+    asyncio.run(run())
+
+
 EVENT = {"seq": 1, "time": 1e9, "kind": "started", "instance": "a", "rank": 0}
 NONSENSE = {
     "no seq": {"type": "event", "event": {k: v for k, v in EVENT.items() if k != "seq"}},

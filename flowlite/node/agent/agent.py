@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..config import secret_files
+from ..config import distributed_modes, secret_files
 from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
 from ..config.python_command import STARTED_ANEW
 from ..forkserver.worker_group import Workers, WorkersLost
@@ -87,7 +87,12 @@ class Agent:
 
             self._setup = Setup(config, paths)
         self._storage = Storage(config, paths, self._tell, self._find_leader)
-        self._stop_watch = StopWatch(config, paths, lambda: self._workers.listeners(signal.SIGUSR2))
+        self._stop_watch = StopWatch(
+            config,
+            paths,
+            lambda: self._workers.listeners(signal.SIGUSR2),
+            self._find_listening_ranks,
+        )
         self._leader_run = LeaderRun(config, paths)
         self._readiness = Readiness(config, secret, self._silence_of)
         self._held_back: list[dict[str, Any]] = []
@@ -464,6 +469,12 @@ class Agent:
         log.info("%s", text)
         if self._link is not None:
             self._link.notice(text, kind)
+
+    def _find_listening_ranks(self) -> list[int]:
+        if self._config.mode == distributed_modes.MPI:
+            # `mpirun` always has a handler, to pass the signal on to processes that may have none.
+            return []
+        return self._workers.listening_ranks(signal.SIGUSR2)
 
     def _tell_start(self, why: str) -> None:
         self._tell("start", f"{STARTED_ANEW}: {why}")

@@ -196,6 +196,11 @@ class Workers:
         reaper = self.warm.get("reaper")
         return caught_signals.listeners([int(reaper)], number) if reaper and self._orders else []
 
+    def listening_ranks(self, number: int) -> list[int]:
+        """Returns the processes of the ranks, without those they started, that have a handler for a signal."""
+        pids = [self._pids[rank][0] for rank in self._orders if rank in self._pids]
+        return [pid for pid in pids if caught_signals.catches(pid, number)]
+
     def dismiss(self) -> None:
         """Lets the fork server exit as soon as no agent uses it."""
         self._send(do="dismiss")

@@ -37,16 +37,25 @@ class StopWatch:
     """One agent's part in stopping the gang before a preemption or a deadline. Implements `StopListener`."""
 
     def __init__(
-        self, config: AgentConfig, paths: AttemptPaths, find_listeners: Callable[[], list[int]]
+        self,
+        config: AgentConfig,
+        paths: AttemptPaths,
+        find_listeners: Callable[[], list[int]],
+        find_listening_ranks: Callable[[], list[int]],
     ) -> None:
         """
         Args:
-            find_listeners: Returns the worker processes that have a handler for SIGUSR2.
+            find_listeners: Returns the workers and their descendants that have a handler for SIGUSR2.
+            find_listening_ranks: Returns the workers that have one. Only these are asked to stop so that the gang may
+                grow: many programs have one that does not end them, such as Java's virtual machine and those in Go.
         """
         self._config = config
         self._find_listeners = find_listeners
+        self._find_listening_ranks = find_listening_ranks
         self._listeners: list[int] = []
-        self._warned = False
+        self._growing = False
+        # Whether SIGUSR2 was sent so that the gang may grow, and before a preemption or deadline.
+        self._asked = self._warned = False
         self._path = paths.stop
         self._page: StopPage | None = None
         self._link: MemberClient | None = None
@@ -96,9 +105,15 @@ class StopWatch:
         loop = asyncio.get_running_loop()
         loop.call_later(longest - before, self._say, DEADLINE, reason, before)
 
-    def hold(self, seconds: float, hold: int = 0) -> None:
-        """Let workers wait in their next call of `should_stop()`. Those with a handler for SIGUSR2 get it, once."""
-        if not self._warned:
+    def hold(self, seconds: float, hold: int = 0, *, growing: bool = False) -> None:
+        """Let workers wait in their next call of `should_stop()`. Those with a handler for SIGUSR2 get it, once.
+
+        Those that got it so that the gang may grow get it again before a preemption or a deadline.
+        """
+        self._growing = growing
+        if growing and not self._asked:
+            self._listeners = self._find_listening_ranks()
+        elif not (growing or self._warned):
             self._listeners = self._find_listeners()
         if self._page is None and self._link is not None:
             self._link.calls(0, [], len(self._listeners), hold)
@@ -140,21 +155,28 @@ class StopWatch:
     def asked_to_end(self) -> None:
         """Called when the agent ends on a signal. In a Slurm job this may be the only notice, so listeners get it."""
         if (self._config.preemption or {}).get("kind") == "slurm":
-            self._listeners = self._listeners or self._find_listeners()
+            if not self._warned:
+                self._listeners = self._find_listeners()
+            self._growing = False
             self._warn()
 
     # Internals
 
     def _warn(self) -> None:
-        """Send SIGUSR2 to the listeners, once.
+        """Send SIGUSR2 to the listeners, once for each of the two purposes.
 
         During a hold, the listeners are reported to the leader first, so that it does not take their end for the end
         of the task.
         """
-        if not self._warned:
+        if self._asked if self._growing else self._warned:
+            return
+        if self._growing:
+            # Who begins to listen later is asked in a later round.
+            self._asked = bool(self._listeners)
+        else:
             self._warned = True
-            for pid in self._listeners:
-                processes.send(pid, signal.SIGUSR2)
+        for pid in self._listeners:
+            processes.send(pid, signal.SIGUSR2)
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         self._working.append(asyncio.create_task(work))
@@ -190,9 +212,9 @@ class StopWatch:
             await asyncio.sleep(LOOK)
 
     async def _look_for_callers(self, page: StopPage) -> None:
-        """Tells the leader once that a worker calls `should_stop()` or listens for SIGUSR2."""
+        """Tells the leader once that a process calls `should_stop()` or a worker listens for SIGUSR2."""
         pause = LOOK_FOR_CALLERS
-        while not (page.callers() or self._find_listeners()):
+        while not (page.callers() or self._find_listening_ranks()):
             await asyncio.sleep(pause)
             pause = min(LOOK_LATER, 2 * pause)
         if self._link is not None:

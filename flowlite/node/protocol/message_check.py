@@ -114,7 +114,7 @@ FIELDS: dict[str, Shape] = {
     "go": fields({"roster": text, "master_addr": text, "master_port": count}, _ADDRESSES),
     "ended": fields({"outcome": text, "reason": text}),
     # "round": how many holds there were before, in a gang that is asked several times.
-    "hold": fields({"seconds": number}, {"round": count}),
+    "hold": fields({"seconds": number}, {"round": count, "growing": flag}),
     "resume": fields({"call": count}),
     # Supervisor to leader.
     "attach": fields({"after": count}),

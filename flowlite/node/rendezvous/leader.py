@@ -331,7 +331,7 @@ class Rendezvous:
 
     def _end_if_complete(self, now: LeaderTime) -> None:
         if self.phase == m.RUNNING and self._worker_exits.complete and self._copied:
-            if self._stop_coordinator.outcome(m.DONE) == m.DONE:
+            if self._stop_coordinator.outcome(m.DONE, now) == m.DONE:
                 self._end(m.DONE, "every worker ended well", now)
             else:
                 # The workers ended because `should_stop()` or a signal told them to.
@@ -390,7 +390,7 @@ class Rendezvous:
         if self.phase in (m.STOPPING, m.ENDED):
             return
         self.phase = m.STOPPING
-        self.outcome, self.reason = self._stop_coordinator.end(outcome, reason)
+        self.outcome, self.reason = self._stop_coordinator.end(outcome, reason, now)
         self._since = now.steady
         self._close_master()
         self._session.record("stopping", now, outcome=self.outcome, reason=self.reason)

@@ -73,10 +73,12 @@ class HoldWorkers:
 
     Attributes:
         round: How many holds there were before.
+        growing: Whether it is only so that the gang may grow.
     """
 
     seconds: float
     round: int = 0
+    growing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,8 @@ class Member:
         elif kind == "go":
             self._go(message)
         elif kind == "hold":
-            hold = HoldWorkers(float(message["seconds"]), int(message.get("round", 0)))
+            growing = message.get("growing") is True
+            hold = HoldWorkers(float(message["seconds"]), int(message.get("round", 0)), growing)
             self._out.append(hold)
         elif kind == "resume":
             self._out.append(ReleaseWorkers(message["call"]))

@@ -71,12 +71,13 @@ class Fenced(Exception):
 class StopListener(Protocol):
     """Holds the workers of a node until the gang has agreed on the step at which it stops."""
 
-    def hold(self, seconds: float, hold: int = 0) -> None:
+    def hold(self, seconds: float, hold: int = 0, *, growing: bool = False) -> None:
         """Lets each worker wait in its next call of `should_stop()`, at most this many seconds.
 
         Args:
             seconds: How long they wait.
             hold: How many holds there were before.
+            growing: Whether it is only so that the gang may grow.
         """
 
     def go_on(self, call: int) -> None:
@@ -308,8 +309,8 @@ class MemberClient:
                     self._begin("start", self._start(go))
                 case Stop(reason, grace):
                     self._begin("stop", self._stop(reason, grace))
-                case HoldWorkers(seconds, hold):
-                    self._hold(seconds, hold)
+                case HoldWorkers(seconds, hold, growing):
+                    self._hold(seconds, hold, growing)
                 case ReleaseWorkers(call):
                     if self._stop_listener is not None:
                         self._stop_listener.go_on(call)
@@ -320,9 +321,9 @@ class MemberClient:
                     if self._finished is not None and not self._finished.done():
                         self._finished.set_result(action)
 
-    def _hold(self, seconds: float, hold: int) -> None:
+    def _hold(self, seconds: float, hold: int, growing: bool) -> None:
         if self._stop_listener is not None:
-            self._stop_listener.hold(seconds, hold)
+            self._stop_listener.hold(seconds, hold, growing=growing)
         else:
             self.calls(0, [], hold=hold)
 

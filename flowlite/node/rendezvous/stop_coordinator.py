@@ -44,7 +44,8 @@ class StopCoordinator:
         self._vote = Vote(settings.grace, settings.after_stop)
         self._noticed: set[tuple[int, str]] = set()
         self._hold_until = 0.0
-        self._round = 0
+        self._round = -1
+        self._growing = False
         self._stoppable = False
         self.grace = settings.grace
 
@@ -80,7 +81,8 @@ class StopCoordinator:
     def grow(self, reason: str, now: LeaderTime) -> None:
         """Asks the workers to stop so that the gang may grow; with an empty reason, asks them no more."""
         self._follow(
-            self._vote.grow(reason, now.steady) if reason else self._vote.stop_growing(), now
+            self._vote.grow(reason, now.steady) if reason else self._vote.stop_growing(now.steady),
+            now,
         )
 
     def tick(self, now: LeaderTime) -> None:
@@ -93,25 +95,26 @@ class StopCoordinator:
         """Sends a node that has rejoined the current state of the vote."""
         if self._vote.open:
             self._outbox.tell(self._hold(now), connection)
-        elif self._vote.kind:
+        elif self._round >= 0:
+            # It may have missed the end of a hold, even of one for which there is no reason any more.
             self._outbox.tell(self._resume(), connection)
 
-    def outcome(self, usual: str) -> str:
+    def outcome(self, usual: str, now: LeaderTime) -> str:
         """Returns the outcome of the gang, given the outcome without a notice."""
-        return self._vote.outcome(usual, _WORDS)
+        return self._vote.outcome(usual, _WORDS, now.steady)
 
-    def end(self, usual: str, why: str) -> tuple[str, str]:
+    def end(self, usual: str, why: str, now: LeaderTime) -> tuple[str, str]:
         """Returns outcome and reason of the gang, given those without a notice."""
-        outcome = self.outcome(usual)
+        outcome = self.outcome(usual, now)
         told = why in ("", self._vote.reason)
         reason = self._vote.reason if told else f"{self._vote.reason} ({why})"
         return outcome, why if outcome == usual else reason
 
     def _follow(self, step: Step | None, now: LeaderTime) -> None:
         match step:
-            case Hold(seconds, hold):
+            case Hold(seconds, hold, growing):
                 self._hold_until = now.steady + seconds
-                self._round = hold
+                self._round, self._growing = hold, growing
                 self._tell_all(self._hold(now.steady))
             case Resume(call):
                 if call is not None:
@@ -127,6 +130,7 @@ class StopCoordinator:
             "type": "hold",
             "seconds": max(0.0, self._hold_until - now),
             "round": self._round,
+            "growing": self._growing,
         }
 
     def _resume(self) -> dict[str, Any]:

@@ -9,7 +9,8 @@ Pure: it takes numbers and times and returns decisions.
    True on all ranks.
 
 A gang that is to grow is asked in the same way (`grow`), with nothing to lose: if not all of its processes come to wait
-soon after the first, they go on, and are asked again later, with more patience. It never gets the stop signal.
+soon after the first, they go on, and are asked again later, with more patience. It never gets the stop signal. Whether
+it is to grow may be taken back until a call is decided on.
 
 If no process calls `should_stop()`, or not all of them come to wait in time, a preempted gang gets the stop signal,
 with the grace period that is left. Before a deadline nothing follows, since the deadline itself stops the gang.
@@ -37,6 +38,8 @@ PAUSES = 4.0
 """How much longer than that the pause before the next round is."""
 _WAIT_LONGER = 60.0
 """Seconds that processes would wait beyond that, so that it is the leader who ends a round."""
+ANSWER_SECONDS = 1800.0
+"""How long after a gang is asked no more to grow its good end may still be the answer to a SIGUSR2 sent before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,12 @@ class Hold:
 
     Attributes:
         round: How many holds there were before.
+        growing: Whether it is only so that the gang may grow.
     """
 
     seconds: float
     round: int = 0
+    growing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,7 @@ class Vote:
     Attributes:
         kind: "preempted" or "deadline" after a notice, "growing" if the gang is to grow, else ""; preemption takes
             precedence over a deadline, and both over growth.
-        reason: For users.
+        reason: For users; the last one if there is none now.
         decided: The call from which on all ranks stop; None until it is decided.
         stopping: Whether the stop signal was ordered.
     """
@@ -102,6 +107,7 @@ class Vote:
         self._round = -1
         self._hold_anew = False
         self._signalled = False
+        self._answers_until = -math.inf
         self._patience = FIRST_PATIENCE
         self._next_round = -math.inf
         self._waits_since: float | None = None
@@ -120,10 +126,12 @@ class Vote:
 
         A second notice of the same kind can only shorten the remaining time.
         """
-        if kind == DEADLINE and self.kind == GROWING and self._was_asked:
+        if kind == DEADLINE and self.kind == GROWING and self.decided is not None:
             # It ends by itself, and whether time is left for another attempt is decided then.
             return None
         interrupts = self._open and self.kind == GROWING
+        if self.kind == GROWING:
+            self._answers_until = now + ANSWER_SECONDS
         if kind == PREEMPTED or self.kind in ("", GROWING):
             until = now + max(0.0, seconds)
             again = self.kind == kind
@@ -148,14 +156,20 @@ class Vote:
         if self.kind not in ("", GROWING) or self.stopping:
             return None
         self.kind = GROWING
-        self.reason = self.reason if self._was_asked else reason
+        self.reason = reason if self.decided is None else self.reason
         return self._grow(now)
 
-    def stop_growing(self) -> Step | None:
-        """Asks for it no more, unless processes were told already. Returns the next step, if there is one."""
-        if self.kind != GROWING or self._was_asked:
+    def stop_growing(self, now: float) -> Step | None:
+        """Asks for it no more, unless a call was decided on. Returns the next step, if there is one.
+
+        Processes that got SIGUSR2 cannot be told. They may be about to end, or may not care for it at all.
+        """
+        if self.kind != GROWING or self.decided is not None:
             return None
-        self.kind = self.reason = ""
+        self.kind = ""
+        self._answers_until = now + ANSWER_SECONDS
+        if math.isinf(self._next_round):
+            self._next_round = now
         if not self._open:
             return None
         self._open = False
@@ -252,34 +266,32 @@ class Vote:
         self._open = True
         self._told.clear()
         self._round += 1
-        return Hold(seconds, self._round)
-
-    @property
-    def _was_asked(self) -> bool:
-        """Whether processes have been told to stop, by `should_stop()` or by SIGUSR2."""
-        return self.decided is not None or self._signalled
+        return Hold(seconds, self._round, self.kind == GROWING)
 
     def _give_up(self, now: float) -> Step:
         self._open = False
         return self._stop(now) if self.kind == PREEMPTED else Resume(None)
 
-    def outcome(self, usual: str, words: Mapping[str, str]) -> str:
+    def outcome(self, usual: str, words: Mapping[str, str], now: float) -> str:
         """Returns the outcome of the gang, given the outcome without a notice.
 
         After a notice of preemption, failed workers and lost nodes do not count against the task. If all workers ended
         well, they may have ended early or have been complete. They count as stopped early if a call was decided on. So
         they do in a preempted gang with processes that listen for SIGUSR2: only these know whether they were complete,
-        and another attempt is better than taking a partial run for a complete one. A gang that was told to stop so that
-        it may grow is no failure either, if workers fail then, for example because others have ended.
+        and another attempt is better than taking a partial run for a complete one. So do those that were told to stop
+        so that the gang may grow, for some time also after it is asked no more. While it is asked, workers that fail
+        after they were told are no failure either, for example because others have ended.
 
         Args:
             usual: The outcome without a notice.
             words: The outcomes by the names "done", "failed", "lost", "preempted", "deadline" and "growing".
         """
         if usual == words["done"]:
-            told = self.decided is not None or (self.kind != DEADLINE and self._signalled)
-            return words.get(self.kind, usual) if told else usual
-        if usual == words["failed"] and self.kind == GROWING and self._was_asked:
+            if self.decided is not None or (self._signalled and self.kind in (PREEMPTED, GROWING)):
+                return words[self.kind]
+            return words[GROWING] if self._signalled and now < self._answers_until else usual
+        told = self.decided is not None or self._signalled
+        if usual == words["failed"] and self.kind == GROWING and told:
             return words[GROWING]
         broken = usual in (words["failed"], words["lost"])
         return words[PREEMPTED] if broken and self.kind == PREEMPTED else usual

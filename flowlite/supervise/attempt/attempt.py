@@ -158,6 +158,7 @@ class Attempt:
         self._stop_wanted = asyncio.Event()
         self._growth = ""
         self._growth_changed = asyncio.Event()
+        self._stoppable = asyncio.Event()
         self._cancelled = asyncio.Event()
         self._given_up = asyncio.Event()
         self._outputs_given_up = asyncio.Event()
@@ -459,6 +460,8 @@ class Attempt:
             self._copy_awaited = event.get("copies_for_all") is True
         elif kind == "copied":
             self._copy_awaited = False
+        elif kind == "stoppable":
+            self._stoppable.set()
         if kind in ("worker", "first_failure"):
             self._workers[int(event["rank"])] = event
         self._watch.handle(link, event)
@@ -502,13 +505,16 @@ class Attempt:
         return self._end_by_stop()
 
     async def _pass_on_growth(self, link: SupervisorClient) -> None:
-        """Passes requests to grow on to the leader."""
-        if self._growth:
-            self._growth_changed.set()
+        """Passes requests to grow on to the leader: once on each link, and whenever they change.
+
+        "" is passed on, too: a link or supervisor before this one may have asked without taking it back. A leader that
+        says "stoppable" is one that knows the message.
+        """
+        await self._stoppable.wait()
         while True:
-            await self._growth_changed.wait()
             self._growth_changed.clear()
             await link.grow(self._growth)
+            await self._growth_changed.wait()
 
     def _end_by_stop(self) -> End:
         assert self._stop is not None
