@@ -189,16 +189,25 @@ class Provisioner:
         spares = [name for name in spares if name in kept]
         joining = [name for name in joining if name in kept]
         vacant = [name for name in record.roster if name not in kept]
+        turn = Turn(self._store, record.id, self._sleep, given_up)
+        self._look_at = clock.monotonic() + _FIRST_LOOK
+        had_asked = bool(self._open_launches(JOINING))
+        ending = await self._end_growing(record, kept, agent, turn, tell_waiting, given_up)
+        if ending is None:
+            return None
+        began, late = ending
         # Machines with which the gang was to grow have no other use. Spares have.
-        empty = max(0, len(vacant) - len(joining))
+        empty = max(0, len(vacant) - len(joining) - len(late))
         taken, left = spares[:empty], spares[empty:]
-        present = len(record.roster) - len(vacant) + len(taken) + len(joining)
+        present = len(record.roster) - len(vacant) + len(taken) + len(joining) + len(late)
         lacking = LackingNodes.of(self._asked, len(record.roster), present)
+        if had_asked and not vacant:
+            # What there may be more was asked for a moment ago, and nothing is waited for.
+            lacking = lacking._replace(most=0)
         if lacking.needed:
             await self._check_free()
         # A launch that is open had its turn.
-        had_turn = not lacking.needed or self._store.has_open_launch(record.id)
-        turn = Turn(self._store, record.id, self._sleep, given_up)
+        had_turn = not lacking.needed or self.is_launching()
         asked_at = clock.now()
         until = math.inf if had_turn else self._wait_ends(record, asked_at)
         if not had_turn and not await turn.to_launch(tell_waiting, until):
@@ -206,7 +215,10 @@ class Provisioner:
                 return None
             raise self._not_its_turn(record, lacking.needed, asked_at)
         self._look_at = clock.monotonic() + _FIRST_LOOK
-        gathered = await self._gather(record, lacking, kept, agent, turn, tell_waiting, given_up)
+        there = {*kept, *(each.id for each in late)}
+        gathered = await self._gather(
+            record, lacking, there, began, agent, turn, tell_waiting, given_up
+        )
         if gathered is None:
             return None
         tokens, launched = gathered
@@ -214,6 +226,7 @@ class Provisioner:
             # The open intent of a supervisor that was killed may have been for more nodes.
             await self._threads.run(self._provider.terminate, surplus)
             launched = launched[: lacking.most]
+        launched = [*late, *launched]
         # The instances kept warm have been reused, and are charged to this task from here on.
         self._store.end_warm([each.continues for each in launched if each.continues], clock.now())
         new = [*taken, *joining, *(instance.id for instance in launched)]
@@ -222,10 +235,14 @@ class Provisioner:
         roster = ranks.succeed(record.roster, vacant, new)
         by_id = {**kept, **{instance.id: instance for instance in launched}}
         instances = [by_id[name] for name in roster]
-        settled = dict.fromkeys(tokens, "done")
+        settled = dict.fromkeys([*began, *tokens], "done")
         records = self._records(instances)
         records += self._rows_without_rank([by_id[name] for name in left], SPARE)
         return GangNodes(roster, instances, records, settled, launched, joining)
+
+    def is_launching(self) -> bool:
+        """Whether a launch is open that an attempt needs, or for its spares."""
+        return bool(set(self._open_launches()) - set(self._open_launches(JOINING)))
 
     def spares(self) -> dict[str, Instance]:
         """Returns the task's spare machines, by id, as they are in the store."""
@@ -258,7 +275,7 @@ class Provisioner:
         if (room := turn.nodes_to_add()) is not None and room <= 0:
             raise CapacityUnavailable("no place is free, or others are before it in the queue")
         await self._check_free()
-        intent = self._intend(record, count, 1, agent, 0, JOINING)
+        intent = self._intend(record, count, 1, agent, purpose=JOINING)
         if room is not None:
             intent = dataclasses.replace(intent, count=min(intent.count, room))
         try:
@@ -310,7 +327,7 @@ class Provisioner:
         Raises:
             ProviderError: There is no room, or the provider refuses.
         """
-        intent = self._intend(record, count, count, agent, 0, SPARE)
+        intent = self._intend(record, count, count, agent, purpose=SPARE)
         try:
             found = await self._threads.run(self._provider.launch, intent)
         except LaunchPending:
@@ -505,7 +522,7 @@ class Provisioner:
 
     def _left_over(self, listed: Mapping[str, Instance], roster: Iterable[str]) -> set[str]:
         """Returns instances without a rank, unless an open launch may still need them."""
-        if any(i.kind == "launch" and i.state == "open" for i in self._intents()):
+        if self._open_launches():
             return set()
         back = {name for name, each in listed.items() if each.state == _RETURNING}
         kept = {*roster, *self.spares(), *self.joining()}
@@ -546,17 +563,53 @@ class Provisioner:
             "Submit the task again: its plan is then made with the settings of now"
         )
 
-    async def _gather(
+    async def _end_growing(
         self,
         record: TaskRecord,
-        lacking: LackingNodes,
         kept: Collection[str],
         agent: Path,
         turn: Turn,
         tell_waiting: Callable[[str], None],
         given_up: Callable[[], bool],
     ) -> tuple[list[str], list[Instance]] | None:
+        """Ends the launch that the attempt before has left open so that the gang grows.
+
+        It is not the one that this attempt needs: it asks for other nodes, since another time, and not for the hosts
+        that have become free. Machines of it that boot are waited for, since they are charged.
+
+        Returns:
+            Its token and its machines; none if it has brought none and was withdrawn, or there was no such launch.
+            None if it was given up while waiting.
+        """
+        if not self._open_launches(JOINING):
+            return [], []
+        intent = self._intend(record, 1, 1, agent, purpose=JOINING)
+        adding = _Adding(intent, 0.0, turn, 0)
+        found = await self._try_to_add(adding, tell_waiting, given_up)
+        if found is None:
+            return None
+        if not found:
+            await self._withdraw(kept, (), given_up)
+            return [], []
+        self._accounts.note(found)
+        await self._refuse_charged(intent, found)
+        return [intent.token], found
+
+    async def _gather(
+        self,
+        record: TaskRecord,
+        lacking: LackingNodes,
+        kept: Collection[str],
+        began: Sequence[str],
+        agent: Path,
+        turn: Turn,
+        tell_waiting: Callable[[str], None],
+        given_up: Callable[[], bool],
+    ) -> tuple[list[str], list[Instance]] | None:
         """Launches what an attempt needs, and more as far as there is room for it in time.
+
+        Args:
+            began: Tokens of launches that are open and have brought what is kept.
 
         Returns:
             The tokens of the launches and the new instances; None if it was given up while waiting.
@@ -566,7 +619,8 @@ class Provisioner:
         until: float | None = None
         while len(launched) < lacking.most:
             count, needed = lacking.most - len(launched), lacking.needed - len(launched)
-            intent = self._intend(record, count, max(1, needed), agent, len(tokens))
+            but = {*began, *tokens}
+            intent = self._intend(record, count, max(1, needed), agent, but)
             found: list[Instance] | None
             if needed > 0:
                 if count > needed and (room := turn.nodes_to_add()) is not None:
@@ -574,14 +628,14 @@ class Provisioner:
                 found = await self._launch(intent, record, tell_waiting, given_up)
             else:
                 if until is None:
-                    until = self._began_to_ask(intent) + lacking.seconds
+                    until = self._created_at(intent) + lacking.seconds
                 waits = len(launched) < lacking.awaited
                 adding = _Adding(intent, until if waits else 0.0, turn, len(launched))
                 found = await self._try_to_add(adding, tell_waiting, given_up)
             if found is None:
                 return None
             if not found:
-                await self._withdraw(intent, {*kept, *(each.id for each in launched)}, given_up)
+                await self._withdraw({*kept, *(each.id for each in launched)}, but, given_up)
                 break
             self._accounts.note(found)
             await self._refuse_charged(intent, found)
@@ -627,17 +681,19 @@ class Provisioner:
                 raise LaunchRefused(spent)
 
     async def _withdraw(
-        self, intent: LaunchIntent, kept: Collection[str], given_up: Callable[[], bool]
+        self, kept: Collection[str], tokens: Collection[str], given_up: Callable[[], bool]
     ) -> None:
-        """Ends what a launch may still bring, so that nothing is charged beside the gang.
+        """Ends what launches other than these may still bring, so that nothing is charged beside the gang.
 
-        The launch is open until that is done: a supervisor that takes over would otherwise ask for others meanwhile.
+        They are open until that is done: a supervisor that takes over would otherwise ask for others meanwhile.
         """
+        withdrawn = [token for token in self._open_launches() if token not in tokens]
         while not given_up():
             listed = await self._threads.run(self.listed)
             coming = [each for each in listed if each.id not in kept and each.state != _ENDING]
             if not coming:
-                self._store.settle_intent(self._lease, intent.token, "undone")
+                for token in withdrawn:
+                    self._store.settle_intent(self._lease, token, "undone")
                 return
             await self._threads.run(self._provider.terminate, coming)
             await self._sleep(_ASK_AGAIN)
@@ -780,7 +836,7 @@ class Provisioner:
         count: int,
         least: int,
         agent: Path,
-        skip: int,
+        but: Collection[str] = (),
         purpose: str = "",
     ) -> LaunchIntent:
         """Records a launch intent. The open intent of a supervisor that was killed is used again.
@@ -790,7 +846,7 @@ class Provisioner:
             count: Instances wanted.
             least: With how many the launch is content.
             agent: The agent's zipapp on this machine.
-            skip: Number of open intents that this call of `complete` has launched already.
+            but: Tokens of open intents that this call of `complete` has launched already.
             purpose: SPARE or JOINING for a launch while an attempt runs, which goes on with its own intents only. The
                 next attempt goes on with all that are open.
         """
@@ -807,8 +863,10 @@ class Provisioner:
         left_open = [
             intent
             for intent in launches
-            if intent.state == "open" and purpose in ("", intent.data.get("purpose"))
-        ][skip:]
+            if intent.state == "open"
+            and intent.token not in but
+            and purpose in ("", intent.data.get("purpose"))
+        ]
         if left_open:
             return dataclasses.replace(LaunchIntent.from_json(left_open[0].data), preload=preload)
         fresh = LaunchIntent(
@@ -822,14 +880,18 @@ class Provisioner:
         self._store.put_intent(self._lease, fresh.token, "launch", data)
         return dataclasses.replace(fresh, preload=preload)
 
-    def _began_to_ask(self, intent: LaunchIntent) -> float:
-        """Unix time since when an attempt waits for a launch."""
-        found = next(each for each in self._intents() if each.token == intent.token)
-        # One that began while the attempt before ran is waited for from now on.
-        return clock.now() if found.data.get("purpose") == JOINING else found.created_at
-
     def _created_at(self, intent: LaunchIntent) -> float:
         return next(each.created_at for each in self._intents() if each.token == intent.token)
+
+    def _open_launches(self, purpose: str = "") -> list[str]:
+        """Tokens of the launches that are open; of those for one purpose, if it is named."""
+        return [
+            each.token
+            for each in self._intents()
+            if each.kind == "launch"
+            and each.state == "open"
+            and purpose in ("", each.data.get("purpose"))
+        ]
 
     def _intents(self) -> list[Intent]:
         return self._store.intents(self._lease.task_id)

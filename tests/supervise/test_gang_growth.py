@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
+import sqlite3
 import tempfile
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from flowlite.api.candidates.capped_plan import capped_plan
 from flowlite.errors import CapacityUnavailable, ConfigError
-from flowlite.provider import LaunchPending
+from flowlite.provider import Instance, LaunchIntent, LaunchPending
 from flowlite.spec import TaskConfig
 from flowlite.state import clock
 from flowlite.supervise.gang_growth import (
@@ -23,9 +25,12 @@ from flowlite.supervise.gang_growth import (
     GrowthStep,
 )
 from flowlite.supervise.provision import Provisioner
+from flowlite.supervise.queue.turn import Turn
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
 from tests.supervise.test_gang_size import HEAL, Market, Scene
+
+DAY = 86_400.0
 
 RUNS = GrowthState(
     size=2,
@@ -112,8 +117,37 @@ def test_whatever_it_is_like(state: GrowthState) -> None:
         assert not state.ending
 
 
+class Held(Market):
+    """A market as Slurm is: what its bids may have, those that are asked later may have and earlier ones not.
+
+    Attributes:
+        only_after_withdrawal: Whether bids that are open now get nothing.
+    """
+
+    only_after_withdrawal = False
+
+    def launch(self, intent: LaunchIntent) -> list[Instance]:
+        if self.only_after_withdrawal and intent.token in self.waiting:
+            raise LaunchPending("in a queue", 5.0, queued=True)
+        return super().launch(intent)
+
+
 class Growing(Scene):
     """The scene of an elastic gang, whose attempt also asks for more while it runs."""
+
+    def __init__(self, home: Path, fewest: int = 2, most: int = 5, spares: int = 0) -> None:
+        super().__init__(home, fewest, most, spares)
+        self.market: Held = Held(home)
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds)
+        assert self.now < 10 * DAY, "it waits for ever"
+
+    def wait_at_most(self, hours: float) -> None:
+        """Has the task wait for room no longer than that."""
+        config = {**self.store.get_task("t1").config, "max_wait_hours": hours}
+        with sqlite3.connect(self.home / "state.db") as db:
+            db.execute("UPDATE tasks SET config = ?", (json.dumps(config),))
 
     def provisioner(self) -> Provisioner:
         view = TaskView.of(self.store.get_task("t1"))
@@ -189,6 +223,83 @@ def test_a_bid_that_is_old_is_waited_for_as_long_as_a_new_one(scene: Growing) ->
     assert scene.attempt() == before[1:]
     # A second more for the bid to be gone.
     assert began + HEAL <= scene.now <= began + HEAL + 2
+
+
+def lose_to_a_bid(scene: Growing, most: int, lost: int) -> list[str]:
+    """A gang, of which so many nodes are lost while a bid for more has been open for two days. Returns the others."""
+    scene.market.room = most
+    before = scene.attempt()
+    scene.market.queues = True
+    with pytest.raises(LaunchPending):
+        scene.launch(5 - most)
+    scene.now += 2 * DAY
+    scene.market.take_away(before[:lost])
+    return before[lost:]
+
+
+def test_a_bid_that_is_old_does_not_count_as_the_wait_for_nodes_that_are_needed(
+    scene: Growing,
+) -> None:
+    scene.wait_at_most(1.0)
+    left, began = lose_to_a_bid(scene, 4, 3), scene.now
+
+    def more() -> None:
+        if scene.now > began + 600:
+            scene.market.room = 1
+            scene.meanwhile = lambda: None
+
+    scene.meanwhile = more
+    roster = scene.attempt()
+    assert roster[-1:] == left or roster[:1] == left
+    assert len(roster) == 2
+    assert scene.open_launches() == []
+    assert sorted(scene.market.there()) == sorted(roster)
+
+
+def test_what_a_gang_needs_is_asked_for_in_a_launch_of_its_own(scene: Growing) -> None:
+    lose_to_a_bid(scene, 3, 2)
+    scene.market.only_after_withdrawal = True
+    scene.market.room = 2
+    assert len(scene.attempt()) == 3
+    assert scene.market.waiting == {}
+
+
+def test_hosts_that_have_become_free_are_asked_for_too(scene: Growing) -> None:
+    left, began = lose_to_a_bid(scene, 4, 1), scene.now
+    scene.market.only_after_withdrawal = True
+    scene.market.room = 1
+    roster = scene.attempt()
+    assert len(roster) == 4
+    assert set(left) < set(roster)
+    assert scene.now <= began + HEAL
+
+
+def test_a_launch_that_boots_is_waited_for(scene: Growing) -> None:
+    scene.market.room = 3
+    before = scene.attempt()
+    scene.market.room, scene.market.boots = 1, 3
+    with pytest.raises(LaunchPending):
+        scene.launch(2)
+    scene.market.take_away(before[:1])
+    assert len(scene.attempt()) == 3
+    assert scene.open_launches() == []
+
+
+def test_an_open_bid_for_more_is_no_turn_in_the_queue(
+    scene: Growing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose_to_a_bid(scene, 3, 2)
+    asked: list[float] = []
+
+    async def to_launch(turn: Turn, tell: object, until: float = 0.0) -> bool:
+        asked.append(until)
+        return True
+
+    monkeypatch.setattr(Turn, "to_launch", to_launch)
+    scene.market.only_after_withdrawal = True
+    scene.market.room = 2
+    scene.attempt()
+    assert len(asked) == 1
 
 
 def test_nodes_that_are_given_back_are_gone_and_their_end_is_recorded(scene: Growing) -> None:

@@ -116,6 +116,7 @@ class Scene:
     """One task with a gang of 2 to 5 nodes, and its market, on a simulated clock."""
 
     def __init__(self, home: Path, fewest: int = 2, most: int = 5, spares: int = 0) -> None:
+        self.home = home
         self.now = 1000.0
         self.store = Store(home / "state.db")
         plan = Plan(
@@ -123,7 +124,7 @@ class Scene:
         )
         config = {"settle_seconds": SETTLE, "heal_seconds": HEAL}
         self.store.create_task(task("t1", plan=plan.to_json(), config=config))
-        self.market = Market(home)
+        self.market: Market = Market(home)
         self.told: list[str] = []
         self.meanwhile: Callable[[], None] = lambda: None
         lease = self.store.acquire_lease("t1", "me", 1e9)

@@ -63,7 +63,7 @@ class PlaceSearch:
         if failover.is_leaving(record):
             await self._leave()
             return False
-        if self._store.has_open_launch(record.id):
+        if self._provisioner.is_launching():
             return True
         if record.roster:
             if await self._provisioner.usable(record.roster):
