@@ -19,11 +19,13 @@ LEAST_SECONDS = 300.0
 class GrowthStep(enum.Enum):
     """What is done next.
 
-    ASK has the workers asked to stop, ASK_NO_MORE takes that back, and GIVE_UP also gives the new nodes back.
+    LAUNCH asks for nodes, or goes on with a launch that is open, and WITHDRAW ends that launch. ASK has the workers
+    asked to stop, ASK_NO_MORE takes that back, and GIVE_UP also gives the new nodes back.
     """
 
     WAIT = "wait"
     LAUNCH = "launch"
+    WITHDRAW = "withdraw"
     ASK = "ask"
     ASK_NO_MORE = "ask no more"
     GIVE_UP = "give up"
@@ -39,13 +41,17 @@ class GrowthState:
         joining: Nodes beside it.
         ready: How many of those are ready.
         stoppable: Whether its ranks run, and one of them calls `should_stop()` or listens for SIGUSR2.
-        ending: Whether the attempt ends anyway, or its workers were told to stop.
+        told: Whether its workers were told to stop. They may take their time, or go on nevertheless.
+        ending: Whether the attempt ends anyway.
+        is_open: Whether a launch of more nodes is open, which may still bring some.
         coming: Whether more nodes boot.
         settled: Seconds since the last node became ready.
         settle_seconds: How long it is waited for more than have come.
         asked_for: Seconds since the workers are asked to stop; None if they are not.
-        seconds_left: How long the gang may run with one node more.
-        may_launch: Whether it is time to ask for nodes, and nothing speaks against it.
+        seconds_left: How long the gang may run with the nodes beside it.
+        seconds_with_all: How long it may run with all that are lacking besides.
+        is_due: Whether it is time to ask for nodes.
+        over: Whether this attempt asks for no more.
     """
 
     size: int
@@ -53,27 +59,52 @@ class GrowthState:
     joining: int
     ready: int
     stoppable: bool
+    told: bool
     ending: bool
+    is_open: bool
     coming: bool
     settled: float
     settle_seconds: float
     asked_for: float | None
     seconds_left: float
-    may_launch: bool
+    seconds_with_all: float
+    is_due: bool
+    over: bool
 
     def next_step(self) -> GrowthStep:
         """What is done next."""
-        if self.ending or not self.stoppable:
-            return GrowthStep.WAIT
+        if self.is_open and self._is_useless():
+            return GrowthStep.WITHDRAW
+        # What may still come is charged from then on, whatever the gang does meanwhile.
+        goes_on = GrowthStep.LAUNCH if self.is_open and self.is_due else GrowthStep.WAIT
+        if self.ending:
+            return goes_on
+        if self.joining and self._is_in_vain():
+            return GrowthStep.GIVE_UP
+        if self.told or not self.stoppable:
+            return goes_on
         if self.asked_for is not None:
-            if not self.joining:
-                return GrowthStep.ASK_NO_MORE
-            return GrowthStep.GIVE_UP if self.asked_for >= GIVE_UP_SECONDS else GrowthStep.WAIT
-        lacking = self.most - self.size - self.joining
+            return goes_on if self.joining else GrowthStep.ASK_NO_MORE
         are_ready = self.joining and self.ready == self.joining and not self.coming
-        if are_ready and (lacking <= 0 or self.settled >= self.settle_seconds):
+        if are_ready and (self._lacking <= 0 or self.settled >= self.settle_seconds):
             return GrowthStep.ASK
-        worth_it = self.seconds_left >= LEAST_SECONDS
-        return (
-            GrowthStep.LAUNCH if lacking > 0 and self.may_launch and worth_it else GrowthStep.WAIT
-        )
+        return GrowthStep.LAUNCH if self._may_launch() else goes_on
+
+    @property
+    def _lacking(self) -> int:
+        return self.most - self.size - self.joining
+
+    def _may_launch(self) -> bool:
+        worth_it = self.seconds_with_all >= LEAST_SECONDS
+        return self._lacking > 0 and self.is_due and not self.over and worth_it
+
+    def _is_useless(self) -> bool:
+        """Whether a launch that is open brings nothing that is of use."""
+        if self.over or self._lacking <= 0 or self.seconds_with_all < LEAST_SECONDS:
+            return True
+        # Machines that boot are taken by the next attempt.
+        return (self.ending or self.told) and not self.coming
+
+    def _is_in_vain(self) -> bool:
+        """Whether the nodes beside the gang will not be used."""
+        return self.seconds_left < LEAST_SECONDS or (self.asked_for or 0.0) >= GIVE_UP_SECONDS

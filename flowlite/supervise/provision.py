@@ -289,6 +289,31 @@ class Provisioner:
         await self._refuse_charged(intent, found)
         return self._rows_without_rank(found, JOINING), {intent.token: "done"}
 
+    def is_joining(self) -> bool:
+        """Whether a launch is open for nodes with which a gang is to grow."""
+        return bool(self._open_launches(JOINING))
+
+    async def withdraw_joining(self, roster: Collection[str]) -> None:
+        """Ends the launch that is open so that a gang grows. `end_left_over` ends what it may still bring."""
+        # What boots for a spare cannot be told from it, and spares are asked for again.
+        for token in (*self._open_launches(JOINING), *self._open_launches(SPARE)):
+            self._store.settle_intent(self._lease, token, "undone")
+        await self.end_left_over(roster)
+
+    async def end_left_over(self, roster: Collection[str]) -> bool:
+        """Ends what belongs to no launch and has no row, while an attempt runs.
+
+        Returns:
+            Whether nothing of it is there any more. Otherwise the call should be repeated.
+        """
+        if self._open_launches():
+            return False
+        listed = {each.id: each for each in await self._threads.run(self.listed)}
+        over = [listed[name] for name in self._left_over(listed, roster)]
+        if charged := [each for each in over if each.state != _ENDING]:
+            await self._threads.run(self._provider.terminate, charged)
+        return not over
+
     def seconds_with(self, record: TaskRecord, more: int) -> float:
         """Seconds for which the gang could run with so many more nodes; infinite without a cap."""
         rows = self._store.instances(self._lease.task_id)

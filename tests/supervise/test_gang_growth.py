@@ -38,13 +38,17 @@ RUNS = GrowthState(
     joining=0,
     ready=0,
     stoppable=True,
+    told=False,
     ending=False,
+    is_open=False,
     coming=False,
     settled=0.0,
     settle_seconds=30.0,
     asked_for=None,
     seconds_left=1e9,
-    may_launch=True,
+    seconds_with_all=1e9,
+    is_due=True,
+    over=False,
 )
 
 
@@ -54,13 +58,13 @@ def step(**changes: object) -> GrowthStep:
 
 def test_it_asks_for_nodes_brings_them_up_and_has_the_ranks_stop() -> None:
     assert step() is GrowthStep.LAUNCH
-    assert step(joining=1, may_launch=False) is GrowthStep.WAIT
-    assert step(joining=1, ready=1, settled=29.0, may_launch=False) is GrowthStep.WAIT
+    assert step(joining=1, is_due=False) is GrowthStep.WAIT
+    assert step(joining=1, ready=1, settled=29.0, is_due=False) is GrowthStep.WAIT
     assert step(joining=1, ready=1, settled=29.0) is GrowthStep.LAUNCH
     assert step(joining=1, ready=1, settled=30.0) is GrowthStep.ASK
     assert step(joining=2, ready=1, settled=99.0) is GrowthStep.WAIT
     assert step(joining=2, ready=2) is GrowthStep.ASK
-    assert step(joining=1, ready=1, settled=99.0, coming=True, may_launch=False) is GrowthStep.WAIT
+    assert step(joining=1, ready=1, settled=99.0, coming=True, is_due=False) is GrowthStep.WAIT
     assert step(joining=2, ready=2, asked_for=5.0) is GrowthStep.WAIT
 
 
@@ -69,15 +73,40 @@ def test_nodes_that_are_lost_or_useless_are_not_waited_for() -> None:
     assert step(joining=1, ready=1, asked_for=GIVE_UP_SECONDS) is GrowthStep.GIVE_UP
 
 
-@pytest.mark.parametrize("why", [{"stoppable": False}, {"ending": True}])
+@pytest.mark.parametrize("why", [{"stoppable": False}, {"ending": True}, {"told": True}])
 def test_nothing_is_done_for_a_program_that_cannot_stop_or_ends(why: dict[str, bool]) -> None:
     for joining in (0, 1, 2):
         assert step(joining=joining, ready=joining, settled=1e6, **why) is GrowthStep.WAIT
 
 
 def test_it_does_not_grow_shortly_before_its_end() -> None:
-    assert step(seconds_left=LEAST_SECONDS) is GrowthStep.LAUNCH
-    assert step(seconds_left=LEAST_SECONDS - 1) is GrowthStep.WAIT
+    assert step(seconds_with_all=LEAST_SECONDS) is GrowthStep.LAUNCH
+    assert step(seconds_with_all=LEAST_SECONDS - 1) is GrowthStep.WAIT
+    late = LEAST_SECONDS - 1
+    ready = {"joining": 2, "ready": 2}
+    assert step(**ready, seconds_left=late) is GrowthStep.GIVE_UP
+    assert step(**ready, seconds_left=late, asked_for=5.0) is GrowthStep.GIVE_UP
+    assert step(is_open=True, seconds_with_all=late) is GrowthStep.WITHDRAW
+
+
+def test_a_program_that_was_told_to_stop_and_goes_on_keeps_no_nodes() -> None:
+    told = {"told": True, "joining": 1, "ready": 1}
+    assert step(**told, asked_for=5.0) is GrowthStep.WAIT
+    assert step(**told, asked_for=GIVE_UP_SECONDS) is GrowthStep.GIVE_UP
+    assert step(told=True, asked_for=5.0) is GrowthStep.WAIT
+
+
+def test_what_is_open_is_looked_at_or_withdrawn_whatever_the_gang_does() -> None:
+    asked = {"is_open": True, "joining": 1, "ready": 1, "asked_for": 5.0}
+    assert step(**asked) is GrowthStep.LAUNCH
+    assert step(**asked, is_due=False) is GrowthStep.WAIT
+    assert step(**asked, over=True) is GrowthStep.WITHDRAW
+    assert step(is_open=True, over=True, coming=True, stoppable=False) is GrowthStep.WITHDRAW
+    assert step(is_open=True, stoppable=False) is GrowthStep.LAUNCH
+    # What boots is for the next attempt. A bid would only delay it.
+    for how in ({"ending": True}, {"told": True}):
+        assert step(is_open=True, coming=True, **how) is GrowthStep.LAUNCH
+        assert step(is_open=True, **how) is GrowthStep.WITHDRAW
 
 
 counts = st.integers(0, 6)
@@ -92,29 +121,44 @@ seconds = st.floats(0, 4000)
         joining=counts,
         ready=counts,
         stoppable=st.booleans(),
+        told=st.booleans(),
         ending=st.booleans(),
+        is_open=st.booleans(),
         coming=st.booleans(),
         settled=seconds,
         settle_seconds=seconds,
         asked_for=st.none() | seconds,
         seconds_left=seconds,
-        may_launch=st.booleans(),
+        seconds_with_all=seconds,
+        is_due=st.booleans(),
+        over=st.booleans(),
     )
 )
 def test_whatever_it_is_like(state: GrowthState) -> None:
     found = state.next_step()
     if found is GrowthStep.LAUNCH:
         assert state.size + state.joining < state.most
-        assert state.may_launch
-        assert state.seconds_left >= LEAST_SECONDS
+        assert state.is_due
+        assert not state.over
+        assert state.seconds_with_all >= LEAST_SECONDS
+        assert state.is_open or not (state.told or state.ending)
+    if state.is_open and state.is_due and found is GrowthStep.WAIT:
+        raise AssertionError("nobody looks whether what is open has come")
+    if found is GrowthStep.WITHDRAW:
+        assert state.is_open
     if found is GrowthStep.ASK:
         assert state.joining == state.ready > 0
         assert state.asked_for is None
-    if found in (GrowthStep.ASK_NO_MORE, GrowthStep.GIVE_UP):
+        assert state.seconds_left >= LEAST_SECONDS
+    if found is GrowthStep.ASK_NO_MORE:
         assert state.asked_for is not None
-    if found is not GrowthStep.WAIT:
+    if found is GrowthStep.GIVE_UP:
+        assert state.joining
+        assert (state.asked_for or 0.0) >= GIVE_UP_SECONDS or state.seconds_left < LEAST_SECONDS
+    if found in (GrowthStep.ASK, GrowthStep.ASK_NO_MORE):
         assert state.stoppable
         assert not state.ending
+        assert not state.told
 
 
 class Held(Market):
@@ -300,6 +344,34 @@ def test_an_open_bid_for_more_is_no_turn_in_the_queue(
     scene.market.room = 2
     scene.attempt()
     assert len(asked) == 1
+
+
+def test_a_bid_that_is_withdrawn_wins_nothing(scene: Growing) -> None:
+    scene.market.room = 2
+    before = scene.attempt()
+    scene.market.queues = True
+    with pytest.raises(LaunchPending):
+        scene.launch(3)
+    assert scene.provisioner().is_joining()
+    asyncio.run(scene.provisioner().withdraw_joining(before))
+    assert not scene.provisioner().is_joining()
+    assert scene.market.waiting == {}
+    assert asyncio.run(scene.provisioner().end_left_over(before))
+    assert sorted(scene.market.there()) == sorted(before)
+
+
+def test_machines_that_boot_are_withdrawn_too_and_those_with_rows_stay(scene: Growing) -> None:
+    scene.market.room = 2
+    before = scene.attempt()
+    scene.market.room = 1
+    joined = scene.launch(3)
+    scene.market.room, scene.market.boots = 2, 9
+    with pytest.raises(LaunchPending):
+        scene.launch(2)
+    asyncio.run(scene.provisioner().withdraw_joining(before))
+    assert sorted(scene.market.there()) == sorted([*before, *joined])
+    scene.market.boots = scene.market.room = 0
+    assert scene.attempt() == [*before, *joined]
 
 
 def test_nodes_that_are_given_back_are_gone_and_their_end_is_recorded(scene: Growing) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from flowlite.errors import CapacityUnavailable, FlowError, LeaseLost, StoreError
 from flowlite.provider import Instance, LaunchPending, Provider
 from flowlite.state import clock
-from flowlite.supervise.gang_growth import GrowthState, GrowthStep
+from flowlite.supervise.gang_growth import GIVE_UP_SECONDS, GrowthState, GrowthStep
 from flowlite.supervise.process.rankless import RanklessMachines
 from flowlite.supervise.provision import LaunchRefused
 from flowlite.supervise.record import lifecycle, wording
@@ -84,7 +84,10 @@ class Growth:
         self._keeping: asyncio.Task[None] | None = None
         self._told: set[str] = set()
         self._stoppable = False
+        self._told_to_stop = False
         self._ending = False
+        # A supervisor before this one may have been killed before everything was ended that it had withdrawn.
+        self._is_clean = False
         self._coming = False
         self._given_up = False
         self._ran_since: float | None = None
@@ -105,7 +108,11 @@ class Growth:
         kind = event["kind"]
         if kind == "stoppable":
             self._stoppable = True
-        elif kind in ("should_stop", "preempting", "stopping", "ended"):
+        elif kind == "should_stop":
+            self._told_to_stop = True
+            # Whatever it was for, the new nodes wait no longer than that for the workers to end.
+            self._asked_at = clock.monotonic() if self._asked_at is None else self._asked_at
+        elif kind in ("preempting", "stopping", "ended"):
             self._ending = True
 
     async def close(self) -> None:
@@ -141,6 +148,8 @@ class Growth:
         step = self._state(joining).next_step()
         if step is GrowthStep.LAUNCH:
             await self._launch(len(joining))
+        elif step is GrowthStep.WITHDRAW:
+            await self._withdraw()
         elif step is GrowthStep.ASK:
             self._begin_to_ask(len(joining))
         elif step is GrowthStep.ASK_NO_MORE:
@@ -148,25 +157,35 @@ class Growth:
             self._ask("")
         elif step is GrowthStep.GIVE_UP:
             await self._give_up(list(joining.values()))
+        if not self._is_clean:
+            async with self._launching:
+                roster = self._journal.record.roster
+                self._is_clean = await self._provisioner.end_left_over(roster)
 
     def _state(self, joining: Mapping[str, Instance]) -> GrowthState:
         now = clock.monotonic()
         record = self._journal.record
         failing = self._machines.failures >= _MOST_FAILURES
         asked_at = self._asked_at
+        lacking = self._asked.plan.num_instances - len(record.roster) - len(joining)
         return GrowthState(
             size=len(record.roster),
             most=self._asked.plan.num_instances,
             joining=len(joining),
             ready=len(self._machines.ready.intersection(joining)),
             stoppable=self._stoppable and self._journal.has_started,
+            told=self._told_to_stop,
             ending=self._ending,
+            is_open=self._provisioner.is_joining(),
             coming=self._coming,
             settled=now - self._ready_at,
             settle_seconds=self._asked.settle_seconds,
             asked_for=None if asked_at is None else now - asked_at,
-            seconds_left=self._provisioner.seconds_with(record, 1),
-            may_launch=now >= self._launch_at and not (self._given_up or failing),
+            # The new nodes have rows, and are counted.
+            seconds_left=self._provisioner.seconds_with(record, 0),
+            seconds_with_all=self._provisioner.seconds_with(record, max(1, lacking)),
+            is_due=now >= self._launch_at,
+            over=self._given_up or failing,
         )
 
     async def _look_after(self, instance: Instance) -> None:
@@ -205,6 +224,13 @@ class Growth:
             f"there is room for {lifecycle.nodes(len(rows))} more, brought up beside the gang"
         )
 
+    async def _withdraw(self) -> None:
+        """Ends the launch that is open, since it brings nothing more that is of use."""
+        async with self._launching:
+            self._coming, self._is_clean = False, False
+            await self._provisioner.withdraw_joining(self._journal.record.roster)
+        say("no more nodes are waited for")
+
     def _ask_later(self) -> None:
         self._launch_at = clock.monotonic() + self._pause
         self._pause = min(self._longest_pause, self._pause * _SLOWER)
@@ -220,16 +246,17 @@ class Growth:
 
     async def _give_up(self, joining: list[Instance]) -> None:
         """Gives the new nodes back, since the ranks have not stopped for them."""
-        waited = wording.duration(clock.monotonic() - (self._asked_at or 0.0))
+        now = clock.monotonic()
+        waited = now - (now if self._asked_at is None else self._asked_at)
+        why = "little of the time and the money is left, computed with them"
+        if waited >= GIVE_UP_SECONDS:
+            why = f"its ranks have not stopped within {wording.duration(waited)}"
         self._asked_at, self._given_up = None, True
         self._ask("")
         for each in joining:
             self._machines.forget(each)
         await self._provisioner.give_back(joining)
-        self._tell(
-            "the new nodes are given back, and this attempt goes on as it is: "
-            f"its ranks have not stopped within {waited}"
-        )
+        self._tell(f"the new nodes are given back, and this attempt goes on as it is: {why}")
 
     def _say_if_not_stoppable(self) -> None:
         if self._stoppable or not self._journal.has_started:
