@@ -15,15 +15,19 @@ from hypothesis import strategies as st
 
 from flowlite.api.candidates.capped_plan import capped_plan
 from flowlite.errors import CapacityUnavailable, ConfigError
+from flowlite.node.protocol import messages
 from flowlite.provider import Instance, LaunchIntent, LaunchPending
 from flowlite.spec import TaskConfig
 from flowlite.state import clock
+from flowlite.supervise.attempt.outcome import End
 from flowlite.supervise.gang_growth import (
     GIVE_UP_SECONDS,
     LEAST_SECONDS,
     GrowthState,
     GrowthStep,
 )
+from flowlite.supervise.process.growth import GROWTH
+from flowlite.supervise.process.supervisor import Supervisor
 from flowlite.supervise.provision import Provisioner
 from flowlite.supervise.queue.turn import Turn
 from flowlite.supervise.record.task_view import TaskView
@@ -189,7 +193,14 @@ class Growing(Scene):
 
     def wait_at_most(self, hours: float) -> None:
         """Has the task wait for room no longer than that."""
-        config = {**self.store.get_task("t1").config, "max_wait_hours": hours}
+        self._configure(max_wait_hours=hours)
+
+    def grow_at_checkpoints(self) -> None:
+        """Has the gang grow while it runs."""
+        self._configure(grow="checkpoint")
+
+    def _configure(self, **changes: object) -> None:
+        config = {**self.store.get_task("t1").config, **changes}
         with sqlite3.connect(self.home / "state.db") as db:
             db.execute("UPDATE tasks SET config = ?", (json.dumps(config),))
 
@@ -420,6 +431,35 @@ def test_whatever_joins_and_is_lost(events: list[tuple[str, int]], queues: bool)
                 assert sorted(roster) == sorted(market.there())
                 assert scene.open_launches() == []
         scene.store.close()
+
+
+def end_of(scene: Growing) -> End:
+    """How a supervisor takes it that the ranks of the present attempt have stopped to grow."""
+    record = scene.store.get_task("t1")
+    supervisor = Supervisor(scene.store, scene.home, record, scene.lease, scene.market)
+    return supervisor._as_asked(End(messages.GROWING, "it grows"))
+
+
+def test_growth_that_nobody_has_asked_for_is_a_failure(scene: Growing) -> None:
+    scene.grow_at_checkpoints()
+    scene.market.room = 2
+    scene.attempt()
+    end = end_of(scene)
+    assert end.outcome == messages.FAILED
+    assert "nobody has asked for that: it grows" in end.reason
+    # What was asked for in an earlier attempt, and lost since, is no reason for this one.
+    scene.store.add_event("t1", GROWTH, "asked", {"asked": True, "attempt": 0})
+    assert end_of(scene).outcome == messages.FAILED
+    scene.store.add_event("t1", GROWTH, "asked", {"asked": True, "attempt": 1})
+    assert end_of(scene).outcome == messages.GROWING
+
+
+def test_a_gang_of_full_size_does_not_grow_whatever_its_leader_says(scene: Growing) -> None:
+    scene.grow_at_checkpoints()
+    scene.market.room = 5
+    assert len(scene.attempt()) == 5
+    scene.store.add_event("t1", GROWTH, "asked", {"asked": True, "attempt": 1})
+    assert end_of(scene).outcome == messages.FAILED
 
 
 def test_a_provider_without_elastic_gangs_refuses_and_one_size_gets_a_note(tmp_path: Path) -> None:

@@ -18,12 +18,13 @@ from flowlite.provider import Instance, LaunchPending, Provider
 from flowlite.state import clock
 from flowlite.supervise.gang_growth import GIVE_UP_SECONDS, GrowthState, GrowthStep
 from flowlite.supervise.process.rankless import RanklessMachines
-from flowlite.supervise.provision import LaunchRefused
+from flowlite.supervise.provision import JOINING, LaunchRefused
 from flowlite.supervise.record import lifecycle, wording
 from flowlite.supervise.record.lifecycle import TaskEvent
 from flowlite.supervise.record.log import say
 
 if TYPE_CHECKING:
+    from flowlite.state.store import Store, TaskRecord
     from flowlite.supervise.process.journal import Journal
     from flowlite.supervise.provision import Provisioner
     from flowlite.supervise.record.paths import TaskPaths
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 GROWTH = "growth"
 """Kind of the entries of a task's history that tell of it."""
+# Whether the ranks were asked to stop, in the data of such an entry.
+_ASKED = "asked"
 _EVERY = 2.0
 # Seconds between two requests for nodes, which grow: where nodes are free, and where they are charged.
 _PAUSES, _PAID_PAUSES = (5.0, 60.0), (30.0, 300.0)
@@ -42,6 +45,18 @@ _PATIENCE = 30.0
 _MOST_FAILURES = 3
 # Entries of the history in one attempt.
 _MOST_TOLD = 30
+
+
+def was_asked(store: Store, record: TaskRecord, asked: TaskView) -> bool:
+    """Whether the ranks of the present attempt of a task were asked to stop so that it grows."""
+    if not asked.grows_at_checkpoints or len(record.roster) >= asked.plan.num_instances:
+        return False
+    if any(row.state == JOINING and row.ended_at is None for row in store.instances(record.id)):
+        return True
+    return any(
+        event.kind == GROWTH and event.data.get(_ASKED) and event.data["attempt"] == record.attempt
+        for event in store.events(record.id)
+    )
 
 
 class Growth:
@@ -238,10 +253,13 @@ class Growth:
     def _begin_to_ask(self, joining: int) -> None:
         size = len(self._journal.record.roster)
         self._asked_at = clock.monotonic()
-        self._tell(
+        text = (
             f"the ranks are asked to stop, so that the gang grows from {size} to "
             f"{lifecycle.nodes(size + joining)}"
         )
+        # In the store before anybody is asked: a leader that says it was is believed only then.
+        say(text)
+        self._journal.note(GROWTH, text, {_ASKED: True})
         self._ask(f"the gang grows from {size} to {lifecycle.nodes(size + joining)}")
 
     async def _give_up(self, joining: list[Instance]) -> None:

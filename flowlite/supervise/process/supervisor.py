@@ -42,7 +42,7 @@ from flowlite.supervise.failover import Kind, PlaceFailed
 from flowlite.supervise.money import price_text
 from flowlite.supervise.money.caps import Caps, pause_after_preemption
 from flowlite.supervise.money.cost import cost_of
-from flowlite.supervise.process import notifications, store_loss
+from flowlite.supervise.process import growth, notifications, store_loss
 from flowlite.supervise.process.end_lost_launch import COLLECT_SECONDS, end_remains
 from flowlite.supervise.process.growth import GROWTH, Growth
 from flowlite.supervise.process.journal import Journal
@@ -452,7 +452,7 @@ class Supervisor:
             max_run_seconds=self._time_left(),
             agent=self._agent,
             threads=self._threads,
-            on_event=lambda event: self._gang_event(growth, event),
+            on_event=lambda event: self._gang_event(growing, event),
             before_writing=self._leading.make_sure,
             elsewhere=functools.partial(self._provider.answers_beside, instances),
             certain=self._provider.listing_is_proof,
@@ -470,9 +470,9 @@ class Supervisor:
             self._agent,
         )
         spares = Spares(*beside)
-        growth = Growth(*beside, ask=attempt.ask_to_grow)
+        growing = Growth(*beside, ask=attempt.ask_to_grow)
         spares.begin()
-        growth.begin()
+        growing.begin()
         if self._cancelled.is_set():
             attempt.stop("cancel", "cancelled")
         ending_remains = asyncio.create_task(
@@ -485,7 +485,7 @@ class Supervisor:
         )
         try:
             end = await attempt.run()
-            await growth.close()
+            await growing.close()
             await spares.close()
             self._journal.flush()
             await self._decide(attempt, end)
@@ -493,13 +493,13 @@ class Supervisor:
             self._attempt = None
             ending_remains.cancel()
             await asyncio.gather(ending_remains, return_exceptions=True)
-            await growth.close()
+            await growing.close()
             await spares.close()
             await attempt.close()
 
-    def _gang_event(self, growth: Growth, event: dict[str, Any]) -> None:
+    def _gang_event(self, growing: Growth, event: dict[str, Any]) -> None:
         self._journal.gang_event(event)
-        growth.heard(event)
+        growing.heard(event)
 
     async def _nodes(self) -> list[Node]:
         """Returns the nodes of the attempt by rank: as just launched or, after a take-over, as stored and listed."""
@@ -525,7 +525,7 @@ class Supervisor:
 
     async def _decide(self, attempt: Attempt, end: End) -> None:
         """Ends the task or starts another attempt, depending on how this one ended."""
-        end = await self._retain(attempt, await self._as_listed(attempt, end))
+        end = await self._retain(attempt, await self._as_listed(attempt, self._as_asked(end)))
         self._sound = self._may_be_kept(end)
         self._provisioner.set_aside(end.replace, attempt.out_of_reach, self._sick(attempt))
         conclusion = self._conclusion(end)
@@ -585,6 +585,19 @@ class Supervisor:
         where = f"they are kept there: `flow result {self._record.id}` brings them"
         return dataclasses.replace(end, reason=f"{end.reason}; {where}")
 
+    def _as_asked(self, end: End) -> End:
+        """Returns an end by growth as a failure if nobody has asked the ranks to stop.
+
+        What nobody has asked for, no leader and no report says that is not broken. It would use up no retry for ever.
+        """
+        asked = end.outcome == messages.GROWING and growth.was_asked(
+            self._store, self._record, self._asked
+        )
+        if asked or end.outcome != messages.GROWING:
+            return end
+        why = f"the ranks have stopped to grow, and nobody has asked for that: {end.reason}"
+        return dataclasses.replace(end, outcome=messages.FAILED, reason=why)
+
     async def _as_listed(self, attempt: Attempt, end: End) -> End:
         """Asks the provider whether machines were taken away without notice, and returns the end corrected for that."""
         taker = self._provider.may_take_away
@@ -614,8 +627,7 @@ class Supervisor:
         if end.outcome == messages.PREEMPTED:
             return True
         if end.outcome == messages.GROWING:
-            # What nobody has asked for, no leader says that is not broken.
-            return self._asked.grows_at_checkpoints
+            return True
         if end.outcome == messages.SICK:
             return self._may_replace_sick()
         if self._spare_takes_over(end) or self._goes_on_without(end):
