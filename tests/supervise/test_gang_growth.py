@@ -26,10 +26,13 @@ from flowlite.supervise.gang_growth import (
     GrowthState,
     GrowthStep,
 )
-from flowlite.supervise.process.growth import GROWTH
+from flowlite.supervise.process.growth import GROWTH, Growth
+from flowlite.supervise.process.journal import Journal
+from flowlite.supervise.process.rankless import each_of
 from flowlite.supervise.process.supervisor import Supervisor
 from flowlite.supervise.provision import Provisioner
 from flowlite.supervise.queue.turn import Turn
+from flowlite.supervise.record.paths import TaskPaths
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
 from tests.supervise.test_gang_size import HEAL, Market, Scene
@@ -433,6 +436,77 @@ def test_whatever_joins_and_is_lost(events: list[tuple[str, int]], queues: bool)
         scene.store.close()
 
 
+class Growths(Growth):
+    """The growth of a gang whose program can stop, pass by pass."""
+
+    def __init__(self, scene: Growing) -> None:
+        self.scene = scene
+        self.asked: list[str] = []
+        record = scene.store.get_task("t1")
+        view = TaskView.of(record)
+        journal = Journal(scene.store, scene.lease, record)
+        journal._started.add(record.attempt)
+        super().__init__(
+            scene.market,
+            view,
+            TaskPaths(scene.home, "t1"),
+            journal,
+            scene.provisioner(),
+            Threads(),
+            (Path("/a"), ""),
+            ask=self.asked.append,
+        )
+        self.heard({"kind": "stoppable"})
+
+    async def one_pass(self) -> None:
+        """What is done every two seconds."""
+        self._launch_at = 0.0
+        await self._go_on()
+
+
+@pytest.fixture
+def growing(scene: Growing) -> Growths:
+    scene.grow_at_checkpoints()
+    scene.market.room = 2
+    scene.attempt()
+    scene.market.queues = True
+    return Growths(scene)
+
+
+def test_a_gang_that_is_being_ended_asks_for_no_more_and_withdraws_its_bid(
+    growing: Growths,
+) -> None:
+    asyncio.run(growing.one_pass())
+    assert len(growing.scene.market.waiting) == 1
+    growing.end()
+    asyncio.run(growing.one_pass())
+    asyncio.run(growing.one_pass())
+    assert growing.scene.market.waiting == {}
+    assert growing.scene.open_launches() == []
+
+
+def test_an_error_that_nobody_expects_withdraws_the_bid(
+    growing: Growths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.run(growing.one_pass())
+
+    async def breaks(joining: int) -> None:
+        raise ValueError("a defect")
+
+    async def keep() -> None:
+        growing._launch_at = 0.0
+        keeping = asyncio.create_task(growing._keep())
+        async with asyncio.timeout(90):
+            while growing.scene.market.waiting:
+                await asyncio.sleep(0.01)
+        growing._closing.set()
+        await keeping
+
+    monkeypatch.setattr(growing, "_launch", breaks)
+    asyncio.run(keep())
+    assert growing.scene.open_launches() == []
+
+
 def end_of(scene: Growing) -> End:
     """How a supervisor takes it that the ranks of the present attempt have stopped to grow."""
     record = scene.store.get_task("t1")
@@ -460,6 +534,22 @@ def test_a_gang_of_full_size_does_not_grow_whatever_its_leader_says(scene: Growi
     assert len(scene.attempt()) == 5
     scene.store.add_event("t1", GROWTH, "asked", {"asked": True, "attempt": 1})
     assert end_of(scene).outcome == messages.FAILED
+
+
+def test_what_goes_on_is_awaited_before_an_error_is_raised() -> None:
+    done: list[str] = []
+
+    async def fails() -> None:
+        raise OSError("no")
+
+    async def goes_on() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        done.append("equipped")
+
+    with pytest.raises(OSError, match="no"):
+        asyncio.run(each_of([fails(), goes_on()]))
+    assert done == ["equipped"]
 
 
 def test_a_provider_without_elastic_gangs_refuses_and_one_size_gets_a_note(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ A supervisor that takes over goes on from there. The next attempt takes all mach
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from flowlite.errors import CapacityUnavailable, FlowError, LeaseLost, StoreErro
 from flowlite.provider import Instance, LaunchPending, Provider
 from flowlite.state import clock
 from flowlite.supervise.gang_growth import GIVE_UP_SECONDS, GrowthState, GrowthStep
-from flowlite.supervise.process.rankless import RanklessMachines
+from flowlite.supervise.process.rankless import RanklessMachines, each_of
 from flowlite.supervise.provision import JOINING, LaunchRefused
 from flowlite.supervise.record import lifecycle, wording
 from flowlite.supervise.record.lifecycle import TaskEvent
@@ -130,6 +131,10 @@ class Growth:
         elif kind in ("preempting", "stopping", "ended"):
             self._ending = True
 
+    def end(self) -> None:
+        """The attempt is being ended: it asks for no more nodes, and for nobody to stop."""
+        self._ending = True
+
     async def close(self) -> None:
         """Stops. The machines stay as they are, for the next attempt. May be called again."""
         self._closing.set()
@@ -150,6 +155,12 @@ class Growth:
             except (FlowError, LaunchRefused, StoreError, OSError) as error:
                 self._tell(f"no more nodes yet: {error}")
                 self._ask_later()
+            except Exception as error:
+                # Those that have come are looked after nevertheless: they are charged, and end without that.
+                if not self._given_up:
+                    say(traceback.format_exc())
+                self._tell(f"no more nodes: {type(error).__name__}: {error} (a defect of flowlite)")
+                self._given_up = True
             with suppress(TimeoutError):
                 async with asyncio.timeout(_EVERY):
                     await self._closing.wait()
@@ -157,7 +168,7 @@ class Growth:
     async def _go_on(self) -> None:
         await self._provisioner.end_given_back()
         joining = self._provisioner.joining()
-        await asyncio.gather(*(self._look_after(each) for each in joining.values()))
+        await each_of(self._look_after(each) for each in joining.values())
         joining = self._provisioner.joining()
         self._say_if_not_stoppable()
         step = self._state(joining).next_step()
@@ -232,7 +243,11 @@ class Growth:
                 self._ask_later()
                 return
             self._journal.step(
-                TaskEvent.PROGRESS, why=record.reason, instances=rows, settled=settled
+                TaskEvent.PROGRESS,
+                # It may be another one than before the call.
+                why=self._journal.record.reason,
+                instances=rows,
+                settled=settled,
             )
         self._launch_at = clock.monotonic() + self._pause
         self._tell(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from flowlite.errors import ProviderError
+from flowlite.errors import LeaseLost, ProviderError
 from flowlite.provider import Instance, Provider
 from flowlite.supervise.attempt.node_handle import Finding, Node
 from flowlite.supervise.attempt.node_verdict import ProbeAnswer
@@ -144,6 +144,17 @@ class RanklessMachines:
         node = Node(self._provider, instance, settings, self._asked.plan.num_instances, SPARE)
         node.name = f"{self._what} {instance.id}"
         return node
+
+
+async def each_of(doing: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Awaits all of these, and raises the first error only then.
+
+    Otherwise one that goes on would be begun a second time beside it, and a machine that is being equipped given up.
+    """
+    done = await asyncio.gather(*doing, return_exceptions=True)
+    wrong = [each for each in done if isinstance(each, BaseException)]
+    for error in sorted(wrong, key=lambda each: not isinstance(each, LeaseLost)):
+        raise error
 
 
 def _look(node: Node) -> tuple[Finding, bool]:

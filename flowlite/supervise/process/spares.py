@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from flowlite.errors import FlowError, LeaseLost, StoreError
 from flowlite.provider import Instance, Provider
-from flowlite.supervise.process.rankless import RanklessMachines
+from flowlite.supervise.process.rankless import RanklessMachines, each_of
 from flowlite.supervise.record.lifecycle import TaskEvent
 from flowlite.supervise.record.log import say
 
@@ -81,7 +81,7 @@ class Spares:
             try:
                 await self._make_good()
                 spares = self._provisioner.spares()
-                await asyncio.gather(*(self._look_after(each) for each in spares.values()))
+                await each_of(self._look_after(each) for each in spares.values())
                 pause = _EVERY
             except LeaseLost:
                 return
@@ -104,7 +104,11 @@ class Spares:
             rows, settled = await self._provisioner.launch_spares(record, missing, self._agent[0])
             if rows:
                 self._journal.step(
-                    TaskEvent.PROGRESS, why=record.reason, instances=rows, settled=settled
+                    TaskEvent.PROGRESS,
+                    # It may be another one than before the call.
+                    why=self._journal.record.reason,
+                    instances=rows,
+                    settled=settled,
                 )
 
     async def _look_after(self, instance: Instance) -> None:

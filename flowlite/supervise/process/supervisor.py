@@ -117,6 +117,7 @@ class Supervisor:
         self._journal = Journal(store, lease, record, redact.of_file(self._paths.secrets))
         self._cancelled = asyncio.Event()
         self._attempt: Attempt | None = None
+        self._growing: Growth | None = None
         self._spent = ""
         self._failures = 0
         self._failing_since = 0.0
@@ -246,8 +247,7 @@ class Supervisor:
         if not self._store_is_gone:
             self._store_is_gone = True
             self._cancelled.set()
-            if self._attempt is not None:
-                self._attempt.stop("cancel", "the store of the task is gone")
+            self._stop_attempt("cancel", "the store of the task is gone")
 
     async def _leave(self, error: StoreError) -> None:
         """Ends the nodes without the store. No other process could."""
@@ -470,11 +470,11 @@ class Supervisor:
             self._agent,
         )
         spares = Spares(*beside)
-        growing = Growth(*beside, ask=attempt.ask_to_grow)
+        growing = self._growing = Growth(*beside, ask=attempt.ask_to_grow)
         spares.begin()
         growing.begin()
         if self._cancelled.is_set():
-            attempt.stop("cancel", "cancelled")
+            self._stop_attempt("cancel", "cancelled")
         ending_remains = asyncio.create_task(
             end_remains(
                 self._provisioner,
@@ -490,7 +490,7 @@ class Supervisor:
             self._journal.flush()
             await self._decide(attempt, end)
         finally:
-            self._attempt = None
+            self._attempt = self._growing = None
             ending_remains.cancel()
             await asyncio.gather(ending_remains, return_exceptions=True)
             await growing.close()
@@ -733,11 +733,11 @@ class Supervisor:
         left = self._limits.time_left(self._record)
         slack = self._asked.time_to_stop + _DEADLINE_SLACK
         if self._record.started_at is not None and left is not None and left < -slack:
-            attempt.stop("deadline", self._limits.time_is_over(self._record))
+            self._stop_attempt("deadline", self._limits.time_is_over(self._record))
         if self._asked.plan.is_paid:
             self._spent = self._limits.spent(instances)
             if self._spent:
-                attempt.stop("deadline", self._spent)
+                self._stop_attempt("deadline", self._spent)
                 attempt.give_up_collecting()
 
     def _time_left(self) -> float | None:
@@ -758,8 +758,14 @@ class Supervisor:
             self._cancelled.set()
             with suppress(StoreError):
                 self._journal.cancelling()
+        self._stop_attempt("cancel", "cancelled")
+
+    def _stop_attempt(self, kind: str, reason: str) -> None:
+        """Requests the end of the attempt that runs. A gang that ends does not grow any more."""
+        if self._growing is not None:
+            self._growing.end()
         if self._attempt is not None:
-            self._attempt.stop("cancel", "cancelled")
+            self._attempt.stop(kind, reason)
 
     async def _pause(self, seconds: float) -> None:
         """Sleeps before a retry. Sleeps for the full time also when the task has been cancelled."""
