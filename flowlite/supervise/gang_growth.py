@@ -40,6 +40,7 @@ class GrowthState:
         most: Nodes that it may have.
         joining: Nodes beside it.
         ready: How many of those are ready.
+        leaving: Whether a node that was given up is still there. The next attempt could not begin before it has gone.
         stoppable: Whether its ranks run, and one of them calls `should_stop()` or listens for SIGUSR2.
         told: Whether its workers were told to stop. They may take their time, or go on nevertheless.
         ending: Whether the attempt ends anyway.
@@ -58,6 +59,7 @@ class GrowthState:
     most: int
     joining: int
     ready: int
+    leaving: bool
     stoppable: bool
     told: bool
     ending: bool
@@ -86,7 +88,11 @@ class GrowthState:
         if self.asked_for is not None:
             return goes_on if self.joining else GrowthStep.ASK_NO_MORE
         are_ready = self.joining and self.ready == self.joining and not self.coming
-        if are_ready and (self._lacking <= 0 or self.settled >= self.settle_seconds):
+        if (
+            are_ready
+            and not self.leaving
+            and (self._lacking <= 0 or self.settled >= self.settle_seconds)
+        ):
             return GrowthStep.ASK
         return GrowthStep.LAUNCH if self._may_launch() else goes_on
 

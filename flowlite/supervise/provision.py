@@ -328,17 +328,35 @@ class Provisioner:
         )
         await self.end_given_back()
 
-    async def end_given_back(self) -> None:
-        """Ends what was given back, as far as it is still there, and records the end of what has gone."""
-        if not (given := self._in_state(_GIVEN_BACK)):
-            return
+    async def end_given_back(self, roster: Collection[str] | None = None) -> bool:
+        """Ends what was given back, as far as it is still there, and records the end of what has gone.
+
+        Args:
+            roster: Instances of the gang that runs. With it, those without a rank that were given up are ended, too.
+
+        Returns:
+            Whether one of these is still there.
+        """
+        given = self._in_state(_GIVEN_BACK)
+        if roster is not None:
+            lost = self._in_state(LOST)
+            given |= {name: each for name, each in lost.items() if name not in roster}
+        if not given:
+            return False
         listed = {instance.id: instance for instance in await self._threads.run(self.listed)}
-        if there := [listed[name] for name in given if name in listed]:
+        # Those that do not answer are ended as such: nobody waits for their answer.
+        there = [
+            given[name] if given[name].state == _UNREACHABLE else listed[name]
+            for name in given
+            if name in listed
+        ]
+        if there:
             await self._threads.run(self._provider.terminate, there)
             listed = {instance.id: instance for instance in await self._threads.run(self.listed)}
         rows = self._store.instances(self._lease.task_id)
         gone = [row for row in rows if row.id in given and row.id not in listed]
         self._store.put_instances(self._lease, self._gone(gone))
+        return any(name in listed for name in given)
 
     async def launch_spares(
         self, record: TaskRecord, count: int, agent: Path

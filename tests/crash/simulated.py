@@ -583,6 +583,9 @@ class SimulatedRankless:
         self.ready.add(instance.id)
         return str(instance.id) if is_new else ""
 
+    def came_together(self, names: Sequence[str]) -> None:
+        """As `RanklessMachines.came_together`."""
+
     def forget(self, instance: Any) -> None:
         """As `RanklessMachines.forget`."""
         self.ready.discard(instance.id)

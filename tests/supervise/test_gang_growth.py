@@ -7,6 +7,7 @@ import dataclasses
 import json
 import sqlite3
 import tempfile
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,7 @@ RUNS = GrowthState(
     most=4,
     joining=0,
     ready=0,
+    leaving=False,
     stoppable=True,
     told=False,
     ending=False,
@@ -73,6 +75,10 @@ def test_it_asks_for_nodes_brings_them_up_and_has_the_ranks_stop() -> None:
     assert step(joining=2, ready=2) is GrowthStep.ASK
     assert step(joining=1, ready=1, settled=99.0, coming=True, is_due=False) is GrowthStep.WAIT
     assert step(joining=2, ready=2, asked_for=5.0) is GrowthStep.WAIT
+
+
+def test_ranks_are_not_stopped_while_a_node_that_was_given_up_is_still_there() -> None:
+    assert step(joining=2, ready=2, leaving=True) is GrowthStep.WAIT
 
 
 def test_nodes_that_are_lost_or_useless_are_not_waited_for() -> None:
@@ -127,6 +133,7 @@ seconds = st.floats(0, 4000)
         most=counts,
         joining=counts,
         ready=counts,
+        leaving=st.booleans(),
         stoppable=st.booleans(),
         told=st.booleans(),
         ending=st.booleans(),
@@ -155,6 +162,7 @@ def test_whatever_it_is_like(state: GrowthState) -> None:
         assert state.is_open
     if found is GrowthStep.ASK:
         assert state.joining == state.ready > 0
+        assert not state.leaving
         assert state.asked_for is None
         assert state.seconds_left >= LEAST_SECONDS
     if found is GrowthStep.ASK_NO_MORE:
@@ -173,9 +181,14 @@ class Held(Market):
 
     Attributes:
         only_after_withdrawal: Whether bids that are open now get nothing.
+        stubborn: Machines that do not end.
     """
 
     only_after_withdrawal = False
+    stubborn: Collection[str] = ()
+
+    def terminate(self, instances: Sequence[Instance]) -> None:
+        super().terminate([each for each in instances if each.id not in self.stubborn])
 
     def launch(self, intent: LaunchIntent) -> list[Instance]:
         if self.only_after_withdrawal and intent.token in self.waiting:
@@ -505,6 +518,30 @@ def test_an_error_that_nobody_expects_withdraws_the_bid(
     monkeypatch.setattr(growing, "_launch", breaks)
     asyncio.run(keep())
     assert growing.scene.open_launches() == []
+
+
+def test_a_node_that_is_given_up_is_ended_until_it_has_gone(scene: Growing) -> None:
+    scene.market.room = 2
+    roster = scene.attempt()
+    scene.market.room = 2
+    lost, stays = scene.launch(2)
+    provisioner, stubborn = scene.provisioner(), {lost}
+    scene.market.stubborn = stubborn
+    asyncio.run(provisioner.end_without_rank(provisioner.joining()[lost], answers=True))
+    assert list(provisioner.joining()) == [stays]
+    assert asyncio.run(provisioner.end_given_back(roster))
+    stubborn.clear()
+    assert not asyncio.run(provisioner.end_given_back(roster))
+    assert sorted(scene.market.there()) == sorted([*roster, stays])
+    assert lost not in {row.id for row in scene.store.instances("t1") if row.ended_at is None}
+
+
+def test_machines_of_one_launch_that_fail_count_once(growing: Growths) -> None:
+    machines = growing._machines
+    machines.came_together(["a", "b"])
+    for name in ("a", "b", "c"):
+        machines._count_failure(Instance(name, "t1"))
+    assert machines.failures == 2
 
 
 def end_of(scene: Growing) -> End:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 GROWTH = "growth"
 """Kind of the entries of a task's history that tell of it."""
+# Seconds between two tries to end nodes that were given up: those that do not answer cost time.
+_END_EVERY = 10.0
 # Whether the ranks were asked to stop, in the data of such an entry.
 _ASKED = "asked"
 _EVERY = 2.0
@@ -104,6 +106,8 @@ class Growth:
         self._ending = False
         # A supervisor before this one may have been killed before everything was ended that it had withdrawn.
         self._is_clean = False
+        self._leaving = False
+        self._end_at = 0.0
         self._coming = False
         self._given_up = False
         self._ran_since: float | None = None
@@ -166,7 +170,9 @@ class Growth:
                     await self._closing.wait()
 
     async def _go_on(self) -> None:
-        await self._provisioner.end_given_back()
+        if clock.monotonic() >= self._end_at:
+            self._leaving = await self._provisioner.end_given_back(self._journal.record.roster)
+            self._end_at = clock.monotonic() + (_END_EVERY if self._leaving else 0.0)
         joining = self._provisioner.joining()
         await each_of(self._look_after(each) for each in joining.values())
         joining = self._provisioner.joining()
@@ -200,6 +206,7 @@ class Growth:
             joining=len(joining),
             ready=len(self._machines.ready.intersection(joining)),
             stoppable=self._stoppable and self._journal.has_started,
+            leaving=self._leaving,
             told=self._told_to_stop,
             ending=self._ending,
             is_open=self._provisioner.is_joining(),
@@ -250,6 +257,7 @@ class Growth:
                 settled=settled,
             )
         self._launch_at = clock.monotonic() + self._pause
+        self._machines.came_together([row.id for row in rows])
         self._tell(
             f"there is room for {lifecycle.nodes(len(rows))} more, brought up beside the gang"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ class RanklessMachines:
 
     Attributes:
         ready: Ids of those that are ready.
-        failures: How many failed one after the other.
+        failures: How many launches failed one after the other.
     """
 
     def __init__(
@@ -66,6 +66,12 @@ class RanklessMachines:
         self._answered: dict[str, float] = {}
         self.ready: set[str] = set()
         self.failures = 0
+        self._launches: dict[str, str] = {}
+        self._failed: set[str] = set()
+
+    def came_together(self, names: Sequence[str]) -> None:
+        """Notes the machines of one launch. If they fail, that counts once: one may take the others with it."""
+        self._launches |= dict.fromkeys(names, names[0]) if names else {}
 
     def close(self) -> None:
         """Closes all connections. The machines stay as they are."""
@@ -87,7 +93,7 @@ class RanklessMachines:
                 await self._bring_up(node)
             finding, ready = await self._threads.run(_look, node)
         except NotUp as error:
-            self.failures += 1
+            self._count_failure(instance)
             await self._give_up(node or self._node(instance), str(error))
             return ""
         now = time.monotonic()
@@ -105,7 +111,7 @@ class RanklessMachines:
             if not await self._threads.run(self._provider.answers_beside, [instance]):
                 return ""
         elif finding.life is ProbeAnswer.DEAD:
-            self.failures += 1
+            self._count_failure(instance)
         elif finding.life is ProbeAnswer.ABSENT and silent < _SILENT_SECONDS:
             return ""
         await self._give_up(node, finding.why, answers=finding.life is not ProbeAnswer.UNREACHABLE)
@@ -116,6 +122,11 @@ class RanklessMachines:
         self.ready.discard(instance.id)
         if (node := self._up.pop(instance.id, None)) is not None:
             node.close()
+
+    def _count_failure(self, instance: Instance) -> None:
+        launch = self._launches.get(instance.id, instance.id)
+        self.failures += launch not in self._failed
+        self._failed.add(launch)
 
     async def _bring_up(self, node: Node) -> None:
         """Sends what the node needs and starts its agent. Raises NotUp."""
