@@ -162,6 +162,7 @@ class LaunchIntent(JsonValue):
         task_id: Task the instances belong to. Written into their tags.
         count: Instances to launch.
         least: With how many the launch is content if there is no room for all; 0 if it needs all.
+        beside: Whether a gang runs meanwhile, which must lose nothing by this launch.
         plan: The plan being launched, as JSON.
         preload: What an adapter may use to prepare nodes before an agent is there: {"agent": path of the agent's
             zipapp on this machine, "call": what workers will run, "environment": the user's variables, "secrets":
@@ -175,6 +176,7 @@ class LaunchIntent(JsonValue):
     plan: dict[str, Any]
     preload: dict[str, Any] = field(default_factory=dict)
     least: int = 0
+    beside: bool = False
 
     @property
     def fewest(self) -> int:

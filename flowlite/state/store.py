@@ -382,6 +382,18 @@ class Store:
             _settle(db, token, state)
         self._write_snapshot(lease)
 
+    def delete_intents(self, lease: Lease, tokens: Sequence[str]) -> None:
+        """Deletes intents of the leased task that have come to nothing."""
+        if not tokens:
+            return
+        with self._database.write() as db:
+            _check_lease(db, lease)
+            for token in tokens:
+                db.execute(
+                    "DELETE FROM intents WHERE token = ? AND task_id = ?", (token, lease.task_id)
+                )
+        self._write_snapshot(lease)
+
     def intents(self, task_id: str) -> list[Intent]:
         """Returns the intents of a task, oldest first."""
         rows = self._rows(Intent, "task_id = ?", [task_id], "created_at")

@@ -189,7 +189,7 @@ class Provisioner:
         spares = [name for name in spares if name in kept]
         joining = [name for name in joining if name in kept]
         vacant = [name for name in record.roster if name not in kept]
-        turn = Turn(self._store, record.id, self._sleep, given_up)
+        turn, waits_since = Turn(self._store, record.id, self._sleep, given_up), clock.now()
         self._look_at = clock.monotonic() + _FIRST_LOOK
         had_asked = bool(self._open_launches(JOINING))
         ending = await self._end_growing(record, kept, agent, turn, tell_waiting, given_up)
@@ -222,6 +222,11 @@ class Provisioner:
         if gathered is None:
             return None
         tokens, launched = gathered
+        # Nodes that are kept may have ended while it was waited for others.
+        if kept and clock.now() - waits_since >= _FIRST_LOOK:
+            still = await self.usable([*kept])
+            if len(still) < len(kept):
+                return await self.complete(record, agent, tell_waiting, given_up)
         if surplus := launched[lacking.most :]:
             # The open intent of a supervisor that was killed may have been for more nodes.
             await self._threads.run(self._provider.terminate, surplus)
@@ -566,7 +571,7 @@ class Provisioner:
     def _left_over(self, listed: Mapping[str, Instance], roster: Iterable[str]) -> set[str]:
         """Returns instances without a rank, unless an open launch may still need them."""
         if self._open_launches():
-            return set()
+            return set(listed).intersection(self._in_state(_GIVEN_BACK))
         back = {name for name, each in listed.items() if each.state == _RETURNING}
         kept = {*roster, *self.spares(), *self.joining()}
         return set(listed) - kept - back
@@ -913,14 +918,22 @@ class Provisioner:
         if left_open:
             return dataclasses.replace(LaunchIntent.from_json(left_open[0].data), preload=preload)
         fresh = LaunchIntent(
-            token=f"{record.id}-launch-{len(launches) + 1}",
+            token=f"{record.id}-launch-{_highest(launches) + 1}",
             task_id=record.id,
             count=count,
             plan=self._plan_left(record).to_json(),
             least=least if least < count else 0,
+            beside=purpose == JOINING,
         )
         data = {**fresh.to_json(), "purpose": purpose} if purpose else fresh.to_json()
         self._store.put_intent(self._lease, fresh.token, "launch", data)
+        # One that grows may be refused every minute for days. The last one stays, since no number is used again.
+        refused = [
+            each.token
+            for each in launches
+            if each.state == "refused" and each.data.get("purpose") == JOINING
+        ]
+        self._store.delete_intents(self._lease, refused)
         return dataclasses.replace(fresh, preload=preload)
 
     def _created_at(self, intent: LaunchIntent) -> float:
@@ -958,6 +971,11 @@ class Provisioner:
         """Returns the rows with their end."""
         now = clock.now()
         return [self._accounts.ended(record, now) for record in records]
+
+
+def _highest(launches: Iterable[Intent]) -> int:
+    """The highest number in the tokens of these launches; 0 if there are none."""
+    return max((int(each.token.rpartition("-")[2]) for each in launches), default=0)
 
 
 def _may_succeed(error: FlowError) -> bool:

@@ -96,6 +96,7 @@ class Launching:
             "array": options.get("array"),
             "cpus": options["cpus"],
             "least": intent.least,
+            "beside": intent.beside,
             "elastic": plan.fewest_instances < plan.num_instances,
             "minutes": options["minutes"],
             "container": options["step_container"],
@@ -110,7 +111,7 @@ class Launching:
             "program": program.stem,
             "agent": str(program),
             "nonce": secrets.token_hex(8),
-            "lease": max(settings.lease, float(options.get("retry_pause", 0.0)) + 120.0),
+            "lease": max(settings.lease, float(options.get("waits", 0.0)) + 120.0),
             "signal_seconds": settings.signal_seconds,
         }
 
@@ -204,6 +205,10 @@ class Launching:
                 raise self._wait(other, f"it is not certain yet what became of job {call.ids[0]}")
             if job.state in state_words.ENDED or job.restarts <= run_of(other):
                 continue
+            if launch.frozen.get("beside"):
+                # The gang that runs has lost it, and its next attempt decides what becomes of it.
+                text = f"job {call.ids[0]} of the gang was queued again"
+                raise self._wait(other, text, queued=True)
             if not self._is_alike(launch, other, call):
                 # It would bring more nodes than the gang lacks, or wait for more than it needs.
                 self._ending.end(other)

@@ -63,12 +63,21 @@ def make_plan(config: TaskConfig, settings: SlurmSettings, cluster: Cluster) -> 
             "requeue": bool(asked.get("requeue", True)),
             "cpus": cpus,
             "minutes": minutes,
+            # Seconds for which nobody may look at nodes that are kept for the next attempt.
+            "waits": _waits(config),
             "workdir": config.directory_on_node,
             **_container(config, asked),
             **python_request.plan_options(config),
             "volumes": _volumes(config, settings),
         },
     )
+
+
+def _waits(config: TaskConfig) -> float:
+    pause = config.retries.policy.longest_pause
+    if config.fewest_nodes == config.most_nodes:
+        return pause
+    return max(pause, config.settle_seconds, config.heal_seconds)
 
 
 # Options of sbatch

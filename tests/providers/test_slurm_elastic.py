@@ -131,6 +131,24 @@ def test_a_job_that_comes_back_beside_others_does_not_make_the_gang_too_big(
     assert len(slurm.live()) == 2
 
 
+def test_a_launch_beside_a_gang_ends_no_job_of_it(slurm_paper: Paper) -> None:
+    slurm = slurm_paper.slurm
+    slurm.idle = 2
+    slurm_paper.launch(elastic(slurm_paper))
+    slurm.jobs[0].state, slurm.jobs[0].restarts = "PENDING", 1
+    slurm_paper.provider.list_instances(TASK)
+    intent = dataclasses.replace(elastic(slurm_paper, 1, 2, number=2), beside=True)
+    with pytest.raises(LaunchPending, match="was queued again") as waiting:
+        slurm_paper.provider.launch(intent)
+    assert waiting.value.queued
+    assert [job.state for job in slurm.jobs] == ["PENDING"]
+
+
+def test_nodes_that_are_kept_live_for_as_long_as_is_waited_for_others(slurm_paper: Paper) -> None:
+    slurm_paper.launch(elastic(slurm_paper, heal_seconds=1000))
+    assert "1120" in slurm_paper.slurm.job().script
+
+
 def test_a_job_that_comes_back_is_not_taken_over_onto_hosts_of_the_gang(
     slurm_paper: Paper,
 ) -> None:

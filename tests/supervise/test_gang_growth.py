@@ -27,16 +27,17 @@ from flowlite.supervise.gang_growth import (
     GrowthState,
     GrowthStep,
 )
-from flowlite.supervise.process.growth import GROWTH, Growth
+from flowlite.supervise.process.growth import GROWN, GROWTH, Growth, count
 from flowlite.supervise.process.journal import Journal
 from flowlite.supervise.process.rankless import each_of
+from flowlite.supervise.process.resuming import has_machines
 from flowlite.supervise.process.supervisor import Supervisor
-from flowlite.supervise.provision import Provisioner
+from flowlite.supervise.provision import JOINING, Provisioner
 from flowlite.supervise.queue.turn import Turn
 from flowlite.supervise.record.paths import TaskPaths
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
-from tests.supervise.test_gang_size import HEAL, Market, Scene
+from tests.supervise.test_gang_size import HEAL, SETTLE, Market, Scene
 
 DAY = 86_400.0
 
@@ -542,6 +543,68 @@ def test_machines_of_one_launch_that_fail_count_once(growing: Growths) -> None:
     for name in ("a", "b", "c"):
         machines._count_failure(Instance(name, "t1"))
     assert machines.failures == 2
+
+
+def test_refused_launches_leave_one_row_and_no_number_is_used_again(scene: Growing) -> None:
+    scene.market.room = 2
+    scene.attempt()
+    tokens = []
+    for _ in range(4):
+        with pytest.raises(CapacityUnavailable):
+            scene.launch(3)
+        rows = [row for row in scene.store.intents("t1") if row.data.get("purpose") == JOINING]
+        assert [row.state for row in rows] == ["refused"]
+        tokens.append(rows[0].token)
+    assert len(set(tokens)) == 4
+
+
+def test_a_task_without_machines_is_handed_back_without_its_bid(scene: Growing) -> None:
+    lose_to_a_bid(scene, 2, 2)
+    bid = scene.market.list_instances()
+    assert len(bid) == 1
+    assert has_machines(scene.store, "t1", bid) is False
+    record = scene.store.get_task("t1")
+    supervisor = Supervisor(scene.store, scene.home, record, scene.lease, scene.market)
+    asyncio.run(supervisor._hand_back())
+    assert scene.market.list_instances() == []
+    assert scene.open_launches() == []
+
+
+def test_what_was_given_back_is_ended_beside_a_bid_too(scene: Growing) -> None:
+    scene.market.room = 2
+    before = scene.attempt()
+    scene.market.room = 1
+    (joined,) = scene.launch(3)
+    scene.market.queues, scene.market.stubborn = True, {joined}
+    provisioner = scene.provisioner()
+    asyncio.run(provisioner.give_back(list(provisioner.joining().values())))
+    with pytest.raises(LaunchPending):
+        scene.launch(3)
+    scene.market.stubborn = ()
+    asyncio.run(scene.provisioner().end_beside(before, doomed_too=False))
+    assert sorted(scene.market.there()) == sorted(before)
+
+
+def test_a_node_that_ends_while_others_are_waited_for_is_not_in_the_attempt(
+    scene: Growing,
+) -> None:
+    scene.market.room = 4
+    before = scene.attempt()
+    scene.market.take_away(before[:1])
+
+    def more() -> None:
+        if scene.now > 1000 + HEAL / 2 + SETTLE:
+            scene.market.take_away(before[1:2])
+            scene.meanwhile = lambda: None
+
+    scene.meanwhile = more
+    assert scene.attempt() == before[2:]
+
+
+def test_growth_makes_no_pause_after_a_preemption(scene: Growing) -> None:
+    scene.store.add_event("t1", GROWTH, "the ranks have stopped", {GROWN: True, "attempt": 1})
+    scene.store.add_event("t1", GROWTH, "the gang goes on", {"attempt": 2})
+    assert count(scene.store, "t1") == 1
 
 
 def end_of(scene: Growing) -> End:

@@ -38,6 +38,8 @@ GROWTH = "growth"
 _END_EVERY = 10.0
 # Whether the ranks were asked to stop, in the data of such an entry.
 _ASKED = "asked"
+GROWN = "grown"
+"""Whether the attempt has ended for it, in the data of such an entry."""
 _EVERY = 2.0
 # Seconds between two requests for nodes, which grow: where nodes are free, and where they are charged.
 _PAUSES, _PAID_PAUSES = (5.0, 60.0), (30.0, 300.0)
@@ -48,6 +50,12 @@ _PATIENCE = 30.0
 _MOST_FAILURES = 3
 # Entries of the history in one attempt.
 _MOST_TOLD = 30
+
+
+def count(store: Store, task_id: str) -> int:
+    """How many attempts of a task have ended so that it grows."""
+    events = store.events(task_id)
+    return sum(event.kind == GROWTH and bool(event.data.get(GROWN)) for event in events)
 
 
 def was_asked(store: Store, record: TaskRecord, asked: TaskView) -> bool:

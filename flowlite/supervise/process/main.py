@@ -16,7 +16,7 @@ from flowlite.errors import FlowError, LeaseLost
 from flowlite.node.system import process_title, processes, trace
 from flowlite.provider import adapter_class, provider_of_task
 from flowlite.state.store import Store
-from flowlite.supervise.process.resuming import may_lead
+from flowlite.supervise.process.resuming import launches_nothing, may_lead
 from flowlite.supervise.process.supervisor import Supervisor
 from flowlite.supervise.process.supervisor_process import AHEAD, NO_LAUNCH
 from flowlite.supervise.process.task_lease import LEASE_SECONDS
@@ -127,7 +127,7 @@ def lead(
             store = Store(home / "state.db")
         before = store.get_task(task_id)
         provider = provider_of_task(before, home)
-        lease = None
+        lease, is_idle = None, launches_nothing(store, before)
         # Checked before the lease is acquired, since a lease counts as a sign of life.
         if not before.final and may_lead(store, before, provider):
             with trace.span("take the lease"):
@@ -139,6 +139,7 @@ def lead(
                 )
         record = store.get_task(task_id)
         if lease is not None and not record.final:
+            launches = launches and not is_idle
             supervisor = Supervisor(store, home, record, lease, provider, launches=launches)
             run(supervisor.run())
             while supervisor.has_moved:

@@ -17,6 +17,8 @@ from flowlite.state import clock
 from flowlite.state.store import Store, TaskRecord
 from flowlite.supervise.record import wording
 
+# As `provision.JOINING`, which costs more to import than most commands may take.
+JOINING = "joining"
 LEFT_SECONDS = 600.0
 
 
@@ -73,8 +75,29 @@ def may_lead(store: Store, before: TaskRecord, provider: Provider) -> bool:
     if store.has_open_launch(before.id) and not store.is_parked(before.id):
         if has_machines(store, before.id, provider.list_instances(before.id)) is not False:
             return True
+        if not _launches_what_it_needs(store, before.id):
+            # It is handed back once its bids are withdrawn (`launches_nothing`).
+            return True
         store.park(before.id, _text(before))
     return False
+
+
+def launches_nothing(store: Store, before: TaskRecord) -> bool:
+    """Whether a supervisor that leads the task launches nothing, whoever has started it, unless there are machines.
+
+    Args:
+        store: The store that holds the task.
+        before: The task as it was before this supervisor acquired the lease.
+    """
+    return is_left(before) and would_launch(store, before)
+
+
+def _launches_what_it_needs(store: Store, task_id: str) -> bool:
+    """Whether a launch is open other than one with which a gang that runs is to grow."""
+    return any(
+        each.kind == "launch" and each.state == "open" and each.data.get("purpose") != JOINING
+        for each in store.intents(task_id)
+    )
 
 
 def has_machines(store: Store, task_id: str, listed: Sequence[Instance]) -> bool | None:
@@ -84,10 +107,11 @@ def has_machines(store: Store, task_id: str, listed: Sequence[Instance]) -> bool
         store: The store that holds the task.
         task_id: The task.
         listed: What its provider lists. Without an open launch, only machines in the store count: what is listed
-            besides, such as a bid that has lost its machines and may win others, is left over and will be ended.
+            besides, such as a bid that has lost its machines and may win others, is left over and will be ended. So
+            is what was launched for a gang to grow: without the gang, it is of no use.
     """
     staying = [each for each in listed if each.state not in _GOING]
-    if not store.has_open_launch(task_id):
+    if not _launches_what_it_needs(store, task_id):
         recorded = {row.id for row in store.instances(task_id) if row.ended_at is None}
         staying = [each for each in staying if each.id in recorded]
     if any(not each.unconfirmed for each in staying):

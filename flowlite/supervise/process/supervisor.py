@@ -396,6 +396,7 @@ class Supervisor:
 
     async def _hand_back(self) -> None:
         """Leaves a task without machines to `flow resume`, with the end of those it had recorded."""
+        await self._provisioner.withdraw_joining(self._record.roster)
         await self._provisioner.usable(self._record.roster)
         self._store.park(self._record.id, "has no machines, and none are launched unasked")
         self._handed_back = True
@@ -676,6 +677,7 @@ class Supervisor:
             # Nothing has failed that somebody would have to be told of.
             self._journal.step(TaskEvent.DONE)
             self._journal.step(TaskEvent.PROGRESS, why=why)
+            self._journal.note(GROWTH, "the ranks have stopped", {growth.GROWN: True})
         else:
             self._journal.step(TaskEvent.FAILURE, why=why)
             notifications.begin(self._paths, notifications.RETRYING)
@@ -710,7 +712,8 @@ class Supervisor:
             # No machine has to come, and those that are left are charged.
             return 0.0
         began = record.started_at or clock.now()
-        return pause_after_preemption(record.attempt - 1 - record.retries_used, clock.now() - began)
+        before = record.attempt - 1 - record.retries_used - growth.count(self._store, record.id)
+        return pause_after_preemption(max(0, before), clock.now() - began)
 
     # Limits
 
