@@ -1,4 +1,7 @@
-"""`SlurmProvider`: nodes are the nodes of one Slurm job, submitted on this machine or on a login node."""
+"""`SlurmProvider`: nodes are the nodes of a Slurm job, submitted on this machine or on a login node.
+
+A gang of one size has one job; one that shrinks and grows may have several.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,10 @@ class SlurmProvider(Provider):
     """
 
     name = "slurm"
-    no_spares = "Slurm ends the whole job when one of its nodes fails, and a spare in it with them"
+    no_spares = (
+        "Slurm ends the whole job of a gang of one size when one of its nodes fails, and a spare in it with them. "
+        "A gang of several sizes goes on without the node"
+    )
     local_files = frozenset({"ssh_config"})
     may_take_away = True
     elastic = True
