@@ -53,6 +53,7 @@ class GrowthState:
         seconds_with_all: How long it may run with all that are lacking besides.
         is_due: Whether it is time to ask for nodes.
         over: Whether this attempt asks for no more.
+        given_up: Whether its ranks are not asked to stop any more.
     """
 
     size: int
@@ -72,6 +73,7 @@ class GrowthState:
     seconds_with_all: float
     is_due: bool
     over: bool
+    given_up: bool
 
     def next_step(self) -> GrowthStep:
         """What is done next."""
@@ -113,4 +115,5 @@ class GrowthState:
 
     def _is_in_vain(self) -> bool:
         """Whether the nodes beside the gang will not be used."""
-        return self.seconds_left < LEAST_SECONDS or (self.asked_for or 0.0) >= GIVE_UP_SECONDS
+        late = (self.asked_for or 0.0) >= GIVE_UP_SECONDS
+        return self.given_up or late or self.seconds_left < LEAST_SECONDS

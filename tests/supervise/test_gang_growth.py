@@ -59,6 +59,7 @@ RUNS = GrowthState(
     seconds_with_all=1e9,
     is_due=True,
     over=False,
+    given_up=False,
 )
 
 
@@ -85,6 +86,7 @@ def test_ranks_are_not_stopped_while_a_node_that_was_given_up_is_still_there() -
 def test_nodes_that_are_lost_or_useless_are_not_waited_for() -> None:
     assert step(asked_for=5.0) is GrowthStep.ASK_NO_MORE
     assert step(joining=1, ready=1, asked_for=GIVE_UP_SECONDS) is GrowthStep.GIVE_UP
+    assert step(joining=1, given_up=True, over=True) is GrowthStep.GIVE_UP
 
 
 @pytest.mark.parametrize("why", [{"stoppable": False}, {"ending": True}, {"told": True}])
@@ -147,6 +149,7 @@ seconds = st.floats(0, 4000)
         seconds_with_all=seconds,
         is_due=st.booleans(),
         over=st.booleans(),
+        given_up=st.booleans(),
     )
 )
 def test_whatever_it_is_like(state: GrowthState) -> None:
@@ -170,7 +173,8 @@ def test_whatever_it_is_like(state: GrowthState) -> None:
         assert state.asked_for is not None
     if found is GrowthStep.GIVE_UP:
         assert state.joining
-        assert (state.asked_for or 0.0) >= GIVE_UP_SECONDS or state.seconds_left < LEAST_SECONDS
+        late = (state.asked_for or 0.0) >= GIVE_UP_SECONDS
+        assert late or state.given_up or state.seconds_left < LEAST_SECONDS
     if found in (GrowthStep.ASK, GrowthStep.ASK_NO_MORE):
         assert state.stoppable
         assert not state.ending
@@ -497,6 +501,18 @@ def test_a_gang_that_is_being_ended_asks_for_no_more_and_withdraws_its_bid(
     asyncio.run(growing.one_pass())
     assert growing.scene.market.waiting == {}
     assert growing.scene.open_launches() == []
+
+
+def test_a_supervisor_that_takes_over_does_not_ask_what_was_given_up(growing: Growths) -> None:
+    scene = growing.scene
+    scene.market.room = 1
+    scene.launch(3)
+    (joined,) = scene.provisioner().joining().values()
+    asyncio.run(growing._give_up([joined]))
+    assert scene.provisioner().joining() == {}
+    successor = Growths(scene)
+    assert successor._journal.noted(GROWTH, "given_up")
+    assert not successor._journal.noted(GROWTH, "asked")
 
 
 def test_an_error_that_nobody_expects_withdraws_the_bid(

@@ -36,8 +36,8 @@ GROWTH = "growth"
 """Kind of the entries of a task's history that tell of it."""
 # Seconds between two tries to end nodes that were given up: those that do not answer cost time.
 _END_EVERY = 10.0
-# Whether the ranks were asked to stop, in the data of such an entry.
-_ASKED = "asked"
+# Whether the ranks were asked to stop, and whether they are asked no more, in the data of such an entry.
+_ASKED, _GIVEN_UP = "asked", "given_up"
 GROWN = "grown"
 """Whether the attempt has ended for it, in the data of such an entry."""
 _EVERY = 2.0
@@ -129,6 +129,7 @@ class Growth:
         """Begins, in the background, if the gang may grow."""
         wanted = self._asked.grows_at_checkpoints and self._asked.is_elastic
         if wanted and len(self._journal.record.roster) < self._asked.plan.num_instances:
+            self._given_up = self._journal.noted(GROWTH, _GIVEN_UP)
             self._keeping = asyncio.create_task(self._keep())
 
     def heard(self, event: Mapping[str, Any]) -> None:
@@ -227,6 +228,7 @@ class Growth:
             seconds_with_all=self._provisioner.seconds_with(record, max(1, lacking)),
             is_due=now >= self._launch_at,
             over=self._given_up or failing,
+            given_up=self._given_up,
         )
 
     async def _look_after(self, instance: Instance) -> None:
@@ -295,17 +297,26 @@ class Growth:
 
     async def _give_up(self, joining: list[Instance]) -> None:
         """Gives the new nodes back, since the ranks have not stopped for them."""
+        if self._given_up:
+            # A supervisor before this one was killed meanwhile, or they came late.
+            await self._return(joining)
+            return
         now = clock.monotonic()
         waited = now - (now if self._asked_at is None else self._asked_at)
         why = "little of the time and the money is left, computed with them"
         if waited >= GIVE_UP_SECONDS:
             why = f"its ranks have not stopped within {wording.duration(waited)}"
         self._asked_at, self._given_up = None, True
+        text = f"the new nodes are given back, and this attempt goes on as it is: {why}"
+        say(text)
+        self._journal.note(GROWTH, text, {_GIVEN_UP: True})
         self._ask("")
+        await self._return(joining)
+
+    async def _return(self, joining: list[Instance]) -> None:
         for each in joining:
             self._machines.forget(each)
         await self._provisioner.give_back(joining)
-        self._tell(f"the new nodes are given back, and this attempt goes on as it is: {why}")
 
     def _say_if_not_stoppable(self) -> None:
         if self._stoppable or not self._journal.has_started:

@@ -163,6 +163,15 @@ class Journal:
         body = {"attempt": self.record.attempt, **self._inside(data or {})}
         self._store.add_event(self.record.id, kind, self._mask(text), body)
 
+    def noted(self, kind: str, what: str) -> bool:
+        """Whether such an entry of the present attempt says that, whichever supervisor led the task then."""
+        return any(
+            each.kind == kind
+            and each.data.get(what)
+            and each.data["attempt"] == self.record.attempt
+            for each in self._store.events(self.record.id)
+        )
+
     def kept_warm(self, instances: Iterable[InstanceRecord]) -> None:
         """Records which nodes are kept warm, and are still charged, after the end of the task."""
         kept = [each for each in instances if each.state == "warm" and each.ended_at is not None]
