@@ -118,6 +118,7 @@ class Season:
         taken: Whether a machine is taken away when its ranks run.
         room_after: How many more there are then.
         grows: Whether there is room for one more when its ranks run, for which they are asked to stop.
+        refuses: Whether the ranks go on nevertheless, so that the new nodes are given back.
         lost: Whether the answers to the first two calls that create something are lost, though they had their effect.
     """
 
@@ -126,6 +127,7 @@ class Season:
     taken: bool = False
     room_after: int = 0
     grows: bool = False
+    refuses: bool = False
     lost: bool = False
 
 
@@ -136,6 +138,7 @@ SEASONS = {
     "one is taken, and room comes back": Season(3, (3, 4), taken=True, room_after=2),
     "answers are lost after their effect": Season(3, (3,), lost=True),
     "it grows while it runs": Season(3, (3, 4), grows=True),
+    "it does not stop for those that come": Season(2, (2,), grows=True, refuses=True),
 }
 
 MARKETS = {

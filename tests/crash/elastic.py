@@ -17,7 +17,7 @@ from tests.crash.cases import AFTER, BEFORE, SEASONS, Fault, Season
 from tests.crash.clouds import CLOUDS, QUICK, Cloud
 from tests.crash.harness import COMMAND, Home
 from tests.crash.reenacting import Reenactment
-from tests.crash.simulated import DAY
+from tests.crash.simulated import DAY, GOES
 
 FEWEST, MOST = 2, 4
 _ZONES = "abcdef"
@@ -101,6 +101,7 @@ class ElasticGangs(Reenactment):
         return found
 
     def _set(self, season: Season, cloud: Cloud, home: Home) -> None:
+        self.world.refuses, self.world.given_up_at = season.refuses, None
         self._room(cloud, season.room)
         if season.taken:
             self.world.timeline.after(_LOOKS, lambda: self._take_one(season, cloud, home))
@@ -162,7 +163,9 @@ class ElasticGangs(Reenactment):
 
         def look() -> None:
             there = self._machines(cloud, home.task)
-            if len(there) > MOST:
+            since = self.world.given_up_at
+            over = since is not None and self.world.timeline.now > since + GOES
+            if len(there) > (FEWEST if over else MOST):
                 found.append(f"at {self.world.timeline.now:.1f} s: {there}")
 
         self.world.before_each_call = look

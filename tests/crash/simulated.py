@@ -54,6 +54,8 @@ MACHINES = 1000
 # Of a machine that nobody has reached yet, and of one that somebody has: seconds until it ends itself.
 BOOT_LEASE, LEASE = 2400.0, 60.0
 DAY = 86_400.0
+GOES = 100.0
+"""Seconds after which nothing may be left of what was given back."""
 LATEST_INTERFACES = 120.0
 """Seconds for which EC2 keeps interfaces of ended machines, at its unkindest."""
 _RENEWS = 20.0
@@ -267,6 +269,8 @@ class Simulation:
 
     Attributes:
         started: Tasks for which a supervisor was asked for, and nobody was found to lead them yet.
+        refuses: Whether gangs that are asked to stop so that they grow go on.
+        given_up_at: When one was asked no more, if it went on. It ends some time later.
         before_each_call: Done before each call of a live process to one of the clouds.
     """
 
@@ -277,6 +281,8 @@ class Simulation:
         self.started: list[tuple[Path, str, bool]] = []
         self.said = io.StringIO()
         self.before_each_call: Callable[[], None] | None = None
+        self.refuses = False
+        self.given_up_at: float | None = None
         self._disk: Path | None = None
         self._clients: dict[tuple[str, str, bool], Any] = {}
         with clock.running_on(self.timeline):
@@ -530,20 +536,26 @@ class SimulatedAttempt:
 
     def ask_to_grow(self, reason: str) -> None:
         """As `Attempt.ask_to_grow`."""
+        if self._growth and not reason and self._world.refuses:
+            self._world.given_up_at = self._world.timeline.now
         self._growth = reason
 
     async def run(self) -> End:
         """As `Attempt.run`. A gang that may grow runs until it does, and calls `should_stop()`."""
         grows = self._asked.grows_at_checkpoints
         lacks = grows and len(self.nodes) < self._asked.plan.num_instances
-        for left in [1.0] * _LONGEST_WAIT if lacks else (_RUNS / 2, _RUNS / 2):
+        stubborn = lacks and self._world.refuses
+        waits = [1.0] * (2 * _LONGEST_WAIT if stubborn else _LONGEST_WAIT)
+        for left in waits if lacks else (_RUNS / 2, _RUNS / 2):
             gone = [node.instance.id for node in self.nodes if not self._renew(node)]
             if gone:
                 return End(messages.LOST, f"{gone[0]} does not answer", replace=tuple(gone))
             self._on_event({"kind": "go", "age": 0.0})
             if lacks:
                 self._on_event({"kind": "stoppable"})
-            if self._growth:
+            if stubborn and self._has_gone_on():
+                break
+            if self._growth and not stubborn:
                 return End(messages.GROWING, self._growth)
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
@@ -551,6 +563,11 @@ class SimulatedAttempt:
                 kind, reason = self._why
                 return End(messages.STOP_OUTCOMES.get(kind, messages.ERROR), reason)
         return End(messages.DONE, "")
+
+    def _has_gone_on(self) -> bool:
+        """Whether it has run for some time after it was asked no more."""
+        since = self._world.given_up_at
+        return since is not None and self._world.timeline.now > since + 2 * GOES
 
     def _renew(self, node: Any) -> bool:
         host = self._world.machines.host(node.instance.id)
