@@ -12,7 +12,7 @@ machine are withdrawn. The launch has succeeded when they have ended.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -88,7 +88,10 @@ class SeveralBids:
                 # Fewer would be of no use.
                 self._give_up(other.token for other in others)
                 raise (pending.get(first.token) or (failed or [_ended_before(first.token)])[0])
-        if boots := [error for error in pending.values() if not error.queued]:
+        if ready and not _booting(pending):
+            for each in [each for each in others if each.token in pending]:
+                self._look_anew(each, ready, pending)
+        if boots := _booting(pending):
             raise boots[0]
         if not ready:
             raise [*pending.values(), *failed, _ended_before(first.token)][0]
@@ -97,6 +100,22 @@ class SeveralBids:
         if not all(self._is_over(each) for each in self._read(left)):
             raise LaunchPending("bids that have won nothing are being withdrawn", _LOOK)
         return ready
+
+    def _look_anew(
+        self, intent: LaunchIntent, ready: list[str], pending: dict[str, LaunchPending]
+    ) -> None:
+        """Looks at a bid that would be withdrawn now: it may have won since it was last looked at."""
+        self._place.seen.pop(intent.token, None)
+        try:
+            self._launching.run(intent)
+        except LaunchPending as error:
+            pending[intent.token] = error
+        except ProviderError:
+            # It is withdrawn as it is.
+            return
+        else:
+            del pending[intent.token]
+            ready.append(intent.token)
 
     def _has_machines(self, token: str) -> bool:
         """Whether the bid of a launch has machines, ready or not."""
@@ -133,6 +152,11 @@ class SeveralBids:
             ages[fid] > account.settings.listing_lag if bid is None else bid.over
             for fid, bid in found.items()
         )
+
+
+def _booting(pending: Mapping[str, LaunchPending]) -> list[LaunchPending]:
+    """Why launches that have machines are pending."""
+    return [error for error in pending.values() if not error.queued]
 
 
 def _is_given_up(launch: Launch) -> bool:

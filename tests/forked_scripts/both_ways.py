@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,9 +78,11 @@ class Server:
         self._lines = self._connection.makefile("r", encoding="utf-8")
         self._connection.settimeout(SECONDS)
         hello = {"do": "hello", "node": 0, "stop_signal": 15, "grace": 0.5, "scene": {}}
-        self._connection.sendall(json.dumps(hello).encode() + b"\n")
-        answer: dict[str, Any] = json.loads(self._lines.readline())
-        return answer if answer["event"] == "ready" else {}
+        # What a fork server has said before it retired is still to be read.
+        with suppress(BrokenPipeError):
+            self._connection.sendall(json.dumps(hello).encode() + b"\n")
+        answer: dict[str, Any] = json.loads(self._lines.readline() or "{}")
+        return answer if answer.get("event") == "ready" else {}
 
     def __enter__(self) -> Server:
         return self

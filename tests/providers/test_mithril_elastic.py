@@ -10,6 +10,7 @@ import pytest
 
 from flowlite.errors import ProviderError
 from flowlite.provider import Instance, LaunchIntent, LaunchPending
+from provider_adapters.rented.cloud_polls import CloudPolls
 from tests.providers.mithril_on_paper import H100, Paper, eventually
 
 
@@ -111,6 +112,29 @@ def _is_being_withdrawn(paper: Paper, intent: LaunchIntent) -> bool:
 def _launch(paper: Paper, intent: LaunchIntent) -> None:
     with pytest.raises(LaunchPending):
         paper.provider.launch(intent)
+
+
+def test_a_bid_that_has_won_since_it_was_looked_at_is_not_withdrawn(
+    paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paper.cloud.capacity(H100, 2)
+    intent = elastic(paper, 2, 3)
+    paper.doors.silent = {"silent": "nothing answers"}
+
+    def given() -> bool | None:
+        _launch(paper, intent)
+        listed = [each for each in paper.alive() if each.id.startswith("inst_")]
+        return True if len(listed) == 2 and sizes(paper) == [1, 2] else None
+
+    eventually(given, "two machines are given, and a bid waits")
+    paper.cloud.capacity(H100, 3)
+    paper.cloud.auction()
+    paper.doors.silent = {}
+    with monkeypatch.context() as patch:
+        # A bid is looked at ever more rarely.
+        patch.setattr(CloudPolls, "due", lambda *_: False)
+        assert len(paper.launch(intent)) == 3
+    paper.end()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
