@@ -20,7 +20,7 @@ HOSTS: dict[str, tuple[str, str, str]] = {
     "a process id of 900,000 digits": (
         "ssh_slow_run",
         "printf 'flowlite-begins '; head -c 900000 /dev/zero | tr '\\0' 1; echo; "
-        "echo flowlite-begins >&2; exec sleep 1000000",
+        "echo flowlite-begins >&2; exec sleep 900",
         "did not end within 2",
     ),
     "a file without end": ("ssh_read", BEGIN + ZEROS, "is longer than 4 MiB"),
