@@ -42,7 +42,8 @@ def _outages_end_with_their_test() -> Iterator[None]:
     with half_open._lock:
         for ends in list(half_open._all):
             half_open._forget(ends)
-    telling.join()
+    # Other threads of the test may still leave connections to it.
+    telling.join(10)
 
 
 @pytest.fixture(scope="session")
