@@ -28,7 +28,7 @@ _SET_BY_WORKERS = (
     signal.SIGPIPE,
     signal.SIGXFSZ,
 )
-# What happens at SIGINT where nobody has set it in this process.
+# The handlers of SIGINT that a Python has at its start.
 _NOT_SET = (signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler)
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 # The generator of `random` has so many words of state, and replaces them all when it has given that many.

@@ -17,7 +17,7 @@ _TOOLS = range(6)
 
 
 def watcher() -> str:
-    """Returns who watches, as a sentence; "" if nobody does."""
+    """Returns which tracer or profiler is active, as a sentence; "" if there is none."""
     return next(_watchers(), "")
 
 
