@@ -67,7 +67,7 @@ def explain_os_error(path: Path, error: OSError) -> str:
         errno.ENOSPC: "the disk is full; free some space, or set FLOW_HOME to another disk",
         errno.EDQUOT: "your disk quota is used up; free some space, or set FLOW_HOME to another disk",
         errno.EROFS: "it is on a read-only file system; set FLOW_HOME to a directory you can write",
-        errno.ENOTDIR: "it, or what it lies in, is a file; set FLOW_HOME to a directory",
+        errno.ENOTDIR: "it, or a directory of its path, is a file; set FLOW_HOME to a directory",
         errno.EEXIST: "it is a file; set FLOW_HOME to a directory",
     }
     fix = fixes.get(

@@ -31,7 +31,7 @@ from ..mount_namespace import worker_view
 from ..system import peer_credentials, process_title, processes, signals, trace
 from ..system.accepting import accept
 from ..worker import script
-from . import observed_imports, pth_files, registry, staleness, watching
+from . import active_tracers, observed_imports, pth_files, registry, staleness
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -427,4 +427,4 @@ def fork_hazard() -> str | None:
     if threading is not None and threading.active_count() > 1:
         names = ", ".join(sorted(each.name for each in threading.enumerate())[:5])
         return f"threads were started by an import ({names})"
-    return watching.watcher() or None
+    return active_tracers.active_tracer() or None

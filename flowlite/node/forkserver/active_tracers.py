@@ -1,4 +1,4 @@
-"""Who watches what this process runs: debuggers, profilers and coverage that an import or a .pth file has started.
+"""Tracers that are active in this process: debuggers, profilers and coverage that an import or a .pth file has started.
 
 A forked worker would show them what the fork server did before, which is not the user's program.
 """
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 _TOOLS = range(6)
 
 
-def watcher() -> str:
+def active_tracer() -> str:
     """Returns which tracer or profiler is active, as a sentence; "" if there is none."""
-    return next(_watchers(), "")
+    return next(_active(), "")
 
 
-def _watchers() -> Iterator[str]:
+def _active() -> Iterator[str]:
     threading: Any = sys.modules.get("threading")
     for traces in (sys.gettrace(), getattr(threading, "_trace_hook", None)):
         if traces is not None:
