@@ -40,15 +40,17 @@ def of_token(ec2: Any, token: str) -> list[str]:
 
 def test_an_instance_is_a_machine(box: CloudInABox, ec2: Any) -> None:
     open_ssh(ec2)
+    # Long enough for a busy machine to see it, and still a boot.
+    box.aws.timing(boot=5.0)
     (id,) = launch(ec2, UserData="#!/bin/sh\necho this is $(id -un) of $(hostname)\n")
     assert state(ec2, id) == "pending"
     shown = in_state(ec2, id, "running")
     private, public = shown["PrivateIpAddress"], shown["PublicIpAddress"]
     eventually(lambda: answers_on_22(public))
-    words = eventually(
-        lambda: ec2.get_console_output(InstanceId=id).get("Output", ""), what="console"
+    words = "this is root of ip-" + private.replace(".", "-")
+    eventually(
+        lambda: words in ec2.get_console_output(InstanceId=id).get("Output", ""), what="console"
     )
-    assert "this is root of ip-" + private.replace(".", "-") in words
     assert private in on_machine(box, id, "ip -4 -br addr show eth0")
 
 
