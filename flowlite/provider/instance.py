@@ -38,6 +38,9 @@ class Instance(JsonValue):
         note: What the user is told when it is launched, such as what was passed over for it; "" for nothing.
         unconfirmed: Whether it stands for a call without an answer, which may have created nothing. Such an instance is
             listed only until the provider can say whether there is one.
+        launch: In a listing, the token of the launch (`LaunchIntent.token`) that has brought it, or may bring it; "" if
+            the provider does not know. While a launch of its task is open, an instance of another launch that the task
+            does not need is ended, and one of an unknown launch is kept.
     """
 
     id: str
@@ -59,6 +62,7 @@ class Instance(JsonValue):
     slot: str = ""
     sick: str = ""
     unconfirmed: bool = False
+    launch: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -306,18 +306,18 @@ class Provisioner:
         await self.end_left_over(roster)
 
     async def end_left_over(self, roster: Collection[str]) -> bool:
-        """Ends what belongs to no launch and has no row, while an attempt runs.
+        """Ends what belongs to no open launch and has no row, while an attempt runs.
 
         Returns:
             Whether nothing of it is there any more. Otherwise the call should be repeated.
         """
-        if self._open_launches():
-            return False
         listed = {each.id: each for each in await self._threads.run(self.listed)}
         over = [listed[name] for name in self._left_over(listed, roster)]
         if charged := [each for each in over if each.state != _ENDING]:
             await self._threads.run(self._provider.terminate, charged)
-        return not over
+        # Of which launch these are will be known when none is open.
+        unclear = {name for name, each in listed.items() if not each.launch} - {*roster}
+        return not over and not (unclear and self._open_launches())
 
     def seconds_with(self, record: TaskRecord, more: int) -> float:
         """Seconds for which the gang could run with so many more nodes; infinite without a cap."""
@@ -569,12 +569,17 @@ class Provisioner:
         return lost, bool(ending)
 
     def _left_over(self, listed: Mapping[str, Instance], roster: Iterable[str]) -> set[str]:
-        """Returns instances without a rank, unless an open launch may still need them."""
-        if self._open_launches():
-            return set(listed).intersection(self._in_state(_GIVEN_BACK))
-        back = {name for name, each in listed.items() if each.state == _RETURNING}
-        kept = {*roster, *self.spares(), *self.joining()}
-        return set(listed) - kept - back
+        """Returns instances without a rank, unless a launch that is open has brought them, or may have."""
+        returning = {name for name, each in listed.items() if each.state == _RETURNING}
+        kept = {*roster, *self.spares(), *self.joining()} | returning
+        if launching := self._open_launches():
+            given_back = self._in_state(_GIVEN_BACK)
+            kept |= {
+                name
+                for name, each in listed.items()
+                if each.launch in ("", *launching) and name not in given_back
+            }
+        return set(listed) - kept
 
     async def _check_free(self) -> None:
         """Refuses to launch a plan with a price of zero if the provider would charge for it. Raises LaunchRefused."""

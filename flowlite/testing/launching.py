@@ -146,6 +146,7 @@ class LaunchTests(Suite):
         assert subject.listed(intent.task_id) == []
         launched = subject.launch(intent)
         assert by_id(subject.listed(intent.task_id)) == by_id(launched)
+        assert {each.launch for each in subject.listed(intent.task_id)} <= {"", intent.token}
         everything = {instance.id for instance in subject.make().list_instances()}
         assert set(by_id(launched)) <= everything
         assert subject.listed("tnosuchtask") == []

@@ -66,6 +66,7 @@ def read(told: Mapping[str, Any], region: str) -> Instance:
         ended_at=_time_in(transition) if going else 0.0,
         why=str(reason.get("Message") or transition) if going else "",
         preempted=going and str(reason.get("Code", "")) in _TAKEN_AWAY,
+        launch=tags.get(TOKEN, ""),
     )
 
 

@@ -131,6 +131,7 @@ class Listing:
                         state="starting",
                         data={"region": region_of(call), "zone": zone_of(call)},
                         unconfirmed=True,
+                        launch=launch.token,
                     )
                 )
         return waiting
@@ -199,5 +200,6 @@ def _unlisted(name: str, launch: Launch, call: Call) -> Instance:
         price_per_hour=float(call.parameters.get("price", 0.0)),
         launched_at=call.at,
         data={"region": region_of(call), "zone": zone_of(call), **_noted(name, launch)},
+        launch=launch.token,
     )
     return instances.charged(instance, launch, call)

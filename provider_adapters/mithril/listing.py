@@ -18,6 +18,7 @@ from provider_adapters.mithril.bids import Bid
 from provider_adapters.mithril.ending import ended
 from provider_adapters.mithril.launching import broken, given
 from provider_adapters.mithril.rest import requests
+from provider_adapters.mithril.several_bids import intent_of
 from provider_adapters.rented.ledger import Launch
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ class Listing:
         views = self._fetch(settled)
         for launch in settled:
             mine = {fid: views.get(fid) for fid in launch.ids}
-            there = [*self._listed(launch, mine), *self._doubtful(launch)]
+            listed = [*self._listed(launch, mine), *self._doubtful(launch)]
+            there = [replace(each, launch=intent_of(launch.token)) for each in listed]
             over = None
             if all(each.state == "ended" for each in there):
                 over = self._ending.conclude(launch, mine)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from provider_adapters.rented.ledger import Launch
 
 _LOOK = 1.0
+_BESIDE = "-beside-"
 
 
 class SeveralBids:
@@ -67,7 +68,7 @@ class SeveralBids:
         """
         first = replace(intent, count=intent.fewest, least=0)
         others = [
-            replace(first, token=f"{intent.token}-beside-{number}", count=1)
+            replace(first, token=f"{intent.token}{_BESIDE}{number}", count=1)
             for number in range(1, intent.count - intent.fewest + 1)
         ]
         ready: list[str] = []
@@ -152,6 +153,12 @@ class SeveralBids:
             ages[fid] > account.settings.listing_lag if bid is None else bid.over
             for fid, bid in found.items()
         )
+
+
+def intent_of(token: str) -> str:
+    """The token of the intent to which the bid of this token belongs."""
+    first, beside, number = token.rpartition(_BESIDE)
+    return first if beside and number.isdecimal() else token
 
 
 def _booting(pending: Mapping[str, LaunchPending]) -> list[LaunchPending]:

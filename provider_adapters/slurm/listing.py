@@ -105,6 +105,7 @@ class Listing:
                 self._submission.confirm(self._place.ledger.read(launch.token) or launch)
             )
         found: list[Instance] = []
+        passed_on = {each.token: str(each.notes.get("passed_on") or "") for each in settled}
         for launch in settled:
             jobs = self._jobs(launch, within)
             there = [each for job in launch.ids for each in self._listed(launch, job, jobs[job])]
@@ -115,7 +116,8 @@ class Listing:
             elif launch.token in expecting:
                 there.append(_placeholder(launch, launch.token, ""))
             over = self._ending.conclude(launch, jobs)
-            found += there if over is None else over
+            token = _bearer(launch.token, passed_on)
+            found += [replace(each, launch=token) for each in (there if over is None else over)]
         return found
 
     def _jobs(self, launch: Launch, within: float) -> dict[str, Job | None]:
@@ -185,6 +187,13 @@ class Listing:
         hosts = ",".join(str(each.data["host"]) for each in mine)
         shown = login.try_(*_NODES, hosts).stdout.decode("utf-8", "replace")
         return self._place.ledger.note(launch.token, down=parse.down_nodes(shown))
+
+
+def _bearer(token: str, passed_on: Mapping[str, str]) -> str:
+    """The launch that has the job of this launch now: one that was queued again may have been taken over."""
+    while after := passed_on.get(token):
+        token = after
+    return token
 
 
 def _hosts_of(told: Mapping[str, str]) -> list[str]:

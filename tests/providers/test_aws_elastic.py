@@ -62,6 +62,7 @@ def test_without_room_for_all_it_is_content_with_what_a_zone_has(aws: Client) ->
     assert {each[1:] for each in asked(aws)[: len(there)]} == {(4, 4)}
     # Those that have just refused come last.
     assert {each[1:] for each in asked(aws)[len(there) :]} == {(2, 4)}
+    assert {each.launch for each in adapter("aws").list_instances("t1")} == {intent.token}
     # There is more room now, and the same token is the same machines.
     room(aws, 9, 9)
     again = aws.launch(intent)

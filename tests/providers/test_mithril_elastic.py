@@ -51,6 +51,7 @@ def test_the_fewest_are_one_bid_and_each_further_machine_another(paper: Paper) -
     assert sorted(bids_of(found).values()) == [1, 1, 2]
     assert [each.id for each in found] == sorted(each.id for each in found)
     assert {each.id for each in paper.alive()} == {each.id for each in found}
+    assert {each.launch for each in paper.alive()} == {intent.token}
     # Another process has nothing but the ledger.
     assert [each.id for each in paper.make().launch(intent)] == [each.id for each in found]
     assert paper.calls("create_bid") == 3
@@ -65,6 +66,7 @@ def test_further_bids_are_placed_when_the_first_has_its_machines(paper: Paper) -
     with pytest.raises(LaunchPending) as pending:
         paper.provider.launch(intent)
     assert pending.value.queued, "another place may be asked"
+    assert [each.launch for each in paper.alive()] == [intent.token]
     assert sizes(paper) == [2], "one machine alone would be charged while too few are there"
     paper.cloud.capacity(H100, 8)
     assert len(launched(paper, intent, 4)) == 4

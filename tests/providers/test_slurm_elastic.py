@@ -62,8 +62,12 @@ def test_further_nodes_are_a_job_on_other_hosts(slurm_paper: Paper) -> None:
             "--exclude=node09,node01,node02,node03",
         ],
     ]
-    alive = {each.id for each in slurm_paper.provider.list_instances(TASK)}
-    assert alive == {each.id for each in (*first, *second, *third)}
+    brought_by = {each.id: each.launch for each in slurm_paper.provider.list_instances(TASK)}
+    assert brought_by == {
+        each.id: f"{TASK}-launch-{number}"
+        for number, found in enumerate((first, second, third), 1)
+        for each in found
+    }
     # The end of one job leaves the others.
     slurm_paper.provider.terminate(second)
     states = {each.id: each.state for each in slurm_paper.provider.list_instances(TASK)}

@@ -392,6 +392,21 @@ def test_a_bid_that_is_withdrawn_wins_nothing(scene: Growing) -> None:
     assert sorted(scene.market.there()) == sorted(before)
 
 
+def test_what_a_lost_launch_has_won_anew_is_ended_beside_an_open_bid(scene: Growing) -> None:
+    scene.market.room = 2
+    before = scene.attempt()
+    scene.market.queues = True
+    with pytest.raises(LaunchPending):
+        scene.launch(3)
+    (brought_by,) = [row.token for row in scene.store.intents("t1") if row.state == "done"]
+    anew = Instance("won-anew", "t1", price_per_hour=1.0, launched_at=60.0)
+    scene.market.made[brought_by].append(anew)
+    asyncio.run(scene.provisioner().end_beside(before, doomed_too=False))
+    assert sorted(scene.market.there()) == sorted(before)
+    assert len(scene.market.waiting) == 1, "the bid is still of use"
+    assert scene.provisioner().is_joining()
+
+
 def test_machines_that_boot_are_withdrawn_too_and_those_with_rows_stay(scene: Growing) -> None:
     scene.market.room = 2
     before = scene.attempt()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +38,7 @@ class Market(Provider):
         room: How many more there are.
         queues: Whether a launch without room stays open, as a bid or a job does.
         boots: How many looks at a launch it takes until its machines are there.
+        knows_launches: Whether listings say which launch has brought a machine.
     """
 
     name = "market"
@@ -47,6 +49,7 @@ class Market(Provider):
         self.room = 0
         self.queues = False
         self.boots = 0
+        self.knows_launches = True
         self.error: Exception | None = None
         self.made: dict[str, list[Instance]] = {}
         self.waiting: dict[str, Instance] = {}
@@ -92,8 +95,13 @@ class Market(Provider):
         return [i.id for made in self.made.values() for i in made if i.id not in self.gone]
 
     def list_instances(self, task_id: str | None = None) -> list[Instance]:
-        made = [each for some in self.made.values() for each in some if each.id not in self.gone]
-        return [*made, *self.waiting.values()]
+        some = {**self.made, **{token: [bid] for token, bid in self.waiting.items()}}
+        return [
+            dataclasses.replace(each, launch=token if self.knows_launches else "")
+            for token, brought in some.items()
+            for each in brought
+            if each.id not in self.gone
+        ]
 
     def terminate(self, instances: Sequence[Instance]) -> None:
         ending = {instance.id for instance in instances}
