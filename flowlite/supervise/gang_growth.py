@@ -77,14 +77,15 @@ class GrowthState:
 
     def next_step(self) -> GrowthStep:
         """What is done next."""
+        # Before what is open: that may take several steps.
+        if self.joining and not self.ending and self._is_in_vain():
+            return GrowthStep.GIVE_UP
         if self.is_open and self._is_useless():
             return GrowthStep.WITHDRAW
         # What may still come is charged from then on, whatever the gang does meanwhile.
         goes_on = GrowthStep.LAUNCH if self.is_open and self.is_due else GrowthStep.WAIT
         if self.ending:
             return goes_on
-        if self.joining and self._is_in_vain():
-            return GrowthStep.GIVE_UP
         if self.told or not self.stoppable:
             return goes_on
         if self.asked_for is not None:

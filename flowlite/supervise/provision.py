@@ -298,12 +298,21 @@ class Provisioner:
         """Whether a launch is open for nodes with which a gang is to grow."""
         return bool(self._open_launches(JOINING))
 
-    async def withdraw_joining(self, roster: Collection[str]) -> None:
-        """Ends the launch that is open so that a gang grows. `end_left_over` ends what it may still bring."""
-        # What boots for a spare cannot be told from it, and spares are asked for again.
-        for token in (*self._open_launches(JOINING), *self._open_launches(SPARE)):
-            self._store.settle_intent(self._lease, token, "undone")
-        await self.end_left_over(roster)
+    async def withdraw_joining(self, roster: Collection[str]) -> bool:
+        """Ends the launch that is open so that a gang grows, and what it may still bring.
+
+        Returns:
+            Whether that is done. Otherwise the call should be repeated.
+        """
+        tokens = self._open_launches(JOINING)
+        # What is lost or returns is of an earlier launch, whether or not that is known.
+        kept = {*roster, *self.spares(), *self.joining(), *self._in_state(LOST)}
+
+        def may_be_of_it(each: Instance) -> bool:
+            stays = each.id in kept or each.state == _RETURNING
+            return each.launch in ("", *tokens) and not stays
+
+        return await self._withdraw(tokens, may_be_of_it)
 
     async def end_left_over(self, roster: Collection[str]) -> bool:
         """Ends what belongs to no open launch and has no row, while an attempt runs.
@@ -642,7 +651,7 @@ class Provisioner:
         if found is None:
             return None
         if not found:
-            await self._withdraw(kept, (), given_up)
+            await self._withdraw_all_but((), kept, given_up)
             return [], []
         self._accounts.note(found)
         await self._refuse_charged(intent, found)
@@ -688,7 +697,8 @@ class Provisioner:
             if found is None:
                 return None
             if not found:
-                await self._withdraw({*kept, *(each.id for each in launched)}, but, given_up)
+                there = {*kept, *(each.id for each in launched)}
+                await self._withdraw_all_but(but, there, given_up)
                 break
             self._accounts.note(found)
             await self._refuse_charged(intent, found)
@@ -733,23 +743,34 @@ class Provisioner:
             if spent := self._limits.spent(self._store.instances(self._lease.task_id)):
                 raise LaunchRefused(spent)
 
-    async def _withdraw(
-        self, kept: Collection[str], tokens: Collection[str], given_up: Callable[[], bool]
+    async def _withdraw_all_but(
+        self, tokens: Collection[str], kept: Collection[str], given_up: Callable[[], bool]
     ) -> None:
-        """Ends what launches other than these may still bring, so that nothing is charged beside the gang.
-
-        They are open until that is done: a supervisor that takes over would otherwise ask for others meanwhile.
-        """
+        """Withdraws all launches but these, and ends all but what is kept: nothing else is charged beside the gang."""
         withdrawn = [token for token in self._open_launches() if token not in tokens]
         while not given_up():
-            listed = await self._threads.run(self.listed)
-            coming = [each for each in listed if each.id not in kept and each.state != _ENDING]
-            if not coming:
-                for token in withdrawn:
-                    self._store.settle_intent(self._lease, token, "undone")
+            if await self._withdraw(withdrawn, lambda each: each.id not in kept):
                 return
-            await self._threads.run(self._provider.terminate, coming)
             await self._sleep(_ASK_AGAIN)
+
+    async def _withdraw(self, tokens: Sequence[str], is_over: Callable[[Instance], bool]) -> bool:
+        """Ends what these launches may still bring, and settles them when nothing of it is there any more.
+
+        They are open until then: a supervisor that takes over would otherwise ask for others meanwhile.
+
+        Args:
+            is_over: Whether an instance is to be ended.
+
+        Returns:
+            Whether it is done. Otherwise the call should be repeated.
+        """
+        listed = await self._threads.run(self.listed)
+        if coming := [each for each in listed if each.state != _ENDING and is_over(each)]:
+            await self._threads.run(self._provider.terminate, coming)
+            return False
+        for token in tokens:
+            self._store.settle_intent(self._lease, token, "undone")
+        return True
 
     async def _launch(
         self,

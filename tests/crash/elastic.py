@@ -8,11 +8,12 @@ nothing is left, and at no call of any of these plays there is more than was ask
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from flowlite import TaskConfig
+from flowlite.state.store import Store
 from tests.crash.cases import AFTER, BEFORE, SEASONS, Fault, Season
 from tests.crash.clouds import CLOUDS, QUICK, Cloud
 from tests.crash.harness import COMMAND, Home
@@ -24,6 +25,7 @@ _ZONES = "abcdef"
 # Seconds for which more machines are waited for: at Mithril, until after the next auction.
 _WAITS = {"aws": 20.0, "mithril": 150.0}
 _LOOKS = 0.3
+_CANCELS = "cancel_bid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +36,11 @@ class Moment:
     cloud: str
     nth: int
     when: str
+    action: str = "*"
 
     def __str__(self) -> str:
-        return f"{self.season}, {self.when} call {self.nth} of {self.cloud}"
+        what = "call" if self.action == "*" else self.action
+        return f"{self.season}, {self.when} {what} {self.nth} of {self.cloud}"
 
 
 class ElasticGangs(Reenactment):
@@ -44,6 +48,8 @@ class ElasticGangs(Reenactment):
 
     # Whether the gangs of the season that is played grow while they run.
     _grows = False
+    # How many calls the last play had made before the gang was asked no more.
+    _calls_before = 0
 
     def config(self, cloud: Cloud) -> TaskConfig:
         return TaskConfig(
@@ -63,7 +69,17 @@ class ElasticGangs(Reenactment):
         return [
             Moment(name, cloud, nth, when)
             for cloud in CLOUDS
-            for nth in range(self._play(name, self.cloud(cloud), None))
+            for nth in range(len(self._play(name, self.cloud(cloud), None)))
+            for when in (BEFORE, AFTER)
+        ]
+
+    def withdrawals(self, name: str) -> list[Moment]:
+        """The moments at which Mithril is asked to end a bid since a gang goes on that was asked to stop."""
+        calls = self._play(name, self.cloud("mithril"), None)
+        first = calls[: self._calls_before + 1].count(_CANCELS)
+        return [
+            Moment(name, "mithril", nth, when, _CANCELS)
+            for nth in range(first, calls.count(_CANCELS))
             for when in (BEFORE, AFTER)
         ]
 
@@ -72,7 +88,8 @@ class ElasticGangs(Reenactment):
         self._play(moment.season, self.cloud(moment.cloud), moment)
         return True
 
-    def _play(self, name: str, cloud: Cloud, moment: Moment | None) -> int:
+    def _play(self, name: str, cloud: Cloud, moment: Moment | None) -> list[str]:
+        """Plays a season, with a kill or without. Returns the actions that were called."""
         season = SEASONS[name]
         if season.grows != self._grows:
             self._grows = season.grows
@@ -83,11 +100,12 @@ class ElasticGangs(Reenactment):
         cloud.suffer(Fault(), QUICK)
         self._set(season, cloud, home)
         if moment is not None:
-            cloud.control.kill_client("*", moment.when, skip=moment.nth)
+            cloud.control.kill_client(moment.action, moment.when, skip=moment.nth)
         before = len(cloud.control.calls)
         try:
             with self._watching(cloud, home) as too_many:
-                self.world.lead(home.directory, home.task)
+                if not self.world.lead(home.directory, home.task):
+                    assert not (left := self._withdrawn_too_early(cloud, home)), left
                 self.lead_to_the_end(home)
             assert not too_many, too_many[:3]
             self._check_end(season, cloud, home, exactly=moment is None)
@@ -95,7 +113,7 @@ class ElasticGangs(Reenactment):
             error.add_note(f"{cloud.name}\n{self.world.said.getvalue()[-3000:]}")
             raise
         finally:
-            found = len(cloud.control.calls) - before
+            found = [action for action, _ in cloud.control.calls[before:]]
             self._room(cloud, None)
             self._clear(cloud, home)
         return found
@@ -160,10 +178,13 @@ class ElasticGangs(Reenactment):
     def _watching(self, cloud: Cloud, home: Home) -> Iterator[list[str]]:
         """Notes each call that is made while there is more than the task asked for."""
         found: list[str] = []
+        before, self._calls_before = len(cloud.control.calls), 0
 
         def look() -> None:
             there = self._machines(cloud, home.task)
             since = self.world.given_up_at
+            if since is None:
+                self._calls_before = len(cloud.control.calls) - before
             over = since is not None and self.world.timeline.now > since + GOES
             if len(there) > (FEWEST if over else MOST):
                 found.append(f"at {self.world.timeline.now:.1f} s: {there}")
@@ -173,6 +194,15 @@ class ElasticGangs(Reenactment):
             yield found
         finally:
             self.world.before_each_call = None
+
+    def _withdrawn_too_early(self, cloud: Cloud, home: Home) -> list[str]:
+        """Bids that live although the disk of a killed supervisor says that their launch is withdrawn."""
+        if cloud.name == "aws":
+            return []
+        with closing(Store(home.directory / "state.db")) as store:
+            over = [each.token for each in store.intents(home.task) if each.state == "undone"]
+        bids: list[Any] = self.world.mithril.live_bids()
+        return [bid["name"] for bid in bids for token in over if f"-{token}-" in bid["name"]]
 
     def _machines(self, cloud: Cloud, task: str) -> list[str]:
         """What a task has that is charged, or may be: machines, and those that its bids may still win."""

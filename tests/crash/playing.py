@@ -7,6 +7,7 @@ python -m tests.crash.playing --sample 40 --then-gc         the same, with `flow
 python -m tests.crash.playing --calls                       whether every call of a task is a crash point
 python -m tests.crash.playing --market "a bid is filled late"  every point of a failover, or with --sample some
 python -m tests.crash.playing --season "room for three"  every point of a gang of 2 to 4, or with --sample some
+python -m tests.crash.playing --withdrawals "it does not stop for those that come"    those of its withdrawn bids
 
 It says what left something, and ends with 1 then.
 """
@@ -44,6 +45,7 @@ def main() -> int:
     parser.add_argument("--calls", action="store_true")
     parser.add_argument("--market", action="append", default=[], choices=[*MARKETS])
     parser.add_argument("--season", action="append", default=[], choices=[*SEASONS])
+    parser.add_argument("--withdrawals", choices=[*SEASONS])
     asked = parser.parse_args()
     memory = Path("/dev/shm")
     root = Path(
@@ -92,6 +94,8 @@ def main() -> int:
                 moments = elastic.moments(name)
                 for moment in chance.sample(moments, asked.sample) if asked.sample else moments:
                     attempt(str(moment), lambda moment=moment: elastic.play_moment(moment))  # type: ignore[misc]
+            for moment in elastic.withdrawals(asked.withdrawals) if asked.withdrawals else ():
+                attempt(str(moment), lambda moment=moment: elastic.play_moment(moment))  # type: ignore[misc]
             for seed in range(asked.seed, asked.seed + asked.kills):
                 attempt(f"seed {seed}", lambda seed=seed: stage.kill_at_random(seed))  # type: ignore[misc]
     finally:

@@ -63,6 +63,12 @@ def test_an_elastic_gang_leaves_nothing_and_never_has_too_many(record_property: 
     record_property("said", played(*seasons, *sample))
 
 
+@pytest.mark.slow
+def test_a_bid_that_is_being_withdrawn_is_known_to_whoever_takes_over(record_property: Any) -> None:
+    (refusing,) = [name for name, season in SEASONS.items() if season.refuses]
+    record_property("said", played("--withdrawals", refusing))
+
+
 @pytest.mark.hours
 @pytest.mark.parametrize("season", SEASONS)
 def test_an_elastic_gang_may_be_killed_at_any_call(season: str, record_property: Any) -> None:

@@ -378,6 +378,14 @@ def test_an_open_bid_for_more_is_no_turn_in_the_queue(
     assert len(asked) == 1
 
 
+def withdraw(scene: Growing, roster: Collection[str]) -> None:
+    """Withdraws what is open so that a gang grows, as the supervisor does, until that is done."""
+    for _ in range(5):
+        if asyncio.run(scene.provisioner().withdraw_joining(roster)):
+            return
+    raise AssertionError("it is never withdrawn")
+
+
 def test_a_bid_that_is_withdrawn_wins_nothing(scene: Growing) -> None:
     scene.market.room = 2
     before = scene.attempt()
@@ -385,7 +393,7 @@ def test_a_bid_that_is_withdrawn_wins_nothing(scene: Growing) -> None:
     with pytest.raises(LaunchPending):
         scene.launch(3)
     assert scene.provisioner().is_joining()
-    asyncio.run(scene.provisioner().withdraw_joining(before))
+    withdraw(scene, before)
     assert not scene.provisioner().is_joining()
     assert scene.market.waiting == {}
     assert asyncio.run(scene.provisioner().end_left_over(before))
@@ -407,6 +415,50 @@ def test_what_a_lost_launch_has_won_anew_is_ended_beside_an_open_bid(scene: Grow
     assert scene.provisioner().is_joining()
 
 
+def test_what_no_launch_is_known_of_is_kept_as_long_as_one_is_open(scene: Growing) -> None:
+    scene.market.knows_launches = False
+    scene.market.room = 2
+    before = scene.attempt()
+    scene.market.queues = True
+    with pytest.raises(LaunchPending):
+        scene.launch(3)
+    provisioner = scene.provisioner()
+    asyncio.run(provisioner.end_beside(before, doomed_too=False))
+    assert not asyncio.run(provisioner.end_left_over(before))
+    assert len(scene.market.waiting) == 1
+    withdraw(scene, before)
+    assert asyncio.run(provisioner.end_left_over(before))
+    assert sorted(scene.market.there()) == sorted(before)
+
+
+def test_a_launch_is_open_until_all_is_ended_that_it_may_bring(scene: Growing) -> None:
+    scene.market.room = 2
+    before = scene.attempt()
+    scene.market.room, scene.market.boots = 2, 9
+    with pytest.raises(LaunchPending):
+        scene.launch(3)
+    boots = sorted({*scene.market.there()} - {*before})
+    scene.market.stubborn = boots[:1]
+    assert not asyncio.run(scene.provisioner().withdraw_joining(before))
+    assert not asyncio.run(scene.provisioner().withdraw_joining(before))
+    assert scene.provisioner().is_joining(), "a supervisor that takes over would ask for others"
+    assert sorted(scene.market.there()) == sorted([*before, *boots[:1]])
+    scene.market.stubborn = ()
+    withdraw(scene, before)
+    assert sorted(scene.market.there()) == sorted(before)
+
+
+def test_a_job_that_returns_is_not_withdrawn_with_a_bid(scene: Growing) -> None:
+    scene.market.room = 2
+    before = scene.attempt()
+    scene.market.queues = True
+    with pytest.raises(LaunchPending):
+        scene.launch(3)
+    scene.market.made["t1-launch-1"].append(Instance("job", "t1", "returning"))
+    withdraw(scene, before)
+    assert sorted(scene.market.there()) == sorted([*before, "job"])
+
+
 def test_machines_that_boot_are_withdrawn_too_and_those_with_rows_stay(scene: Growing) -> None:
     scene.market.room = 2
     before = scene.attempt()
@@ -415,7 +467,7 @@ def test_machines_that_boot_are_withdrawn_too_and_those_with_rows_stay(scene: Gr
     scene.market.room, scene.market.boots = 2, 9
     with pytest.raises(LaunchPending):
         scene.launch(2)
-    asyncio.run(scene.provisioner().withdraw_joining(before))
+    withdraw(scene, before)
     assert sorted(scene.market.there()) == sorted([*before, *joined])
     scene.market.boots = scene.market.room = 0
     assert scene.attempt() == [*before, *joined]
@@ -542,14 +594,14 @@ def test_an_error_that_nobody_expects_withdraws_the_bid(
         growing._launch_at = 0.0
         keeping = asyncio.create_task(growing._keep())
         async with asyncio.timeout(90):
-            while growing.scene.market.waiting:
+            while growing.scene.open_launches():
                 await asyncio.sleep(0.01)
         growing._closing.set()
         await keeping
 
     monkeypatch.setattr(growing, "_launch", breaks)
     asyncio.run(keep())
-    assert growing.scene.open_launches() == []
+    assert growing.scene.market.waiting == {}
 
 
 def test_a_node_that_is_given_up_is_ended_until_it_has_gone(scene: Growing) -> None:

@@ -273,11 +273,12 @@ class Growth:
         )
 
     async def _withdraw(self) -> None:
-        """Ends the launch that is open, since it brings nothing more that is of use."""
+        """Ends the launch that is open, since it brings nothing more of use. It is called until that is done."""
         async with self._launching:
             self._coming, self._is_clean = False, False
-            await self._provisioner.withdraw_joining(self._journal.record.roster)
-        say("no more nodes are waited for")
+            done = await self._provisioner.withdraw_joining(self._journal.record.roster)
+        if done:
+            say("no more nodes are waited for")
 
     def _ask_later(self) -> None:
         self._launch_at = clock.monotonic() + self._pause

@@ -72,6 +72,8 @@ _MOST_FAILURES = 8
 _LONGEST_PAUSE = 30.0
 # How often it is looked whether a launch without an answer has created machines.
 _LOOK_EVERY = 5.0
+# How often a bid of a task that is handed back is asked to end, until it has.
+_WITHDRAW_EVERY = 1.0
 # Ending nodes is retried for days if need be. The first tries are not reported, since machines take a while to end.
 _LONGEST_PAUSE_TO_END = 300.0
 _QUIET_TRIES = 5
@@ -396,7 +398,10 @@ class Supervisor:
 
     async def _hand_back(self) -> None:
         """Leaves a task without machines to `flow resume`, with the end of those it had recorded."""
-        await self._provisioner.withdraw_joining(self._record.roster)
+        while not await self._provisioner.withdraw_joining(self._record.roster):
+            if self._cancelled.is_set():
+                return
+            await self._sleep(_WITHDRAW_EVERY)
         await self._provisioner.usable(self._record.roster)
         self._store.park(self._record.id, "has no machines, and none are launched unasked")
         self._handed_back = True
