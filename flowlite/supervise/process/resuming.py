@@ -75,7 +75,7 @@ def may_lead(store: Store, before: TaskRecord, provider: Provider) -> bool:
     if store.has_open_launch(before.id) and not store.is_parked(before.id):
         if has_machines(store, before.id, provider.list_instances(before.id)) is not False:
             return True
-        if not _launches_what_it_needs(store, before.id):
+        if _open_launches(store, before.id) & _launches_to_grow(store, before.id):
             # It is handed back once its bids are withdrawn (`launches_nothing`).
             return True
         store.park(before.id, _text(before))
@@ -92,12 +92,22 @@ def launches_nothing(store: Store, before: TaskRecord) -> bool:
     return is_left(before) and would_launch(store, before)
 
 
-def _launches_what_it_needs(store: Store, task_id: str) -> bool:
-    """Whether a launch is open other than one with which a gang that runs is to grow."""
-    return any(
-        each.kind == "launch" and each.state == "open" and each.data.get("purpose") != JOINING
+def _open_launches(store: Store, task_id: str) -> set[str]:
+    """The tokens of the launches that are open."""
+    return {
+        each.token
         for each in store.intents(task_id)
-    )
+        if each.kind == "launch" and each.state == "open"
+    }
+
+
+def _launches_to_grow(store: Store, task_id: str) -> set[str]:
+    """The tokens of the launches, open or not, with which its gang was to grow while it ran."""
+    return {
+        each.token
+        for each in store.intents(task_id)
+        if each.kind == "launch" and each.data.get("purpose") == JOINING
+    }
 
 
 def has_machines(store: Store, task_id: str, listed: Sequence[Instance]) -> bool | None:
@@ -110,10 +120,15 @@ def has_machines(store: Store, task_id: str, listed: Sequence[Instance]) -> bool
             besides, such as a bid that has lost its machines and may win others, is left over and will be ended. So
             is what was launched for a gang to grow: without the gang, it is of no use.
     """
-    staying = [each for each in listed if each.state not in _GOING]
-    if not _launches_what_it_needs(store, task_id):
-        recorded = {row.id for row in store.instances(task_id) if row.ended_at is None}
-        staying = [each for each in staying if each.id in recorded]
+    growing = _launches_to_grow(store, task_id)
+    is_open = bool(_open_launches(store, task_id) - growing)
+    recorded = {row.id for row in store.instances(task_id) if row.ended_at is None}
+    staying = [
+        each
+        for each in listed
+        if each.state not in _GOING
+        and (each.id in recorded or (is_open and each.launch not in growing))
+    ]
     if any(not each.unconfirmed for each in staying):
         return True
     return None if staying else False
