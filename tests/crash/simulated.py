@@ -348,7 +348,7 @@ class Simulation:
                 (nodekey, "bring", self._bring),
                 (supervisor, "Threads", InlineThreads),
                 (supervisor, "Attempt", self._attempt),
-                (growth, "RanklessMachines", self._rankless),
+                (growth, "MachinesWithoutRank", self._machines_without_rank),
                 (start, "start_supervisor", start_supervisor),
                 (reconcile, "start_supervisor", start_supervisor),
                 (background, "run_detached", lambda home, module: True),
@@ -496,8 +496,8 @@ class Simulation:
         if (host := self.machines.host(name)) is not None:
             host.ends_bids = _constants(text)
 
-    def _rankless(self, *_: Any) -> SimulatedRankless:
-        return SimulatedRankless(self)
+    def _machines_without_rank(self, *_: Any) -> SimulatedMachinesWithoutRank:
+        return SimulatedMachinesWithoutRank(self)
 
     def _attempt(self, **given: Any) -> SimulatedAttempt:
         return SimulatedAttempt(self, **given)
@@ -583,8 +583,8 @@ class SimulatedAttempt:
         """As `Attempt.close`."""
 
 
-class SimulatedRankless:
-    """Machines without a rank that are ready at once. In the place of `supervise.process.rankless.RanklessMachines`."""
+class SimulatedMachinesWithoutRank:
+    """Machines without a rank that are ready at once. In the place of `MachinesWithoutRank` of the supervisor."""
 
     def __init__(self, world: Simulation) -> None:
         self._world = world
@@ -592,7 +592,7 @@ class SimulatedRankless:
         self.failures = 0
 
     async def look_after(self, instance: Any) -> str:
-        """As `RanklessMachines.look_after`."""
+        """As `MachinesWithoutRank.look_after`."""
         if (host := self._world.machines.host(instance.id)) is None:
             return ""
         host.renew(LEASE)
@@ -601,14 +601,14 @@ class SimulatedRankless:
         return str(instance.id) if is_new else ""
 
     def came_together(self, names: Sequence[str]) -> None:
-        """As `RanklessMachines.came_together`."""
+        """As `MachinesWithoutRank.came_together`."""
 
     def forget(self, instance: Any) -> None:
-        """As `RanklessMachines.forget`."""
+        """As `MachinesWithoutRank.forget`."""
         self.ready.discard(instance.id)
 
     def close(self) -> None:
-        """As `RanklessMachines.close`."""
+        """As `MachinesWithoutRank.close`."""
 
 
 def _constants(text: str) -> dict[str, str]:

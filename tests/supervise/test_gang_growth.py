@@ -29,7 +29,8 @@ from flowlite.supervise.gang_growth import (
 )
 from flowlite.supervise.process.growth import GROWN, GROWTH, Growth, count
 from flowlite.supervise.process.journal import Journal
-from flowlite.supervise.process.rankless import each_of
+from flowlite.supervise.process.led_task import LedTask
+from flowlite.supervise.process.machines_without_rank import each_of
 from flowlite.supervise.process.resuming import has_machines
 from flowlite.supervise.process.supervisor import Supervisor
 from flowlite.supervise.provision import JOINING, Provisioner
@@ -531,7 +532,7 @@ class Growths(Growth):
         view = TaskView.of(record)
         journal = Journal(scene.store, scene.lease, record)
         journal._started.add(record.attempt)
-        super().__init__(
+        task = LedTask(
             scene.market,
             view,
             TaskPaths(scene.home, "t1"),
@@ -539,8 +540,8 @@ class Growths(Growth):
             scene.provisioner(),
             Threads(),
             (Path("/a"), ""),
-            ask=self.asked.append,
         )
+        super().__init__(task, self.asked.append)
         self.heard({"kind": "stoppable"})
 
     async def one_pass(self) -> None:

@@ -11,14 +11,13 @@ import asyncio
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import CapacityUnavailable, FlowError, LeaseLost, StoreError
-from flowlite.provider import Instance, LaunchPending, Provider
+from flowlite.provider import Instance, LaunchPending
 from flowlite.state import clock
 from flowlite.supervise.gang_growth import GIVE_UP_SECONDS, GrowthState, GrowthStep
-from flowlite.supervise.process.rankless import RanklessMachines, each_of
+from flowlite.supervise.process.machines_without_rank import MachinesWithoutRank, each_of
 from flowlite.supervise.provision import JOINING, LaunchRefused
 from flowlite.supervise.record import lifecycle, wording
 from flowlite.supervise.record.lifecycle import TaskEvent
@@ -26,11 +25,8 @@ from flowlite.supervise.record.log import say
 
 if TYPE_CHECKING:
     from flowlite.state.store import Store, TaskRecord
-    from flowlite.supervise.process.journal import Journal
-    from flowlite.supervise.provision import Provisioner
-    from flowlite.supervise.record.paths import TaskPaths
+    from flowlite.supervise.process.led_task import LedTask
     from flowlite.supervise.record.task_view import TaskView
-    from flowlite.supervise.threads import Threads
 
 GROWTH = "growth"
 """Kind of the entries of a task's history that tell of it."""
@@ -73,38 +69,18 @@ def was_asked(store: Store, record: TaskRecord, asked: TaskView) -> bool:
 class Growth:
     """The growth of one gang, from the start of an attempt to its end."""
 
-    def __init__(
-        self,
-        provider: Provider,
-        asked: TaskView,
-        paths: TaskPaths,
-        journal: Journal,
-        provisioner: Provisioner,
-        threads: Threads,
-        agent: tuple[Path, str],
-        *,
-        ask: Callable[[str], None],
-    ) -> None:
+    def __init__(self, task: LedTask, ask: Callable[[str], None]) -> None:
         """
         Args:
+            task: The task of the gang.
             ask: Has the ranks asked to stop, with the reason; with "" no more.
         """
-        self._asked = asked
-        self._journal = journal
-        self._provisioner = provisioner
-        self._agent = agent
+        self._asked = task.asked
+        self._journal = task.journal
+        self._provisioner = task.provisioner
+        self._agent = task.agent
         self._ask = ask
-        self._machines = RanklessMachines(
-            provider,
-            asked,
-            paths,
-            journal,
-            provisioner,
-            threads,
-            agent,
-            "the new node",
-            self._tell,
-        )
+        self._machines = MachinesWithoutRank(task, "the new node", self._tell)
         self._closing = asyncio.Event()
         self._launching = asyncio.Lock()
         self._keeping: asyncio.Task[None] | None = None
@@ -121,7 +97,7 @@ class Growth:
         self._ran_since: float | None = None
         self._ready_at = 0.0
         self._asked_at: float | None = None
-        self._pause, self._longest_pause = _PAID_PAUSES if asked.plan.is_paid else _PAUSES
+        self._pause, self._longest_pause = _PAID_PAUSES if task.asked.plan.is_paid else _PAUSES
         self._first_pause = self._pause
         self._launch_at = clock.monotonic() + self._pause
 

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowlite.errors import FlowError, LeaseLost, StoreError
-from flowlite.provider import Instance, Provider
-from flowlite.supervise.process.rankless import RanklessMachines, each_of
+from flowlite.supervise.process.machines_without_rank import MachinesWithoutRank, each_of
 from flowlite.supervise.record.lifecycle import TaskEvent
 from flowlite.supervise.record.log import say
 
 if TYPE_CHECKING:
-    from flowlite.supervise.process.journal import Journal
-    from flowlite.supervise.provision import Provisioner
-    from flowlite.supervise.record.paths import TaskPaths
-    from flowlite.supervise.record.task_view import TaskView
-    from flowlite.supervise.threads import Threads
+    from flowlite.provider import Instance
+    from flowlite.supervise.process.led_task import LedTask
 
 _EVERY = 2.0
 _LONGEST_PAUSE = 60.0
@@ -29,31 +24,12 @@ _MOST_FAILURES = 3
 class Spares:
     """The spare machines of one task, from the start of an attempt to its end. They outlast it."""
 
-    def __init__(
-        self,
-        provider: Provider,
-        asked: TaskView,
-        paths: TaskPaths,
-        journal: Journal,
-        provisioner: Provisioner,
-        threads: Threads,
-        agent: tuple[Path, str],
-    ) -> None:
-        self._asked = asked
-        self._journal = journal
-        self._provisioner = provisioner
-        self._agent = agent
-        self._machines = RanklessMachines(
-            provider,
-            asked,
-            paths,
-            journal,
-            provisioner,
-            threads,
-            agent,
-            "the spare",
-            self._tell,
-        )
+    def __init__(self, task: LedTask) -> None:
+        self._asked = task.asked
+        self._journal = task.journal
+        self._provisioner = task.provisioner
+        self._agent = task.agent
+        self._machines = MachinesWithoutRank(task, "the spare", self._tell)
         self._closing = asyncio.Event()
         self._launching = asyncio.Lock()
         self._told: set[str] = set()

@@ -46,6 +46,7 @@ from flowlite.supervise.process import growth, notifications, store_loss
 from flowlite.supervise.process.end_lost_launch import COLLECT_SECONDS, end_remains
 from flowlite.supervise.process.growth import GROWTH, Growth
 from flowlite.supervise.process.journal import Journal
+from flowlite.supervise.process.led_task import LedTask
 from flowlite.supervise.process.place_search import NoPlaceLeft, PlaceSearch
 from flowlite.supervise.process.resuming import has_machines
 from flowlite.supervise.process.spares import Spares
@@ -466,7 +467,7 @@ class Supervisor:
             began=self._journal.has_started,
         )
         self._attempt = attempt
-        beside = (
+        task = LedTask(
             self._provider,
             self._asked,
             self._paths,
@@ -475,8 +476,8 @@ class Supervisor:
             self._threads,
             self._agent,
         )
-        spares = Spares(*beside)
-        growing = self._growing = Growth(*beside, ask=attempt.ask_to_grow)
+        spares = Spares(task)
+        growing = self._growing = Growth(task, attempt.ask_to_grow)
         spares.begin()
         growing.begin()
         if self._cancelled.is_set():

@@ -6,28 +6,23 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import LeaseLost, ProviderError
-from flowlite.provider import Instance, Provider
 from flowlite.supervise.attempt.node_handle import Finding, Node
 from flowlite.supervise.attempt.node_verdict import ProbeAnswer
 from flowlite.supervise.attempt.reachability import Reachability
 from flowlite.supervise.attempt.start_agents import SPARE, BringUp, NotUp
 
 if TYPE_CHECKING:
-    from flowlite.supervise.process.journal import Journal
-    from flowlite.supervise.provision import Provisioner
-    from flowlite.supervise.record.paths import TaskPaths
-    from flowlite.supervise.record.task_view import TaskView
-    from flowlite.supervise.threads import Threads
+    from flowlite.provider import Instance
+    from flowlite.supervise.process.led_task import LedTask
 
 # How long a machine may be silent, while something else of the provider answers, before it is given up.
 _SILENT_SECONDS = 20.0
 
 
-class RanklessMachines:
+class MachinesWithoutRank:
     """Machines without a rank, while an attempt runs. They outlast it.
 
     Attributes:
@@ -37,28 +32,17 @@ class RanklessMachines:
 
     def __init__(
         self,
-        provider: Provider,
-        asked: TaskView,
-        paths: TaskPaths,
-        journal: Journal,
-        provisioner: Provisioner,
-        threads: Threads,
-        agent: tuple[Path, str],
+        task: LedTask,
         what: str,
         tell: Callable[[str], None],
     ) -> None:
         """
         Args:
+            task: The task whose machines they are.
             what: What such a machine is called, before its id.
             tell: Called with texts for users.
         """
-        self._provider = provider
-        self._asked = asked
-        self._paths = paths
-        self._journal = journal
-        self._provisioner = provisioner
-        self._threads = threads
-        self._agent = agent
+        self._task = task
         self._what = what
         self._tell = tell
         self._closing = asyncio.Event()
@@ -91,7 +75,7 @@ class RanklessMachines:
             if node is None:
                 node = self._up[instance.id] = self._node(instance)
                 await self._bring_up(node)
-            finding, ready = await self._threads.run(_look, node)
+            finding, ready = await self._task.threads.run(_look, node)
         except NotUp as error:
             self._count_failure(instance)
             await self._give_up(node or self._node(instance), str(error))
@@ -108,7 +92,7 @@ class RanklessMachines:
         if finding.life is ProbeAnswer.UNREACHABLE:
             if silent < _SILENT_SECONDS:
                 return ""
-            if not await self._threads.run(self._provider.answers_beside, [instance]):
+            if not await self._task.threads.run(self._task.provider.answers_beside, [instance]):
                 return ""
         elif finding.life is ProbeAnswer.DEAD:
             self._count_failure(instance)
@@ -130,17 +114,18 @@ class RanklessMachines:
 
     async def _bring_up(self, node: Node) -> None:
         """Sends what the node needs and starts its agent. Raises NotUp."""
+        task, record = self._task, self._task.journal.record
         bring_up = BringUp(
-            self._asked,
-            self._paths,
-            self._journal.record.id,
-            self._journal.record.name,
+            task.asked,
+            task.paths,
+            record.id,
+            record.name,
             SPARE,
             [node],
             None,
-            self._agent,
-            self._threads,
-            Reachability([node], self._threads, lambda: "", lambda since: None),
+            task.agent,
+            task.threads,
+            Reachability([node], task.threads, lambda: "", lambda since: None),
         )
         await bring_up.start(self._closing)
 
@@ -148,11 +133,12 @@ class RanklessMachines:
         """Has a machine replaced."""
         self._tell(f"{node.name} is given up: {why}")
         self.forget(node.instance)
-        await self._provisioner.end_without_rank(node.instance, answers=answers)
+        await self._task.provisioner.end_without_rank(node.instance, answers=answers)
 
     def _node(self, instance: Instance) -> Node:
-        settings = self._provider.node_settings(self._asked.plan, instance)
-        node = Node(self._provider, instance, settings, self._asked.plan.num_instances, SPARE)
+        provider, plan = self._task.provider, self._task.asked.plan
+        settings = provider.node_settings(plan, instance)
+        node = Node(provider, instance, settings, plan.num_instances, SPARE)
         node.name = f"{self._what} {instance.id}"
         return node
 
