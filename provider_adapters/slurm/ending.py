@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 # A job whose step daemons were asked to end has ended within this time, with the state of a successful job.
 _GENTLE_SECONDS = 5.0
-# Slurm notices that a node has failed after `SlurmdTimeout`, 300 s unless configured otherwise.
-_NOTICED_SECONDS = 420.0
+NOTICED_SECONDS = 420.0
+"""Within this time, Slurm notices that a node has failed: after `SlurmdTimeout`, 300 s unless configured otherwise."""
 # Content in the shared directory that was not used for this long is removed.
 _UNUSED_DAYS = 30
 
@@ -196,7 +196,7 @@ class Ending:
                 not outlives_nodes(launch)
                 or launch.notes.get("ending")
                 or not (stays and names <= since.keys())
-                or any(now - since[name] > _NOTICED_SECONDS for name in names)
+                or any(now - since[name] > NOTICED_SECONDS for name in names)
             ):
                 return False
             ledger.note(launch.token, given_up=since)

@@ -5,7 +5,8 @@ A launch is called repeatedly with the same token and does not block. Its state 
     frozen      what the job is made from: partition, options, paths
     calls       the jobs; the last one that was not dropped counts. A job requeued after a preemption is taken over
     notes       "given": the nodes that were handed out, "restart": of which run of the job they were,
-                "given_up": those that did not answer, "taken_out": those that the job has lost
+                "given_up": those that did not answer, "taken_out": those that the job has lost,
+                "hosts": a run of the job, and its hosts at its start
 
 A gang that shrinks and grows may have several launches, and so several jobs. Each is content with fewer nodes than it
 asks for (`sbatch --nodes=2-8`), goes on when one of them fails, and excludes the hosts of the others.
@@ -14,6 +15,7 @@ asks for (`sbatch --nodes=2-8`), goes on when one of them fails, and excludes th
 from __future__ import annotations
 
 import base64
+import dataclasses
 import gzip
 import json
 import secrets
@@ -27,7 +29,14 @@ from flowlite.state import clock
 from provider_adapters.rented.ledger import Call, Launch
 from provider_adapters.slurm import nodes, shared
 from provider_adapters.slurm.context import job_name
-from provider_adapters.slurm.launch_notes import frozen_of, given, run_of, taken_out
+from provider_adapters.slurm.ending import NOTICED_SECONDS
+from provider_adapters.slurm.launch_notes import (
+    frozen_of,
+    given,
+    outlives_nodes,
+    run_of,
+    taken_out,
+)
 from provider_adapters.slurm.queries import state_words
 from provider_adapters.slurm.script import Script, StepWrapper, render
 
@@ -291,7 +300,14 @@ class Launching:
         told = self._place.queue(frozen["login"]).shown(job.id)
         if told is None or told[0].state not in state_words.RUNNING:
             raise self._wait(launch, f"job {job.id} begins")
-        places = nodes.places_of(login, told[0], told[1], frozen["node_dir"], frozen["program"])
+        hosts = nodes.hosts_of(*told)
+        at_start = self._hosts_at_start(launch, told[0], hosts)
+        lost = [each for each in at_start if each not in hosts]
+        if lost:
+            self._check_left(launch, job, lost, at_start)
+        places = nodes.places_of(
+            login, told[0], hosts, at_start, frozen["node_dir"], frozen["program"]
+        )
         data = {
             "login": frozen["login"],
             "shared": frozen["shared"],
@@ -303,7 +319,7 @@ class Launching:
         met = nodes.meet(login, places, data)
         silent = [each for each in met if isinstance(each, str)]
         if silent:
-            self._not_met(launch, told[0], silent, len(places))
+            self._not_met(launch, told[0], silent, met)
         found = [
             Instance(
                 id=place.instance,
@@ -317,23 +333,55 @@ class Launching:
             for place, each in zip(places, met, strict=True)
             if isinstance(each, dict)
         ]
+        if lost:
+            found[0] = dataclasses.replace(found[0], note=_passed_over(job, lost))
         self._note_shared(launch, frozen, found)
         notes = {"given": [each.to_json() for each in found], "restart": told[0].restarts}
         ledger.note(launch.token, begun=None, **notes)
         return found
 
-    def _not_met(self, launch: Launch, job: Job, silent: list[str], count: int) -> None:
+    def _hosts_at_start(self, launch: Launch, job: Job, hosts: list[str]) -> list[str]:
+        """The hosts that this run of a job had when it was looked at first, if it goes on when some of them fail."""
+        if not outlives_nodes(launch):
+            return hosts
+        run, known = launch.notes.get("hosts") or [-1, []]
+        if run == job.restarts and set(hosts) <= set(known):
+            return list(known)
+        self._place.ledger.note(launch.token, hosts=[job.restarts, hosts])
+        return hosts
+
+    def _check_left(
+        self, launch: Launch, job: Job, lost: Sequence[str], at_start: Sequence[str]
+    ) -> None:
+        """Ends a job that has lost nodes before they were met, and cannot go on without them. Raises ProviderError."""
+        left, least = len(at_start) - len(lost), int(launch.frozen["least"])
+        why = f"of {len(at_start)} nodes it has {left} left, and needs {least}"
+        if at_start[0] in lost:
+            why = f"{at_start[0]} had its script"
+        elif left >= least:
+            return
+        self._ending.end(launch)
+        raise ProviderError(f"{_passed_over(job, lost)}. The job is cancelled: {why}")
+
+    def _not_met(
+        self, launch: Launch, job: Job, silent: list[str], met: Sequence[dict[str, Any] | str]
+    ) -> None:
         """Raises for nodes that do not answer yet, or will not."""
+        count, patience = len(met), _CONTACT_SECONDS
+        may_go_on = outlives_nodes(launch) and isinstance(met[0], dict)
+        if may_go_on and count - len(silent) >= int(launch.frozen["least"]):
+            # It goes on with the others once Slurm has noticed that these have failed.
+            patience = NOTICED_SECONDS
         began = launch.notes.get("begun") or [job.restarts, clock.now()]
         if began[0] != job.restarts:
             began = [job.restarts, clock.now()]
         self._place.ledger.note(launch.token, begun=began)
         some = f"{silent[0]}{f'; and {len(silent) - 1} more' if len(silent) > 1 else ''}"
-        if clock.now() - began[1] > _CONTACT_SECONDS:
+        if clock.now() - began[1] > patience:
             self._ending.end(launch)
             raise ProviderError(
                 f"job {job.id} runs, and {len(silent)} of its {count} nodes did not answer within "
-                f"{_CONTACT_SECONDS:.0f} s: {some}"
+                f"{patience:.0f} s: {some}"
             )
         raise LaunchPending(f"job {job.id} begins: {some}", _CONTACT_PAUSE)
 
@@ -395,6 +443,11 @@ def _without(
     if hosts:
         options["exclude"] = ",".join(filter(None, (options.get("exclude", ""), *hosts)))
     return tuple(options.items())
+
+
+def _passed_over(job: Job, lost: Sequence[str]) -> str:
+    """Which nodes a job has lost before they were met, for the user."""
+    return f"job {job.id} began without {', '.join(lost)}: down, and taken out of the job by Slurm"
 
 
 def exit_code(shown: tuple[Job, dict[str, str]] | None) -> int | None:

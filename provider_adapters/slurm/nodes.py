@@ -64,17 +64,33 @@ class JobNode:
     program: str
 
 
-def places_of(
-    login: SlurmLogin, job: parse.Job, told: Mapping[str, str], node_dir: str, program: str
-) -> list[JobNode]:
-    """The nodes of a running job, by their number in it. Raises ProviderError, Silent."""
+def hosts_of(job: parse.Job, told: Mapping[str, str]) -> list[str]:
+    """The hosts that a running job has now. Raises ProviderError."""
     try:
-        hosts = hostlists.expand(told.get("NodeList", ""))
+        return hostlists.expand(told.get("NodeList", ""))
     except ValueError as error:
         raise ProviderError(f"job {job.id}: its list of nodes cannot be read: {error}") from error
+
+
+def places_of(
+    login: SlurmLogin,
+    job: parse.Job,
+    hosts: Sequence[str],
+    at_start: Sequence[str],
+    node_dir: str,
+    program: str,
+) -> list[JobNode]:
+    """The nodes of a running job, by their number in it. Raises ProviderError, Silent.
+
+    Args:
+        hosts: Those that it has now.
+        at_start: Those that it had when it started, from which the numbers are. They do not change when one fails.
+    """
     addresses = _addresses(login, hosts)
     places = []
-    for nodeid, host in enumerate(hosts):
+    for nodeid, host in enumerate(at_start):
+        if host not in addresses:
+            continue
         name = instance_id(job.id, job.restarts, nodeid)
         places.append(
             JobNode(

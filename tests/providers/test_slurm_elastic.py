@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from flowlite.errors import ConfigError
+from flowlite.errors import ConfigError, ProviderError
 from flowlite.provider import Instance, LaunchIntent, LaunchPending
 from provider_adapters.slurm import ending, job_submission, launching
 from tests.providers.slurm_on_paper import TASK, Killed, Paper
@@ -271,10 +271,95 @@ def test_otherwise_the_whole_job_ends(
     slurm_paper.provider.terminate(doomed.get(why, silent(found, 1)))
     if why == "never noticed":
         assert slurm_paper.slurm.job().state == "RUNNING"
-        monkeypatch.setattr(ending, "_NOTICED_SECONDS", -1.0)
+        monkeypatch.setattr(ending, "NOTICED_SECONDS", -1.0)
         slurm_paper.provider.terminate(silent(found, 1))
     assert slurm_paper.slurm.job().state == "CANCELLED"
     assert set(states(slurm_paper).values()) == {"ended"}
+
+
+# Lost before it was met
+
+
+def begun(paper: Paper, intent: LaunchIntent, *silent_hosts: str) -> None:
+    """A job that runs, of which these hosts do not answer yet."""
+    paper.silent = dict.fromkeys(silent_hosts, "nothing answers")
+    with pytest.raises(LaunchPending):
+        paper.provider.launch(intent)
+    paper.slurm.job().state = "RUNNING"
+    with pytest.raises(LaunchPending, match="nothing answers"):
+        paper.provider.launch(intent)
+
+
+def test_a_node_that_fails_before_it_is_met_is_gone_on_without(slurm_paper: Paper) -> None:
+    slurm_paper.slurm.idle = 4
+    intent = elastic(slurm_paper)
+    begun(slurm_paper, intent, "node02", "node03")
+    slurm_paper.slurm.job().lost.add("node02")
+    slurm_paper.silent = {}
+    # Another process has nothing but the ledger.
+    slurm_paper.provider = slurm_paper.make()
+    found = slurm_paper.provider.launch(intent)
+    # The numbers of the others, by which their step daemons are known, are those of the start.
+    assert [each.id for each in found] == [f"7.00.{n:05d}" for n in (0, 2, 3)]
+    assert [each.data["nodeid"] for each in found] == [0, 2, 3]
+    assert hosts(found) == ["node01", "node03", "node04"]
+    assert "without node02" in found[0].note
+    assert set(states(slurm_paper).values()) == {"running"}
+    assert slurm_paper.make().launch(intent) == found
+    # One that is lost later is told from the one that never was there.
+    slurm_paper.slurm.job().lost.add("node03")
+    assert states(slurm_paper) == {"node01": "running", "node03": "ended", "node04": "running"}
+
+
+@pytest.mark.parametrize(
+    ("lost", "why"),
+    [({"node01"}, "node01 had its script"), ({"node02", "node03"}, "it has 1 left, and needs 2")],
+)
+def test_a_job_that_cannot_go_on_without_them_is_cancelled_at_once(
+    slurm_paper: Paper, lost: set[str], why: str
+) -> None:
+    slurm_paper.slurm.idle = 3
+    intent = elastic(slurm_paper)
+    begun(slurm_paper, intent, "node02")
+    slurm_paper.slurm.job().lost |= lost
+    with pytest.raises(ProviderError, match=why):
+        slurm_paper.provider.launch(intent)
+    assert slurm_paper.slurm.job().state == "CANCELLED"
+    assert [
+        each for each in slurm_paper.provider.list_instances(TASK) if each.state != "ended"
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("silent_host", "waits"), [("node02", True), ("node01", False), ("all", False)]
+)
+def test_one_that_does_not_answer_is_waited_for_until_slurm_notices(
+    slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch, silent_host: str, waits: bool
+) -> None:
+    slurm_paper.slurm.idle = 3
+    intent = elastic(slurm_paper)
+    begun(slurm_paper, intent, *(["node02", "node03"] if silent_host == "all" else [silent_host]))
+    monkeypatch.setattr(launching, "_CONTACT_SECONDS", -1.0)
+    if waits:
+        with pytest.raises(LaunchPending, match="nothing answers"):
+            slurm_paper.provider.launch(intent)
+        monkeypatch.setattr(launching, "NOTICED_SECONDS", -1.0)
+    with pytest.raises(ProviderError, match="did not answer within"):
+        slurm_paper.provider.launch(intent)
+    assert slurm_paper.slurm.job().state == "CANCELLED"
+
+
+def test_a_job_that_starts_again_has_the_hosts_of_that_start(slurm_paper: Paper) -> None:
+    slurm_paper.slurm.idle = 3
+    intent = elastic(slurm_paper)
+    begun(slurm_paper, intent, "node02")
+    job = slurm_paper.slurm.job()
+    job.restarts, job.exclude = 1, ("node01",)
+    slurm_paper.silent = {}
+    found = slurm_paper.provider.launch(intent)
+    assert [each.id for each in found] == [f"7.01.{n:05d}" for n in range(3)]
+    assert hosts(found) == ["node02", "node03", "node04"]
+    assert found[0].note == ""
 
 
 # Whether it may come at once

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from flowlite import TaskConfig
 from flowlite.api.adapters import adapter
+from flowlite.bundle.agent_zip import build_agent_zip
+from flowlite.provider import Instance, LaunchIntent, LaunchPending
 from flowlite.testing.hosts import Host
 from flowlite.testing.slurm import SlurmCluster
+from provider_adapters.slurm import nodes
 from tests.slurm.site import SlurmGang, SlurmSite, shell
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -267,3 +273,50 @@ def test_it_grows_where_the_program_asks_whether_to_stop(
     slurm_site.go()
     assert gang.end().retries_used == 0
     assert slurm.jobs() == []
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_node_that_fails_before_it_is_met_is_gone_on_without(
+    slurm_site: SlurmSite, slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    slurm.drain(slurm.nodes[3])
+    lost, meet = slurm.nodes[number], nodes.meet
+    begun: list[str] = []
+
+    def meet_others(login: Any, places: Sequence[Any], data: Any) -> list[Any]:
+        """One host does not answer, as if it had failed a moment ago."""
+        begun.extend(each.host for each in places)
+        others = iter(meet(login, [each for each in places if each.host != lost.name], data))
+        return ["it is silent" if each.host == lost.name else next(others) for each in places]
+
+    monkeypatch.setattr(nodes, "meet", meet_others)
+    with slurm.enter_laptop():
+        config = TaskConfig(command="true", num_instances=(2, 4), cpu=1)
+        plan = {**adapter("slurm").plan(config).to_json(), "min_instances": 2}
+        agent = {"agent": str(build_agent_zip(slurm_site.home).path)}
+        intent = LaunchIntent("tlost-launch-1", "tlost", 4, plan, agent, least=2)
+
+        def launched() -> list[Instance] | None:
+            with suppress(LaunchPending):
+                # Another process each time: it has nothing but the ledger.
+                return adapter("slurm").launch(intent)
+            return None
+
+        def is_waited_for() -> bool:
+            assert launched() is None
+            return lost.name in begun
+
+        slurm.wait(is_waited_for, "the job runs, and one node is silent", _PATIENCE)
+        slurm.kill_node(lost)
+        found = slurm.wait(launched, "the launch goes on without it", _PATIENCE)
+        left = [n for n in range(3) if n != number]
+        assert [each.data["host"] for each in found] == [slurm.nodes[n].name for n in left]
+        assert [each.data["nodeid"] for each in found] == left
+        assert f"without {lost.name}" in found[0].note
+        provider = adapter("slurm")
+        for each in found:
+            with provider.connect(each) as connection:
+                assert connection.run(["hostname"]).stdout.decode().strip() == each.data["host"]
+        assert {each.state for each in provider.list_instances("tlost")} == {"running"}
+        provider.terminate(found)
+        slurm.wait(lambda: not slurm.jobs(), "the job has ended", _PATIENCE)
