@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from flowlite.connect import bounded_botocore
 from flowlite.errors import ConfigError
 from flowlite.node.s3.sigv4 import Credential
 from flowlite.settings.suggest import did_you_mean
@@ -107,9 +108,8 @@ def account_of(profile: str | None = None) -> Account:
         ConfigError: The profile does not exist, or its credential cannot be obtained.
     """
     import botocore.exceptions
-    import botocore.session
 
-    session = botocore.session.Session(profile=profile)
+    session = bounded_botocore.session(profile=profile)
     name = session.get_config_variable("profile") or "default"
     try:
         region = os.environ.get("AWS_REGION") or session.get_config_variable("region")

@@ -13,6 +13,7 @@ from provider_adapters.aws.catalog.instance_types import Machine, MachineRequire
 from provider_adapters.aws.context import Context
 from provider_adapters.aws.errors import explained, refusal
 from provider_adapters.aws.images import find_image
+from provider_adapters.aws.pages import PAGE
 from provider_adapters.aws.planning import Planner
 
 # EC2's answer to a dry run of a request that is permitted.
@@ -75,7 +76,7 @@ class Checking:
     def _list(self, region: str) -> str:
         with explained("ec2:DescribeInstances", region):
             self._clients("ec2", region).describe_instances(
-                **requests.describe(tag__flowlite__home=self._context.home_id)
+                **requests.describe(tag__flowlite__home=self._context.home_id), MaxResults=PAGE
             )
         return ""
 

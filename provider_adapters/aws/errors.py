@@ -115,6 +115,8 @@ _ADVICE = {
     "ParameterNotFound": "the region has no image of that name; set [aws] ami or ami_parameter",
 }
 _LONGEST_SAID = 200
+# A refusal may have an encoded text of 3,000 characters, which `aws sts decode-authorization-message` takes.
+_LONGEST_CODE, _LONGEST_MESSAGE = 100, 6000
 _ZONE = r"[a-z]{2}(?:-[a-z]+)+-\d[a-z]"
 _ZONES = re.compile(rf"{_ZONE}(?:,? (?:(?:or|and) )?{_ZONE})*")
 _ACTION = re.compile(r"perform:? ([a-zA-Z0-9-]+:[A-Za-z]+)")
@@ -223,6 +225,10 @@ def refusal(error: BaseException, action: str) -> Refusal | None:
         return Refusal("MissingAuthenticationToken", str(error), "credentials", action)
     if isinstance(error, exceptions.TokenRetrievalError | exceptions.SSOError):
         return Refusal("ExpiredToken", str(error), "credentials", action)
+    if isinstance(error, exceptions.PaginationError):
+        # Its text has the token, of any length.
+        said = "the pages do not end: one leads to itself"
+        return Refusal(type(error).__name__, said, "uncertain", action)
     if isinstance(error, exceptions.BotoCoreError):
         return Refusal(type(error).__name__, str(error), _kind_of_failure(error), action)
     return None
@@ -247,9 +253,9 @@ def _kind_of_failure(error: BaseException) -> str:
 
 def _of_answer(response: Mapping[str, Any], action: str) -> Refusal:
     said = response.get("Error", {})
-    code, message = str(said.get("Code", "")), str(said.get("Message", ""))
+    code, message = str(said.get("Code", ""))[:_LONGEST_CODE], str(said.get("Message", ""))
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    return Refusal(code, message, _kind(code, status), action)
+    return Refusal(code, message[:_LONGEST_MESSAGE], _kind(code, status), action)
 
 
 def _kind(code: str, status: int) -> str:

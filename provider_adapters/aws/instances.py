@@ -13,6 +13,7 @@ from typing import Any
 from flowlite.provider import Instance
 from provider_adapters.aws import requests
 from provider_adapters.aws.context import DEADLINE, EXTRAS, HOME, OWNER, PRICE, TASK, TOKEN
+from provider_adapters.aws.pages import MOST_INSTANCES, endless
 from provider_adapters.rented.ledger import Call, Launch
 
 ALIVE = ("pending", "running", "stopping", "stopped", "shutting-down")
@@ -71,13 +72,16 @@ def read(told: Mapping[str, Any], region: str) -> Instance:
 
 
 def of_reservations(pages: Iterable[Mapping[str, Any]], region: str) -> list[Instance]:
-    """All instances in the pages of DescribeInstances."""
-    return [
-        read(told, region)
-        for page in pages
-        for reservation in page["Reservations"]
-        for told in reservation["Instances"]
-    ]
+    """All instances in the pages of DescribeInstances. Raises NoAnswer if they are more than any account has."""
+    found: list[Instance] = []
+    for page in pages:
+        for told in (each for listed in page["Reservations"] for each in listed["Instances"]):
+            if len(found) == MOST_INSTANCES:
+                raise endless(
+                    "describe_instances", f"after {MOST_INSTANCES:,} instances there are more"
+                )
+            found.append(read(told, region))
+    return found
 
 
 def charged(instance: Instance, launch: Launch, call: Call) -> Instance:

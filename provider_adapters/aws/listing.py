@@ -10,13 +10,12 @@ from typing import Any
 from flowlite.errors import FlowError, PermissionRefused, ProviderError
 from flowlite.provider import PRICES, Instance
 from flowlite.state import clock
-from provider_adapters.aws import instances, requests
+from provider_adapters.aws import instances, pages, requests
 from provider_adapters.aws.context import HOME, MACHINES_GONE, Context, region_of, zone_of
 from provider_adapters.aws.errors import explained
 from provider_adapters.aws.every_region import all_regions, ask_regions, known_regions
 from provider_adapters.rented.ledger import Call, Launch
 
-_PAGE = 1000
 # Another process that is working on a launch now settles it itself.
 _PATIENCE = 1.0
 PENDING = "pending-"
@@ -105,10 +104,13 @@ class Listing:
     def _describe(self, region: str, filters: Mapping[str, str | Sequence[str]]) -> list[Instance]:
         ec2 = self._context.clients("ec2", region)
         with explained("ec2:DescribeInstances", region):
-            pages = ec2.get_paginator("describe_instances").paginate(
-                **requests.describe(**filters), PaginationConfig={"PageSize": _PAGE}
+            told = pages.pages(
+                ec2,
+                "describe_instances",
+                **requests.describe(**filters),
+                PaginationConfig={"PageSize": pages.PAGE},
             )
-            return instances.of_reservations(pages, region)
+            return instances.of_reservations(told, region)
 
     def _settle(self, launches: Iterable[Launch]) -> list[Instance]:
         """Finds what calls without an answer have created. A call that is still uncertain is listed as one instance."""

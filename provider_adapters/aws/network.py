@@ -14,6 +14,7 @@ from flowlite.errors import ConfigError, PermissionRefused, ProviderError
 from provider_adapters.aws import requests
 from provider_adapters.aws.context import TASK
 from provider_adapters.aws.errors import NoAnswer, NotKnownYet, code_of, explained
+from provider_adapters.aws.pages import entries
 from provider_adapters.aws.session import Clients
 from provider_adapters.aws.settings import AwsSettings
 
@@ -49,8 +50,7 @@ def ask_subnets(clients: Clients, settings: AwsSettings, region: str) -> list[di
             }
         else:
             asked = {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
-        pages = ec2.get_paginator("describe_subnets").paginate(**asked)
-        told = [each for page in pages for each in page["Subnets"]]
+        told = entries(ec2, "describe_subnets", "Subnets", **asked)
     if not told:
         what = (
             f"no subnet of [aws] subnet ({', '.join(settings.subnet)}) is in {region}"
@@ -84,8 +84,8 @@ def _routes_out(clients: Clients, region: str, vpcs: Collection[str]) -> dict[st
     # The permission to list routes is not required for a launch.
     with suppress(PermissionRefused), explained("ec2:DescribeRouteTables", region):
         asked = {"Filters": [{"Name": "vpc-id", "Values": sorted(vpcs)}]}
-        pages = clients("ec2", region).get_paginator("describe_route_tables").paginate(**asked)
-        for table in (each for page in pages for each in page["RouteTables"]):
+        ec2 = clients("ec2", region)
+        for table in entries(ec2, "describe_route_tables", "RouteTables", **asked):
             out = _way_out(table.get("Routes", ()))
             for association in table.get("Associations", ()):
                 if association.get("Main"):
@@ -256,8 +256,7 @@ def made_groups(clients: Clients, region: str) -> list[tuple[str | None, dict[st
     ec2 = clients("ec2", region)
     tagged = requests.describe(tag_key=TASK)
     with explained("ec2:DescribeSecurityGroups", region):
-        pages = ec2.get_paginator("describe_security_groups").paginate(**tagged)
-        groups = [each for page in pages for each in page["SecurityGroups"]]
+        groups = entries(ec2, "describe_security_groups", "SecurityGroups", **tagged)
     with explained("ec2:DescribePlacementGroups", region):
         placed = ec2.describe_placement_groups(**tagged)["PlacementGroups"]
     found: list[tuple[str | None, dict[str, str]]] = [

@@ -8,8 +8,8 @@ import os
 import threading
 from typing import Any
 
+from flowlite.connect import bounded_botocore
 from flowlite.errors import ConfigError, PermissionRefused
-from provider_adapters.aws import bounded_http
 from provider_adapters.aws.settings import KEY_VARIABLE, AwsSettings
 
 _log = logging.getLogger("flowlite.aws")
@@ -91,7 +91,6 @@ class Clients:
             )
         except BotoCoreError as error:
             raise PermissionRefused(f"the credentials for AWS cannot be used: {error}") from error
-        bounded_http.bound(client)
         _tell_calls(client, service, region)
         return client
 
@@ -116,7 +115,6 @@ def _make_session(settings: AwsSettings) -> Any:
     if importlib.util.find_spec("boto3") is None:
         raise ConfigError("the provider aws needs boto3: pip install boto3")
     import boto3
-    import botocore.session
     from botocore.exceptions import BotoCoreError
 
     # Profile and files of the submitting user are in the settings; this process's variables do not count.
@@ -132,7 +130,7 @@ def _make_session(settings: AwsSettings) -> Any:
     if settings.profile or not os.environ.get(KEY_VARIABLE):
         read["profile"] = (None, None, None, None)
     try:
-        own = botocore.session.Session(session_vars=read)
+        own = bounded_botocore.session(session_vars=read)
         return boto3.session.Session(botocore_session=own, profile_name=settings.profile or None)
     except BotoCoreError as error:
         raise ConfigError(f"[aws] profile, or AWS_PROFILE: {error}") from error

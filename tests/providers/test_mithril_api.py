@@ -100,6 +100,20 @@ def test_pages_that_go_in_a_circle_are_an_error() -> None:
     assert len(server.requests) == 2
 
 
+@pytest.mark.parametrize(
+    ("circle", "asked", "said"), [(3, 4, "leads back"), (10**9, 200, "after 200 there is another")]
+)
+def test_pages_that_do_not_end_are_an_error(circle: int, asked: int, said: str) -> None:
+    def page(request: Any) -> Any:
+        at = int(request.url.params.get("next_cursor", "0"))
+        return reply(200, {"data": [], "next_cursor": str(at % circle + 1)})
+
+    server = Server(page)
+    with pytest.raises(ProviderError, match=f"do not end: .*{said}.*https://api.example"):
+        server.api().pages("/v2/spot/bids", {})
+    assert len(server.requests) == asked
+
+
 def test_a_page_of_another_form_is_an_error() -> None:
     with pytest.raises(ProviderError, match="page of entries"):
         Server(reply(200, [])).api().pages("/v2/spot/bids", {})

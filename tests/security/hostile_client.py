@@ -280,20 +280,110 @@ def mithril_pages(url: str) -> str:
     return _refused(lambda: api.pages("/v2/things", {}))
 
 
-@case
-def aws(url: str) -> str:
-    from provider_adapters.aws.errors import explained
+def _aws(service: str, url: str) -> Any:
     from provider_adapters.aws.session import Clients
     from provider_adapters.aws.settings import AwsSettings
 
     os.environ |= {"AWS_ACCESS_KEY_ID": "X", "AWS_SECRET_ACCESS_KEY": "X"}
-    client = Clients(AwsSettings(endpoint_url=url))("ec2", "us-east-1")
+    return Clients(AwsSettings(endpoint_url=url))(service, "us-east-1")
 
+
+@case
+def aws(url: str) -> str:
+    from provider_adapters.aws.errors import explained
+
+    client = _aws("ec2", url)
     try:
         with explained("ec2:DescribeInstances"):
             return f"instances: {client.describe_instances().get('Reservations')}"
     except FlowError as error:
         return str(error)
+
+
+@case
+def aws_prices(url: str) -> str:
+    """A service that answers in JSON."""
+    from provider_adapters.aws.errors import explained
+
+    client = _aws("pricing", url)
+
+    def ask() -> None:
+        with explained("pricing:GetProducts"):
+            client.get_products(ServiceCode="AmazonEC2")
+
+    return _refused(ask)
+
+
+@case
+def aws_pages(url: str) -> str:
+    """All instances of a region, over all pages."""
+    from provider_adapters.aws import instances, pages
+    from provider_adapters.aws.errors import explained
+
+    client = _aws("ec2", url)
+
+    def ask() -> None:
+        with explained("ec2:DescribeInstances"):
+            instances.of_reservations(pages.pages(client, "describe_instances"), "us-east-1")
+
+    return _refused(ask)
+
+
+@case
+def aws_role(url: str, directory: str) -> str:
+    """A profile that assumes a role, for a bucket and for the provider; STS is at the URL."""
+    from flowlite.bucket_credentials import account_of
+    from provider_adapters.aws.errors import explained
+    from provider_adapters.aws.session import Clients
+    from provider_adapters.aws.settings import AwsSettings
+
+    config = Path(directory, "config")
+    config.write_text(
+        "[profile base]\naws_access_key_id = X\naws_secret_access_key = X\n"
+        "[profile lab]\nrole_arn = arn:aws:iam::123456789012:role/lab\nsource_profile = base\nregion = us-east-1\n"
+    )
+    os.environ |= {"AWS_CONFIG_FILE": str(config), "AWS_ENDPOINT_URL_STS": url}
+    os.environ["AWS_SHARED_CREDENTIALS_FILE"] = str(Path(directory, "none"))
+    clients = Clients(AwsSettings(profile="lab", shared_config_file=str(config)))
+
+    def ask() -> None:
+        with explained("ec2:DescribeInstances"):
+            clients("ec2", "us-east-1").describe_instances()
+
+    return f"{_refused(lambda: account_of('lab'))} | {_refused(ask)}"
+
+
+@case
+def aws_metadata(url: str) -> str:
+    """What answers in the place of a machine's metadata service."""
+    from provider_adapters.aws.session import Clients
+    from provider_adapters.aws.settings import AwsSettings
+
+    os.environ["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = url
+    return _refused(lambda: Clients(AwsSettings())("ec2", "us-east-1"))
+
+
+@case
+def s3_list(url: str) -> str:
+    """A bucket's listing."""
+    from flowlite.node.s3.client import Store
+
+    store = Store.of({"url": "s3://bucket", "endpoint_url": url, "region": "us-east-1"})
+    return _refused(lambda: list(store.list()))
+
+
+@case
+def s3_uploads(url: str) -> str:
+    """The uploads to a bucket that were never completed."""
+    from flowlite.node.s3.client import Store
+    from flowlite.node.s3.multipart_upload import MultipartUpload
+
+    store = Store.of({"url": "s3://bucket", "endpoint_url": url, "region": "us-east-1"})
+
+    def request(method: str, key: str, query: Any, body: bytes) -> Any:
+        return store.request(method, key, query, body=body)
+
+    return _refused(lambda: MultipartUpload.unfinished(request, ""))
 
 
 def main() -> None:

@@ -86,7 +86,7 @@ class BucketFiles:
     def is_directory(self, path: str) -> bool:
         if not path:
             return True
-        return next(iter(self._listed(f"{path}/", 1)), None) is not None
+        return next(self._listed(f"{path}/", 1), None) is not None
 
     def tree(self, path: str) -> Tree:
         files = []
@@ -181,8 +181,10 @@ class BucketFiles:
         yield from (each for each in self._listed(path, 1) if each.key == path)
         yield from self._listed(f"{path}/", None)
 
-    def _listed(self, below: str, most: int | None) -> list[S3Object]:
-        return self.asking(lambda: list(self._store.list(below, most=most, timeout=_SECONDS)))
+    def _listed(self, below: str, most: int | None) -> Iterator[S3Object]:
+        found = self._store.list(below, most=most, timeout=_SECONDS)
+        while (each := self.asking(lambda: next(found, None))) is not None:
+            yield each
 
     def _read(self, key: str, offset: int, size: int, moved: Moved) -> Iterator[bytes]:
         while offset < size:

@@ -27,13 +27,20 @@ from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import IO, Any
 from xml.etree import ElementTree
 
+from . import bounded_xml
 from .sigv4 import Credential, signed_headers
 
 SECONDS = 20.0
 """Timeout of one request with a small body."""
 DEFAULT_REGION = "us-east-1"
 MOST_ANSWER = 32 << 20
-"""Maximum bytes of an answer that is held in memory. A page of a list has some 4 MB; files are read in blocks."""
+"""Maximum bytes of an answer that is held in memory, such as a part of a file; files are read in blocks."""
+MOST_XML = 8 << 20
+"""Maximum bytes of an answer that is parsed. A page of a list has some 4 MB."""
+# For a whole answer; the time-out of a request applies between two of its parts.
+_WHOLE_SECONDS = 900.0
+# A page of a list may have no object, as where many were deleted.
+_MOST_EMPTY_PAGES = 100
 
 _HOST_BUCKET = re.compile(r"[a-z0-9-]{3,63}", re.ASCII)
 
@@ -189,7 +196,8 @@ class Store:
         self, below: str = "", *, most: int | None = None, timeout: float = SECONDS
     ) -> Iterator[S3Object]:
         """Yields the objects whose whole key begins with `below`, sorted by key. Raises S3Error."""
-        token, given = "", 0
+        token, given, empty = "", 0, 0
+        tokens: set[str] = set()
         while True:
             page = 1000 if most is None else min(1000, most - given)
             query = {
@@ -200,12 +208,23 @@ class Store:
                 **({"continuation-token": token} if token else {}),
             }
             found = without_namespace(self.request("GET", "", query, timeout=timeout).body)
+            before = given
             for each in found.iter("Contents"):
                 yield _entry(each)
                 given += 1
+            empty = empty + 1 if given == before else 0
             token = found.findtext("NextContinuationToken") or ""
             if found.findtext("IsTruncated") != "true" or not token or given == most:
                 return
+            if token in tokens or empty > _MOST_EMPTY_PAGES:
+                what = (
+                    "repeats a page" if token in tokens else f"sends {empty} pages without objects"
+                )
+                raise S3Error(
+                    f"what answers is no S3 server: the list of {below or self.bucket!r} does not end, it {what}",
+                    status=200,
+                )
+            tokens.add(token)
 
     def folders(self, below: str = "") -> tuple[str, ...]:
         """Returns the common prefixes directly below `below`, with their slash; at most the first thousand."""
@@ -312,22 +331,29 @@ def _refusal(status: int, headers: Mapping[str, str], body: bytes) -> S3Error:
 
 def _whole(reply: HTTPResponse) -> bytes:
     """Reads an answer to its end. Raises S3Error, OSError, HTTPException."""
-    body = reply.read(MOST_ANSWER + 1)
-    if len(body) > MOST_ANSWER:
-        raise S3Error(
-            f"what answers is no S3 server: it sends more than {MOST_ANSWER >> 20} MiB", status=200
-        )
+    body, until = bytearray(), time.monotonic() + _WHOLE_SECONDS
+    while block := reply.read1(1 << 20):
+        body += block
+        if len(body) > MOST_ANSWER:
+            raise S3Error(
+                f"what answers is no S3 server: it sends more than {MOST_ANSWER >> 20} MiB",
+                status=200,
+            )
+        if time.monotonic() > until:
+            raise S3Error(f"the answer did not end within {_WHOLE_SECONDS:.0f} s", status=200)
     if reply.length:
         # The connection has ended before. A read with a bound does not tell.
-        raise IncompleteRead(body, reply.length)
-    return body
+        raise IncompleteRead(bytes(body), reply.length)
+    return bytes(body)
 
 
 def without_namespace(body: bytes) -> ElementTree.Element:
     """Parses an answer, and leaves the namespace out of the names of its elements. Raises S3Error."""
     try:
-        root = ElementTree.fromstring(body)
-    except ElementTree.ParseError as error:
+        if len(body) > MOST_XML:
+            raise bounded_xml.XmlTooCostly(f"a list of more than {MOST_XML >> 20} MiB")
+        root = bounded_xml.parse(body)
+    except (ElementTree.ParseError, bounded_xml.XmlTooCostly) as error:
         raise S3Error(f"what answers is no S3 server: {error}", status=200) from None
     for each in root.iter():
         each.tag = each.tag.rpartition("}")[2]

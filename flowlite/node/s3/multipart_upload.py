@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 PART = 32 << 20
 """Larger objects are uploaded in parts, each of them signed and checked by the server."""
 _MOST_PARTS = 9000
+# Of a list, with a thousand entries in each.
+_MOST_PAGES = 100
 # What continues a list: elements of an answer, and the parameters of the next request that get their values.
 _UPLOAD_MARKERS = {"NextKeyMarker": "key-marker", "NextUploadIdMarker": "upload-id-marker"}
 _PART_MARKERS = {"NextPartNumberMarker": "part-number-marker"}
@@ -130,7 +132,7 @@ def _pages(
 ) -> Iterator[Element]:
     """Yields the answers of a list. `markers` says how one answer leads to the next."""
     after: dict[str, str] = {}
-    while True:
+    for _ in range(_MOST_PAGES):
         page = without_namespace(request("GET", key, {**asked, **after}, b"").body)
         yield page
         if page.findtext("IsTruncated") != "true":
@@ -142,6 +144,10 @@ def _pages(
         }
         if after == before:
             raise S3Error("the server repeats a page of a list and does not end it", status=200)
+    raise S3Error(
+        f"what answers is no S3 server: after {_MOST_PAGES} pages of a list there is another one",
+        status=200,
+    )
 
 
 def _text(found: Element, name: str) -> str:

@@ -16,6 +16,7 @@ from flowlite.node.config.agent_config import write_atomically
 from flowlite.state import clock
 from provider_adapters.aws.catalog.instance_types import Machine, MachineRequirements
 from provider_adapters.aws.errors import explained
+from provider_adapters.aws.pages import entries
 from provider_adapters.aws.session import Clients
 from provider_adapters.aws.settings import AwsSettings, currency
 
@@ -262,8 +263,7 @@ class Catalog:
         client = self._clients(service, region or self.region)
         name = "".join(word.title() for word in operation.split("_"))
         with explained(f"{service}:{name}", self.region):
-            pages = client.get_paginator(operation).paginate(**parameters)
-            return [each for page in pages for each in page[key]]
+            return entries(client, operation, key, **parameters)
 
 
 def price_problem(name: str, region: str) -> ProviderError:

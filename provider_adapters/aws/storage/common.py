@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from provider_adapters.aws import pages
 from provider_adapters.aws.errors import code_of, explained
 
 VOLUME_TAG = "flowlite:volume"
@@ -99,9 +100,9 @@ class Service:
         """The entries under a key of a listing, over all its pages."""
         from botocore import xform_name
 
-        pages = self._clients(self._name).get_paginator(xform_name(operation))
+        client = self._clients(self._name)
         with self._explained(operation, ()):
-            return [each for page in pages.paginate(**parameters) for each in page[key]]
+            return pages.entries(client, xform_name(operation), key, **parameters)
 
     @contextmanager
     def _explained(self, operation: str, expected: Sequence[str]) -> Iterator[None]:
@@ -141,6 +142,7 @@ def users_of(ec2: Service) -> dict[str, list[str]]:
             {"Name": "tag-key", "Values": [VOLUMES_TAG]},
             {"Name": "instance-state-name", "Values": list(_ALIVE)},
         ],
+        PaginationConfig={"PageSize": pages.PAGE},
     )
     found: dict[str, list[str]] = {}
     for instance in (each for reservation in reservations for each in reservation["Instances"]):

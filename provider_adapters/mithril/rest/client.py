@@ -26,6 +26,7 @@ from flowlite.settings.credentials import Key
 from flowlite.state import clock
 from provider_adapters.mithril.rest import bounded_http
 from provider_adapters.mithril.rest.credentials import masked
+from provider_adapters.rented.page_bounds import PageBounds
 
 if TYPE_CHECKING:
     import httpx
@@ -38,10 +39,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 8.0
 _LONGEST_RETRY_AFTER = 10.0
 _CONNECT_SECONDS, _ANSWER_SECONDS = 10.0, 30.0
 _PAGE = 100
-# Bytes of a listing over all its pages, each of which counts as a kilobyte at least. Parsed, they take up to 30 times
-# as much memory.
+# Bytes of a listing over all its pages. Parsed, they take up to 30 times as much memory.
 _MOST_LISTED = 4 << 20
-_LEAST_LISTED = 1 << 10
 _REPEATABLE = frozenset({"GET", "DELETE"})
 _LONGEST_DETAIL = 600
 
@@ -145,21 +144,22 @@ class MithrilApi:
         self, path: str, query: Mapping[str, str | int], key: str
     ) -> Iterator[dict[str, Any]]:
         asked: dict[str, str | int] = {**query, "limit": _PAGE}
-        received = 0
-        while received <= _MOST_LISTED:
+        bounds = PageBounds(_MOST_LISTED)
+        while True:
             answer = self._ask("GET", path, asked, None)
-            received += len(answer.content) + _LEAST_LISTED
             page = self._read("GET", path, answer)
             if not isinstance(page, dict) or not isinstance(page.get(key), list):
                 raise ProviderError(f"Mithril: GET {path} did not answer with a page of entries")
+            cursor = str(page.get("next_cursor") or "")
+            excess = bounds.excess(len(answer.content), cursor)
+            if excess:
+                raise ProviderError(
+                    f"Mithril: the pages of GET {path} do not end: {excess}; is {self._url} its API?"
+                )
             yield from page[key]
-            cursor = page.get("next_cursor")
             if not cursor:
                 return
-            if cursor == asked.get("next_cursor"):
-                break
             asked["next_cursor"] = cursor
-        raise ProviderError(f"Mithril: the pages of GET {path} do not end")
 
     def _send(
         self,
