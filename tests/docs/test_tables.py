@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import textwrap
+from functools import cache
 from pathlib import Path
 
 from flowlite import errors
@@ -64,14 +66,37 @@ def test_every_threat_has_a_test_that_exists() -> None:
     rows = [row for row in table.splitlines() if row.startswith("| ")][1:]
     missing = []
     for row in rows:
-        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row)
-        if not named:
+        if not _NAMED_TEST.search(row):
             missing.append(f"no test is named: {row}")
-        for path, name in named:
-            file = DOCS.parent / path
-            if not file.is_file() or f"def {name}(" not in file.read_text():
-                missing.append(f"{path}::{name}")
     assert not missing, "\n".join(missing)
+
+
+def test_every_test_that_a_page_names_exists() -> None:
+    """As pytest takes its name: `file::test`, or `file::Class::test`."""
+    missing = [
+        f"{page.relative_to(DOCS)}: {path}::{name}"
+        for page in DOCS.rglob("*.md")
+        for path, name in _NAMED_TEST.findall(page.read_text())
+        if name not in _tests_in(DOCS.parent / path)
+    ]
+    assert not missing, "\n".join(missing)
+
+
+_NAMED_TEST = re.compile(r"(tests/[\w/]+\.py)::((?:\w+::)?\w+)")
+
+
+@cache
+def _tests_in(file: Path) -> frozenset[str]:
+    """The tests of a file; none if there is no such file."""
+    if not file.is_file():
+        return frozenset()
+    body = ast.parse(file.read_text()).body
+    classes = [each for each in body if isinstance(each, ast.ClassDef)]
+    found = [each.name for each in body if isinstance(each, ast.FunctionDef)]
+    found += [
+        f"{c.name}::{m.name}" for c in classes for m in c.body if isinstance(m, ast.FunctionDef)
+    ]
+    return frozenset(found)
 
 
 # Variables between processes of flowlite, which no user sets or reads.
