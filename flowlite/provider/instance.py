@@ -41,6 +41,8 @@ class Instance(JsonValue):
         launch: In a listing, the token of the launch (`LaunchIntent.token`) that has brought it, or may bring it; "" if
             the provider does not know. While a launch of its task is open, an instance of another launch that the task
             does not need is ended, and one of an unknown launch is kept.
+        unlisted: Whether the provider itself does not list it, since it was launched so recently. That is no proof that
+            the instance still exists.
     """
 
     id: str
@@ -63,6 +65,7 @@ class Instance(JsonValue):
     sick: str = ""
     unconfirmed: bool = False
     launch: str = ""
+    unlisted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,5 +203,6 @@ def _unlisted(name: str, launch: Launch, call: Call) -> Instance:
         launched_at=call.at,
         data={"region": region_of(call), "zone": zone_of(call), **_noted(name, launch)},
         launch=launch.token,
+        unlisted=True,
     )
     return instances.charged(instance, launch, call)

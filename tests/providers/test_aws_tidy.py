@@ -9,6 +9,7 @@ import pytest
 from flowlite.provider import Instance
 from provider_adapters.aws.context import Context
 from provider_adapters.aws.ending import Ending
+from provider_adapters.aws.listing import Listing
 from provider_adapters.aws.settings import AwsSettings
 
 pytest.importorskip("boto3")
@@ -38,3 +39,18 @@ def test_a_launch_is_over_when_a_listing_that_could_know_says_so(
     launch = ledger.read("t1-launch-1")
     assert launch is not None
     assert launch.ended is over
+
+
+def test_what_is_not_listed_yet_is_no_proof_that_it_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The account of its cost counts on it."""
+    context = Context(tmp_path, AwsSettings(region=("us-east-1",)))
+    context.ledger.begin("t1-launch-1", "t1", 1, dict)
+    call = context.ledger.intend("t1-launch-1", "us-east-1/us-east-1a", {})
+    context.ledger.made("t1-launch-1", call.name, ["i-1"])
+    listing = Listing(context)
+    for listed in ([], [Instance("i-1", "t1", data={"token": ""})]):
+        monkeypatch.setattr(listing, "_describe_all", lambda *_, found=listed, **__: found)
+        (found,) = listing.mine("t1")
+        assert (found.id, found.unlisted) == ("i-1", not listed)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlite.provider import Instance, Plan
+from flowlite.state import clock
 from flowlite.state.records import InstanceRecord, TaskRecord
 from flowlite.supervise.money.billing import Billing
 from flowlite.supervise.money.caps import Caps
@@ -120,6 +121,12 @@ def test_an_end_that_nobody_saw_is_never_after_the_machines_own(
     endless = Billing("cloud", 36.0).ended(row(START, None, price=36.0), START + 8 * 3600)
     assert endless.ended_at == START + 8 * 3600
     assert is_upper_bound([endless])
+    # One that the provider does not list, since it is new, was not seen either.
+    new = Billing("cloud", 36.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(clock, "now", lambda: START + 200)
+        new.note([Instance("i", "t1", launched_at=START, unlisted=True)])
+    assert is_upper_bound([new.ended(row(START, None, price=36.0), START + 250)])
     # The provider knows better, late.
     better = Billing("cloud", 36.0)
     better.note([Instance("i", "t1", "ended", launched_at=START, ended_at=START + 13)])

@@ -36,7 +36,7 @@ class Billing:
         """Stores a listing, including instances that have ended."""
         now = clock.now()
         for instance in listed:
-            if instance.state != ENDED:
+            if instance.state != ENDED and not instance.unlisted:
                 self._alive_at[instance.id] = now
             before = self._seen.get(instance.id)
             if before is not None and not instance.ended_at and before.ended_at:
