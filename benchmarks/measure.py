@@ -31,11 +31,13 @@ class Run:
         seconds: From its start to its end.
         reached: From its start to the last mark that its workers left; or the seconds that it measured itself.
         peak_mb: Largest resident memory of it and of the children it waited for.
+        own: With `programs/processor_time.py`, what of `reached` the command itself took.
     """
 
     seconds: float
     reached: float = 0.0
     peak_mb: float = 0.0
+    own: float = 0.0
 
 
 @contextmanager
@@ -93,13 +95,17 @@ def command(*commands: Sequence[str], marks: int = 0) -> Run:
         output.seek(0)
         text = output.read().decode(errors="replace")
     found = [float(path.read_text()) for path in directory.iterdir() if path.name.isdigit()]
-    own = directory / "seconds"
-    reached = float(own.read_text()) if own.exists() else max(found, default=start) - start
+    reached = _noted(directory / "seconds", max(found, default=start) - start)
+    own = _noted(directory / "own", 0.0)
     shutil.rmtree(directory)
     if any(child.returncode for child in children) or len(found) != marks:
         codes = [child.returncode for child in children]
         raise RuntimeError(f"{named} ended with {codes}, {len(found)} marks: {text[-3000:]}")
-    return Run(seconds, reached, max(peaks))
+    return Run(seconds, reached, max(peaks), own)
+
+
+def _noted(path: Path, otherwise: float) -> float:
+    return float(path.read_text()) if path.exists() else otherwise
 
 
 def interleave(
@@ -125,4 +131,5 @@ def median(runs: Sequence[Run]) -> Run:
         statistics.median(run.seconds for run in runs),
         statistics.median(run.reached for run in runs),
         max(run.peak_mb for run in runs),
+        statistics.median(run.own for run in runs),
     )
