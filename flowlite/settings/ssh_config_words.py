@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from glob import glob
+from glob import glob, has_magic
 
 DEEPEST_INCLUDE = 16
 """How deep files may include each other, as in OpenSSH."""
@@ -71,8 +71,23 @@ def _word(text: str, position: int) -> tuple[str | None, int]:
     return (None if quote else "".join(word)), position
 
 
+def watched(names: Sequence[str], path: str) -> Iterator[str]:
+    """For each name of an `Include`, the file or directory that changes if it names other files; "" for several."""
+    for pattern in _patterns(names, path):
+        if not has_magic(pattern):
+            yield pattern
+            continue
+        directory = os.path.dirname(pattern)
+        yield "" if has_magic(directory) else directory
+
+
 def included(names: Sequence[str], path: str) -> Iterator[str]:
     """The files that an `Include` names. Relative names are beside the user's or the system's configuration."""
+    for pattern in _patterns(names, path):
+        yield from sorted(glob(pattern))
+
+
+def _patterns(names: Sequence[str], path: str) -> Iterator[str]:
     base = "/etc/ssh" if path.startswith("/etc/ssh/") else os.path.expanduser("~/.ssh")
     for name in names:
-        yield from sorted(glob(os.path.join(base, os.path.expanduser(name))))
+        yield os.path.join(base, os.path.expanduser(name))

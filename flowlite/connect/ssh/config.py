@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
 
+from flowlite.connect.ssh.kept_values import Sources
 from flowlite.errors import ConfigError
 from flowlite.settings import ssh_config_words
 
@@ -56,6 +57,7 @@ class _Reading:
     host: str
     user: str | None
     final: bool
+    sources: Sources
     options: Options = field(default_factory=dict)
     wants_final: bool = False
 
@@ -69,24 +71,28 @@ class _Reading:
         return self.user or next(iter(self.options.get("user", ())), local_user())
 
 
-def lookup(host: str, files: Sequence[Path], *, user: str | None = None) -> Options:
+def lookup(
+    host: str, files: Sequence[Path], *, user: str | None = None, sources: Sources | None = None
+) -> Options:
     """What the files say about a host; the first value of each keyword counts.
 
     Args:
         host: The name as the user gave it.
         files: Configuration files in order; missing ones are skipped.
         user: The user to log in as, if given; `Match user` compares it.
+        sources: Is told of the files that were read, and whether the answer depends on anything else.
 
     Raises:
         ConfigError: A file cannot be read or parsed; the message names the file and line.
     """
-    first = _pass(_Reading(host, host, user, False), files)
+    sources = Sources() if sources is None else sources
+    first = _pass(_Reading(host, host, user, False, sources), files)
     if not first.wants_final:
         return first.options
     # Like OpenSSH: a second pass with the final host name, which keeps the values of the first pass.
     name = first.hostname()
     first.options["hostname"] = [name.replace("%", "%%")]
-    again = _Reading(host, name, user, True, first.options)
+    again = _Reading(host, name, user, True, sources, first.options)
     return _pass(again, files).options
 
 
@@ -106,6 +112,7 @@ def _pass(reading: _Reading, files: Sequence[Path]) -> _Reading:
 def _read(path: Path, reading: _Reading, active: bool, depth: int) -> None:
     """Reads one file. `active` says whether the enclosing block applies to the host."""
     outer = active
+    reading.sources.note(path)
     for number, keyword, rest, given in _lines(path):
         words = list(given)
         if keyword not in _WHOLE_LINE and not words:
@@ -119,6 +126,8 @@ def _read(path: Path, reading: _Reading, active: bool, depth: int) -> None:
         elif keyword == "include":
             if depth >= ssh_config_words.DEEPEST_INCLUDE:
                 raise _wrong(path, number, "too many files include each other")
+            for place in ssh_config_words.watched(words, str(path)):
+                reading.sources.note(place) if place else reading.sources.depend()
             for included in ssh_config_words.included(words, str(path)):
                 _read(Path(included), reading, active, depth + 1)
         elif active and keyword in _KEYWORDS:
@@ -180,6 +189,10 @@ def _wrong(path: Path, number: int, what: str) -> ConfigError:
 # Patterns
 
 
+# Most patterns of a long configuration are names. These need no expression.
+_LITERAL = re.compile(r"[^*?]*").fullmatch
+
+
 @cache
 def _pattern(text: str) -> re.Pattern[str]:
     parts = (".*" if c == "*" else "." if c == "?" else re.escape(c) for c in text)
@@ -198,7 +211,7 @@ def _any_pattern(patterns: Sequence[str], text: str) -> bool:
         if pattern.startswith("!"):
             if matches_pattern(text, pattern[1:]):
                 return False
-        elif matches_pattern(text, pattern):
+        elif pattern == text or (not _LITERAL(pattern) and matches_pattern(text, pattern)):
             found = True
     return found
 
@@ -251,6 +264,8 @@ def _criteria(words: Sequence[str]) -> list[str]:
 
 
 def _succeeds(command: str, reading: _Reading) -> bool:
+    # What a command answers may change at any time.
+    reading.sources.depend()
     port = next(iter(reading.options.get("port", ())), "22")
     expanded = expand(command, tokens(reading.original, reading.hostname(), reading.login(), port))
     try:

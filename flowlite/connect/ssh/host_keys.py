@@ -11,13 +11,14 @@ import binascii
 import hashlib
 import hmac
 import os
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowlite.connect.ssh.config import matches_pattern
+from flowlite.connect.ssh.kept_values import KeptValues, Sources
 from flowlite.errors import ConfigError, HostKeyError
 from flowlite.settings import flow_home
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 OWN_FILE = "known_hosts"
 _REVOKED = "@revoked"
+# Names with wildcards, negated ones, and hashed ones.
+_SPECIAL = re.compile(r"[*?!|]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,15 +169,49 @@ def _write(path: Path, lines: Sequence[str]) -> None:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def _in_file(file: str, name: str) -> Iterator[KnownKey]:
-    for line in _text_lines(file):
+@dataclass(slots=True)
+class _Index:
+    """The keys of a file, in the order of its lines: those of plain names, and those of patterns and hashed names."""
+
+    plain: dict[str, list[tuple[int, KnownKey]]] = field(default_factory=dict)
+    others: list[tuple[int, str, KnownKey]] = field(default_factory=list)
+
+    def of(self, name: str) -> list[KnownKey]:
+        """The keys of a host."""
+        found = list(self.plain.get(name, ()))
+        found += [(line, key) for line, names, key in self.others if _names(names, name)]
+        return [key for _, key in sorted(found, key=lambda each: each[0])]
+
+
+_indexes: KeptValues[_Index] = KeptValues()
+
+
+def _in_file(file: str, name: str) -> list[KnownKey]:
+    index = _indexes.find(file)
+    if index is None:
+        sources = Sources()
+        sources.note(file)
+        index = _indexes.keep(file, _index(file), sources)
+    return index.of(name)
+
+
+def _index(file: str) -> _Index:
+    index = _Index()
+    for number, line in enumerate(_text_lines(file)):
         entry = _parse(line)
         if entry is None:
             continue
         marker, names, key = entry
         # A line about a certificate authority does not apply to a plain host key.
-        if marker in ("", _REVOKED) and _names(names, name):
-            yield KnownKey(key, file, marker == _REVOKED)
+        if marker not in ("", _REVOKED):
+            continue
+        known = KnownKey(key, file, marker == _REVOKED)
+        if _SPECIAL.search(names):
+            index.others.append((number, names, known))
+            continue
+        for name in set(names.lower().split(",")):
+            index.plain.setdefault(name, []).append((number, known))
+    return index
 
 
 def _text_lines(file: str) -> Iterator[str]:
@@ -187,9 +224,8 @@ def _text_lines(file: str) -> Iterator[str]:
     yield from text.splitlines()
 
 
-@lru_cache(maxsize=4096)
 def _parse(line: str) -> tuple[str, str, HostKey] | None:
-    """Marker, names and key of a line; None for any other line. Cached, since files are read again for each host."""
+    """Marker, names and key of a line; None for any other line."""
     words = line.split()
     marker = ""
     if words and words[0].startswith("@"):

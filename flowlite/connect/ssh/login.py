@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flowlite.connect.ssh.kept_values import KeptValues, Sources
 from flowlite.connect.ssh.library import paramiko
 from flowlite.errors import NodeUnreachable
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 _MAGIC = b"openssh-key-v1\0"
 # A booting host may refuse logins, too: logins are not allowed yet, or the user's home is not mounted yet.
 _REFUSED_SECONDS = 60.0
+# Keys that need no passphrase. They sign the logins at all hosts, so a process has them in memory anyway.
+_keys: KeptValues[paramiko.PKey] = KeptValues()
 
 
 class _Agent(paramiko.Agent):
@@ -119,7 +122,7 @@ def _files(
     tried: _TriedKeys,
 ) -> Iterator[tuple[str, paramiko.PKey]]:
     for path in files:
-        blob = public_blob(Path(path))
+        blob = public_blob(Path(path)) if held else None
         if blob is not None and blob in held:
             if blob not in used:
                 used.add(blob)
@@ -134,10 +137,17 @@ def _files(
 
 
 def _load(path: str, target: SshTarget, tried: _TriedKeys) -> paramiko.PKey | None:
+    kept = _keys.find(path)
+    if kept is not None:
+        return kept
     if not os.path.exists(path):
         if target.explicit:
             tried.hints.append(f"{path} is not there")
         return None
+    sources = Sources()
+    sources.note(path)
+    # `from_path` looks for a certificate beside the key, too.
+    sources.note(f"{path}-cert.pub")
     try:
         key = paramiko.PKey.from_path(path)
     except (paramiko.PasswordRequiredException, TypeError):
@@ -153,7 +163,7 @@ def _load(path: str, target: SshTarget, tried: _TriedKeys) -> paramiko.PKey | No
         return None
     # `from_path` loads a certificate beside the key; the plain key and the certificate are tried one after the other.
     key.public_blob = None
-    return key
+    return _keys.keep(path, key, sources)
 
 
 def _certificates(path: str, key: paramiko.PKey, target: SshTarget) -> list[str]:

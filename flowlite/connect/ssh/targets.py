@@ -5,11 +5,13 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flowlite.connect.ssh import config
+from flowlite.connect.ssh.kept_values import KeptValues, Sources
 from flowlite.errors import ConfigError
 
 PORT = 22
@@ -91,7 +93,18 @@ def resolve_target(
     """
     config_file = config_file or os.environ.get("FLOW_SSH_CONFIG") or None
     table = _table(written)
-    return _resolve(table, str(config_file) if config_file else None, 0, with_jump=True)
+    file = str(config_file) if config_file else None
+    # `~`, `%l` and the default user stand for the same as long as these are the same.
+    person = (os.environ.get("HOME"), os.environ.get("USER"), os.getuid())
+    key = (*person, socket.gethostname(), file, str(table))
+    found = _resolved.find(key)
+    if found is not None:
+        return found
+    sources = Sources()
+    return _resolved.keep(key, _resolve(table, file, 0, sources, with_jump=True), sources)
+
+
+_resolved: KeptValues[SshTarget] = KeptValues()
 
 
 def _table(written: str | Mapping[str, object]) -> dict[str, object]:
@@ -158,7 +171,12 @@ def _check_names(host: str, user: str | None, alias: str) -> None:
 
 
 def _resolve(
-    table: Mapping[str, object], config_file: str | None, depth: int, *, with_jump: bool
+    table: Mapping[str, object],
+    config_file: str | None,
+    depth: int,
+    sources: Sources,
+    *,
+    with_jump: bool,
 ) -> SshTarget:
     if depth > _MOST_JUMPS:
         raise ConfigError(f"host {table['host']!r}: its ProxyJump leads in a circle, or too far")
@@ -166,7 +184,12 @@ def _resolve(
     given_user = str(table["user"]) if table.get("user") else None
     # Checked before the configuration is read: `Match exec` runs commands that contain these names.
     _check_names(alias, given_user, alias)
-    options = config.lookup(alias, config.default_files(config_file), user=given_user)
+    options = config.lookup(
+        alias, config.default_files(config_file), user=given_user, sources=sources
+    )
+    if any("$" in word for words in options.values() for word in words):
+        # It names variables.
+        sources.depend()
 
     def first(keyword: str, default: str = "") -> str:
         return options.get(keyword, [default])[0]
@@ -202,9 +225,9 @@ def _resolve(
     if not with_jump:
         return target
     if table.get("jump"):
-        return replace(target, jump=_jump(str(table["jump"]), values, config_file, depth))
+        return replace(target, jump=_jump(str(table["jump"]), values, config_file, depth, sources))
     if first("proxyjump", "none").lower() != "none":
-        return replace(target, jump=_jump(first("proxyjump"), values, config_file, depth))
+        return replace(target, jump=_jump(first("proxyjump"), values, config_file, depth, sources))
     command = first("proxycommand")
     if command and command.lower() != "none":
         return replace(target, proxy_command=config.expand(command, values))
@@ -212,7 +235,7 @@ def _resolve(
 
 
 def _jump(
-    text: str, values: dict[str, str], config_file: str | None, depth: int
+    text: str, values: dict[str, str], config_file: str | None, depth: int, sources: Sources
 ) -> tuple[SshTarget, ...]:
     """The hosts of a ProxyJump. The first one's own ProxyJump counts, too; that of the others does not."""
     if text.lower() == "none":
@@ -220,7 +243,7 @@ def _jump(
     hops: list[SshTarget] = []
     for position, part in enumerate(config.expand(text, values).split(",")):
         table = parse_written(part.strip())
-        hop = _resolve(table, config_file, depth + 1, with_jump=position == 0)
+        hop = _resolve(table, config_file, depth + 1, sources, with_jump=position == 0)
         hops += [*hop.jump, replace(hop, jump=())] if position == 0 else [hop]
     return tuple(hops)
 

@@ -181,6 +181,16 @@ class Transport(paramiko.Transport):
             self.proxy.kill()
             self.proxy.wait()
 
+    def _log(self, level: int, msg: Any, *args: Any) -> None:
+        # Called for each message; nobody listens unless somebody debugs a connection.
+        if self.logger.isEnabledFor(level):
+            super()._log(level, msg, *args)  # type: ignore[misc]
+
+    def _parse_debug(self, message: paramiko.Message) -> None:
+        # sshd explains each login in such messages, which are only logged.
+        if self.logger.isEnabledFor(logging.DEBUG):
+            super()._parse_debug(message)  # type: ignore[misc]
+
     def why(self) -> str:
         """The reason why the transport ended, as a clause."""
         error = self.saved_exception
