@@ -83,6 +83,8 @@ def _value(name: str, stored: Any) -> Any:
 
 def _is_text(stored: str) -> bool:
     """Whether the text was UTF-8. The connection decodes other bytes to lone surrogates."""
+    if stored.isascii():
+        return True
     try:
         stored.encode()
     except UnicodeEncodeError:
@@ -92,12 +94,13 @@ def _is_text(stored: str) -> bool:
 
 def _check_value(name: str, kind: type[Plan] | type[Instance], data: dict[str, Any]) -> None:
     """Checks a field that holds a `Plan` or an `Instance`."""
+    record: type = kind
     try:
         value = kind.from_json(data)
     except TypeError:
         raise RowDamaged(f"{name}: something is missing") from None
     try:
-        _check_types(kind, {f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
+        _check_types(record, {field: getattr(value, field) for field, *_ in _fields_of(record)})
     except RowDamaged as error:
         raise RowDamaged(f"{name}: {error}") from None
 
@@ -128,23 +131,23 @@ def _check_tried(tried: list[dict[str, Any]], places: int) -> None:
 
 
 def _check_types(kind: type, values: dict[str, Any]) -> None:
-    for name, accepted, elements in _fields_of(kind):
+    for name, accepted, elements, is_time in _fields_of(kind):
         value: Any = values.get(name)
         if not isinstance(value, accepted):
             raise RowDamaged(f"{name}: not what it may be")
         if elements is not None and not all(isinstance(each, elements[0]) for each in value):
             raise RowDamaged(f"{name}: not a list of {elements[1]}")
-        is_time = name == "at" or name.endswith(("_at", "_expires"))
         if is_time and value is not None and not 0 <= value < _LATEST:
             raise RowDamaged(f"{name}: not a time")
 
 
 @functools.cache
-def _fields_of(kind: type) -> tuple[tuple[str, Any, tuple[type, str] | None], ...]:
-    """Returns name, accepted types, and what the elements of a collection are, for each field."""
+def _fields_of(kind: type) -> tuple[tuple[str, Any, tuple[type, str] | None, bool], ...]:
+    """Returns name, accepted types, what the elements of a collection are, and whether it is a time, for each field."""
     found = []
     for field in dataclasses.fields(kind):
         plain = str(field.type).removesuffix(" | None")
         accepted = _TYPES.get(plain, (object,)) + ((NoneType,) if plain != field.type else ())
-        found.append((field.name, accepted, _ELEMENTS.get(plain)))
+        is_time = field.name == "at" or field.name.endswith(("_at", "_expires"))
+        found.append((field.name, accepted, _ELEMENTS.get(plain), is_time))
     return tuple(found)

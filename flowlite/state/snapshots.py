@@ -7,6 +7,7 @@ reads snapshots.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Sequence
 from contextlib import suppress
@@ -47,7 +48,13 @@ def write(
 
 def _columns(row: TaskRecord | InstanceRecord | Intent) -> dict[str, Any]:
     """The columns of a row. Unlike `dataclasses.asdict`, it copies no values, which are JSON and only written."""
-    return {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
+    kind: type = type(row)
+    return {name: getattr(row, name) for name in _names(kind)}
+
+
+@functools.cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def read_all(home: Path) -> tuple[list[Snapshot], list[str]]:

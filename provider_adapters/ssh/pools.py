@@ -6,11 +6,12 @@ import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from flowlite.connect.ssh.targets import is_host_name, is_user_name
 from flowlite.errors import ConfigError, SpecError
+from flowlite.provider.json_value import copied
 from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.settings.suggest import did_you_mean
 from flowlite.spec.gpu import GpuRequest
@@ -49,12 +50,13 @@ class Host:
     @property
     def key(self) -> str:
         """A key that is equal for two entries that lead to the same login."""
-        parts = (self.target.get(name) for name in ("config_file", "user", "host", "port"))
-        return "|".join(str(part or "") for part in parts) + f"|{self.node_dir}"
+        ask = self.target.get
+        login = f"{ask('config_file') or ''}|{ask('user') or ''}|{ask('host') or ''}|{ask('port') or ''}"
+        return f"{login}|{self.node_dir}"
 
     def to_json(self) -> dict[str, Any]:
         """A dict of plain JSON values."""
-        return asdict(self)
+        return dict(copied(self))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Host:

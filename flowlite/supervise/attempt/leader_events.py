@@ -41,7 +41,9 @@ class LeaderEventFilter:
         if not self._is_ours(event):
             return None
         found = trimmed(event)
-        check_event(found)
+        if found != event:
+            # What it was before was checked on arrival.
+            check_event(found)
         return found
 
     def _is_ours(self, event: Mapping[str, Any]) -> bool:
@@ -79,11 +81,14 @@ class _Trimming:
 
     def of(self, value: Any) -> Any:
         self._values -= 1
-        if isinstance(value, str):
+        kind = type(value)
+        if kind is int or kind is float or kind is bool or value is None:
+            return value
+        if kind is str:
             text = shorten(value)[: max(0, self._characters)]
             self._characters -= len(text)
             return text
-        if isinstance(value, Mapping):
+        if kind is dict or isinstance(value, Mapping):
             return {self.of(name): self.of(each) for name, each in value.items() if self._room()}
         if isinstance(value, list | tuple):
             return [self.of(each) for each in value if self._room()]
