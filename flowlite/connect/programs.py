@@ -108,11 +108,17 @@ def _start() -> str:
 
 def _text(module: str) -> str:
     """The source of a node's module without docstrings and comments, since it is sent with every command."""
-    path = NODE.joinpath(*module.split(".")).with_suffix(".py")
-    # Hosts are reached by many threads, and CPython 3.11 keeps the parser's recursion depth in one place: two
-    # concurrent parsers end in "SystemError: AST constructor recursion depth mismatch".
+    # Hosts are reached by many threads. One of them parses a module, and the others wait for it: CPython 3.11 keeps the
+    # parser's recursion depth in one place, and two concurrent parsers end in "SystemError: AST constructor recursion
+    # depth mismatch".
     with _PARSING:
-        tree = ast.parse(path.read_text())
+        return _parsed(module)
+
+
+@functools.cache
+def _parsed(module: str) -> str:
+    path = NODE.joinpath(*module.split(".")).with_suffix(".py")
+    tree = ast.parse(path.read_text())
     for each in ast.walk(tree):
         if isinstance(each, ast.Module | ast.FunctionDef) and ast.get_docstring(each) is not None:
             each.body = each.body[1:] or [ast.Pass()]

@@ -63,7 +63,7 @@ def read_row(kind: type[_Record], row: sqlite3.Row) -> _Record:
         _check_candidates(values["candidates"], values["candidate"])
         _check_tried(values["tried"], len(values["candidates"]))
     if kind is InstanceRecord:
-        _check_value("data", Instance, values["data"])
+        _check_instance(row["data"])
     try:
         return kind(**values)
     except TypeError as error:
@@ -103,6 +103,12 @@ def _check_value(name: str, kind: type[Plan] | type[Instance], data: dict[str, A
         _check_types(record, {field: getattr(value, field) for field, *_ in _fields_of(record)})
     except RowDamaged as error:
         raise RowDamaged(f"{name}: {error}") from None
+
+
+@functools.lru_cache(maxsize=1024)
+def _check_instance(stored: str) -> None:
+    """Checks the field of an instance that holds an `Instance`. The same text is read many times in a task."""
+    _check_value("data", Instance, json.loads(stored))
 
 
 def _check_candidates(candidates: list[dict[str, Any]], present: int) -> None:

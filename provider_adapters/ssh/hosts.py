@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import sys
 import threading
@@ -249,22 +250,24 @@ def everywhere(
     """
     listed = list(items)
     results: dict[int, Value | Exception] = {}
-    places = threading.BoundedSemaphore(_THREADS)
+    waiting = collections.deque(enumerate(listed))
 
-    def call(index: int, item: Item) -> None:
-        with places:
+    def work() -> None:
+        while True:
+            try:
+                index, item = waiting.popleft()
+            except IndexError:
+                return
             try:
                 results[index] = do(item)
             except Exception as error:
                 results[index] = error
 
     if len(listed) == 1 and patience is None:
-        call(0, listed[0])
+        work()
     else:
-        _wait_for(
-            [threading.Thread(target=call, args=each, daemon=True) for each in enumerate(listed)],
-            patience,
-        )
+        threads = min(_THREADS, len(listed))
+        _wait_for([threading.Thread(target=work, daemon=True) for _ in range(threads)], patience)
     late = NodeUnreachable(f"no answer within {patience or 0:.0f} s")
     found = [results.get(index, late) for index in range(len(listed))]
     for each in found:

@@ -159,7 +159,7 @@ class Launch:
         return kept
 
     def _take_all(self, batch: Sequence[Host]) -> list[Instance]:
-        ready = self._sort(batch, hosts.everywhere(batch, self._prepare, *_TROUBLE))
+        ready = self._ready(batch)
         # In one write: a file for each of hundreds of hosts would take longer than asking them.
         self._note(records.ASKED, [(each.host, self._instance(each)) for each in ready])
         names = [each.host for each in ready]
@@ -173,6 +173,13 @@ class Launch:
         for host, _ in taken:
             self._patience.forget(host.key)
         return self._sort(names, results)
+
+    def _ready(self, batch: Sequence[Host]) -> list[Ready]:
+        """The hosts that could take the task. Only those whose facts are unknown or do not fit are asked."""
+        known = [self._known(host) for host in batch]
+        asked = [host for host, ready in zip(batch, known, strict=True) if ready is None]
+        answers = iter(hosts.everywhere(asked, self._prepare, *_TROUBLE))
+        return self._sort(batch, [ready or next(answers) for ready in known])
 
     def _sort(self, batch: Sequence[Host], results: Sequence[Value | Exception]) -> list[Value]:
         """The successful results; the reasons of the others are kept in `_refused`."""
@@ -218,6 +225,16 @@ class Launch:
         return [directory_of(root, name) for name in self._on_hosts]
 
     # One host
+
+    def _known(self, host: Host) -> Ready | None:
+        """A host of which the cached facts say that it will do; None for any other."""
+        facts = self._memory.facts(host)
+        if facts is None or host_requirements.can_be_brought(host, facts):
+            return None
+        python = host_requirements.choose_python(host, facts, self._options.get("minor"))
+        if python is None or host_requirements.misfit(host, facts, self._options["wanted"]):
+            return None
+        return Ready(host, facts, python[0])
 
     def _prepare(self, host: Host) -> Ready:
         facts = self._memory.facts(host)

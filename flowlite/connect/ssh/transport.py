@@ -7,6 +7,7 @@ command.
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import subprocess
 import threading
@@ -52,6 +53,20 @@ class _Packets(paramiko.packet.Packetizer):
     ends: half_open.TcpAddresses | None = None
     unanswered = 0
     asked = 0.0
+    _handshake_until: float | None = None
+
+    # paramiko starts a thread for each handshake to notice that it takes too long.
+
+    def start_handshake(self, timeout: float) -> None:
+        if self._handshake_until is None:
+            self._handshake_until = time.monotonic() + timeout
+
+    def handshake_timed_out(self) -> bool:
+        return self._handshake_until is not None and time.monotonic() > self._handshake_until
+
+    def complete_handshake(self) -> None:
+        if self._handshake_until is not None:
+            self._handshake_until = math.inf
 
     def read_message(self) -> Any:
         message = super().read_message()

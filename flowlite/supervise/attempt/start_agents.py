@@ -165,8 +165,7 @@ class BringUp:
 
     def _equip(self, node: Node) -> None:
         """Puts the files of the agent on a node, unless the agent has run already."""
-        node.report_seen = node.report()
-        node.has_run = node.started()
+        node.look_for_agent()
         if node.has_run:
             return
         if not node.listed:
