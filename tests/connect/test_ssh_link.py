@@ -431,3 +431,16 @@ def test_a_forked_process_has_links_of_its_own(connection: SshConnection) -> Non
             os._exit(0 if not link._links else 1)
         assert os.waitpid(child, 0)[1] == 0
     assert connection.run(["true"]).code == 0
+
+
+def test_a_handshake_starts_no_timer(
+    connect: Connect, server: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A timer is a thread, and a gang has hundreds of handshakes."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a timer was started")
+
+    monkeypatch.setattr(threading, "Timer", refuse)
+    link.close_idle()
+    connect(server).open()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from flowlite.connect.base import Connection
 from flowlite.connect.values import Completed
 from flowlite.node.system import processes
 from flowlite.provider import Instance, NodeSettings
@@ -78,3 +79,30 @@ def test_a_look_that_was_broken_off_proves_nothing(tmp_path: Path, code: int) ->
 
 def test_a_note_that_cannot_be_read_proves_nothing(tmp_path: Path) -> None:
     assert looked_at(tmp_path, {"start": "1"}) is ProbeAnswer.UNREACHABLE
+
+
+def test_only_a_node_where_an_agent_has_run_is_asked_for_its_report(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Asked(Connection):
+        def read_all(self, path: str, most: int = 0) -> bytes:
+            asked.append(Path(path).name)
+            return Path(path).read_bytes()
+
+    node = Node(Listed(), INSTANCE, NodeSettings(str(tmp_path), sys.executable), 0, 1)  # type: ignore[arg-type]
+    Asked.__abstractmethods__ = frozenset()
+    node._connection = Asked()  # type: ignore[abstract]
+    node.look_for_agent()
+    assert (node.has_run, node.report_seen, asked) == (False, None, ["agent.pid"])
+
+    directory = tmp_path / "a1"
+    directory.mkdir()
+    (directory / "agent.pid").write_text(json.dumps(processes.identity(os.getpid())))
+    node.look_for_agent()
+    assert (node.has_run, node.report_seen) == (True, None)
+    assert "report.json" in asked
+
+    # What an agent never writes proves nothing, but a report beside it is still found.
+    (directory / "agent.pid").write_text("nonsense")
+    node.look_for_agent()
+    assert (node.has_run, node.report_seen) == (False, None)
