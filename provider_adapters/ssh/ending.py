@@ -47,7 +47,10 @@ class Ending:
         instances = [each for each in instances if each.state != "unreachable"]
         silent, told = self._who_is_silent(instances)
         answering = [instance for instance in instances if instance not in silent]
-        results = hosts.everywhere(answering, self._release, *_TROUBLE)
+        retaining = self._records.retaining(answering)
+        results = hosts.everywhere(
+            answering, lambda each: self._release(each, retain=each.id in retaining), *_TROUBLE
+        )
         pairs = list(zip(answering, results, strict=True))
         released = [each for each, result in pairs if not isinstance(result, Exception)]
         self._records.drop(released)
@@ -141,10 +144,10 @@ class Ending:
         silent = [instance for instance, answer in pairs if isinstance(answer, Exception)]
         return silent, {i.id: str(a) for i, a in pairs if isinstance(a, Exception)}
 
-    def _release(self, instance: Instance) -> None:
+    def _release(self, instance: Instance, *, retain: bool) -> None:
         with hosts.connect_to(instance.data["target"]) as connection:
             try:
-                client, retain = self._records.client, self._records.retains(instance)
+                client = self._records.client
                 answer = leases.release(
                     connection, instance.data, instance.task_id, client, retain=retain
                 )

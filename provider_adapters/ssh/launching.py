@@ -170,6 +170,7 @@ class Launch:
             if isinstance(result, Instance)
         ]
         self._note(records.TAKEN, taken)
+        self._keeping.taken_over([instance for _, instance in taken])
         for host, _ in taken:
             self._patience.forget(host.key)
         return self._sort(names, results)
@@ -292,14 +293,14 @@ class Launch:
             if ready.facts.seen_at > self._began:
                 raise
             # The cached facts, for example its Python, are out of date.
-            return self._take_as(self._look(ready.host))
+            again = self._look(ready.host)
+            # The facts may have changed since the host was recorded.
+            self._note(records.ASKED, [(again.host, self._instance(again))])
+            return self._take_as(again)
 
     def _take_as(self, ready: Ready) -> Instance:
         host = ready.host
         instance = self._instance(ready)
-        if ready.facts.seen_at > self._began:
-            # The facts have changed since the host was recorded.
-            self._note(records.ASKED, [(host, instance)])
         with hosts.connect(host) as connection:
             answer = self._ask(ready, instance, connection)
             if not answer["ok"] and self._is_stale(answer.get("held")):
@@ -331,12 +332,13 @@ class Launch:
                 "continues": was.get("instance", ""),
             }
         )
-        self._keeping.taken_over(final)
         if answer.get("problem"):
+            self._keeping.taken_over([final])
             self._give_back([final])
             raise Refused(f"{host.name}: {answer['problem']}", waiting=False)
         if not leases.same_machine(ready.facts, answer):
             # It has rebooted; it may have other GPUs or another Python now.
+            self._keeping.taken_over([final])
             return self._check_again(ready, final)
         return final
 

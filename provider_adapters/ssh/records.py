@@ -106,10 +106,17 @@ class Records:
                 if (entry := entries.get(str(instance.data["key"]))) is not None:
                     entry["retained"] = True
 
-    def retains(self, instance: Instance) -> bool:
-        """Whether output is retained there; True if the record is gone."""
-        entry = self.read(instance.task_id).get(str(instance.data["key"]))
-        return entry is None or bool(entry.get("retained"))
+    def retaining(self, instances: Iterable[Instance]) -> set[str]:
+        """Ids of those on which output is retained, or whose record is gone."""
+        listed = list(instances)
+        # Once for each task: the record of a task has an entry for each of its hosts.
+        kept = {task: self.read(task) for task in {each.task_id for each in listed}}
+        return {
+            each.id
+            for each in listed
+            if (entry := kept[each.task_id].get(str(each.data["key"]))) is None
+            or entry.get("retained")
+        }
 
     def drop(self, instances: Iterable[Instance]) -> None:
         """Removes hosts that were released."""

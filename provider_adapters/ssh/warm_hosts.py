@@ -20,6 +20,9 @@ class WarmHosts:
 
     def __init__(self, kept: Records) -> None:
         self._records = kept
+        # The records of tasks whose hosts a launch takes over, each read once. What one says of a host stays true until
+        # this launch takes it: the host itself says whose it was.
+        self._before: dict[str, records.Entries] = {}
 
     def keep(self, instances: Sequence[Instance], seconds: float) -> list[Instance]:
         """Keeps the hosts of these instances, with the task's files removed; returns those that are kept."""
@@ -56,10 +59,11 @@ class WarmHosts:
     def still(self, instances: Sequence[Instance]) -> list[Instance]:
         """The instances that were neither taken over nor released, and whose time is not over."""
         there = self.hosts()
+        kept = {task: self._records.read(task) for task in {each.task_id for each in instances}}
         return [
             instance
             for instance in instances
-            if (entry := self._records.read(instance.task_id).get(str(instance.data["key"])))
+            if (entry := kept[instance.task_id].get(str(instance.data["key"])))
             and entry["state"] == records.WARM
             and str(instance.data["key"]) in there
         ]
@@ -68,16 +72,24 @@ class WarmHosts:
         """The {"task", "instance"} that a warm host reports, if our records say the same; else {}."""
         if not told or not told.get("task"):
             return {}
-        entry = self._records.read(str(told["task"])).get(host.key) or {}
+        task = str(told["task"])
+        if task not in self._before:
+            self._before[task] = self._records.read(task)
+        entry = self._before[task].get(host.key) or {}
         known = (entry.get("instance") or {}).get("id")
         return dict(told) if known and known == told.get("instance") else {}
 
-    def taken_over(self, instance: Instance) -> None:
-        """Records that another task has taken over the host of this instance."""
-        was = instance.data.get("warm") or {}
-        if was.get("task") and was["task"] != instance.task_id:
-            with self._records.change(str(was["task"])) as entries:
-                entries.pop(str(instance.data["key"]), None)
+    def taken_over(self, instances: Sequence[Instance]) -> None:
+        """Records that another task has taken over the hosts of these instances."""
+        before: dict[str, list[str]] = {}
+        for instance in instances:
+            was = instance.data.get("warm") or {}
+            if was.get("task") and was["task"] != instance.task_id:
+                before.setdefault(str(was["task"]), []).append(str(instance.data["key"]))
+        for task, keys in before.items():
+            with self._records.change(task) as entries:
+                for key in keys:
+                    entries.pop(key, None)
 
     def _forget_old(self) -> None:
         now = clock.now()

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from provider_adapters.ssh.records import ASKED, LEFT, TAKEN, WARM, Records
+from flowlite.provider import Instance
+from provider_adapters.ssh import ending, leases
+from provider_adapters.ssh.ending import Ending
+from provider_adapters.ssh.records import ASKED, LEFT, TAKEN, WARM, Entries, Records
+from provider_adapters.ssh.unfit_hosts import UnfitHosts
+from provider_adapters.ssh.warm_hosts import WarmHosts
+
+COUNTS = (3, 30)
 
 
 def record(directory: Path, task: str, states: dict[str, str]) -> None:
@@ -27,3 +37,94 @@ def test_a_damaged_record_of_another_task_stops_no_launch(tmp_path: Path, conten
     record(tmp_path, "other", {"c": TAKEN})
     (tmp_path / "tasks" / "damaged.json").write_text(content)
     assert Records(tmp_path).held_beside("mine") == {"c"}
+
+
+class Counted(Records):
+    """Records that count how often a file is read, and how often one is changed."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.reads = self.changes = 0
+
+    def read(self, task_id: str) -> Entries:
+        self.reads += 1
+        return super().read(task_id)
+
+    @contextmanager
+    def change(self, task_id: str) -> Iterator[Entries]:
+        self.changes += 1
+        with super().change(task_id) as entries:
+            yield entries
+
+
+def _leased(directory: Path, count: int, state: str) -> list[Instance]:
+    """Hosts of the task `t1`, and their instances; output of the first is retained."""
+    instances = [
+        Instance(f"i{number}", "t1", data={"key": f"h{number}", "target": {"host": f"h{number}"}})
+        for number in range(count)
+    ]
+    entries = {
+        str(each.data["key"]): {"state": state, "until": 1e12, "instance": each.to_json()}
+        for each in instances
+    }
+    entries["h0"]["retained"] = True
+    (directory / "tasks").mkdir(exist_ok=True)
+    (directory / "tasks" / "t1.json").write_text(json.dumps({"hosts": entries}))
+    return instances
+
+
+def _end(directory: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Counted, list[str]]:
+    retained: list[str] = []
+
+    def release(_: Any, data: Any, task: str, client: str, *, retain: bool) -> dict[str, Any]:
+        if retain:
+            retained.append(str(data["key"]))
+        return {"ok": True}
+
+    monkeypatch.setattr(ending, "_say_true", lambda target: None)
+    monkeypatch.setattr(leases, "release", release)
+    instances = _leased(directory, count, TAKEN)
+    kept = Counted(directory)
+    kept._client = "me"
+    Ending(kept, UnfitHosts(directory)).end(instances)
+    return kept, retained
+
+
+def test_ending_reads_the_record_as_often_for_many_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record has an entry for each host. To read it for each host takes the square of their number."""
+    found = []
+    for count in COUNTS:
+        directory = tmp_path / str(count)
+        directory.mkdir()
+        kept, retained = _end(directory, count, monkeypatch)
+        assert retained == ["h0"]
+        assert kept.tasks() == []
+        found.append((kept.reads, kept.changes))
+    assert found[0] == found[1]
+
+
+def test_warm_hosts_are_read_and_taken_over_at_once(tmp_path: Path) -> None:
+    found = []
+    for count in COUNTS:
+        directory = tmp_path / str(count)
+        directory.mkdir()
+        warm = _leased(directory, count, WARM)
+        kept = Counted(directory)
+        keeping = WarmHosts(kept)
+        assert keeping.still(warm) == warm
+        told = [{"task": "t1", "instance": each.id} for each in warm]
+        hosts = [type("Host", (), {"key": each.data["key"]})() for each in warm]
+        noted = [keeping.noted(host, said) for host, said in zip(hosts, told, strict=True)]
+        assert noted == told
+        assert keeping.noted(hosts[0], {"task": "t1", "instance": "another"}) == {}
+        again = [
+            Instance(f"j{number}", "t2", data={**each.data, "warm": was})
+            for number, (each, was) in enumerate(zip(warm, told, strict=True))
+        ]
+        keeping.taken_over(again[1:])
+        assert list(kept.read("t1")) == ["h0"]
+        assert keeping.still(warm) == warm[:1]
+        found.append((kept.reads, kept.changes))
+    assert found[0] == found[1]
