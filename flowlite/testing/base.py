@@ -32,9 +32,11 @@ class Suite:
 
     @pytest.fixture
     def home(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-        """A FLOW_HOME for one test. `FLOW_` variables of the environment are unset."""
+        """A FLOW_HOME for one test. `FLOW_` variables of the environment are unset, and no project is sent to nodes."""
         for name in [name for name in os.environ if name.startswith("FLOW_")]:
             monkeypatch.delenv(name)
+        # The project of these tasks would be the checkout that the tests are run in, which none of them reads.
+        monkeypatch.setenv("FLOW_SYNC", "false")
         made = Path(tempfile.mkdtemp(prefix="flow-"))
         shutil.copytree(home_with_agent().name, made, dirs_exist_ok=True)
         monkeypatch.setenv("FLOW_HOME", str(made))

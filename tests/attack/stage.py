@@ -72,7 +72,7 @@ class Ground:
         for name in [name for name in os.environ if name.startswith("FLOW_")]:
             del os.environ[name]
         os.environ.update(self.cluster.client_environment())
-        os.environ.update(FLOW_HOME=str(home), ATTACK_TOKEN=SECRET)
+        os.environ.update(FLOW_HOME=str(home), FLOW_SYNC="false", ATTACK_TOKEN=SECRET)
         try:
             yield Stage(self, home, case)
         finally:

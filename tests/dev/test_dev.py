@@ -143,7 +143,7 @@ def test_a_rented_node_needs_a_cap_and_shows_its_volume(
 ) -> None:
     from tests.providers.laptop import Laptop
 
-    laptop = Laptop(box, flow_home, 'provider = "aws"\n[aws]\nregion = "us-east-1"\n')
+    laptop = Laptop(box, flow_home, 'provider = "aws"\nsync = false\n[aws]\nregion = "us-east-1"\n')
     volume = "/data=ckpt,size_gb=10"
     refused = laptop.flow("dev", "--volume", volume, code=4)
     assert "has no cap; add --max-run-time-hours 8 or --max-cost 20" in refused

@@ -24,7 +24,7 @@ RUN = ("run", "--max-run-time-hours", "1")
 
 @pytest.fixture
 def laptop(box: CloudInABox, flow_home: Path) -> Laptop:
-    return Laptop(box, flow_home, 'provider = "aws"\n[aws]\nregion = "us-east-1"\n')
+    return Laptop(box, flow_home, 'provider = "aws"\nsync = false\n[aws]\nregion = "us-east-1"\n')
 
 
 def test_two_nodes_share_what_flowlite_made(box: CloudInABox, laptop: Laptop) -> None:

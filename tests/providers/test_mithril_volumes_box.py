@@ -20,7 +20,7 @@ RUN = ("run", "--gpu", "h100:8", "--max-run-time-hours", "1", "--processes-per-n
 
 @pytest.fixture
 def laptop(box: CloudInABox, flow_home: Path) -> Laptop:
-    return Laptop(box, flow_home, 'provider = "mithril"\n')
+    return Laptop(box, flow_home, 'provider = "mithril"\nsync = false\n')
 
 
 def test_a_disk_goes_from_task_to_task(box: CloudInABox, laptop: Laptop) -> None:
