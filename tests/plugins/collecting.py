@@ -6,9 +6,11 @@ not even import. Collecting takes seconds of processor time in each process, and
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import gc
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,11 @@ _collected: set[str] = set()
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Waits for the first process, or is it. If that fails, the next one is the first."""
+    with _without_garbage_collection():
+        return (yield from _collect(session))
+
+
+def _collect(session: pytest.Session) -> Generator[None, object, object]:
     path = shared_files.path_of("collected")
     if path is None:
         return (yield)
@@ -40,6 +47,17 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Notes the files of all tests, before some are left out."""
     _collected.update(str(item.path) for item in items)
+
+
+@contextlib.contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Of a million objects that the tests and the libraries consist of, none is garbage: they are never looked at."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -11,7 +12,11 @@ import pytest
 
 from tests.stacks.environments import trainers
 
-pytest.importorskip("torch", reason="torchrun comes with torch (extra `dev`)")
+# Looked for, not imported: each process that collects tests would take more than a second for it.
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None,
+    reason="torchrun comes with torch (extra `dev`)",
+)
 SECONDS = 250
 
 # What a trainer would look at, written as one piece: the processes of a launcher share a stream.
