@@ -54,7 +54,7 @@ CRASHES ?= 60
 REAL_KILLS ?= 200
 KILLS ?= 2000
 crash: $(ENV_READY) ## kill the client at every call it makes of a cloud, under every fault: simulated, and CRASHES for real (as root)
-	FLOW_CRASH=$(CRASHES) FLOW_CRASH_REAL_KILLS=$(REAL_KILLS) FLOW_CRASH_KILLS=$(KILLS) FLOW_TEST_REQUIRE=all $(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal tests/crash
+	FLOW_CRASH=$(CRASHES) FLOW_CRASH_REAL_KILLS=$(REAL_KILLS) FLOW_CRASH_KILLS=$(KILLS) FLOW_CRASH_ONE_IN=1 FLOW_TEST_REQUIRE=all $(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal tests/crash
 
 # A run that found something says with which of these it is repeated.
 CASES ?= 200

@@ -8,11 +8,12 @@ attributes as a dozen can, and the others with a fresh seed, which is part of th
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import secrets
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tests.sweeps import A_DOZEN, pairwise
@@ -173,6 +174,17 @@ def possible(fault: Fault, phase: str, lost: str) -> bool:
     """Whether a case can be: without machines that work no task runs, and none of them ends itself."""
     broken = bool(fault.machines) or not fault.capacity
     return not broken or (phase != RUN and (lost == SUPERVISOR or fault.machines != "never"))
+
+
+def some_of_each_point(cases: Iterable[Case], one_in: int, seed: int) -> list[Case]:
+    """Every crash point, each with one in so many of the faults that it can meet, and at least one; drawn."""
+    points: dict[Case, list[Case]] = {}
+    for case in cases:
+        points.setdefault(replace(case, fault=""), []).append(case)
+    chance = random.Random(seed)
+    return [
+        case for met in points.values() for case in chance.sample(met, math.ceil(len(met) / one_in))
+    ]
 
 
 def sample(cases: Sequence[Case]) -> list[tuple[str, Case]]:

@@ -1,6 +1,7 @@
 """Plays crash points on a simulated clock, in a process of its own: the fake clouds change moto for all its process.
 
 python -m tests.crash.playing --part 0 --of 8               a part of all cases
+python -m tests.crash.playing --part 0 --one-in 3 --seed 77 every crash point, each with a third of its faults, drawn
 python -m tests.crash.playing --sample 40 --seed 77         so many of them, drawn
 python -m tests.crash.playing --kills 200 --seed 77         kills at random moments, from this seed on
 python -m tests.crash.playing --sample 40 --then-gc         the same, with `flow gc` first after each crash
@@ -25,7 +26,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.crash.cases import MARKETS, SEASONS, SUPERVISOR, all_cases
+from tests.crash.cases import MARKETS, SEASONS, SUPERVISOR, all_cases, some_of_each_point
 from tests.crash.clouds import POINTS
 from tests.crash.elastic import ElasticGangs
 from tests.crash.markets import Markets
@@ -38,6 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--part", type=int)
     parser.add_argument("--of", type=int, default=1)
+    parser.add_argument("--one-in", type=int, default=1)
     parser.add_argument("--sample", type=int, default=0)
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
@@ -74,6 +76,8 @@ def main() -> int:
         if asked.then_gc:
             # A client that never comes back runs no `flow gc`.
             cases = [each for each in cases if each.lost == SUPERVISOR]
+        if asked.one_in > 1:
+            cases = some_of_each_point(cases, asked.one_in, asked.seed)
         asked_for = [] if asked.part is None else cases[asked.part :: asked.of]
         chance = random.Random(asked.seed)
         asked_for += chance.sample(cases, 0 if asked.market or asked.season else asked.sample)
