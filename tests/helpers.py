@@ -25,22 +25,30 @@ KILLED = (
 """How the end of a process that a test has killed is told: where there are counters, it was not the kernel."""
 
 
+LONGEST_PAUSE = 2.0
+
+
 def eventually(
     probe: Callable[[], Value], *, timeout: float = 90.0, every: float = 0.01, what: str = ""
 ) -> Value:
     """Calls `probe` until it gives something true, and returns that.
+
+    A probe that takes long, since it starts a program, is called less often: who waits must not keep those busy that he
+    waits for.
 
     Raises:
         AssertionError: It gave nothing true in time; the message holds its last value.
     """
     deadline = time.monotonic() + timeout
     while True:
+        began = time.monotonic()
         value = probe()
         if value:
             return value
-        if time.monotonic() > deadline:
+        ended = time.monotonic()
+        if ended > deadline:
             raise AssertionError(f"not within {timeout} s: {what or probe}; last value: {value!r}")
-        time.sleep(every)
+        time.sleep(max(every, min(2 * (ended - began), LONGEST_PAUSE)))
 
 
 def put_agent(home: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowlite.state.store import Store
 from tests.helpers import eventually
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS = 90.0
+_ASKS_EVERY = 5.0
 
 
 class Lab:
@@ -90,25 +93,36 @@ class Lab:
 
     def wait(self, task: str, *states: str, timeout: float = 90.0) -> dict[str, Any]:
         """Waits until a task is in one of these states."""
-
-        def look() -> dict[str, Any] | None:
-            found = self.task(task)
-            return found if found["status"] in states else None
-
         try:
-            return eventually(look, timeout=timeout, every=0.2) or {}
+            return self._until(task, lambda state, _: state in states, timeout)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.task(task)}\n{self.supervisor_logs()}") from None
 
     def waits(self, task: str) -> str:
         """Waits until a task waits for hosts, and gives the reason."""
+        found = self._until(
+            task, lambda state, why: state == "provisioning" and "waiting for" in why, 90.0
+        )
+        return str(found["reason"])
 
-        def look() -> str:
+    def _until(self, task: str, fits: Callable[[str, str], bool], timeout: float) -> dict[str, Any]:
+        """Waits until state and reason of a task fit, and gives what `flow status` says then.
+
+        The store says when. `flow status` is asked now and then before, too: it starts supervisors that are gone.
+        """
+        store = Store(self.home / "state.db")
+        asked = 0.0
+
+        def look() -> dict[str, Any]:
+            nonlocal asked
+            record = store.find_task(task)
+            if not fits(record.state, record.reason) and time.monotonic() < asked + _ASKS_EVERY:
+                return {}
             found = self.task(task)
-            waits = found["status"] == "provisioning" and "waiting for" in str(found["reason"])
-            return str(found["reason"]) if waits else ""
+            asked = time.monotonic()
+            return found if fits(found["status"], str(found["reason"])) else {}
 
-        return eventually(look, every=0.2, what="the task to wait")
+        return eventually(look, timeout=timeout, every=0.2, what=f"{task} to be as it should")
 
     def supervisor(self, task: str) -> int:
         """Process id of the task's supervisor."""
@@ -119,6 +133,11 @@ class Lab:
         """What supervisors said, for the message of a failed assertion."""
         logs = sorted(self.home.glob("tasks/*/supervisor.log"))
         return "\n".join(f"{log.parent.name}: {log.read_text()[-2000:]}" for log in logs)
+
+    def given(self, task: str) -> set[str]:
+        """Hosts that a task has, as the store has it; `held` asks each of them, with a login and programs there."""
+        rows = Store(self.home / "state.db").instances(task)
+        return {str(row.data["data"]["host"]) for row in rows if row.ended_at is None}
 
     def held(self) -> dict[str, str]:
         """Hosts that are not free, each with the task or state."""

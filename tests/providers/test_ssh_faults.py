@@ -92,7 +92,8 @@ def test_a_host_that_dies_is_replaced_from_the_pool(hosts: Cluster, flow_home: P
     task = lab.submit("-N", "2", "--retries", "1", "--", "sh", "-c", command)
     lab.wait(task, "running")
     hosts[1].kill()
-    eventually(lambda: "node02" in lab.held(), timeout=90, every=0.5)
+    eventually(lambda: "node02" in lab.given(task), timeout=90, every=0.1)
+    assert "node02" in lab.held()
     for host in (hosts[0], hosts[2]):
         host.exec(["touch", "/tmp/go"])
     assert lab.wait(task, "completed", "failed", timeout=90)["status"] == "completed"
