@@ -31,7 +31,8 @@ def run_digits(epochs: int) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.slow
+# docs/getting-started.md trains and resumes with the same example in every `make test-all` (tests/docs/test_pages.py).
+@pytest.mark.hours
 @pytest.mark.timeout(600)
 def test_digits_train_and_resume_and_every_command_after_it(flow_home: Path) -> None:
     *first, end = run_digits(5)

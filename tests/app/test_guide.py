@@ -124,10 +124,16 @@ def test_performance(run: Run) -> None:
     ("name", "expected"),
     [
         ("quickstart.py", "32 processes trained together"),
-        ("multi_node.py", "{'node': 0, 'status': 'complete'}"),
-        ("shared_storage.py", "'checkpoints_saved': True"),
-        ("cost_protection.py", "'gpus_used': 64"),
         ("performance.py", "None"),
+        # They differ from these in what they run, which is tried with 2x2 above, and not in how large a gang is formed.
+        *(
+            pytest.param(*each, marks=pytest.mark.hours)
+            for each in (
+                ("multi_node.py", "{'node': 0, 'status': 'complete'}"),
+                ("shared_storage.py", "'checkpoints_saved': True"),
+                ("cost_protection.py", "'gpus_used': 64"),
+            )
+        ),
     ],
 )
 def test_the_guides_own_sizes(run: Run, name: str, expected: str) -> None:

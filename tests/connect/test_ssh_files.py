@@ -89,7 +89,7 @@ def relayed(server: Sshd, tmp_path: Path) -> Iterator[tuple[Relay, SshConnection
 
 @pytest.mark.parametrize(
     "cuts",
-    [30, pytest.param(300, marks=pytest.mark.slow), pytest.param(1000, marks=pytest.mark.hours)],
+    [30, pytest.param(1000, marks=pytest.mark.hours)],
 )
 @pytest.mark.timeout(600)
 def test_a_reader_that_is_cut_off_loses_nothing(

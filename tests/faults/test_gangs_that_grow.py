@@ -33,6 +33,8 @@ while not (home / "go").exists():
 
 # How many points a supervisor passes at least from there being room until the larger gang runs.
 FEWEST_POINTS = 20
+# `make test-all` kills at every fourth, `make test-hours` at all others.
+ONE_IN = 4
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +123,13 @@ def test_a_program_that_does_not_ask_goes_on(flow_home: Path, grow: str) -> None
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("at", [pytest.param(n, marks=pytest.mark.slow) for n in range(1, 33)])
+@pytest.mark.parametrize(
+    "at",
+    [
+        pytest.param(n, marks=pytest.mark.hours if n % ONE_IN != 1 else pytest.mark.slow)
+        for n in range(1, 33)
+    ],
+)
 def test_its_supervisor_is_killed_at_every_step(
     flow_home: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:

@@ -79,9 +79,9 @@ def play(lab: Lab, tasks: int, seconds: float) -> Store:
 
 
 @pytest.mark.slow
-def test_forty_tasks_share_four_hosts(hosts: Cluster, flow_home: Path) -> None:
+def test_twenty_tasks_share_four_hosts(hosts: Cluster, flow_home: Path) -> None:
     lab = Lab(hosts, flow_home)
-    store = play(lab, 40, seconds=400)
+    store = play(lab, 20, seconds=400)
     idle = idle_seconds(store, len(lab.hosts))
     print(f"idle at most {max(idle):.2f} s, {sorted(idle)[len(idle) // 2]:.2f} s in the middle")
     assert sorted(idle)[len(idle) // 2] < 5.0

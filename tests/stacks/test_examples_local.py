@@ -79,6 +79,9 @@ def open_clip(run: Run, checkpoints: Path) -> None:
     assert "Start epoch 0" not in second
     assert returned(second)["last_loss"] < returned(first)["first_loss"]
 
+
+@pytest.mark.hours
+def test_open_clips_first_loss_tells_one_gang_from_many(run: Run) -> None:
     alone = 2.7726  # ln(16), the batch of one rank
     said = run("open_clip/train.py::rehearse")
     assert "first loss 4.1589 = ln(64): 4 ranks in one gang" in said
