@@ -21,6 +21,7 @@ from tests.helpers import (
     eventually,
     process_alive,
     processes_of,
+    whole_lines,
 )
 
 PYTHON = sys.executable
@@ -103,7 +104,7 @@ class Gang:
     def worker(self, rank: int, attempt: int = 1) -> int:
         """Process id of a worker that printed it as its first line of output."""
         found = list(self.paths.directory.glob(f"nodes/*/a{attempt}/r{rank}.out"))
-        return int(found[0].read_text().splitlines()[0])
+        return int(whole_lines(found[0])[0])
 
 
 def submit(

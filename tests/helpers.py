@@ -193,3 +193,8 @@ def _state(pid: int) -> str:
         ["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False
     )
     return shown.stdout.strip()[:1] or "Z"
+
+
+def whole_lines(file: Path) -> list[str]:
+    """The lines of a file that somebody still writes, without the one that is not whole yet."""
+    return file.read_text().rpartition("\n")[0].splitlines()

@@ -19,7 +19,7 @@ from flowlite.testing.cloud import CloudInABox
 from flowlite.testing.hosts import Cluster
 from flowlite.testing.hosts.root import USER
 from flowlite.testing.slurm import SlurmCluster
-from tests.helpers import eventually, kill_processes_of_home
+from tests.helpers import eventually, kill_processes_of_home, whole_lines
 from tests.plugins.hosts import seen
 from tests.slurm.traces import jobs_of, left_of, processes_of
 
@@ -241,7 +241,7 @@ class Followed:
     def output(self, attempt: int = 1) -> list[str]:
         """What its ranks have printed in an attempt, line by line."""
         files = (self.user.home / "tasks" / self.id / "logs").glob(f"a{attempt}.n*.r*.out")
-        return sorted(line for file in files for line in file.read_text().splitlines())
+        return sorted(line for file in files for line in whole_lines(file))
 
     def check_nothing_is_left(self) -> None:
         """Nothing of the task is left at any place, once `flow gc` has had its turns."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.gangs import Gang, submit
-from tests.helpers import eventually
+from tests.helpers import eventually, whole_lines
 
 # Each rank says where it begins and where it stops. The file `step` is the checkpoint.
 STEPS = """
@@ -57,7 +57,7 @@ def growing(home: Path, *, asks: bool = True, grow: str = "checkpoint") -> Gang:
 def said(gang: Gang, attempt: int) -> list[list[str]]:
     """The lines of each rank of an attempt."""
     found = {
-        int(path.name.split(".")[2][1:]): path.read_text().splitlines()
+        int(path.name.split(".")[2][1:]): whole_lines(path)
         for path in gang.paths.logs.glob(f"a{attempt}.n*.r*.out")
     }
     return [found[rank] for rank in sorted(found)]

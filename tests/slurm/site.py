@@ -15,7 +15,7 @@ from flowlite.state.store import Store, TaskRecord
 from flowlite.testing.hosts import Host
 from flowlite.testing.slurm import SlurmCluster
 from tests.gangs import Gang
-from tests.helpers import assert_no_process_left, eventually
+from tests.helpers import assert_no_process_left, eventually, whole_lines
 from tests.slurm.traces import left_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -58,7 +58,7 @@ class SlurmGang(Gang):
     def words(self, attempt: int) -> list[str]:
         """What the ranks of an attempt have said so far, in any order."""
         files = self.paths.logs.glob(f"a{attempt}.n*.r*.out")
-        return [line for file in files for line in file.read_text().splitlines()]
+        return [line for file in files for line in whole_lines(file)]
 
     def end(self, state: str = "completed", timeout: float = 120.0) -> TaskRecord:
         """Waits for the end. Nothing may be left of the task: no job, no process, no file."""
