@@ -218,7 +218,8 @@ def _notes(
         notes.append("keep_warm has no effect at Mithril: a bid ends with its task")
     notes += [
         f"the volume {each['name']} does not exist: it is made with {each['size_gb']} GB in {market.region}, for "
-        f"{dollars(each['size_gb'] * VOLUME_PRICE)} per month until `flow volumes delete`"
+        f"{dollars(each['size_gb'] * VOLUME_PRICE)} per month until "
+        f"`flow volumes delete {each['name']} --provider mithril`"
         for each in mounts
         if not each["id"]
     ]

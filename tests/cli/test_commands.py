@@ -288,7 +288,11 @@ def test_volumes_are_made_listed_and_deleted(flow: Flow, flow_home: Path) -> Non
     assert refused.code == 2
     assert "--yes" in refused.err
     assert flow("volumes", "delete", "ckpt", "--yes").code == 0
-    assert flow("volumes", "delete", "ckpt", "--yes").code == 3
+    gone = flow("volumes", "delete", "ckpt", "--yes")
+    assert gone.code == 3
+    # `flow volumes list` shows those of all providers.
+    assert "if `flow volumes list` shows it elsewhere, add its --provider" in gone.err
+    assert "elsewhere" not in flow("volumes", "delete", "ckpt", "--yes", "--provider", "local").err
     assert flow("volumes", "create", "Bad Name").code == 2
 
 

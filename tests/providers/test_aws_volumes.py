@@ -165,6 +165,7 @@ def test_a_file_volume_is_made_once_and_mounted_by_nfs(account: Account, volumes
     planned = volumes.plan(config(FILE, nodes=2))
     assert account.called("CreateFileSystem") == [], "a plan makes nothing"
     assert "will be made: EFS, encrypted" in planned.notes[0]
+    assert " --provider aws`" in planned.notes[0]
     assert planned.zones == ()
 
     entries, groups = volumes.ready(json.loads(json.dumps(planned.volumes)), account.vpc, TASK)

@@ -315,7 +315,8 @@ def _with_volumes(asked: dict[str, Any], there: list[dict[str, Any]], **options:
 def test_one_that_is_missing_is_made_and_that_is_said() -> None:
     made = _with_volumes({"/ckpt": {"name": "ckpt", "size_gb": 499.5}}, [])
     assert made.options["volumes"][0]["id"] == ""
-    assert any("made with 500 GB" in n and "$40.00 per month" in n for n in made.notes)
+    (note,) = (each for each in made.notes if "made with 500 GB" in each)
+    assert "$40.00 per month until `flow volumes delete ckpt --provider mithril`" in note
     assert made.not_included == ("the volume ckpt ($40.00 per month)",)
 
 

@@ -12,7 +12,7 @@ import typer
 
 from flowlite.cli import output
 from flowlite.cli.completion import complete_provider
-from flowlite.errors import ConfigError, FlowError
+from flowlite.errors import ConfigError, FlowError, NotFound
 
 if TYPE_CHECKING:
     from flowlite.provider import VolumeInfo
@@ -155,7 +155,15 @@ def delete(
         if not sys.stdin.isatty():
             raise ConfigError(f"everything on the volume {name!r} would be lost; add --yes")
         typer.confirm(f"Delete the volume {name!r} and everything on it?", abort=True)
-    Flow(provider).volumes.delete(name)
+    try:
+        Flow(provider).volumes.delete(name)
+    except NotFound as error:
+        if provider is not None:
+            raise
+        # `flow volumes list` shows those of other providers as well.
+        raise NotFound(
+            f"{error}; if `flow volumes list` shows it elsewhere, add its --provider"
+        ) from error
     if json:
         output.print_json("volume", {"name": name, "deleted": True})
     else:

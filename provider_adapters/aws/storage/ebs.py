@@ -78,7 +78,7 @@ class Disks:
         cost = f", ${price * size:.2f} per month" if price else ""
         note = (
             f"volume {name} is not there yet and will be made: a disk of {size} GB ({KIND}, encrypted{cost}), which "
-            f"stays until `flow volumes delete {name}`"
+            f"stays until `flow volumes delete {name} --provider aws`"
         )
         return VolumeState({"kind": "ebs", "id": "", "size_gb": size}, note)
 

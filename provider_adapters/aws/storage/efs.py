@@ -84,7 +84,7 @@ class FileSystems:
         cost = f", ${price:g} per GB and month" if price else ""
         note = (
             f"volume {name} is not there yet and will be made: EFS, encrypted; it grows with what is written and is "
-            f"charged by that{cost}, not by size_gb; it stays until `flow volumes delete {name}`"
+            f"charged by that{cost}, not by size_gb; it stays until `flow volumes delete {name} --provider aws`"
         )
         return VolumeState({"kind": "efs", "id": ""}, note)
 
