@@ -42,7 +42,8 @@ def session(**arguments: Any) -> Session:
             for provider in self.get_component("credential_provider").providers:
                 for name in ("_role_fetcher", "_fetcher"):
                     fetcher: Any = getattr(provider, name, None)
-                    if hasattr(fetcher, "_session"):
+                    # What sends is an HTTP session; botocore calls others by this name, too.
+                    if hasattr(getattr(fetcher, "_session", None), "send"):
                         fetcher._session = _bounded(fetcher._session, documents=False)
             return super().get_credentials()
 
