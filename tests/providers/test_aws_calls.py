@@ -102,6 +102,8 @@ def open_default_vpc() -> None:
 
 
 @pytest.mark.slow
+# moto takes long to write its answers, half a minute of processor time.
+@pytest.mark.timeout(900)
 def test_64_nodes_take_fewer_than_40_calls(calls: Counter[str], clock: Clock) -> None:
     provider = adapter("aws")
     provider._context.looks = cloud_polls.CloudPolls(clock)
