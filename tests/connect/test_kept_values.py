@@ -204,6 +204,7 @@ def test_a_change_of_the_known_keys_is_seen(
     assert _blobs(_target(path)) == []
 
 
+@pytest.mark.needs("ssh")
 def test_a_private_key_is_read_once(tmp_path: Path, settled: None) -> None:
     path = make_key(tmp_path / "key")
     tried, target = login._TriedKeys(), _target(tmp_path / "known")
