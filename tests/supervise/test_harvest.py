@@ -83,6 +83,7 @@ class DiskNode(Node):
         self.last_words = b""
         self.stopping: Callable[[], object] = lambda: None
         self.sends: Callable[[], Iterator[bytes]] | None = None
+        self.is_over = False
 
     def stop(self, grace: float) -> bool:
         """Its worker writes something more before it ends."""
@@ -105,7 +106,14 @@ class DiskNode(Node):
         return Finding(self.life, f"as {self.life}", True)
 
     def read(self, name: str, offset: int) -> Iterator[bytes]:
-        return super().read(name, offset) if self.sends is None else self.sends()
+        return super().read(name, offset) if self.sends is None else self._sent()
+
+    def _sent(self) -> Iterator[bytes]:
+        assert self.sends is not None
+        for block in self.sends():
+            if self.is_over:
+                return
+            yield block
 
     def get(self, name: str, target: Path, size: int | None = None) -> bool:
         self.gets += 1
@@ -196,8 +204,12 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    return Scene(tmp_path)
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    made = Scene(tmp_path)
+    yield made
+    # A thread that was not waited for still reads; what has no end would fill the disk of this machine.
+    for node in made.nodes:
+        node.is_over = True
 
 
 def test_workers_that_have_not_heard_of_the_end_are_stopped_before_their_logs_are_read(
