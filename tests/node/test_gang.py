@@ -162,7 +162,8 @@ def test_a_bare_torchrun_forms_the_gang_in_manual_mode(home: Path) -> None:
     script.write_text(
         "import os, torch.distributed as dist\n"
         "dist.init_process_group('gloo'); dist.barrier()\n"
-        "print('rank', dist.get_rank(), 'of', dist.get_world_size(), flush=True); os._exit(0)\n"
+        # In one piece: the ranks below one torchrun share its stream.
+        "os.write(1, f'rank {dist.get_rank()} of {dist.get_world_size()}\\n'.encode()); os._exit(0)\n"
     )
     with RealGang(home, command("torchrun", str(script)), mode="manual") as gang:
         ended = gang.run(PET_NNODES="9", SLURM_PROCID="0")
