@@ -58,8 +58,8 @@ class _BoundedSession:
     """A botocore HTTP session that reads no more of an answer than it may have.
 
     Args:
-        documents: Whether answers are parsed, whatever they are. A metadata service explains its errors in HTML, which
-            nobody reads.
+        documents: Whether botocore parses every answer as XML or JSON. It does not parse the errors of a metadata
+            service, which are HTML.
     """
 
     def __init__(self, http: Any, documents: bool) -> None:

@@ -22,13 +22,13 @@ class JsonValue:
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Rebuilds the value from `to_json`. Fields of a newer version are ignored."""
         kind: type = cls
-        names = _names(kind)
+        names = field_names(kind)
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in names}
         return cls(**values)
 
 
 @functools.cache
-def _names(kind: type) -> dict[str, None]:
+def field_names(kind: type) -> dict[str, None]:
     """The names of a dataclass's fields, in order. Asking for them takes longer than to convert a small value."""
     return dict.fromkeys(each.name for each in dataclasses.fields(kind))
 
@@ -43,5 +43,5 @@ def copied(value: Any) -> Any:
     if kind is list or kind is tuple:
         return kind(copied(each) for each in value)
     if dataclasses.is_dataclass(value):
-        return {name: copied(getattr(value, name)) for name in _names(kind)}
+        return {name: copied(getattr(value, name)) for name in field_names(kind)}
     return copy.deepcopy(value)

@@ -6,8 +6,6 @@ reads snapshots.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import json
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flowlite.provider.json_value import field_names
 from flowlite.settings.private_files import write_private
 from flowlite.state.records import InstanceRecord, Intent, TaskRecord
 
@@ -49,12 +48,7 @@ def write(
 def _columns(row: TaskRecord | InstanceRecord | Intent) -> dict[str, Any]:
     """The columns of a row. Unlike `dataclasses.asdict`, it copies no values, which are JSON and only written."""
     kind: type = type(row)
-    return {name: getattr(row, name) for name in _names(kind)}
-
-
-@functools.cache
-def _names(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
+    return {name: getattr(row, name) for name in field_names(kind)}
 
 
 def read_all(home: Path) -> tuple[list[Snapshot], list[str]]:

@@ -82,7 +82,7 @@ class GrowthState:
             return GrowthStep.GIVE_UP
         if self.is_open and self._is_useless():
             return GrowthStep.WITHDRAW
-        # What may still come is charged from then on, whatever the gang does meanwhile.
+        # A node is charged from its start, so an open launch is looked at in every state of the gang.
         goes_on = GrowthStep.LAUNCH if self.is_open and self.is_due else GrowthStep.WAIT
         if self.ending:
             return goes_on

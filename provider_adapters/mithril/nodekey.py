@@ -69,6 +69,7 @@ SECONDS = {seconds!r}
 # What the API says when there is nothing more to end, and when this key is good for nothing.
 DONE = (200, 202, 204, 404)
 VAIN = (401, 403)
+MOST_BYTES = 4 << 20
 BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
 
 
@@ -91,7 +92,8 @@ def ask(method, path):
     context = trust() if BIDS.startswith("https:") else None
     try:
         with urllib.request.urlopen(request, timeout=20, context=context) as answer:
-            return answer.status, answer.read().decode("utf-8", "replace")
+            # What is cut off is no JSON, and counts as no answer.
+            return answer.status, answer.read(MOST_BYTES).decode("utf-8", "replace")
     except urllib.error.HTTPError as error:
         return error.code, ""
     except (OSError, ValueError):

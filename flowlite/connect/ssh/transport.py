@@ -197,7 +197,7 @@ class Transport(paramiko.Transport):
             self.proxy.wait()
 
     def _log(self, level: int, msg: Any, *args: Any) -> None:
-        # Called for each message; nobody listens unless somebody debugs a connection.
+        # paramiko calls this for each message. The level is enabled only where a connection is debugged.
         if self.logger.isEnabledFor(level):
             super()._log(level, msg, *args)  # type: ignore[misc]
 

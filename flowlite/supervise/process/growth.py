@@ -115,7 +115,7 @@ class Growth:
             self._stoppable = True
         elif kind == "should_stop":
             self._told_to_stop = True
-            # Whatever it was for, the new nodes wait no longer than that for the workers to end.
+            # The time that new nodes wait for the workers to end begins here, whoever asked for the stop.
             self._asked_at = clock.monotonic() if self._asked_at is None else self._asked_at
         elif kind in ("preempting", "stopping", "ended"):
             self._ending = True
