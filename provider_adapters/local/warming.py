@@ -97,10 +97,13 @@ class WarmNodes:
         self._ledger = Ledger(home / "local" / "warm.json")
 
     def keep(self, nodes: Sequence[tuple[Instance, str]], seconds: float) -> list[Instance]:
-        """Records nodes as kept, each with the socket of its fork server; returns those whose fork server runs."""
+        """Records nodes as kept, each with the socket of its fork server; returns those whose fork server answers."""
         until = clock.now() + seconds
-        found = [_as_warm(instance, socket, until) for instance, socket in nodes]
-        warm_ones = [each for each in found if _process(each) is not None]
+        found = [registry.look(socket) for socket in {socket for _, socket in nodes}]
+        answering = {each.socket for each in found if each is not None and registry.answers(each)}
+        warm_ones = [
+            _as_warm(instance, socket, until) for instance, socket in nodes if socket in answering
+        ]
         if warm_ones:
             with self._ledger.change() as entries:
                 for name, entry in list(entries.items()):

@@ -65,6 +65,19 @@ def test_the_next_task_finds_what_the_last_one_imported() -> None:
     second.close()
 
 
+def test_it_says_whether_it_can_be_used() -> None:
+    first = Client(spec_of())
+    (server,) = registry.all_of(warm.socket_directory())
+    assert registry.answers(server)
+    # Without its name nobody finds it any more, although it runs on with its agent.
+    registry.tell(server.socket, "retire")
+    eventually(lambda: not registry.answers(server))
+    assert server.alive
+    first.close()
+    gone(server.pid)
+    assert not registry.answers(server)
+
+
 def test_it_imports_what_a_later_task_needs_beyond_that(place: Path) -> None:
     (place / "flowlite_test_more.py").write_text("MORE = 1")
     path = {"PYTHONPATH": str(place)}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +15,9 @@ import pytest
 
 from flowlite.api.adapters import adapter
 from flowlite.bundle.agent_zip import build_agent_zip
+from flowlite.node.forkserver import client, registry
 from flowlite.node.system import processes
-from flowlite.provider import LaunchIntent, Plan
+from flowlite.provider import Instance, LaunchIntent, Plan
 from provider_adapters.local import warming
 from tests.helpers import kill_processes_of_home
 from tests.node.test_warm import Client
@@ -55,3 +59,22 @@ def test_it_runs_the_agent_of_its_own_home(
         warmed.terminate([node])
         # An agent program that is gone, as after the end of a test or an update.
         shutil.rmtree(home)
+
+
+def test_a_node_is_not_kept_by_a_fork_server_that_is_dying(
+    flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was killed is listed as alive until the kernel has ended it, but answers nobody any more."""
+    monkeypatch.setenv("TMPDIR", str(flow_home))
+    path = os.path.join(client.socket_directory(), f"{registry.PREFIX}dying")
+    # The socket of a fork server, whose process is this one: alive, as far as the list of processes tells.
+    registry.note(path, 1, None)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(path)
+        listener.listen()
+        asking = threading.Thread(target=lambda: listener.accept()[0].close(), daemon=True)
+        asking.start()
+        node = Instance(id="one-000", task_id="one", state="running", address="127.0.0.1")
+        assert registry.look(path) is not None
+        assert warming.WarmNodes(flow_home).keep([(node, path)], 60.0) == []
+        asking.join()

@@ -23,6 +23,8 @@ PREFIX = "kept-"
 MOST = 3
 """Fork servers on one machine, unless the settings say otherwise. Each holds its imports in memory (torch: 300 MB)."""
 _END_SECONDS = 5.0
+# A fork server answers at once, unless it imports just then.
+_ANSWER_SECONDS = 30.0
 NAME_LENGTH = 24
 """Length of the file name of a fork server's socket."""
 _LISTEN_SECONDS = 0.05
@@ -104,6 +106,23 @@ def look(path: str) -> WarmServer | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if found.alive else None
+
+
+def answers(server: WarmServer) -> bool:
+    """Whether a kept fork server can be used, as it says itself.
+
+    One that was killed exists for some more moments, since it needs processor time to end. It does not answer any more.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_ANSWER_SECONDS)
+        try:
+            connection.connect(server.socket)
+            if not peer_credentials.may_be_trusted(connection):
+                return False
+            connection.sendall(b'{"do": "ask"}\n')
+            return connection.recv(1 << 10) != b""
+        except OSError:
+            return False
 
 
 def all_of(directory: str) -> list[WarmServer]:

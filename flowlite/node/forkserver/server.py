@@ -7,6 +7,7 @@ connection is the request:
     {"do": "join", "imports", "keep", "marks"}   fork a reaper, which gets all further lines. "keep" is how many seconds
                                                  the fork server stays after that reaper has ended, "marks" names the
                                                  owner of the reaper (system/process_title.py)
+    {"do": "ask"}                                answered by {"event": "here"}, as long as this process runs
     {"do": "retire"}                             accept no new agents, and exit with the last reaper
     {"do": "dismiss"}                            exit with the last reaper, without waiting for the idle time
 
@@ -208,6 +209,9 @@ class ForkServer:
         if what == "import":
             if not self._stale():
                 self._imports.take(request["imports"])
+        elif what == "ask":
+            with contextlib.suppress(OSError):
+                connection.sendall(b'{"event": "here"}\n')
         elif what == "retire":
             self._retire()
         elif what == "dismiss":
