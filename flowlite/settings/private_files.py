@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+_SYNCED_AT_A_TIME = 16
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -21,16 +23,24 @@ def write_private(path: Path, content: bytes) -> None:
         raise
 
 
-def make_durable(directory: Path, prefix: str) -> None:
-    """Syncs to disk all files of a directory whose names have a prefix, and the directory itself.
+def make_durable(directories: Iterable[Path], prefix: str) -> None:
+    """Syncs to disk all files of directories whose names have a prefix, and the directories themselves.
+
+    The disk is asked for many files at a time, which takes little longer than for one.
 
     Raises:
         OSError: A file could not be synced, so its content on disk is unknown.
     """
-    for path in sorted(directory.iterdir()):
-        if path.name.startswith(prefix):
-            _sync(path)
-    _sync(directory)
+    # Imported here, since most programs write no file that way.
+    from concurrent.futures import ThreadPoolExecutor
+
+    paths: list[Path] = []
+    for directory in directories:
+        paths += (path for path in directory.iterdir() if path.name.startswith(prefix))
+        paths.append(directory)
+    with ThreadPoolExecutor(_SYNCED_AT_A_TIME) as threads:
+        for _ in threads.map(_sync, paths):
+            pass
 
 
 def directories_above(directory: Path) -> Iterator[Path]:

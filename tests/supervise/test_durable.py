@@ -60,9 +60,12 @@ def done(monkeypatch: pytest.MonkeyPatch, paths: TaskPaths) -> list[str]:
     sync = os.fsync
 
     def fsync(descriptor: int) -> None:
-        sync(descriptor)
         name = os.readlink(f"/proc/self/fd/{descriptor}")
-        told.append(os.path.relpath(name, paths.directory))
+        listed = os.listdir(name) if os.path.isdir(name) else []
+        sync(descriptor)
+        what = os.path.relpath(name, paths.directory)
+        # Files are synced side by side.
+        told.extend([what, *(f"{what} lists {each}" for each in listed)])
 
     monkeypatch.setattr(os, "fsync", fsync)
     return told
@@ -112,7 +115,8 @@ def test_an_attempt_ends_when_all_that_came_is_on_disk(
     assert end.outcome == messages.DONE
     assert set(HERE) <= set(done)
     # A directory has the names of files only once they are there.
-    assert done.index("results") > done.index("results/a1.r0.result")
+    assert "results lists a1.r0.result" in done
+    assert "logs lists a1.n0.r0.out" in done
 
 
 def test_that_the_ranks_have_started_outlives_a_supervisor_that_dies_after_their_failure(

@@ -137,8 +137,7 @@ class TaskPaths:
 
         Called before a node is given back, or told to delete its files. Raises OSError.
         """
-        for directory in (self.logs, self.results):
-            make_durable(directory, f"a{attempt}.")
+        make_durable((self.logs, self.results), f"a{attempt}.")
 
     def make(self) -> None:
         """Creates the directories, with mode 0700."""
