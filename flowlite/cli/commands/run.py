@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -13,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from flowlite.cli import output
-from flowlite.cli.completion import complete_provider, complete_task
 from flowlite.cli.scripts import is_plain
+from flowlite.cli.task_options import task_options, with_task_options
 from flowlite.errors import ConfigError
-from flowlite.spec.one_or_several import PREFER
 
 if TYPE_CHECKING:
     from flowlite.api.app import Function
@@ -34,15 +32,11 @@ flow run job.sbatch                       a batch script of Slurm, on any provid
 Shows the output of all workers and, at the end, what rank 0 returned. Ctrl-C cancels the task.
 """
 
-_PANEL = "What to run on"
-_CAPS = "Caps"
-
 
 def register(application: typer.Typer, command: str) -> None:
     """Adds `flow run`."""
-    application.command(command, help=HELP, context_settings={"allow_interspersed_args": False})(
-        run
-    )
+    settings = {"allow_interspersed_args": False}
+    application.command(command, help=HELP, context_settings=settings)(with_task_options(run, at=3))
 
 
 def run(
@@ -57,293 +51,6 @@ def run(
     rest: Annotated[
         list[str] | None,
         typer.Argument(help="Arguments of the function or command.", metavar="ARGS"),
-    ] = None,
-    num_instances: Annotated[
-        str | None,
-        typer.Option(
-            "--num-instances",
-            "-N",
-            help="Nodes in the gang; 2:8 for 2 to 8, as there is room.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    settle_seconds: Annotated[
-        str | None,
-        typer.Option(
-            "--settle-seconds",
-            metavar="TIME",
-            help="How long such a gang waits for more nodes at first; 2m is read too.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    heal_seconds: Annotated[
-        str | None,
-        typer.Option(
-            "--heal-seconds",
-            metavar="TIME",
-            help="How long it waits for nodes in place of lost ones.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    grow: Annotated[
-        str | None,
-        typer.Option(
-            "--grow",
-            metavar="WHEN",
-            help="When it takes nodes for which there is room again: attempt (the next one), or checkpoint "
-            "(where should_stop() is asked).",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    spares: Annotated[
-        int | None,
-        typer.Option(
-            "--spares",
-            help="Further machines, ready to take the rank of a lost node.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    preflight: Annotated[
-        str | None,
-        typer.Option(
-            "--preflight",
-            help="Measure every node before the workers start: quick, or full with the network.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    processes_per_node: Annotated[
-        str | None,
-        typer.Option(
-            "--processes-per-node",
-            help="Workers on each node; auto: one per GPU.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    manual: Annotated[
-        bool,
-        typer.Option(
-            "--manual",
-            help="One process per node, for torchrun, accelerate, deepspeed.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = False,
-    mode: Annotated[
-        str | None,
-        typer.Option(
-            "--mode",
-            help="How processes start: auto, manual, ray, mpi.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--start",
-            help="Whether ranks are forked with their imports: auto, fork, spawn.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option(
-            "--gpu",
-            help="GPUs of each node, such as h100:8; of several, h100:8,a100-80gb:8, any will do.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    provider: Annotated[
-        str | None,
-        typer.Option(
-            "--provider",
-            help="Name of the provider, or several: slurm,aws; any: all that are set up.",
-            autocompletion=complete_provider,
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    region: Annotated[
-        str | None,
-        typer.Option(
-            "--region", help="Region or zone, or several: eu-west-1,'us-*'.", rich_help_panel=_PANEL
-        ),
-    ] = None,
-    image: Annotated[
-        str | None, typer.Option("--image", help="Container image.", rich_help_panel=_PANEL)
-    ] = None,
-    priority: Annotated[
-        str | None, typer.Option("--priority", help="low, med or high.", rich_help_panel=_PANEL)
-    ] = None,
-    spot: Annotated[
-        bool | None,
-        typer.Option(
-            "--spot/--no-spot",
-            help="Spot machines: cheaper, and may be taken away.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    prefer_spot: Annotated[
-        bool,
-        typer.Option(
-            "--prefer-spot",
-            help="Spot where there is some, else on demand.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = False,
-    prefer: Annotated[
-        str | None,
-        typer.Option(
-            "--prefer",
-            help="Of several places, the first by price or by order (as listed).",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    max_wait_hours: Annotated[
-        str | None,
-        typer.Option(
-            "--max-wait-hours",
-            metavar="HOURS",
-            help="Hours to wait for room, or a time such as 30m.",
-            rich_help_panel=_CAPS,
-        ),
-    ] = None,
-    volume: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--volume",
-            metavar="PATH=NAME[,…]",
-            help="Mount a volume at a path. After its name, separated by commas: interface=block for a disk of one "
-            "node, size_gb=500 to create it if it is missing.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    mount: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--mount",
-            metavar="PATH=s3://…",
-            help="Mount a bucket at a path, read-only.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--env",
-            "-e",
-            metavar="NAME=VALUE",
-            help="Set a variable; NAME alone takes its value from your environment.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    secret: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--secret",
-            metavar="NAME",
-            help="Pass a variable of yours without recording its value.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    slurm: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--slurm",
-            metavar="NAME=VALUE",
-            help="Option for sbatch: partition=gpu, qos=high.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    notify: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--notify",
-            metavar="TARGET",
-            help="Tell of the end, a failure or a cap: a command, a webhook's URL, or a URL of Apprise.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    setup: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--setup",
-            metavar="COMMAND",
-            help="Run once on every node before the workers: 'pip install -e .'.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    outputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--outputs",
-            metavar="PATTERN",
-            help="Files of the working directory to bring back at the end: 'runs/**'.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    workdir: Annotated[
-        str | None,
-        typer.Option(
-            "--workdir",
-            help="Directory to start in: of the project, or an absolute path on the nodes.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    sync: Annotated[
-        bool | None,
-        typer.Option(
-            "--sync/--no-sync",
-            help="Send the project's files to the nodes, this machine included; or nothing.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    file: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--file",
-            metavar="[PATH=]FILE",
-            help="A file of this machine to send, and where it is to be below the working directory.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    max_price_per_hour: Annotated[
-        float | None,
-        typer.Option(
-            "--max-price-per-hour", help="Dollars per instance and hour.", rich_help_panel=_CAPS
-        ),
-    ] = None,
-    max_run_time_hours: Annotated[
-        str | None,
-        typer.Option(
-            "--max-run-time-hours",
-            metavar="HOURS",
-            help="Hours from the start of the workers, or a time such as 1h30m.",
-            rich_help_panel=_CAPS,
-        ),
-    ] = None,
-    max_cost: Annotated[
-        float | None,
-        typer.Option("--max-cost", help="Dollars for the whole task.", rich_help_panel=_CAPS),
-    ] = None,
-    keep_warm: Annotated[
-        str | None,
-        typer.Option(
-            "--keep-warm",
-            metavar="TIME",
-            help="Keep nodes and imports for the next task: 10m, 90s.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None,
-    retries: Annotated[
-        int | None,
-        typer.Option("--retries", help="New attempts after a failure.", rich_help_panel=_CAPS),
-    ] = None,
-    after: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--after",
-            metavar="TASK",
-            help="Begin when this task has completed; may be given several times.",
-            autocompletion=complete_task,
-        ),
     ] = None,
     schedule: Annotated[
         str | None,
@@ -370,49 +77,12 @@ def run(
     json: Annotated[
         bool, typer.Option("--json", help="Print JSON: the task, and its result at the end.")
     ] = False,
+    **options: Any,
 ) -> None:
-    options: dict[str, Any] = {
-        "num_instances": num_instances,
-        "settle_seconds": settle_seconds,
-        "heal_seconds": heal_seconds,
-        "grow": grow,
-        "spares": spares,
-        "preflight": preflight,
-        "processes_per_node": processes_per_node,
-        "manual": manual,
-        "mode": mode,
-        "start": start,
-        "gpu": gpu,
-        "provider": provider,
-        "region": region,
-        "image": image,
-        "priority": priority,
-        "spot": spot,
-        "prefer_spot": prefer_spot,
-        "prefer": prefer,
-        "max_wait_hours": max_wait_hours,
-        "notify": notify or None,
-        "setup": setup or None,
-        "outputs": outputs or None,
-        "workdir": workdir,
-        "sync": sync,
-        "file": file,
-        "volume": volume,
-        "mount": mount,
-        "env": env,
-        "secret": secret,
-        "slurm": slurm,
-        "max_price_per_hour": max_price_per_hour,
-        "max_run_time_hours": max_run_time_hours,
-        "max_cost": max_cost,
-        "keep_warm": keep_warm,
-        "retries": retries,
-        "after": after or None,
-        "name": name,
-    }
     from flowlite.cli import batch_scripts
     from flowlite.cli.submit_and_follow import preview, submit_and_follow
 
+    given = task_options({**options, "name": name})
     if schedule is not None:
         from flowlite.cli.commands.queue import schedule as schedules
 
@@ -420,42 +90,23 @@ def run(
             raise ConfigError(
                 "--schedule: a batch script cannot be scheduled; schedule `sh SCRIPT` or a task file"
             )
-        found = config_of(context, target, rest or [], task_options(options))
-        schedules.make(schedule, found, context.obj["arguments"], env or (), target or "")
+        found = config_of(context, target, rest or [], given)
+        words = context.obj["arguments"]
+        schedules.make(schedule, found, words, options["env"] or (), target or "")
         return
 
     if target is not None and batch_scripts.is_script(target):
         how = batch_scripts.RunOptions(
             dry_run=dry_run, detach=detach, json=json, show_logs=not no_logs, yes=yes
         )
-        raise output.Quit(batch_scripts.run_script(target, rest or [], task_options(options), how))
-    config = config_of(context, target, rest or [], task_options(options))
+        raise output.Quit(batch_scripts.run_script(target, rest or [], given, how))
+    config = config_of(context, target, rest or [], given)
     if dry_run:
         preview(config, json)
         return
     raise output.Quit(
         submit_and_follow(config, detach=detach, json=json, show_logs=not no_logs, yes=yes)
     )
-
-
-def task_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the task that were given on the command line."""
-    options = dict(given)
-    mode = _mode(options.pop("mode", None), options.pop("manual", False))
-    options |= {
-        "spot": _spot(options.get("spot"), options.pop("prefer_spot", False)),
-        "processes_per_node": _number_or_text(options.pop("processes_per_node", None)),
-        "num_instances": _number_or_text(options.pop("num_instances", None)),
-        "volumes": _volumes(options.pop("volume", None)),
-        "mounts": _pairs("--mount", options.pop("mount", None), "PATH=s3://bucket"),
-        "environment": _environment(options.pop("env", None)),
-        "secrets": options.pop("secret", None) or None,
-        "slurm": _slurm(options.pop("slurm", None)),
-        "files": _files(options.pop("file", None)),
-    }
-    if mode is not None:
-        options["distributed_mode"] = mode
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def config_of(
@@ -587,108 +238,3 @@ def _changed(config: TaskConfig, options: Mapping[str, Any]) -> TaskConfig:
         if name in changes:
             changes[name] = {**getattr(config, name), **changes[name]}
     return config.replace(**changes)
-
-
-def _number_or_text(text: str | None) -> int | str | None:
-    return int(text) if text is not None and text.isdecimal() else text
-
-
-def _spot(spot: bool | None, preferred: bool) -> bool | str | None:
-    if preferred and spot is not None:
-        raise ConfigError("give either --prefer-spot or --spot/--no-spot, not both")
-    return PREFER if preferred else spot
-
-
-def _mode(mode: str | None, manual: bool) -> str | None:
-    if manual and mode not in (None, "manual"):
-        raise ConfigError(f"give either --manual or --mode {mode}, not both")
-    return "manual" if manual else mode
-
-
-def _pairs(option: str, given: Sequence[str] | None, form: str) -> dict[str, str] | None:
-    if not given:
-        return None
-    found = {}
-    for word in given:
-        key, equals, value = word.partition("=")
-        if not equals or not key or not value:
-            raise ConfigError(f"{option}: {word!r} is not allowed; write {form}")
-        found[key] = value
-    return found
-
-
-_VOLUME_FORM = "PATH=NAME or, with more about it, PATH=NAME,interface=block,size_gb=500"
-
-
-def _volumes(given: Sequence[str] | None) -> dict[str, Any] | None:
-    """Volumes by path, as the decorator takes them. Words after the name are fields of `Volume`."""
-    pairs = _pairs("--volume", given, _VOLUME_FORM)
-    return pairs and {path: _volume(path, words) for path, words in pairs.items()}
-
-
-def _volume(path: str, words: str) -> str | dict[str, Any]:
-    name, *more = words.split(",")
-    if not more:
-        return name
-    found: dict[str, Any] = {"name": name}
-    for word in more:
-        key, equals, value = word.partition("=")
-        # Dashes are accepted since `flow volumes create` has --size-gb.
-        key = key.replace("-", "_")
-        if not equals or not value or key in found:
-            said = f"{path}={words}"
-            raise ConfigError(f"--volume: {said!r} is not allowed; write {_VOLUME_FORM}")
-        found[key] = _number(value) if key == "size_gb" else value
-    return found
-
-
-def _files(given: Sequence[str] | None) -> dict[str, str] | None:
-    """The files to send, by their path on the node.
-
-    A file without a path keeps its path below the current directory, or only its name if it is elsewhere.
-    """
-    found = {}
-    for word in given or ():
-        place, equals, source = word.partition("=")
-        if not equals or os.path.exists(word):
-            source = word
-            place = os.path.relpath(word)
-            if place.startswith("../") or place in ("..", "."):
-                place = os.path.basename(os.path.abspath(word))
-        if not place or not source:
-            raise ConfigError(f"--file: {word!r} is not allowed; write FILE or PATH=FILE")
-        found[place] = source
-    return found or None
-
-
-def _number(text: str) -> float | str:
-    """A number; a text that is not a number is returned as it is, for the error of the option's check."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _slurm(given: Sequence[str] | None) -> dict[str, Any] | None:
-    if not given:
-        return None
-    from flowlite.spec.slurm import of_words
-
-    try:
-        return of_words(given)
-    except ValueError as error:
-        raise ConfigError(f"--slurm: {error}") from None
-
-
-def _environment(given: Sequence[str] | None) -> dict[str, str] | None:
-    found = {}
-    for word in given or ():
-        name, equals, value = word.partition("=")
-        if not equals:
-            if name not in os.environ:
-                raise ConfigError(
-                    f"--env: {name} is not set here; set it, or write --env {name}=VALUE"
-                )
-            value = os.environ[name]
-        found[name] = value
-    return found or None

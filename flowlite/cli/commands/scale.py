@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
 import time
@@ -15,8 +14,9 @@ import typer
 
 from flowlite import terminal
 from flowlite.cli import interrupts, output
-from flowlite.cli.commands import run
+from flowlite.cli.commands.run import config_of
 from flowlite.cli.confirmation import asks_before, confirm
+from flowlite.cli.task_options import task_options, with_task_options
 from flowlite.errors import CapExceeded, ConfigError, FlowError
 from flowlite.scaling.ladder import Run, read_nodes, rungs_of
 from flowlite.scaling.metric import NoMetric, of_lines, of_result
@@ -41,17 +41,7 @@ of nodes. The options of `flow run` apply here, too.
 
 _PANEL = "Runs"
 # Options of `flow run` that `flow scale` does not take over.
-_LEFT_OUT = (
-    "num_instances",
-    "max_cost",
-    "dry_run",
-    "detach",
-    "no_logs",
-    "name",
-    "json",
-    "after",
-    "schedule",
-)
+_LEFT_OUT = ("num_instances", "after")
 
 
 @dataclass
@@ -99,20 +89,9 @@ class Ladder:
 
 def register(application: typer.Typer, command: str) -> None:
     """Adds `flow scale`, with the options of `flow run` beside its own."""
-    own = inspect.signature(scale, eval_str=True).parameters
-    theirs = inspect.signature(run.run, eval_str=True).parameters
-    taken = [each for name, each in theirs.items() if name not in (*own, *_LEFT_OUT)]
-    mine = [each for each in own.values() if each.kind is not each.VAR_KEYWORD]
-
-    def command_function(**given: Any) -> None:
-        scale(**given)
-
-    command_function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [each.replace(kind=each.KEYWORD_ONLY) for each in (*mine, *taken)]
-    )
-    command_function.__annotations__ = {}
     settings = {"allow_interspersed_args": False}
-    application.command(command, help=HELP, context_settings=settings)(command_function)
+    function = with_task_options(scale, left_out=_LEFT_OUT)
+    application.command(command, help=HELP, context_settings=settings)(function)
 
 
 def scale(
@@ -178,7 +157,7 @@ def scale(
     from flowlite.api.client import Flow
     from flowlite.cli.submit_and_follow import warnings_as_lines
 
-    config = run.config_of(context, target, rest or [], run.task_options(options))
+    config = config_of(context, target, rest or [], task_options(options))
     for option, value in (("--nodes", nodes), ("--metric", metric)):
         if not value:
             raise ConfigError(

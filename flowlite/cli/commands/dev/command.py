@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json as json_module
 import os
 import secrets
@@ -17,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flowlite.cli import output
-from flowlite.cli.commands import run
 from flowlite.cli.commands.dev import listener, ssh_entry
 from flowlite.cli.confirmation import can_ask, confirm_launch
+from flowlite.cli.task_options import task_options, with_task_options
 from flowlite.errors import CapExceeded, ConfigError, FlowError, NotFound
 
 if TYPE_CHECKING:
@@ -39,10 +38,7 @@ cap. Most options of `flow run` apply here, too.
 """
 
 # Options of `flow run` that make no sense for a node that waits.
-_LEFT_OUT = (
-    "context", "target", "rest", "processes_per_node", "manual", "mode", "keep_warm", "retries", "dry_run", "detach",
-    "no_logs", "name", "json", "after", "schedule",
-)  # fmt: skip
+_LEFT_OUT = ("processes_per_node", "manual", "mode", "keep_warm", "retries", "after")
 _TOKEN = "JUPYTER_TOKEN"
 _JUPYTER_PORT = 8888
 _LOOK_SECONDS = 0.5
@@ -61,19 +57,8 @@ exit 1
 
 def register(application: typer.Typer, command: str) -> None:
     """Adds `flow dev`, with options of `flow run` beside its own."""
-    own = inspect.signature(dev, eval_str=True).parameters
-    theirs = inspect.signature(run.run, eval_str=True).parameters
-    taken = [each for name, each in theirs.items() if name not in (*own, *_LEFT_OUT)]
-    mine = [each for each in own.values() if each.kind is not each.VAR_KEYWORD]
-
-    def command_function(**given: Any) -> None:
-        dev(**given)
-
-    command_function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [each.replace(kind=each.KEYWORD_ONLY) for each in (*mine, *taken)]
-    )
-    command_function.__annotations__ = {}
-    application.command(command, help=HELP)(command_function)
+    function = with_task_options(dev, left_out=_LEFT_OUT)
+    application.command(command, help=HELP)(function)
 
 
 def dev(
@@ -106,7 +91,7 @@ def dev(
 def _config(name: str, jupyter: bool, options: dict[str, Any]) -> TaskConfig:
     from flowlite.spec import TaskConfig
 
-    given = run.task_options({**options, "manual": True})
+    given = task_options({**options, "manual": True})
     command = ["sh", "-c", _WAIT]
     if jupyter:
         os.environ[_TOKEN] = secrets.token_hex(24)
