@@ -14,9 +14,10 @@ from flowlite.node.config import launcher_programs
 from flowlite.node.config.agent_config import AgentConfig, AttemptPaths
 from flowlite.node.leader_run import mpi, ray_cluster, requirements
 from flowlite.node.leader_run.context import GangContext
-from flowlite.node.leader_run.exec_framing import OUT, Broken, Frames
+from flowlite.node.leader_run.exec_framing import Broken, Frames
 from flowlite.node.leader_run.hostnames import node_named
 from flowlite.node.leader_run.ssh_shim import RemoteCommand, read
+from flowlite.node.protocol.mux_framing import OUT, frame
 from flowlite.node.system import addresses as net
 from flowlite.spec import TaskConfig
 
@@ -255,10 +256,10 @@ def test_frames_come_whole_or_are_refused() -> None:
         one.send(OUT)
         assert other.read() == (OUT, b"x" * 70_000)
         assert other.read() == (OUT, b"")
-        theirs.sendall(b"Z\xff\xff\xff\xff")
+        theirs.sendall(b"Z" + b"\xff" * 10)
         with pytest.raises(Broken):
             one.read()
-        ours.sendall(b"1\0\0\0\5ab")
+        ours.sendall(frame(OUT, 1, b"abcde")[:12])
         ours.shutdown(socket.SHUT_WR)
         with pytest.raises(Broken, match="cut off"):
             other.read()

@@ -1,23 +1,21 @@
 """The protocol between a caller and an exec server, inside a stream through the relay.
 
-    caller -> exec server    RUN {"argv", "environment", "directory"}, then INPUT bytes…, INPUT_ENDS
-    exec server -> caller    OUT bytes…, ERR bytes…, and last EXIT {"code"} or FAULT text
+    caller -> exec server    OPEN {"argv", "environment", "directory"}, then IN bytes…, END
+    exec server -> caller    OUT bytes…, ERR bytes…, and last DONE {"code"} or {"text"}
 
-Each message is one byte for its kind, four for the length, and that many bytes.
+The frames are those of the mux server (`protocol/mux_framing.py`), all of one stream.
 """
 
 from __future__ import annotations
 
 import socket
-import struct
 import threading
+from collections import deque
 from collections.abc import Iterator
 
-RUN, INPUT, INPUT_ENDS = b"R", b"I", b"E"
-OUT, ERR, EXIT, FAULT = b"1", b"2", b"X", b"F"
-BLOCK = 1 << 16
-_MOST = 1 << 20
-_HEAD = struct.Struct(">cI")
+from ..protocol import mux_framing
+
+_LARGEST = 1 << 20
 
 
 class Broken(OSError):
@@ -30,39 +28,28 @@ class Frames:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._sending = threading.Lock()
+        self._parser = mux_framing.Parser(_LARGEST)
+        self._came: deque[tuple[int, bytes]] = deque()
 
-    def send(self, kind: bytes, body: bytes = b"") -> None:
+    def send(self, kind: int, body: bytes = b"") -> None:
         """Sends a frame. Raises OSError if the peer is gone."""
         with self._sending:
-            self._connection.sendall(_HEAD.pack(kind, len(body)) + body)
+            self._connection.sendall(mux_framing.frame(kind, 1, body))
 
-    def read(self) -> tuple[bytes, bytes] | None:
+    def read(self) -> tuple[int, bytes] | None:
         """Returns the next frame; None at the end. Raises Broken."""
-        head = self._exactly(_HEAD.size)
-        if head is None:
-            return None
-        kind, size = _HEAD.unpack(head)
-        if size > _MOST:
-            raise Broken(f"a frame of {size} bytes")
-        body = self._exactly(size)
-        if body is None:
-            raise Broken("a frame was cut off")
-        return kind, body
-
-    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        while (frame := self.read()) is not None:
-            yield frame
-
-    def _exactly(self, size: int) -> bytes | None:
-        found = b""
-        while len(found) < size:
+        while not self._came:
             try:
-                data = self._connection.recv(size - len(found))
-            except OSError as error:
+                data = self._connection.recv(mux_framing.BLOCK)
+                self._came += ((kind, body) for kind, _, body in self._parser.take(data))
+            except (OSError, mux_framing.NotAFrame) as error:
                 raise Broken(str(error)) from error
             if not data:
-                if found:
+                if self._parser.is_inside_a_frame:
                     raise Broken("a frame was cut off")
                 return None
-            found += data
-        return found
+        return self._came.popleft()
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        while (frame := self.read()) is not None:
+            yield frame

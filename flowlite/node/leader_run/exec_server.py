@@ -18,9 +18,10 @@ from contextlib import suppress
 from typing import IO
 
 from ..protocol.framing import WireError
+from ..protocol.mux_framing import BLOCK, DONE, END, ERR, IN, OPEN, OUT
 from ..system.accepting import start_thread
 from .context import GangContext, Unreachable
-from .exec_framing import BLOCK, ERR, EXIT, FAULT, INPUT, INPUT_ENDS, OUT, RUN, Broken, Frames
+from .exec_framing import Broken, Frames
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class ExecServer:
 
     def _run(self, frames: Frames) -> None:
         first = frames.read()
-        if first is None or first[0] != RUN:
+        if first is None or first[0] != OPEN:
             raise Broken("no command came")
         order = json.loads(first[1])
         try:
@@ -129,7 +130,7 @@ class ExecServer:
         except OSError as error:
             program = order["argv"][0]
             text = f"node {self._place.rank} cannot run {program!r}: {error.strerror}"
-            frames.send(FAULT, text.encode())
+            frames.send(DONE, json.dumps({"text": text}).encode())
             frames.read()
             return
         with self._lock:
@@ -150,7 +151,7 @@ class ExecServer:
             with self._lock:
                 del self._running[process.pid]
         if hearing.is_alive():
-            frames.send(EXIT, json.dumps({"code": code}).encode())
+            frames.send(DONE, json.dumps({"code": code}).encode())
             # The caller hangs up once it has received everything.
             hearing.join()
 
@@ -167,10 +168,10 @@ def _hear(frames: Frames, process: subprocess.Popen[bytes]) -> None:
     try:
         for kind, body in frames:
             with suppress(BrokenPipeError, ValueError):
-                if kind == INPUT:
+                if kind == IN:
                     process.stdin.write(body)
                     process.stdin.flush()
-                elif kind == INPUT_ENDS:
+                elif kind == END:
                     process.stdin.close()
     except Broken as error:
         sys.stderr.write(f"a caller was lost: {error}\n")
@@ -189,7 +190,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             return
 
 
-def _pass_on(source: IO[bytes], frames: Frames, kind: bytes) -> None:
+def _pass_on(source: IO[bytes], frames: Frames, kind: int) -> None:
     with source:
         while data := os.read(source.fileno(), BLOCK):
             try:

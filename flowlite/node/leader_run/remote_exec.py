@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from ..protocol.framing import WireError
+from ..protocol.mux_framing import BLOCK, DONE, END, ERR, IN, OPEN, OUT
 from .context import GangContext, Unreachable
-from .exec_framing import BLOCK, ERR, EXIT, FAULT, INPUT, INPUT_ENDS, OUT, RUN, Frames
+from .exec_framing import Frames
 from .exec_server import carry
 
 Sink = Callable[[bytes], object]
@@ -71,7 +72,7 @@ def call(
                     "directory": directory,
                 }
                 frames = Frames(ours)
-                frames.send(RUN, json.dumps(order).encode())
+                frames.send(OPEN, json.dumps(order).encode())
                 threading.Thread(target=_feed, args=(source, frames), daemon=True).start()
                 code = _answers(frames, out, err)
         finally:
@@ -88,10 +89,11 @@ def _answers(frames: Frames, out: Sink, err: Sink) -> int | None:
             out(body)
         elif kind == ERR:
             err(body)
-        elif kind == FAULT:
-            raise Unreachable(body.decode(errors="replace"))
-        elif kind == EXIT:
-            return int(json.loads(body)["code"])
+        elif kind == DONE:
+            end = json.loads(body)
+            if "text" in end:
+                raise Unreachable(str(end["text"]))
+            return int(end["code"])
     return None
 
 
@@ -134,8 +136,8 @@ def _feed(source: int | None, frames: Frames) -> None:
     with suppress(OSError):
         if source is not None:
             while data := os.read(source, BLOCK):
-                frames.send(INPUT, data)
-        frames.send(INPUT_ENDS)
+                frames.send(IN, data)
+        frames.send(END)
 
 
 def _write(number: int, data: bytes) -> None:

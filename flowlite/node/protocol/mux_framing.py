@@ -1,4 +1,4 @@
-"""The framing of the mux server's pipe, which carries many streams at once.
+"""The framing of the mux server's pipe, which carries many streams at once, and of a command on another node.
 
 A frame is a head (kind, stream, size), that many bytes, and a newline. The newline is there because Slurm holds back a
 step's standard output after the last newline. A sender keeps at most `WINDOW` unacknowledged bytes of a stream in
@@ -53,6 +53,11 @@ class Parser:
     def __init__(self, largest: int = LARGEST) -> None:
         self._rest = bytearray()
         self._largest = largest
+
+    @property
+    def is_inside_a_frame(self) -> bool:
+        """Whether the bytes so far end within a frame."""
+        return bool(self._rest)
 
     def take(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
         """Yields (kind, stream, payload) of each frame that is now complete. Raises NotAFrame."""
