@@ -83,7 +83,7 @@ def buckets_of(config: TaskConfig) -> dict[str, Mount]:
     return wanted
 
 
-def notes(storage: Mapping[str, Mapping[str, Any]], now: float | None = None) -> list[str]:
+def notes(storage: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Returns what the user should know about the credentials before the task is submitted."""
     said: dict[str, None] = {}
     for use, entry in storage.items():
@@ -94,7 +94,7 @@ def notes(storage: Mapping[str, Mapping[str, Any]], now: float | None = None) ->
                 "anonymously"
             ] = None
         elif credential["expires"] is not None:
-            left = max(0.0, credential["expires"] - (time.time() if now is None else now)) / 3600
+            left = max(0.0, credential["expires"] - time.time()) / 3600
             said[
                 f"{entry['url']} for {use}: {entry['source']} ends in {left:.1f} hours, and the bucket with it"
             ] = None

@@ -147,10 +147,10 @@ def warn(text: str) -> None:
     tell(ColouredText("warning:", YELLOW), " ", text)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints a table: with rich on a terminal; elsewhere as aligned columns in which no cell is cut."""
     if sys.stdout.isatty():
-        _rich_table(columns, rows, title)
+        _rich_table(columns, rows)
         return
     everything = [
         tuple(column.upper() for column in columns),
@@ -181,12 +181,11 @@ def print_fitted(fitted: FittedTable) -> None:
     Console(file=sys.stdout).print(fitted_table(fitted))
 
 
-def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
+def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     drawn = Table(
-        title=cell(title) if title else None,
         title_justify="left",
         box=None,
         pad_edge=False,

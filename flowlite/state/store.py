@@ -474,9 +474,9 @@ class Store:
             _add_event(db, lease.task_id, kind, text, data)
         self._write_snapshot(lease)
 
-    def events(self, task_id: str, after: int = 0) -> list[Event]:
+    def events(self, task_id: str) -> list[Event]:
         """Returns the task's history, oldest first."""
-        rows = self._rows(Event, "task_id = ? AND seq > ?", [task_id, after], "seq")
+        rows = self._rows(Event, "task_id = ?", [task_id], "seq")
         return self._readable(Event, rows)
 
     def _write_snapshot(self, lease: Lease) -> None:

@@ -20,7 +20,6 @@ def node_settings(
     preemption: dict[str, Any] | None = None,
     lease_seconds: float = LEASE_SECONDS,
     volumes: tuple[dict[str, Any], ...] = (),
-    environment: Mapping[str, str] | None = None,
 ) -> NodeSettings:
     """The settings, from first contact (`Met.data`) and the plan's options "python_spec", "container", "workdir".
 
@@ -28,7 +27,6 @@ def node_settings(
         preemption: As `NodeSettings.preemption`.
         lease_seconds: How long the machine stays up without an agent, once it has had one.
         volumes: As `NodeSettings.volumes`.
-        environment: Variables in addition to flowlite's own.
     """
     data, options = instance.data, plan.options
     wanted, container = options.get("python_spec"), options.get("container")
@@ -37,7 +35,7 @@ def node_settings(
         python=str(data["python"]),
         bind=instance.address,
         workdir=options.get("workdir"),
-        environment={"FLOW_TASK_ID": instance.task_id, **(environment or {})},
+        environment={"FLOW_TASK_ID": instance.task_id},
         volumes=tuple(volumes),
         cache=f"{data['root']}/blobs",
         python_spec=wanted if container else python_request.for_node(wanted, _version(data)),

@@ -23,10 +23,7 @@ def test_a_replacement_starts_after_the_last_worker_was_killed(
 ) -> None:
     """The leader's last word to a node is never younger than the moment at which the node was given up."""
     given_up = word + later
-    stopped, replaced = (
-        fencing.stopped_by(word, fence, grace),
-        fencing.replaced_from(given_up, fence, grace),
-    )
+    stopped, replaced = word + fence + grace, fencing.replaced_from(given_up, fence, grace)
     assert stopped + SLACK <= replaced + 1e-3
 
 
@@ -99,7 +96,7 @@ def test_a_partitioned_node_stops_in_time_however_unevenly_it_ticks(
         times.append(now)
     stopped, order = stop_of(member, times)
     killed = stopped + order.grace
-    assert killed <= fencing.stopped_by(last_word, FENCE_AFTER, grace) + 2.0
+    assert killed <= last_word + FENCE_AFTER + grace + 2.0
     assert killed < fencing.replaced_from(last_word, FENCE_AFTER, grace)
     assert stopped >= last_word + FENCE_AFTER
 

@@ -289,11 +289,7 @@ def test_a_bid_stays_open_while_it_runs_and_no_longer(scene: Growing) -> None:
 
 
 def test_a_bid_that_is_old_is_waited_for_as_long_as_a_new_one(scene: Growing) -> None:
-    scene.market.room = 3
-    before = scene.attempt()
-    scene.market.queues = True
-    with pytest.raises(LaunchPending):
-        scene.launch(2)
+    before = open_bid(scene, 3, 2)
     scene.now += 1e4
     scene.market.take_away(before[:1])
     began = scene.now
@@ -302,13 +298,19 @@ def test_a_bid_that_is_old_is_waited_for_as_long_as_a_new_one(scene: Growing) ->
     assert began + HEAL <= scene.now <= began + HEAL + 2
 
 
-def lose_to_a_bid(scene: Growing, most: int, lost: int) -> list[str]:
-    """A gang, of which so many nodes are lost while a bid for more has been open for two days. Returns the others."""
-    scene.market.room = most
+def open_bid(scene: Growing, room: int, more: int) -> list[str]:
+    """A gang with a bid for more nodes that stays open. Returns its nodes."""
+    scene.market.room = room
     before = scene.attempt()
     scene.market.queues = True
     with pytest.raises(LaunchPending):
-        scene.launch(5 - most)
+        scene.launch(more)
+    return before
+
+
+def lose_to_a_bid(scene: Growing, most: int, lost: int) -> list[str]:
+    """A gang, of which so many nodes are lost while a bid for more has been open for two days. Returns the others."""
+    before = open_bid(scene, most, 5 - most)
     scene.now += 2 * DAY
     scene.market.take_away(before[:lost])
     return before[lost:]
@@ -388,11 +390,7 @@ def withdraw(scene: Growing, roster: Collection[str]) -> None:
 
 
 def test_a_bid_that_is_withdrawn_wins_nothing(scene: Growing) -> None:
-    scene.market.room = 2
-    before = scene.attempt()
-    scene.market.queues = True
-    with pytest.raises(LaunchPending):
-        scene.launch(3)
+    before = open_bid(scene, 2, 3)
     assert scene.provisioner().is_joining()
     withdraw(scene, before)
     assert not scene.provisioner().is_joining()
@@ -402,11 +400,7 @@ def test_a_bid_that_is_withdrawn_wins_nothing(scene: Growing) -> None:
 
 
 def test_what_a_lost_launch_has_won_anew_is_ended_beside_an_open_bid(scene: Growing) -> None:
-    scene.market.room = 2
-    before = scene.attempt()
-    scene.market.queues = True
-    with pytest.raises(LaunchPending):
-        scene.launch(3)
+    before = open_bid(scene, 2, 3)
     (brought_by,) = [row.token for row in scene.store.intents("t1") if row.state == "done"]
     anew = Instance("won-anew", "t1", price_per_hour=1.0, launched_at=60.0)
     scene.market.made[brought_by].append(anew)
@@ -418,11 +412,7 @@ def test_what_a_lost_launch_has_won_anew_is_ended_beside_an_open_bid(scene: Grow
 
 def test_what_no_launch_is_known_of_is_kept_as_long_as_one_is_open(scene: Growing) -> None:
     scene.market.knows_launches = False
-    scene.market.room = 2
-    before = scene.attempt()
-    scene.market.queues = True
-    with pytest.raises(LaunchPending):
-        scene.launch(3)
+    before = open_bid(scene, 2, 3)
     provisioner = scene.provisioner()
     asyncio.run(provisioner.end_beside(before, doomed_too=False))
     assert not asyncio.run(provisioner.end_left_over(before))
@@ -450,11 +440,7 @@ def test_a_launch_is_open_until_all_is_ended_that_it_may_bring(scene: Growing) -
 
 
 def test_a_job_that_returns_is_not_withdrawn_with_a_bid(scene: Growing) -> None:
-    scene.market.room = 2
-    before = scene.attempt()
-    scene.market.queues = True
-    with pytest.raises(LaunchPending):
-        scene.launch(3)
+    before = open_bid(scene, 2, 3)
     scene.market.made["t1-launch-1"].append(Instance("job", "t1", "returning"))
     withdraw(scene, before)
     assert sorted(scene.market.there()) == sorted([*before, "job"])

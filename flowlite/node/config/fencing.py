@@ -28,11 +28,6 @@ def grace_left(silence: float, fence_after: float, grace: float) -> float:
     return max(0.0, min(grace, fence_after + grace - silence))
 
 
-def stopped_by(last_word: float, fence_after: float, grace: float) -> float:
-    """Returns when a node's last worker has got SIGKILL, given the time of the last message from its leader."""
-    return last_word + fence_after + grace
-
-
 def replaced_from(given_up: float, fence_after: float, grace: float) -> float:
     """Returns when replacements may start, given the time when the node was given up."""
     return given_up + fence_after + grace + SLACK

@@ -27,9 +27,9 @@ def cost_of(instances: Iterable[InstanceRecord], now: float) -> float:
     )
 
 
-def cost_so_far(store: Store, task_id: str, now: float | None = None) -> float:
+def cost_so_far(store: Store, task_id: str) -> float:
     """US dollars a task has cost until now."""
-    return cost_of(store.instances(task_id), clock.now() if now is None else now)
+    return cost_of(store.instances(task_id), clock.now())
 
 
 def cost_by_day(instances: Iterable[InstanceRecord], now: float) -> dict[str, float]:
