@@ -227,7 +227,10 @@ class Flow:
             if not every and name not in known:
                 adapter_class(name)
         names = known if every else names
-        return config, plan_candidates(config, names, self._adapter, only_configured=every)
+        found = plan_candidates(
+            config, names, self._adapter, only_configured=every, say=self._notify
+        )
+        return config, found
 
     def travelling(self, config: TaskConfig, plan: Plan) -> FilesToSend | None:
         """The files of this machine that are sent to the nodes of a task; None if there are none.

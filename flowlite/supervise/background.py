@@ -5,31 +5,37 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import suppress
+import tempfile
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import flowlite
 
 
-def run_detached(home: Path, module: str, *arguments: str) -> bool:
+def run_detached(home: Path, module: str, *arguments: str, given: str = "") -> bool:
     """Runs `main()` of a module in a detached process, which outlives this one.
 
     Args:
         home: The FLOW_HOME.
         module: Name of the module.
         arguments: Passed to the process as `sys.argv[2:]`.
+        given: What it reads from its standard input, which nobody else can.
 
     Returns:
         False if the process cannot be started.
     """
     root = str(Path(flowlite.__file__).resolve().parent.parent)
     program = f"import sys; sys.path.insert(0, sys.argv[1]); from {module} import main; main()"
-    with suppress(OSError):
+    with suppress(OSError), ExitStack() as stack:
+        stdin = stack.enter_context(tempfile.TemporaryFile()) if given else None
+        if stdin is not None:
+            stdin.write(given.encode())
+            stdin.seek(0)
         child = subprocess.Popen(
             [sys.executable, "-P", "-c", program, root, *arguments],
             cwd="/",
             env={**os.environ, "FLOW_HOME": str(home)},
-            stdin=subprocess.DEVNULL,
+            stdin=stdin or subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,

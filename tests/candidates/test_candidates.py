@@ -282,7 +282,10 @@ def test_who_does_not_answer_is_left_out_and_named(
         gate.set()
     assert time.monotonic() - began < 60
     assert shown(found) == ["cloud us-east h100:8"]
-    assert [each.why for each in found.left_out] == ["silent did not answer within 0.3 s"]
+    (left,) = found.left_out
+    assert left.why.startswith("silent did not answer within 0.3 s; ")
+    assert "another try" in left.why
+    assert "provider='silent' alone is waited for" in left.why
 
 
 def test_without_any_place_the_slow_ones_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,9 +293,57 @@ def test_without_any_place_the_slow_ones_are_waited_for(monkeypatch: pytest.Monk
     gate = threading.Event()
     slow = Shop("slow", [Ware(H100, "", 9.0)], gate=gate)
     empty = Shop("empty", [])
-    threading.Timer(0.3, gate.set).start()
-    found = choose(task(gpu=H100), slow, empty)
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        gate.set()
+
+    names = ["slow", "empty"]
+    found = plan_candidates(task(gpu=H100), names, by_name(slow, empty), say=say)
     assert [each.plan.provider for each in found.ranked] == ["slow"]
+    (text,) = said
+    assert text.startswith("slow did not answer within 0.05 s; no other place is known yet")
+
+
+def test_the_only_place_is_waited_for_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "SAID_AFTER", 0.05)
+    gate = threading.Event()
+    slow = Shop("slow", [Ware(H100, "", 9.0)], gate=gate)
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        gate.set()
+
+    found = plan_candidates(task(gpu=H100), ["slow"], by_name(slow), say=say)
+    assert [each.plan.provider for each in found.ranked] == ["slow"]
+    (text,) = said
+    assert text.startswith("slow has not answered for 0.05 s; it is waited for")
+
+
+def test_a_region_that_does_not_answer_holds_up_no_other(
+    cloud: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "REGION_SECONDS", 0.3)
+    gate = threading.Event()
+
+    class OneIsSilent(Shop):
+        def plan(self, config: TaskConfig) -> Any:
+            if config.region == "us-west":
+                gate.wait()
+            return super().plan(config)
+
+    try:
+        found = choose(
+            task(gpu=H100, region="us-*"), OneIsSilent("cloud", cloud.wares, own=["us-east"])
+        )
+    finally:
+        gate.set()
+    assert shown(found) == ["cloud us-east h100:8"]
+    (left,) = found.left_out
+    assert left.options["region"] == "us-west"
+    assert "region='us-west' alone is waited for" in left.why
 
 
 def test_an_error_that_is_no_reason_is_raised(cloud: Shop) -> None:

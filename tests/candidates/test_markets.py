@@ -154,7 +154,8 @@ def plan(
     for name, value in {**aws.environment(), **mithril.environment()}.items():
         monkeypatch.setenv(name, value)
     # A busy machine answers late.
-    monkeypatch.setattr("flowlite.api.candidates.planning.ANSWER_SECONDS", 120.0)
+    for bound in ("ANSWER_SECONDS", "REGION_SECONDS"):
+        monkeypatch.setattr(f"flowlite.api.candidates.planning.{bound}", 120.0)
 
     def plan(market: Market) -> Candidates:
         aws.reset()

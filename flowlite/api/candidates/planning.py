@@ -1,14 +1,20 @@
-"""Plans all places where a task may run. Providers are asked side by side, and none holds up the others for long."""
+"""Plans all places where a task may run. Providers are asked side by side, and none holds up the others for long.
+
+Who does not answer in time is asked on: in this process while it lives, and then in one of its own (`asking_on.py`).
+Adapters remember what they have read, such as the types and prices of a cloud, so that a later plan has it.
+"""
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import functools
+import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +30,13 @@ if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
 
 ANSWER_SECONDS = 2.0
-"""How long several providers are waited for, once one of them has a place for the task."""
+"""How long several providers are waited for. As long as none has a place for the task, so long once more."""
+REGION_SECONDS = 30.0
+"""The same for the regions of the only provider, since whoever names one provider wants its answer."""
+PATIENT_SECONDS = 300.0
+"""The same for a process that nobody waits for."""
+SAID_AFTER = 5.0
+"""After how many seconds the user is told that the only place is waited for."""
 
 # What a provider can raise for a place that is none.
 _REASONS = (FlowError, ImportError, OSError)
@@ -45,6 +57,7 @@ def plan_candidates(
     adapter: Callable[[str], Provider],
     *,
     only_configured: bool = False,
+    say: Callable[[str], None] | None = None,
 ) -> Candidates:
     """Plans a task at all places that its options allow.
 
@@ -53,6 +66,7 @@ def plan_candidates(
         names: The providers to ask.
         adapter: Returns the adapter of a provider.
         only_configured: Leave out providers that are not set up, without a word.
+        say: Tells the user who is waited for, if it takes long.
 
     Raises:
         ConfigError: No place is possible.
@@ -64,19 +78,47 @@ def plan_candidates(
         by_region = alternatives_of(config, provider, 0, alone=True)
         first = [each for found in by_region.values() for each in found]
         if len(first) == 1:
-            return _only_one(config, provider, first[0])
-        asking = _Asking(config, adapter)
+            with _said_if_slow(provider.name, say):
+                return _only_one(config, provider, first[0])
+        asking = _Asking(config, adapter, REGION_SECONDS)
         asking.plan_all(provider, by_region)
     else:
         asking = _Asking(config, adapter, ANSWER_SECONDS)
         for place, name in enumerate(names):
             asking.ask(name, place, only_configured)
-    asking.wait()
+    asking.wait(say)
+    asking.ask_on()
     places = asking.planned
     if config.prefer == "price":
         places = with_common_ceilings(places)
     planned = [(each.alternative, each.plan) for each in places]
     return ranked(planned, asking.left_out, config.prefer)
+
+
+def ask_patiently(config: TaskConfig, provider: Provider) -> None:
+    """Has a provider make all its plans of a task, for what it remembers of them. Who does not answer is left alone."""
+    asking = _Asking(config, lambda _: provider, PATIENT_SECONDS)
+    asking.ask(provider.name, 0, only_configured=False)
+    asking.wait()
+
+
+@contextmanager
+def _said_if_slow(name: str, say: Callable[[str], None] | None) -> Iterator[None]:
+    """Tells the user that the only place is waited for, if it takes long."""
+    if say is None:
+        yield
+        return
+    text = (
+        f"{name} has not answered for {SAID_AFTER:g} s; it is waited for, since it is the only place. Clouds take "
+        "longer at first, when their types and prices are read"
+    )
+    timer = threading.Timer(SAID_AFTER, say, (text,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _only_one(config: TaskConfig, provider: Provider, found: Alternative) -> Candidates:
@@ -116,24 +158,26 @@ class _Asking:
     The threads are daemons: a program does not wait at its end for a provider that never answers.
 
     Attributes:
-        seconds: How long providers are waited for; None for as long as they take.
+        seconds: How long they are waited for, and so long again as long as there is no plan.
         planned: The plans that have come.
         left_out: The alternatives without a plan.
     """
 
     config: TaskConfig
     adapter: Callable[[str], Provider]
-    seconds: float | None = None
+    seconds: float
     planned: list[PlannedPlace] = field(default_factory=list)
     left_out: list[tuple[Alternative | None, LeftOut]] = field(default_factory=list)
     _open: dict[_Place, list[Alternative]] = field(default_factory=dict)
+    _threads: dict[_Place, threading.Thread] = field(default_factory=dict)
+    _adapters: dict[str, Provider] = field(default_factory=dict)
     _answers: queue.SimpleQueue[_Answer] = field(default_factory=queue.SimpleQueue)
 
     def ask(self, name: str, place: int, only_configured: bool) -> None:
         """Asks a provider for its regions, and then for a plan in each."""
 
         def regions(answer: _Answer) -> None:
-            provider = self.adapter(name)
+            provider = self._adapters[name] = self.adapter(name)
             if provider.configured() or not only_configured:
                 answer.provider = provider
                 answer.by_region = alternatives_of(self.config, provider, place, alone=False)
@@ -142,26 +186,70 @@ class _Asking:
 
     def plan_all(self, provider: Provider, by_region: dict[str | None, list[Alternative]]) -> None:
         """Asks a provider for the plans in all its regions."""
+        self._adapters[provider.name] = provider
         for region, alternatives in by_region.items():
             work = functools.partial(self._plan_region, provider, alternatives)
             self._start(_Place(provider.name, region, planning=True), alternatives, work)
 
-    def wait(self) -> None:
-        """Waits until all have answered or, after the time for answers, until there is a plan."""
-        until = None if self.seconds is None else time.monotonic() + self.seconds
+    def wait(self, say: Callable[[str], None] | None = None) -> None:
+        """Waits until all have answered or, when the time for answers is over, there is a plan.
+
+        Args:
+            say: Tells the user who is waited for, if there is no plan in time.
+        """
+        until = time.monotonic() + self.seconds
         while self._open:
-            left = None if until is None else until - time.monotonic()
-            if left is not None and left <= 0:
+            left = until - time.monotonic()
+            if left <= 0:
                 if self.planned:
                     break
-                left = None
+                if say is not None:
+                    say(
+                        f"{self._still_open()}; no other place is known yet, so the answer is waited for"
+                    )
+                    say = None
+                until += self.seconds
+                continue
             with suppress(queue.Empty):
                 self._take(self._answers.get(timeout=left))
         for place, alternatives in self._open.items():
-            error = ProviderError(f"{place.provider} did not answer within {self.seconds:g} s")
             options = {"provider": place.provider, "region": place.region}
             first = alternatives[0] if alternatives else None
-            self.left_out.append((first, LeftOut(options, error)))
+            self.left_out.append((first, LeftOut(options, self._silent(place))))
+
+    def ask_on(self) -> None:
+        """Has who did not answer asked on, should this process end before."""
+        for name in {place.provider for place in self._open}:
+            self._ask_on(name)
+
+    def _still_open(self) -> str:
+        names = ", ".join(sorted({place.provider for place in self._open}))
+        return f"{names} did not answer within {self.seconds:g} s"
+
+    def _silent(self, place: _Place) -> ProviderError:
+        """The reason why a place that has not answered is left out."""
+        alone = f"provider={place.provider!r}"
+        if len(self._adapters) == 1 and place.region is not None:
+            alone = f"region={place.region!r}"
+        return ProviderError(
+            f"{place.provider} did not answer within {self.seconds:g} s; it is asked on in the background, so that "
+            f"another try in a moment may have it, and {alone} alone is waited for"
+        )
+
+    def _ask_on(self, name: str) -> None:
+        provider = self._adapters.get(name)
+        threads = [self._threads[place] for place in self._open if place.provider == name]
+
+        def begin() -> None:
+            if provider is None or not any(thread.is_alive() for thread in threads):
+                return
+            from flowlite.supervise.background import run_detached
+
+            asked = {"config": self.config.to_dict(), "settings": provider.settings.to_json()}
+            # Not as an argument, which other users of this machine could read.
+            run_detached(provider.home, f"{__package__}.asking_on", given=json.dumps(asked))
+
+        atexit.register(begin)
 
     def _take(self, answer: _Answer) -> None:
         del self._open[answer.place]
@@ -186,7 +274,9 @@ class _Asking:
             self._answers.put(answer)
 
         self._open[place] = alternatives
-        threading.Thread(target=run, name=f"flowlite-plan-{place.provider}", daemon=True).start()
+        thread = threading.Thread(target=run, name=f"flowlite-plan-{place.provider}", daemon=True)
+        self._threads[place] = thread
+        thread.start()
 
     def _plan_region(
         self, provider: Provider, alternatives: list[Alternative], answer: _Answer

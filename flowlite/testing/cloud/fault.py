@@ -22,6 +22,7 @@ class Fault:
         skip: How many matching calls succeed first.
         retry_after: The value of the `Retry-After` header in seconds.
         hang: Seconds after which the connection is dropped without a reply.
+        late: Seconds by which the reply comes late.
         match: Parameters that the call must have.
         kill: Whether the calling process is killed, by SIGKILL.
         pid: The process to kill; None for the caller.
@@ -36,6 +37,7 @@ class Fault:
     skip: int = 0
     retry_after: float | None = None
     hang: float = 0.0
+    late: float = 0.0
     match: dict[str, Any] = field(default_factory=dict)
     kill: bool = False
     pid: int | None = None

@@ -98,6 +98,7 @@ class Served:
         skip: int = 0,
         retry_after: float | None = None,
         hang: float = 0.0,
+        late: float = 0.0,
         match: Mapping[str, Any] | None = None,
     ) -> None:
         """Injects faults into the next calls of an action ("*": any), with the arguments of `Fault`."""
@@ -112,6 +113,7 @@ class Served:
             skip=skip,
             retry_after=retry_after,
             hang=hang,
+            late=late,
             match=dict(match or {}),
         )
 

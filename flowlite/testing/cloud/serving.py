@@ -115,6 +115,8 @@ class Gate:
         if fault.hang:
             clock.sleep(fault.hang)
             raise ConnectionAbortedError("ordered to say nothing")
+        if fault.late:
+            clock.sleep(fault.late)
         if not fault.code and not fault.status:
             return None
         status, headers, content = self._service.refuse(action, fault)
