@@ -47,6 +47,8 @@ STEP_ROLE, RELAY_ROLE, VOLUME_ROLE = "step", "relay", "volume"
 """The roles of the peers of the router of steps, of the relay of commands, and of the server of volumes."""
 CHECK_ROLE, MEASURE_ROLE = "check", "measure"
 """The roles of a node that checks the path to another one, and of one that measures it."""
+CONTENTS_ROLE = "contents"
+"""The role of a node that gets contents of the task from another one."""
 
 _LENGTHS = struct.Struct(">II")
 _SEQUENCE = struct.Struct(">Q")

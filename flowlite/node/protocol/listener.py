@@ -1,4 +1,4 @@
-"""The leader's listener for connections of the other nodes outside of the rendezvous.
+"""A node's listener for connections of the other nodes outside of the rendezvous.
 
 Only peers that prove the task's secret are served.
 """
@@ -9,8 +9,9 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
-from ..config.agent_config import AgentConfig, AttemptPaths
+from ..config.agent_config import AttemptPaths
 from ..system.accepting import accept, start_thread
 from .framing import Hello, WireError
 from .stream import Stream, admit
@@ -18,11 +19,21 @@ from .stream import Stream, admit
 _MOST_OPENING = 256
 
 
+class GangFacts(Protocol):
+    """What a listener knows of the gang that it serves. An `AgentConfig` has it all."""
+
+    task: str
+    epoch: int
+    roster: list[str]
+    bind: str
+    tls: bool
+
+
 class Listener:
     """Listens on the node's private address, with one thread per connection and a limit of 256 unauthenticated ones."""
 
     def __init__(
-        self, config: AgentConfig, paths: AttemptPaths, role: str, known: Callable[[str], bool]
+        self, config: GangFacts, paths: AttemptPaths, role: str, known: Callable[[str], bool]
     ) -> None:
         """
         Args:

@@ -67,12 +67,12 @@ class Stream:
                 session.outgoing = b""
             if session.authenticated:
                 return
-            session.open(self._some())
+            session.open(self.some())
 
     def read_frame(self, session: Session) -> Frame:
         """Reads the next frame of a session that is authenticated. Raises WireError, TimeoutError."""
         while (frame := session.next_frame()) is None:
-            session.open(self._some())
+            session.open(self.some())
         return frame
 
     def end_frames(self, session: Session) -> None:
@@ -86,8 +86,12 @@ class Stream:
 
     def be_patient(self) -> None:
         """Ends the time limit of the opening: reads now wait without one."""
+        self.go_on(None)
+
+    def go_on(self, seconds: float | None) -> None:
+        """Ends the time limit of the opening: each read and each send now waits for so long at most."""
         self._until = math.inf
-        self.network.settimeout(None)
+        self.network.settimeout(seconds)
 
     def send(self, data: bytes) -> None:
         """Sends data of the opening."""
@@ -137,7 +141,7 @@ class Stream:
             except (OSError, WireError):
                 return
 
-    def _some(self) -> bytes:
+    def some(self) -> bytes:
         """Returns the bytes that are here; waits for some if there are none."""
         if not self._plain:
             self._fill()

@@ -37,6 +37,11 @@ class ProjectProgress:
     def __init__(self) -> None:
         # By node rank: files and bytes in all, and bytes that have been sent.
         self._nodes: dict[int, tuple[int, int, int]] = {}
+        self._among_nodes = ""
+
+    def among_nodes(self, text: str) -> None:
+        """Notes, in words, how nodes get the files from one another (`spread.py`); "" if they do not."""
+        self._among_nodes = text
 
     def begin(self, rank: int, files: int, size: int) -> None:
         """Notes that files are being sent to a node."""
@@ -60,7 +65,8 @@ class ProjectProgress:
             for rank, (files, size, sent) in nodes[:_MOST_TOLD]
         ]
         more = [f"and {len(nodes) - _MOST_TOLD} more nodes"] if nodes[_MOST_TOLD:] else []
-        return f"{SENDING}: {'; '.join(told + more)}" if told else ""
+        among = [self._among_nodes] if self._among_nodes else []
+        return f"{SENDING}: {'; '.join(told + more + among)}" if told or among else ""
 
 
 def working_directory(home: str, call: Mapping[str, Any]) -> str:
@@ -81,8 +87,11 @@ def bring(
     agent: tuple[Path, str],
     paths: TaskPaths,
     progress: ProjectProgress,
-) -> None:
+    elsewhere: Callable[[int], bool] = lambda _: False,
+) -> bool:
     """Creates the working directory of a task on a node, unless it exists.
+
+    Returns False, and sends nothing, if the node lacks so much that it should get it from other nodes first.
 
     Args:
         node: A node that can be reached.
@@ -90,6 +99,7 @@ def bring(
         agent: The agent's zipapp on this machine, and its hash.
         paths: The task's files on this machine.
         progress: Notes how much has been sent.
+        elsewhere: Whether a node that lacks so many bytes should get them from other nodes.
 
     Raises:
         NodeUnreachable: The node cannot be reached.
@@ -108,13 +118,15 @@ def bring(
     for _ in range(_ROUNDS):
         found = _ask(node, blobs, packs)
         if "lacking" not in found:
-            return
+            return True
         # Read only for a node that lacks something: for 20,000 files that takes as long as all else for a node.
         contents = {
             entry.sha256: entry.size
             for entry in ProjectManifest.from_json(manifest.read_bytes()).files
         }
         lacking = _chosen(found["lacking"], contents)
+        if elsewhere(sum(lacking.values())):
+            return False
         progress.begin(node.rank, len(lacking), sum(lacking.values()))
         try:
             packs = _send(node, lacking, blobs, paths, functools.partial(progress.moved, node.rank))

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from flowlite.errors import ProviderError
 from flowlite.node.config import distributed_modes
 from flowlite.node.config.agent_config import AgentConfig
 from flowlite.node.system import trace
-from flowlite.supervise.attempt import certificates, project
+from flowlite.supervise.attempt import certificates, project, spread
 from flowlite.supervise.attempt.node_handle import Node, start_agents
 from flowlite.supervise.attempt.node_verdict import ProbeAnswer
 from flowlite.supervise.attempt.reachability import GivenUp, NodeLost, Reachability
@@ -87,7 +87,7 @@ class BringUp:
             certificates.of_attempt(self.paths, self.attempt)
         nodes = self.nodes[:1] if self.began else self.nodes
         with trace.span("equip nodes"):
-            await self._everywhere(nodes, self._equip, given_up)
+            await self._equip_all(nodes, given_up)
         machines: dict[str, list[Node]] = {}
         for node in nodes:
             if not node.has_run:
@@ -96,8 +96,13 @@ class BringUp:
         if not given_up.is_set():
             first = [group[0] for group in groups.values()]
             with trace.span("start agents"):
-                start = lambda node: start_agents(groups[node.rank])  # noqa: E731
-                await self._everywhere(first, start, given_up)
+
+                async def start(node: Node) -> None:
+                    await self.reach.persist(
+                        node, lambda it: start_agents(groups[it.rank]), given_up
+                    )
+
+                await self._everywhere(first, start)
         if self.attempt != SPARE:
             project.forget_packs(self.paths)
 
@@ -148,13 +153,13 @@ class BringUp:
         await asyncio.gather(*(tell(node) for node in others))
 
     async def _everywhere(
-        self, nodes: Sequence[Node], do: Callable[[Node], None], given_up: asyncio.Event
+        self, nodes: Sequence[Node], do: Callable[[Node], Awaitable[None]]
     ) -> None:
-        """Runs a function for all these nodes concurrently. Raises NotUp, which names every node where it failed."""
+        """Does something for all these nodes concurrently. Raises NotUp, which names every node where it failed."""
 
         async def here(node: Node) -> str:
             try:
-                await self.reach.persist(node, do, given_up)
+                await do(node)
             except GivenUp:
                 return ""
             except (ProviderError, OSError, NodeLost) as error:
@@ -163,11 +168,68 @@ class BringUp:
 
         self._check(nodes, await asyncio.gather(*(here(node) for node in nodes)))
 
-    def _equip(self, node: Node) -> None:
-        """Puts the files of the agent on a node, unless the agent has run already."""
+    async def _equip_all(self, nodes: Sequence[Node], given_up: asyncio.Event) -> None:
+        """Equips all these nodes. Many of them get large contents from one another. Raises NotUp."""
+        among = self._spread(nodes, given_up)
+        if among is None:
+
+            async def one(node: Node) -> None:
+                await self.reach.persist(node, self._equip, given_up)
+
+            await self._everywhere(nodes, one)
+            return
+
+        async def one_of_many(node: Node) -> None:
+            asking = functools.partial(self._equip, among=among)
+            if not await self.reach.persist(node, asking, given_up):
+                await among.bring(node)
+                equipped = False
+                try:
+                    equipped = await self.reach.persist(node, self._equip, given_up)
+                finally:
+                    among.sent_to(node, everything=equipped and not node.has_run)
+            elif not node.has_run:
+                among.add(node)
+
+        try:
+            await self._everywhere(nodes, one_of_many)
+        finally:
+            await among.close()
+            self.sending.among_nodes("")
+
+    def _spread(self, nodes: Sequence[Node], given_up: asyncio.Event) -> spread.Spread | None:
+        """Returns how contents travel between nodes; None where they are few, or have nothing that could."""
+        machines = {node.instance.address for node in nodes}
+        if len(machines) < spread.FROM_NODES or not self.encrypted:
+            return None
+        travels = {
+            bool(self.asked.call.get("project")) and node.settings.workdir is None for node in nodes
+        }
+        cached = all(node.settings.cache for node in nodes)
+        sizes = {sha256: path.stat().st_size for path, _, sha256 in local_call(self.asked.call)}
+        files = {each: size for each, size in sizes.items() if size >= spread.WORTH and cached}
+        if len(travels) > 1 or not (files or True in travels):
+            return None
+        return spread.Spread(
+            self.task_id,
+            self.attempt,
+            [node.instance.id for node in self.nodes],
+            self.paths.secret.read_bytes(),
+            self.threads,
+            given_up,
+            project=True in travels,
+            files=files,
+            changed=self.sending.among_nodes if True in travels else lambda _: None,
+        )
+
+    def _equip(self, node: Node, among: spread.Spread | None = None) -> bool:
+        """Puts the files of the agent on a node, unless the agent has run already.
+
+        Returns False if it should first get large contents from other nodes.
+        """
         node.look_for_agent()
         if node.has_run:
-            return
+            return True
         if not node.listed:
             raise ProviderError("the provider does not list it any more")
         config = self._config(node)
@@ -185,7 +247,11 @@ class BringUp:
         travels = self.asked.call.get("project")
         # A place that has the directory itself gets no copy of what other places of the task would get.
         if travels and node.settings.workdir is None:
-            project.bring(node, travels, self.agent, self.paths, self.sending)
+            elsewhere = among.worth if among is not None else lambda _: False
+            if not project.bring(node, travels, self.agent, self.paths, self.sending, elsewhere):
+                return False
+        if among is not None and among.lacks(node, self.agent):
+            return False
         node.equip(
             config,
             local_call(self.asked.call),
@@ -195,6 +261,7 @@ class BringUp:
             self.paths.storage.read_bytes(),
             self._certificate_for(node),
         )
+        return True
 
     def _certificate_for(self, node: Node) -> dict[str, bytes]:
         """Returns the files that encrypt the rendezvous, for one node. Only the leader gets the key."""
