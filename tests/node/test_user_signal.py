@@ -16,6 +16,7 @@ import pytest
 
 from flowlite.node.agent.agent import Agent
 from flowlite.node.config.agent_config import AttemptPaths
+from flowlite.node.forkserver.worker_group import Workers
 from flowlite.node.preemption import stop_watch
 from flowlite.node.preemption.stop_watch import StopWatch
 from flowlite.node.system import caught_signals
@@ -54,6 +55,40 @@ def test_who_has_a_handler(children: dict[str, subprocess.Popen[bytes]]) -> None
     found = caught_signals.listeners([os.getpid()], signal.SIGUSR2)
     assert listens.pid in found
     assert deaf.pid not in found
+
+
+# A Java virtual machine has handlers for these, SIGUSR2 among them, and the runtime of Go for all that there are.
+JAVA = (1, 2, 3, 4, 7, 8, 11, 12, 13, 15, 25)
+GO = tuple(each for each in range(1, 65) if each not in (9, 19, 20, 21, 22, 18, 32, 33, 34))
+# As a trainer that asks for its stack when it crashes, and stops when SIGUSR2 comes.
+TRAINER = (2, 4, 6, 7, 8, 11, 12, 15)
+HANDLES = """
+import ctypes, sys, time
+handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: None)
+for number in map(int, sys.argv[2:]):
+    ctypes.CDLL(None).signal(number, handler)
+open(sys.argv[1], "w").close()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("handles", "asks"), [(JAVA, False), (GO, False), (TRAINER, True), ((12,), True), ((2,), False)]
+)
+def test_a_rank_whose_runtime_handles_all_signals_asks_for_none(
+    handles: tuple[int, ...], asks: bool, tmp_path: Path
+) -> None:
+    up = tmp_path / "up"
+    words = [sys.executable, "-c", HANDLES, str(up), *map(str, handles)]
+    with subprocess.Popen(words) as rank:
+        try:
+            eventually(up.exists)
+            assert caught_signals.catches(rank.pid, signal.SIGUSR2) == (12 in handles)
+            group: Any = object.__new__(Workers)
+            group._orders, group._pids = {0: None}, {0: (rank.pid, "")}
+            assert group.listening_ranks(signal.SIGUSR2) == ([rank.pid] if asks else [])
+        finally:
+            rank.kill()
 
 
 def ready(gang: Notified, *words: str) -> bool:

@@ -197,9 +197,9 @@ class Workers:
         return caught_signals.listeners([int(reaper)], number) if reaper and self._orders else []
 
     def listening_ranks(self, number: int) -> list[int]:
-        """Returns the processes of the ranks, without those they started, that have a handler for a signal."""
+        """Returns the processes of the ranks, without those they started, that ask for a signal."""
         pids = [self._pids[rank][0] for rank in self._orders if rank in self._pids]
-        return [pid for pid in pids if caught_signals.catches(pid, number)]
+        return [pid for pid in pids if caught_signals.asks_for(pid, number)]
 
     def dismiss(self) -> None:
         """Lets the fork server exit as soon as no agent uses it."""

@@ -46,8 +46,8 @@ class StopWatch:
         """
         Args:
             find_listeners: Returns the workers and their descendants that have a handler for SIGUSR2.
-            find_listening_ranks: Returns the workers that have one. Only these are asked to stop so that the gang may
-                grow: many programs have one that does not end them, such as Java's virtual machine and those in Go.
+            find_listening_ranks: Returns the workers that have set one themselves. Only these are asked to stop so that
+                the gang may grow: many programs have one that does not end them, such as Java's virtual machine.
         """
         self._config = config
         self._find_listeners = find_listeners
