@@ -89,22 +89,36 @@ def test_a_module_that_would_show_the_difference_is_imported_by_each_rank(
 
 
 @pytest.mark.parametrize(
-    ("more", "why"),
+    ("module", "prefix", "more", "why"),
     [
-        ({}, ""),
-        ({"TQDM_DISABLE": "1"}, "tqdm.utils reads TQDM_* when it is imported"),
+        ("tqdm/utils", "TQDM_", {}, ""),
+        (
+            "tqdm/utils",
+            "TQDM_",
+            {"TQDM_DISABLE": "1"},
+            "tqdm.utils reads TQDM_* when it is imported",
+        ),
+        ("fsspec/config", "FSSPEC", {}, ""),
+        (
+            "fsspec/config",
+            "FSSPEC",
+            {"FSSPEC_S3": "{}"},
+            "fsspec.config reads FSSPEC* when it is imported",
+        ),
     ],
 )
 def test_a_module_that_looks_for_variables_with_a_prefix_reads_no_others(
-    project: Path, more: dict[str, str], why: str
+    project: Path, module: str, prefix: str, more: dict[str, str], why: str
 ) -> None:
-    (project.parent / "modules" / "tqdm").mkdir()
-    _module(project, "tqdm/__init__", "")
-    source = "import os; FOUND = [v for k, v in os.environ.items() if k.startswith('TQDM_')]"
-    _module(project, "tqdm/utils", source)
-    with _server(
-        project, "import tqdm.utils; print(tqdm.utils.FOUND)", call=_ahead("tqdm.utils")
-    ) as server:
+    package, name = module.split("/")[0], module.replace("/", ".")
+    (project.parent / "modules" / package).mkdir()
+    _module(project, f"{package}/__init__", "")
+    # As fsspec does it: all are copied, and then looked through.
+    source = (
+        f"import os; FOUND = [v for k, v in dict(os.environ).items() if k.startswith('{prefix}')]"
+    )
+    _module(project, module, source)
+    with _server(project, f"import {name}; print({name}.FOUND)", call=_ahead(name)) as server:
         fresh, here = (server.run(forked=each, environment=more) for each in (False, True))
     assert here.why == why
     assert here.told == fresh.told == (f"{list(more.values())}\n", "", 0, None)
@@ -125,6 +139,16 @@ def test_a_path_that_transformers_computes_from_the_directory_is_that_of_the_scr
         fresh, here = server.run(forked=False), server.run(forked=True)
     assert here.why == ""
     assert here.told == fresh.told == (f"{project}/src/transformers\n", "", 0, None)
+
+
+def test_the_directory_that_rich_keeps_is_that_of_the_script(project: Path) -> None:
+    """Many import it without naming it (scikit-learn, transformers): their ranks would all start anew."""
+    (project.parent / "modules" / "rich").mkdir()
+    _module(project, "rich/__init__", "import os; _IMPORT_CWD = os.path.abspath(os.getcwd())")
+    with _server(project, "import rich; print(rich._IMPORT_CWD)", call=_ahead("rich")) as server:
+        fresh, here = server.run(forked=False), server.run(forked=True)
+    assert here.why == ""
+    assert here.told == fresh.told == (f"{project}\n", "", 0, None)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ _READ_AT_START = re.compile(
 # Modules whose reading of the directory is repeated in the worker, or has no effect.
 _REPEATED = renewed_modules.READ_DIRECTORY | {"tempfile", "inspect"}
 # Modules that look through all variables for those with a prefix.
-_PREFIXES = {"tqdm.utils": "TQDM_"}
+_PREFIXES = {"tqdm.utils": "TQDM_", "fsspec.config": "FSSPEC"}
 _TRANSPARENT = (
     "posixpath",
     "genericpath",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 READ_DIRECTORY = frozenset(
     {
         "multiprocessing.process",
+        "rich",
         "torch._dynamo.config",
         "torch._inductor.config",
         "transformers.utils.auto_docstring",
@@ -41,6 +42,9 @@ def renew() -> None:
         entry: Any = getattr(sys.modules.get(module), "_config", {}).get(name)
         if entry is not None and entry.default == _in_server(value, here):
             entry.default = value
+    rich: Any = sys.modules.get("rich")
+    if hasattr(rich, "_IMPORT_CWD"):
+        rich._IMPORT_CWD = here
     docstrings: Any = sys.modules.get("transformers.utils.auto_docstring")
     if hasattr(docstrings, "PATH_TO_TRANSFORMERS"):
         sources = type(docstrings.PATH_TO_TRANSFORMERS)("src")
