@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from flowlite.node.sbatch import hostlist
 from flowlite.provider import Instance
 from flowlite.state import clock
 from provider_adapters.rented.ledger import Launch
@@ -24,7 +25,7 @@ from provider_adapters.slurm.launch_notes import (
     run_of,
     taken_out,
 )
-from provider_adapters.slurm.queries import hostlists, parse, state_words
+from provider_adapters.slurm.queries import parse, state_words
 from provider_adapters.slurm.queries.queue import HURRY, QUIET
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def _bearer(token: str, passed_on: Mapping[str, str]) -> str:
 def _hosts_of(told: Mapping[str, str]) -> list[str]:
     """The hosts of a job, from its fields; none if they cannot be read."""
     with suppress(ValueError):
-        return hostlists.expand(told.get("NodeList", ""))
+        return hostlist.expand(told.get("NodeList", ""))
     return []
 
 

@@ -18,8 +18,9 @@ from flowlite.connect.step.errors import srun_lost
 from flowlite.connect.values import File
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.protocol.json_shapes import count, fields, flag, text
+from flowlite.node.sbatch import hostlist
 from flowlite.node.slurm_step.daemon import home_of, instance_id
-from provider_adapters.slurm.queries import hostlists, parse
+from provider_adapters.slurm.queries import parse
 from provider_adapters.slurm.script import WAIT
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class JobNode:
 def hosts_of(job: parse.Job, told: Mapping[str, str]) -> list[str]:
     """The hosts that a running job has now. Raises ProviderError."""
     try:
-        return hostlists.expand(told.get("NodeList", ""))
+        return hostlist.expand(told.get("NodeList", ""))
     except ValueError as error:
         raise ProviderError(f"job {job.id}: its list of nodes cannot be read: {error}") from error
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlite.node.sbatch import hostlist
 from provider_adapters.slurm.context import parts_of
-from provider_adapters.slurm.queries import hostlists, parse, state_words
+from provider_adapters.slurm.queries import parse, state_words
 from provider_adapters.slurm.queries.parse import Job
 from tests.providers.slurm_on_paper import RECORDED
 
@@ -185,18 +186,20 @@ def test_whatever_stands_in_a_column_stays_there(
         ("r[1-2]n[01-02]", ["r1n01", "r1n02", "r2n01", "r2n02"]),
         ("rack[0-1]-ib", ["rack0-ib", "rack1-ib"]),
         ("n[098-101]", ["n098", "n099", "n100", "n101"]),
+        # As Slurm reads it.
+        ("a,,b", ["a", "b"]),
     ],
 )
 def test_lists_of_nodes(text: str, names: list[str]) -> None:
-    assert hostlists.expand(text) == names
+    assert hostlist.expand(text) == names
 
 
 @pytest.mark.parametrize(
-    "text", ["n[1-", "n]1[", "n[3-1]", "n[a]", "n[]", "a,,b", "n[[1]]", "n[0-9999999]"]
+    "text", ["n[1-", "n]1[", "n[3-1]", "n[a]", "n[]", "n[[1]]", "n[0-9999999]"]
 )
 def test_what_is_no_list_of_nodes(text: str) -> None:
     with pytest.raises(ValueError, match=r"no|more than"):
-        hostlists.expand(text)
+        hostlist.expand(text)
 
 
 _PREFIX = st.from_regex(r"[a-z]{1,5}(-[a-z]{1,3})?", fullmatch=True)
@@ -211,13 +214,13 @@ def test_a_list_gives_back_the_names_it_was_made_of(
         each = [f"{number:0{width}d}" for number in numbers]
         names += [f"{prefix}{number}" for number in each]
         written.append(f"{prefix}[{','.join(each)}]")
-    assert hostlists.expand(",".join(written)) == names
+    assert hostlist.expand(",".join(written)) == names
 
 
 @given(st.text(st.sampled_from("n12[],-"), max_size=12))
 def test_any_text_is_a_list_or_refused(text: str) -> None:
     try:
-        found = hostlists.expand(text)
+        found = hostlist.expand(text)
     except ValueError:
         return
     assert all(name and not set(name) & set("[],") for name in found)

@@ -67,9 +67,7 @@ def _split(text: str) -> list[str]:
 
 def _expand_one(part: str) -> list[str]:
     pieces = re.split(r"\[([^\]]*)\]", part)
-    choices = [
-        _range(piece) if number % 2 else [piece] for number, piece in enumerate(pieces) if piece
-    ]
+    choices = [_range(piece) if number % 2 else [piece] for number, piece in enumerate(pieces)]
     total = 1
     for choice in choices:
         total *= len(choice)
@@ -85,6 +83,8 @@ def _range(text: str) -> list[str]:
         if match is None:
             raise HostlistError(f"[{text}] is no range of numbers")
         first, last = match[1], match[2] or match[1]
+        if int(last) < int(first):
+            raise HostlistError(f"[{text}] is no range of numbers")
         if int(last) - int(first) > MOST:
             raise HostlistError(f"more than {MOST} hosts in [{text}]")
         found += [
