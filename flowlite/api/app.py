@@ -10,14 +10,14 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from flowlite.api import remote
 from flowlite.api.remote_method import RemoteMethod
-from flowlite.api.sweep import Results
+from flowlite.api.sweep_method import SweepMethod
 from flowlite.api.user_signature import takes_the_users_arguments
 from flowlite.api.world_of_one import world_of_one
 from flowlite.errors import SpecError
@@ -36,7 +36,6 @@ T = TypeVar("T")
 A = TypeVar("A")
 A_contra = TypeVar("A_contra", contravariant=True)
 
-DEFAULT_CONCURRENCY = 8
 # Options that are merged key by key when they are overridden; all others are replaced.
 MERGED = frozenset({"environment", "mounts", "volumes"})
 
@@ -218,90 +217,27 @@ class Function(Generic[P, R]):
         refuse_on_a_node()
         return remote.start(self.build_task_config(*args, **kwargs))
 
-    @overload
-    def map(
-        self: _OfOneArgument[A, Coroutine[Any, Any, T]],
-        iterable: Iterable[A],
-        /,
-        *,
-        max_concurrent: int = ...,
-        return_exceptions: bool = ...,
-    ) -> Iterator[T]: ...
+    @property
+    def map(self: _OfOneArgument[A, T]) -> SweepMethod[A, T]:
+        """`train.map(values)` runs one task per value and yields their results in the order of the values.
 
-    @overload
-    def map(
-        self: _OfOneArgument[A, T],
-        iterable: Iterable[A],
-        /,
-        *,
-        max_concurrent: int = ...,
-        return_exceptions: bool = ...,
-    ) -> Iterator[T]: ...
+        `async for result in train.map.aio(values)` does the same from an event loop. Both are lazy: the first tasks
+        start when the first result is asked for. Leaving the loop early cancels the tasks that still run.
 
-    def map(
-        self,
-        iterable: Iterable[Any],
-        /,
-        *,
-        max_concurrent: int = DEFAULT_CONCURRENCY,
-        return_exceptions: bool = False,
-    ) -> Iterator[Any]:
-        """Runs one task per value and yields their results in the order of the values.
-
-        The returned iterator is lazy: the first tasks start when its first result is asked for. Leaving the loop early
-        cancels the tasks that still run.
-
-        Args:
-            iterable: The values; each task calls the function with one of them.
-            max_concurrent: Tasks that run at the same time.
-            return_exceptions: Yield the exception of a failed task in place of its result. Otherwise the first failure
-                is raised, and all other tasks are cancelled.
-
-        Raises:
-            ConfigError: A call does not fit the function; those of a list or tuple are all checked before any starts.
+        `max_concurrent=8` limits the tasks that run at the same time. With `return_exceptions=True` the exception of a
+        failed task is yielded in place of its result; otherwise the first failure is raised, and all other tasks are
+        cancelled. If the values are a list or tuple, all calls are checked before any task starts: ConfigError says
+        which does not fit the function.
         """
-        values = iterable if isinstance(iterable, list | tuple) else None
-        calls = ((value,) for value in iterable) if values is None else [(v,) for v in values]
-        return self._sweep("map", calls, max_concurrent, return_exceptions)
+        return cast("Function[..., T]", self)._sweep("map", lambda value: (value,))
 
-    @overload
-    def starmap(
-        self: Function[P, Coroutine[Any, Any, T]],
-        iterable: Iterable[Sequence[Any]],
-        /,
-        *,
-        max_concurrent: int = ...,
-        return_exceptions: bool = ...,
-    ) -> Iterator[T]: ...
-
-    @overload
-    def starmap(
-        self: Function[P, T],
-        iterable: Iterable[Sequence[Any]],
-        /,
-        *,
-        max_concurrent: int = ...,
-        return_exceptions: bool = ...,
-    ) -> Iterator[T]: ...
-
-    def starmap(
-        self,
-        iterable: Iterable[Sequence[Any]],
-        /,
-        *,
-        max_concurrent: int = DEFAULT_CONCURRENCY,
-        return_exceptions: bool = False,
-    ) -> Iterator[Any]:
+    @property
+    def starmap(self) -> SweepMethod[Sequence[Any], R]:
         """As `map`; each element is the sequence of all positional arguments of one call: `starmap([(1, 2), (3, 4)])`.
 
-        Raises:
-            ConfigError: An element of a list or tuple is not a sequence of arguments; or as `map`.
+        ConfigError says which element is not a sequence of arguments.
         """
-        calls = (_arguments_of(call) for call in iterable)
-        whole = isinstance(iterable, list | tuple)
-        return self._sweep(
-            "starmap", list(calls) if whole else calls, max_concurrent, return_exceptions
-        )
+        return self._sweep("starmap", _arguments_of)
 
     # Options and configuration
 
@@ -346,23 +282,19 @@ class Function(Generic[P, R]):
         return f"{prefix}{own}"[:63]
 
     def _sweep(
-        self,
-        method: str,
-        calls: Iterable[Sequence[Any]],
-        max_concurrent: int,
-        return_exceptions: bool,
-    ) -> Iterator[Any]:
-        refuse_on_a_node()
-        if type(max_concurrent) is not int or max_concurrent < 1:
-            raise SpecError(
-                f"max_concurrent: {max_concurrent!r} is not allowed; give a whole number of at least 1"
-            )
+        self, method: str, arguments_of: Callable[[Any], tuple[Any, ...]]
+    ) -> SweepMethod[Any, R]:
         build = cast("Callable[..., TaskConfig]", self.build_task_config)
-        configs: Iterable[TaskConfig] = (build(*call) for call in calls)
-        if isinstance(calls, list | tuple):
-            configs = list(configs)
-        results = remote.call_many(self._config(), configs, max_concurrent, return_exceptions)
-        return Results(results, f"{self.__name__}.{method}(…)")
+
+        def start(
+            calls: Iterable[tuple[Any, ...]], most: int, return_exceptions: bool, pauses: bool
+        ) -> Generator[Any, None, None]:
+            configs: Iterable[TaskConfig] = (build(*call) for call in calls)
+            if isinstance(calls, list):
+                configs = list(configs)
+            return remote.call_many(self._config(), configs, most, return_exceptions, pauses)
+
+        return SweepMethod(method, self.__name__, arguments_of, start)
 
     # Pickling and repr
 
@@ -458,7 +390,7 @@ def _refuse_what_cannot_travel(fn: object) -> None:
         )
 
 
-def _arguments_of(call: Any) -> Sequence[Any]:
+def _arguments_of(call: Any) -> tuple[Any, ...]:
     """The arguments of one call of `starmap`. Raises SpecError if they are not a sequence."""
     if isinstance(call, str | bytes | Mapping) or not isinstance(call, Iterable):
         raise SpecError(

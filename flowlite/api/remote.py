@@ -77,15 +77,22 @@ async def call_async(config: TaskConfig) -> Any:
 
 
 def call_many(
-    common: TaskConfig, configs: Iterable[TaskConfig], max_concurrent: int, return_exceptions: bool
+    common: TaskConfig,
+    configs: Iterable[TaskConfig],
+    max_concurrent: int,
+    return_exceptions: bool,
+    pauses: bool = False,
 ) -> Generator[Any, None, None]:
-    """Runs one task per configuration and yields the results in order. `common` has the options that they share."""
+    """Runs one task per configuration and yields the results in order. `common` has the options that they share.
+
+    With `pauses`, it yields `sweep.PAUSE` in place of waiting.
+    """
     from flowlite.display.waiting import sweep_in_program
 
     total = len(configs) if isinstance(configs, list) else None
     display = sweep_in_program(common.name or "map", total)
     try:
-        yield from _call_many(common, configs, max_concurrent, return_exceptions, display)
+        yield from _call_many(common, configs, max_concurrent, return_exceptions, display, pauses)
     finally:
         display.close()
 
@@ -96,11 +103,13 @@ def _call_many(
     max_concurrent: int,
     return_exceptions: bool,
     display: SweepDisplay,
+    pauses: bool,
 ) -> Iterator[Any]:
     # Notes are the same for all tasks, and each is shown once.
     once = functools.lru_cache(None)(_say)
     flow = _flow(notify=once)
     how: dict[str, Any] = {
+        "pauses": pauses,
         "return_exceptions": return_exceptions,
         "on_interrupt": _cancel_interrupted,
         "watcher": display,

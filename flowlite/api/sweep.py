@@ -15,6 +15,8 @@ from flowlite.errors import FlowError, TaskTimeout
 R_co = TypeVar("R_co", covariant=True)
 
 POLL_SECONDS = 0.02
+PAUSE = object()
+"""Yielded by a sweep that does not wait itself."""
 MOST_TOGETHER = 100
 """The most tasks of a sweep that are launched together. Each has its own supervisor process, even while it waits."""
 
@@ -36,6 +38,11 @@ class Results(Iterator[Any]):
     def __next__(self) -> Any:
         self._begun = True
         return next(self._results)
+
+    def __aiter__(self) -> Any:
+        self._begun = True
+        what = self._what.replace("(", ".aio(", 1)
+        raise TypeError(f"{self._what} is for plain loops; write: async for result in {what}")
 
     def close(self) -> None:
         """Cancels the tasks that still run."""
@@ -121,11 +128,15 @@ def in_order(
     starts: Iterable[Callable[[], AnyTask]],
     *,
     max_concurrent: int,
+    pauses: bool = False,
     return_exceptions: bool = False,
     on_interrupt: Callable[[list[AnyTask]], None] = lambda tasks: None,
     watcher: Watcher[AnyTask] | None = None,
 ) -> Iterator[Any]:
     """Starts tasks, at most `max_concurrent` at a time, and yields their results in the order of `starts`.
+
+    With `pauses`, no step takes longer than one start or one look at the tasks: `PAUSE` is yielded in place of waiting
+    for them, and after each start.
 
     No task is started before the first result is asked for, and at most twice `max_concurrent` ahead of the reader. If
     a task fails or the iterator is closed, the tasks that still run are cancelled. After Ctrl-C that is left to
@@ -153,6 +164,8 @@ def in_order(
                 running += 1
                 if watcher is not None:
                     watcher.started(waiting[-1])
+                if pauses:
+                    yield PAUSE
             if not waiting:
                 return
             if watcher is not None and waiting[0].done and id(waiting[0]) not in ended:
@@ -160,6 +173,9 @@ def in_order(
             if not waiting[0].done:
                 if watcher is not None:
                     watcher.advance()
+                if pauses:
+                    yield PAUSE
+                    continue
                 with suppress(TaskTimeout):
                     waiting[0].wait(POLL_SECONDS, show_logs=False)
                 continue

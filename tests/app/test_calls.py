@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -291,3 +293,112 @@ def test_results_that_nobody_asks_for_are_warned_of(flow: FakeFlow, call: str) -
         eval(call)
     assert told[0].filename == "<string>"
     assert flow.tasks == []
+
+
+# Sweeps in an event loop
+
+
+def collected(results: AsyncIterator[Any]) -> list[Any]:
+    async def collect() -> list[Any]:
+        return [each async for each in results]
+
+    return asyncio.run(collect())
+
+
+def test_a_sweep_in_an_event_loop_keeps_the_order_with_bounded_concurrency(flow: FakeFlow) -> None:
+    flow.looks_until_done = lambda task: (7 * len(task.id) + 5 * int(task.id[1:])) % 11
+    results = double.map.aio(range(20), max_concurrent=4)
+    assert flow.tasks == []
+    assert collected(results) == [2 * x for x in range(20)]
+    assert 1 < flow.most <= 4
+    assert flow.waits == 0, "a thread waited for a task"
+    assert collected(double.starmap.aio([(1, 10), (2, 20)])) == [12, 24]
+    assert not any(task.cancelled for task in flow.tasks)
+
+
+def test_a_failed_call_of_a_sweep_in_an_event_loop(flow: FakeFlow) -> None:
+    found = collected(double.map.aio([1, -1, 2], return_exceptions=True))
+    assert [found[0], found[2]] == [2, 4]
+    assert isinstance(found[1], ValueError)
+    flow.tasks.clear()
+    flow.looks_until_done = lambda task: 3 if task.id == "t0" else 10**9
+    with pytest.raises(ValueError, match="negative"):
+        collected(double.map.aio([-1, 1, 2]))
+    assert [task.cancelled for task in flow.tasks] == [False, True, True]
+
+
+def test_a_sweep_in_an_event_loop_that_is_cancelled_cancels_its_tasks(flow: FakeFlow) -> None:
+    flow.looks_until_done = lambda task: 10**9
+
+    async def main() -> None:
+        async def sweep() -> None:
+            async for _ in double.map.aio([1, 2, 3], max_concurrent=2):
+                raise AssertionError("no task has ended")
+
+        running = asyncio.create_task(sweep())
+        while len(flow.tasks) < 2 or flow.tasks[-1].looks == 0:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(main())
+    assert [task.cancelled for task in flow.tasks] == [True, True]
+
+
+def test_a_sweep_in_an_event_loop_that_is_left_early_cancels_its_tasks(flow: FakeFlow) -> None:
+    flow.looks_until_done = lambda task: 3 if task.id == "t0" else 10**9
+
+    async def main() -> int:
+        async for each in double.map.aio([1, 2, 3]):
+            return int(each)
+        raise AssertionError("no result came")
+
+    assert asyncio.run(main()) == 2
+    assert [task.cancelled for task in flow.tasks] == [False, True, True]
+
+
+def test_a_sweep_in_an_event_loop_that_nobody_iterates_is_warned_of(flow: FakeFlow) -> None:
+    with pytest.warns(RuntimeWarning, match=r"async for result in double\.map\.aio\(…\)") as told:
+        double.map.aio([1, 2])
+    assert told[0].filename == __file__
+    assert flow.tasks == []
+
+
+async def forever() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        (lambda: double.map(5), "double.map([5]) or double.map(range(5))"),  # type: ignore[call-overload]
+        (lambda: double.map(2.5), "double.map([2.5])"),  # type: ignore[call-overload]
+        (lambda: double.starmap(5), "double.starmap([(5,)])"),  # type: ignore[call-overload]
+        (lambda: double.map.aio(5), "double.map.aio([5])"),  # type: ignore[call-overload]
+        (lambda: double.map([1, 2], [3, 4]), "double.starmap(zip(a, b))"),  # type: ignore[call-overload]
+        (lambda: double.map(forever()), "double.map([x async for x in …])"),  # type: ignore[call-overload]
+    ],
+)
+def test_a_sweep_over_what_is_no_list_says_what_to_write(
+    flow: FakeFlow, call: Callable[[], object], advice: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(advice)):
+        call()
+
+
+def test_a_sweep_is_taken_with_the_loop_that_it_is_for(flow: FakeFlow) -> None:
+    async def awaited() -> None:
+        await double.map.aio([1])  # type: ignore[misc]
+
+    with pytest.raises(TypeError, match=r"write: async for result in double\.map\.aio"):
+        asyncio.run(awaited())
+    with pytest.raises(TypeError, match=r"write: async for result in double\.map\.aio"):
+        list(double.map.aio([1]))  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"double\.map\.aio"):
+        asyncio.run(_loop_over(double.map([1])))
+
+
+async def _loop_over(results: Any) -> None:
+    async for _ in results:
+        pass

@@ -1,6 +1,6 @@
 """Right uses of the public names; both type checkers must accept every line."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import assert_type
 
@@ -108,6 +108,11 @@ for line in task.logs(node=1, follow=True):
 
 # In an event loop
 async def in_a_loop() -> None:
+    assert_type(bare.map.aio([1, 2]), AsyncIterator[float])
+    assert_type(waiting.map.aio(range(3), max_concurrent=2), AsyncIterator[str])
+    assert_type(bare.starmap.aio([(1, "a")], return_exceptions=True), AsyncIterator[float])
+    async for result in full.map.aio([1e-3]):
+        assert_type(result, dict[str, float])
     assert_type(await bare.remote.aio(1, label="x"), float)
     assert_type(await waiting.remote.aio(1), str)
     assert_type(await bare.spawn(1), float)

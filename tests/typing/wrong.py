@@ -45,6 +45,8 @@ d: list[int] = bare.spawn(1).results()  # wrong
 bare.map(["1"])  # wrong
 bare.map([1], max_concurrent="2")  # wrong
 bare.starmap([1])  # wrong
+bare.map(5)  # wrong
+bare.map.aio(["1"])  # wrong
 full.map(["x"])  # wrong
 e: list[str] = list(bare.map([1]))  # wrong
 
