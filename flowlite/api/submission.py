@@ -158,6 +158,9 @@ def _outputs_below() -> Path | None:
 def config_of_task(record: TaskRecord, paths: TaskPaths, changes: Mapping[str, Any]) -> TaskConfig:
     """The configuration of a submitted task, with some options changed; without its call.
 
+    The record has a value for every option. Those that are the default count as not given, so that caps that were set
+    since then hold, and nothing is said of options that nobody chose.
+
     Args:
         record: The task.
         paths: Its files, which have the values that its configuration does not show.
@@ -176,7 +179,13 @@ def config_of_task(record: TaskRecord, paths: TaskPaths, changes: Mapping[str, A
     kept: dict[str, Any] = {"notify": notifications.targets_of(paths)[0], "after": ()}
     if not record.candidates:
         kept["provider"] = record.provider
-    config = TaskConfig.from_json({"name": record.name, **record.config, **kept})
+    defaults = TaskConfig().to_dict()
+    given = {
+        name: value
+        for name, value in record.config.items()
+        if name not in defaults or value != defaults[name]
+    }
+    config = TaskConfig.from_json({"name": record.name, **given, **kept})
     config = config.replace(**changes)
     return config.with_batch(record.call["batch"]) if "batch" in record.call else config
 

@@ -50,7 +50,18 @@ def test_the_same_call_runs_again(flow: Flow, script: str, monkeypatch: pytest.M
     monkeypatch.setenv("KEY", "the-second-value")
     third = flow("rerun", "--json")
     assert f"work ({again.json['id']}), the newest task" in third.err
+    assert "no effect" not in third.err, "it speaks of options that nobody has set"
     assert third.json["result"] == [42, 3, "the-second-value"]
+
+
+def test_a_cap_that_was_set_meanwhile_holds(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert flow("run", "--name", "capped", "--", "true").code == 0
+    monkeypatch.setenv("FLOW_MAX_RUN_TIME_HOURS", "2")
+    again = flow("rerun", "--json", "capped")
+    assert again.code == 0, again.err
+    config = open_session().store.get_task(again.json["id"]).config
+    assert config["max_run_time_hours"] == 2
+    assert config["max_cost"] is None
 
 
 def test_a_command_runs_again(flow: Flow) -> None:
