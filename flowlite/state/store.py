@@ -296,6 +296,14 @@ class Store:
                 (self._now(), task_id),
             )
 
+    def note_waiting(self, task_id: str, why: str) -> None:
+        """Records what a task waits for that has no lease and has not begun."""
+        with self._database.write() as db:
+            db.execute(
+                "UPDATE tasks SET reason = ? WHERE id = ? AND lease_owner IS NULL AND state = 'pending'",
+                (why, task_id),
+            )
+
     def release_lease(self, lease: Lease) -> None:
         """Releases a lease. No error if it was lost."""
         with self._database.write() as db:

@@ -54,6 +54,7 @@ def test_many_wait_in_their_order_and_few_of_them_are_awake(flow_home: Path) -> 
     urgent = submit(flow_home, ["true"], max_tasks=1, name="urgent", priority="high")
     assert len(sleeping(gangs)) == 10 - AWAKE_AHEAD
     assert all(process_alive(supervisor(gang)) for gang in gangs)
+    assert gangs[-1].record.reason == "waits for its turn; `flow queue` shows its place"
     eventually(lambda: ": 1 before it" in gangs[0].record.reason)
     # A supervisor that is asleep is a shell.
     status = Path(f"/proc/{supervisor(gangs[-1])}/status").read_text()
@@ -134,6 +135,7 @@ def test_a_task_begins_after_others_have_completed(flow_home: Path) -> None:
     two.end()
     assert asleep.is_asleep(flow_home, later.id)
     assert later.record.state == "pending"
+    assert later.record.reason.startswith(f"begins after one ({one.id})")
     os.kill(supervisor(later), signal.SIGKILL)
     let_go(flow_home)
     last.end()
@@ -151,6 +153,19 @@ def test_a_task_after_one_that_failed_says_so_and_does_not_start(flow_home: Path
     assert reason.startswith(f"not started: it was to begin after bad ({failing.id}), which failed")
     assert f"after later ({later.id}), which failed" in last.end("failed").reason
     assert last.record.started_at is None
+
+
+def test_a_task_does_not_wait_for_others_when_one_has_failed(flow_home: Path) -> None:
+    long = submit(flow_home, waiting(), name="long")
+    failing = submit(flow_home, ["false"], name="bad")
+    before = submit(flow_home, ["true"], after=[long.id, failing.id])
+    failing.end("failed")
+    after = submit(flow_home, ["true"], after=[long.id, failing.id])
+    for gang in (before, after):
+        assert f"after bad ({failing.id}), which failed" in gang.end("failed").reason
+    assert not long.record.final
+    let_go(flow_home)
+    long.end()
 
 
 def test_what_flow_queue_shows(flow_home: Path) -> None:

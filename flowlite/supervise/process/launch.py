@@ -172,7 +172,8 @@ def _start(
     """Starts the supervisor of a task, asleep if it has to wait for long."""
     may_sleep = record.state == State.PENDING and _waits(record) and len(record.candidates) < 2
     # A task with several places does not wait for its turn at one of them alone.
-    if may_sleep and waking.begins_asleep(store, record.id):
+    if may_sleep and (why := waking.why_asleep(store, record.id)):
+        store.note_waiting(record.id, why)
         start_supervisor(home, record.id, sleeping=True)
     else:
         start_supervisor(home, record.id, spare=spare, launches=launches)

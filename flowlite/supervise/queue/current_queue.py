@@ -15,6 +15,8 @@ from flowlite.supervise.record.lifecycle import State
 
 # A launch that is open for longer was refused, or takes long: it is not passed any more.
 _REFUSED_AFTER = 3.0
+# Tasks that are named in one sentence.
+MOST_NAMED = 3
 _PRIORITIES = {"high": 0, "med": 1, "low": 2}
 _NOT_LAUNCHED = frozenset({State.PENDING, State.PROVISIONING})
 
@@ -90,6 +92,11 @@ class Queue:
     def is_asleep(self, task_id: str) -> bool:
         """Whether a task's supervisor is asleep."""
         return self.tasks[task_id].state == State.PENDING and asleep.is_asleep(self.home, task_id)
+
+
+def in_words(tasks: Sequence[UnfinishedTask]) -> str:
+    """The first of some tasks, with name and id."""
+    return ", ".join(f"{task.name} ({task.id})" for task in tasks[:MOST_NAMED])
 
 
 def _order(task: UnfinishedTask) -> tuple[int, float, str]:

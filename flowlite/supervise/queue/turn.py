@@ -10,13 +10,12 @@ from flowlite.errors import NotFound
 from flowlite.state import clock
 from flowlite.state.store import Store
 from flowlite.supervise.queue.backfill import Place
-from flowlite.supervise.queue.current_queue import Queue
+from flowlite.supervise.queue.current_queue import MOST_NAMED, Queue, in_words
 from flowlite.supervise.queue.waking import wake_due
 from flowlite.supervise.record.lifecycle import State
 
 # How often the store is asked whether something was written, and how often the queue is read if nothing was.
 _LOOK_EVERY, _READ_EVERY = 0.1, 1.0
-_MOST_NAMED = 3
 
 
 class Turn:
@@ -120,8 +119,7 @@ class Turn:
 
     def _unfinished(self, after: Sequence[str]) -> str:
         there = [task for task in self._store.unfinished() if task.id in after]
-        named = ", ".join(f"{task.name} ({task.id})" for task in there[:_MOST_NAMED])
-        return f"begins after {named}" if there and not self._not_completed(after) else ""
+        return f"begins after {in_words(there)}" if there and not self._not_completed(after) else ""
 
     def _not_completed(self, after: Sequence[str]) -> str:
         for name in after:
@@ -143,9 +141,8 @@ def _sentence(queue: Queue, place: Place, before: int) -> str:
     count = max(int(kind["count"]) for kind in task.slots)
     places = "a place" if count == 1 else f"{count} places"
     users = queue.users_of(task)
-    named = ", ".join(f"{each.name} ({each.id})" for each in users[:_MOST_NAMED])
-    more = f" and {len(users) - _MOST_NAMED} more" if len(users) > _MOST_NAMED else ""
-    used = f", in use by {named}{more}" if users else ""
+    more = f" and {len(users) - MOST_NAMED} more" if len(users) > MOST_NAMED else ""
+    used = f", in use by {in_words(users)}{more}" if users else ""
     ahead = f"{before} before it" if before else "it is next"
     when = ""
     if place.starts_at is not None:
