@@ -146,6 +146,19 @@ def _ids_of(session: Session, after: Sequence[str]) -> list[str]:
         raise NotFound(f"after: {error}") from None
 
 
+def check_after(after: Sequence[str]) -> None:
+    """Checks that the tasks that must have completed before exist. Writes nothing. Raises NotFound."""
+    from flowlite.api.session import open_session
+    from flowlite.errors import NotFound
+    from flowlite.settings.flow_home import home
+
+    if not after:
+        return
+    if not (home() / "state.db").exists():
+        raise NotFound(f"after: no task {after[0]!r}; there are no tasks yet")
+    _ids_of(open_session(), after)
+
+
 def _outputs_below() -> Path | None:
     """The current directory, if it is writable."""
     try:

@@ -35,7 +35,9 @@ _MOST_UNKEPT = 3
 def preview(config: TaskConfig, json: bool) -> None:
     """Shows what would be launched. Writes nothing, and makes no request to the provider that could cost money."""
     from flowlite.api.client import Flow
+    from flowlite.api.submission import check_after
 
+    check_after(config.after)
     with warnings_as_lines():
         flow = Flow()
         config, places = flow.candidates(config)

@@ -27,6 +27,7 @@ from flowlite.settings.private_files import write_private
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 _RANGES = (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 7))
+_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _WORDS = {
     "month": ("", "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
     "weekday": ("sun", "mon", "tue", "wed", "thu", "fri", "sat"),
@@ -83,7 +84,14 @@ def parse_times(text: str) -> list[list[int]]:
             f"--schedule: {text!r} is no schedule; give five fields, minute hour day month weekday, as in '0 3 * * *' "
             f"for three o'clock each night, or one of {', '.join(sorted(_SHORT))}"
         )
-    return [_values(field, *limits, text) for field, limits in zip(fields, _RANGES, strict=True)]
+    found = [_values(field, *limits, text) for field, limits in zip(fields, _RANGES, strict=True)]
+    _, _, days, months, weekdays = found
+    # With a weekday as well, either is enough.
+    if len(weekdays) == 7 and days[0] > max(_DAYS[month - 1] for month in months):
+        raise ConfigError(
+            f"--schedule: {text!r} never comes: no month that it names has a day {days[0]}; give another day or month"
+        )
+    return found
 
 
 def _values(field: str, kind: str, least: int, most: int, whole: str) -> list[int]:

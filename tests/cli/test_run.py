@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flowlite import FlowApp
+from flowlite.cli import system_timers
 from flowlite.spec import Volume
 from tests.cli.conftest import Flow, Ran
 
@@ -134,6 +135,30 @@ def test_a_dry_run_writes_nothing(flow: Flow, flow_home: Path) -> None:
     assert "dry run: nothing was submitted" in ran.err
     assert not (flow_home / "tasks").exists()
     assert not (flow_home / "state.db").exists()
+
+
+def test_a_dry_run_checks_the_tasks_that_must_have_completed(flow: Flow, flow_home: Path) -> None:
+    assert "after: no task 'prepare'" in refused(flow, "--after", "prepare", "--", "true").err
+    assert not (flow_home / "state.db").exists()
+    assert flow("run", "--name", "other", "--", "true").code == 0
+    assert "after: no task 'prepare'" in refused(flow, "--after", "prepare", "--", "true").err
+    planned(flow, "--after", "other", "--", "true")
+
+
+def test_a_schedule_is_checked_before_it_is_written(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(system_timers, "add", lambda home, timer: written.append(timer.name))
+    monkeypatch.setattr(system_timers, "choose", lambda: "cron")
+    daily = ("--schedule", "@daily")
+    ran = flow("run", *daily, "--provider", "local,awss", "--", "true")
+    assert (ran.code, "no provider 'awss'" in ran.err) == (3, True)
+    planned(flow, *daily, "--", "true")
+    assert "never comes" in refused(flow, "--schedule", "0 3 30 2 *", "--", "true").err
+    assert not written
+    assert flow("run", *daily, "--", "true").code == 0
+    assert written == ["true"]
 
 
 def test_a_dry_run_tells_what_the_provider_notes(flow: Flow) -> None:

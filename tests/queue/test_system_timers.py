@@ -30,6 +30,8 @@ from flowlite.testing.hosts.root import USER_ID
         ("*/30 8-9 * * mon-fri", ["Mon,Tue,Wed,Thu,Fri", "08,09:00,30:00"]),
         ("@weekly", ["Sun ", "00:00:00"]),
         ("5 4 1 jan,jul *", ["*-01,07-01 04:05:00"]),
+        ("0 0 29 2 *", ["*-02-29 00:00:00"]),
+        ("0 0 31 4 1", ["*-04-31 ", "Mon *-04-"]),
         ("0 0 1 * 7", ["-01 00:00:00", "Sun *-"]),
     ],
 )
@@ -50,6 +52,7 @@ def test_times_of_cron_in_the_words_of_systemd(times: str, calendar: list[str]) 
         "5-1 * * * *",
         "*/0 * * * *",
         "²  * * * *",
+        "0 3 31 2,4 *",
     ],
 )
 def test_what_is_no_schedule(times: str) -> None:

@@ -91,6 +91,10 @@ def run(
                 "--schedule: a batch script cannot be scheduled; schedule `sh SCRIPT` or a task file"
             )
         found = config_of(context, target, rest or [], given)
+        schedules.check(schedule, found)
+        if dry_run:
+            preview(found, json)
+            return
         words = context.obj["arguments"]
         schedules.make(schedule, found, words, options["env"] or (), target or "")
         return

@@ -77,14 +77,26 @@ def run(name: Name) -> None:
     raise output.Quit(system_timers.run(settings.home(), name))
 
 
+def check(times: str, config: TaskConfig) -> None:
+    """Checks what would be run, and when, so that mistakes come out before the first time. Raises ConfigError."""
+    from flowlite.api.submission import providers_of
+    from flowlite.provider import adapter_class
+    from flowlite.spec.one_or_several import ANY
+
+    system_timers.parse_times(times)
+    for name in providers_of(config):
+        if name != ANY:
+            adapter_class(name)
+
+
 def make(
     times: str, config: TaskConfig, words: Sequence[str], env: Sequence[str], target: str
 ) -> None:
     """Makes a schedule of a `flow run` command line.
 
     Args:
-        times: When, as for cron.
-        config: What the command line asks for now, so that mistakes come out at once.
+        times: When, as for cron; both these passed `check`.
+        config: What the command line asks for now.
         words: The words after `flow`, with `--schedule`.
         env: The values of `--env`.
         target: What is run: a function, a task file, or `--` before a command.
@@ -95,7 +107,6 @@ def make(
     from flowlite.settings import settings
 
     times = " ".join(times.split())
-    system_timers.parse_times(times)
     home = settings.ensure_home()
     what = config.command[0] if target == "--" and config.command else target
     name = config.name or what.rpartition("::")[2].rpartition("/")[2]
