@@ -47,10 +47,10 @@ def show_ranked(ranked: Sequence[Candidate], present: int | None = None) -> None
 
 
 def fitted(rows: Sequence[Sequence[str]], width: int) -> FittedTable:
-    """The table at a width of the terminal. Without room, the kind of GPU is left out, and types are cut."""
+    """The table at a width of the terminal. Without room, types are cut, and columns left out, GPUs first."""
     from flowlite.cli.columns import Column, fit
 
-    least, leave_out = {"type": 16}, {"gpu": 1}
+    least, leave_out = {"type": 12}, {"spot": 1, "per hour": 2, "gpu": 3}
     columns = [Column(name, least.get(name), leave_out.get(name, 0)) for name in _HEADINGS]
     return fit(columns, rows, width)
 

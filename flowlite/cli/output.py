@@ -175,10 +175,19 @@ def fitted_table(fitted: FittedTable) -> Table:
 
 
 def print_fitted(fitted: FittedTable) -> None:
-    """Prints a table that was fitted to the width of the terminal."""
+    """Prints a table that was fitted to the width of the terminal, and says which columns had no room."""
     from rich.console import Console
 
     Console(file=sys.stdout).print(fitted_table(fitted))
+    tell_left_out(fitted.left_out)
+
+
+def tell_left_out(columns: Sequence[str]) -> None:
+    """Says which columns of a table had no room, if any."""
+    if columns:
+        tell_wrapped(
+            f"no room for: {', '.join(columns)}; a wider terminal or --json shows that too"
+        )
 
 
 def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -8,6 +8,8 @@ import pytest
 from rich.cells import cell_len
 
 from flowlite.cli import candidate_table
+from flowlite.cli.columns import FittedTable
+from flowlite.cli.commands.queue import show
 from flowlite.provider import Candidate, Plan
 from tests.cli.conftest import Flow
 from tests.tasks_made_by_hand import HandMade
@@ -99,19 +101,49 @@ def test_settings_list_providers(flow: Flow, monkeypatch: pytest.MonkeyPatch) ->
     assert "name it with --provider" in ran.err
 
 
-@pytest.mark.parametrize("width", [80, 100])
-def test_the_table_fits_a_terminal(width: int) -> None:
-    rows = [(str(n), *candidate_table._row(each.plan)) for n, each in enumerate(CANDIDATES, 1)]
-    fitted = candidate_table.fitted(rows, width)
+def width_of(fitted: FittedTable) -> int:
     widths = [
         max(cell_len(row[n]) for row in (fitted.columns, *fitted.rows))
         for n in range(len(fitted.columns))
     ]
-    assert sum(widths) + 2 * (len(widths) - 1) <= width
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_table_fits_a_terminal(width: int) -> None:
+    rows = [(str(n), *candidate_table._row(each.plan)) for n, each in enumerate(CANDIDATES, 1)]
+    fitted = candidate_table.fitted(rows, width)
+    assert width_of(fitted) <= width
     shown = [" ".join(row) for row in fitted.rows]
     assert "no limit" in shown[1]
     assert "us-central1-a spot $64.00" in shown[1]
     assert "$220.16 $440.32 or more" in shown[2]
+
+
+def test_a_narrow_table_has_whole_places_and_worst_cases() -> None:
+    rows = [(str(n), *candidate_table._row(each.plan)) for n, each in enumerate(CANDIDATES, 1)]
+    fitted = candidate_table.fitted(rows, 60)
+    assert width_of(fitted) <= 60
+    assert fitted.left_out == ("gpu", "spot", "per hour")
+    shown = [" ".join(row) for row in fitted.rows]
+    assert "us-central1-a no limit" in shown[1]
+    assert "us-east-1 $440.32 or more" in shown[2]
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"), [(60, {"expected start", "priority", "submitted"}), (120, set())]
+)
+def test_the_queue_fits_a_terminal_and_ids_stay_whole(width: int, left_out: set[str]) -> None:
+    start, waits_for = "2026-11-24 18:30 UTC", "1 × host of laboratory"
+    rows = [
+        ("12", "a-long-name-of-a-task", "tym5twbv4hj", "med", waits_for, start, "17:30:45"),
+        ("-", "next", "tku5jabsvi2", "high", "the end of waits (tpnu5jabsvi)", "-", "17:30:54"),
+    ]
+    fitted = show.fitted(rows, width)
+    assert width_of(fitted) <= width
+    assert set(fitted.left_out) == left_out
+    assert [row[fitted.columns.index("task")] for row in fitted.rows] == [row[2] for row in rows]
+    assert [row[0] for row in fitted.rows] == ["12", "-"]
 
 
 def test_status_shows_the_places_and_where_the_task_is(flow: Flow) -> None:

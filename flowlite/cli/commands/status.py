@@ -242,10 +242,7 @@ def _print_table(listing: TaskSelection) -> None:
     console = Console(file=sys.stdout)
     drawn, left_out = _fitted(listing.tasks, listing.left, console.width)
     console.print(drawn)
-    if left_out:
-        output.tell_wrapped(
-            f"no room for: {', '.join(left_out)}; a wider terminal or --json shows that too"
-        )
+    output.tell_left_out(left_out)
 
 
 def _fitted(
