@@ -29,6 +29,7 @@ NAMES = (
     "log_latency",
     "recovery",
     "spares",
+    "queue",
     "spot_market",
     "clouds",
     "slurm",

@@ -98,6 +98,9 @@ class Launch:
         self._hosts = [Host.from_json(each) for each in self._options["hosts"]]
         self._before: records.Entries = {}
         self._refused: dict[str, Refused] = {}
+        # Keys of hosts that other tasks have, and hosts that another has asked for at the same moment.
+        self._held: set[str] = set()
+        self._outrun: list[Host] = []
         self._on_hosts = [] if self._options["shared_dir"] else self._volume_names()
         self._keeper = self._find_keeper()
 
@@ -114,7 +117,7 @@ class Launch:
         warm = self._keeping.hosts()
         left = {k for k, entry in before.items() if entry["state"] == records.LEFT}
         # To be refused by each host that is in use takes longer than to take the one that is free.
-        held = self._records.held_beside(self._intent.task_id)
+        held = self._held = self._records.held_beside(self._intent.task_id)
         queue = sorted(
             self._hosts,
             key=lambda host: (
@@ -140,6 +143,8 @@ class Launch:
             while queue and len(taken) < self._intent.count and not self._lacks_keeper():
                 batch, queue = queue[:size], queue[size:]
                 taken += self._take_all(batch)
+                # Another task was a moment faster. To wait for its host's refusal, which is busy, takes up to seconds.
+                queue, self._outrun = [*queue, *self._outrun], []
                 size = self._intent.count - len(taken)
             enough = len(taken) >= self._intent.fewest and not self._lacks_keeper()
             kept = sorted(taken, key=lambda each: each.id)[: self._intent.count] if enough else []
@@ -159,9 +164,7 @@ class Launch:
         return kept
 
     def _take_all(self, batch: Sequence[Host]) -> list[Instance]:
-        ready = self._ready(batch)
-        # In one write: a file for each of hundreds of hosts would take longer than asking them.
-        self._note(records.ASKED, [(each.host, self._instance(each)) for each in ready])
+        ready = self._ask_for(self._ready(batch))
         names = [each.host for each in ready]
         results = hosts.everywhere(ready, self._take, *_TROUBLE)
         taken = [
@@ -174,6 +177,23 @@ class Launch:
         for host, _ in taken:
             self._patience.forget(host.key)
         return self._sort(names, results)
+
+    def _ask_for(self, ready: Sequence[Ready]) -> list[Ready]:
+        """Records that hosts are asked for, but those for which another task has done so since this launch began.
+
+        These come once more after the others.
+        """
+        # In one write: a file for each of hundreds of hosts would take longer than asking them.
+        with self._records.change(self._intent.task_id) as entries:
+            # What this task may have already is its own, whoever asks for it.
+            new = self._records.held_beside(self._intent.task_id) - self._held - {*entries}
+            free = [each for each in ready if each.host.key not in new]
+            self._enter(
+                entries, records.ASKED, [(each.host, self._instance(each)) for each in free]
+            )
+        self._held |= new
+        self._outrun = [each.host for each in ready if each.host.key in new]
+        return free
 
     def _ready(self, batch: Sequence[Host]) -> list[Ready]:
         """The hosts that could take the task. Only those whose facts are unknown or do not fit are asked."""
@@ -440,18 +460,23 @@ class Launch:
         if not of:
             return
         with self._records.change(self._intent.task_id) as entries:
-            for host, instance in of:
-                if state is None:
-                    entries.pop(host.key, None)
-                    continue
-                others = (h.to_json() for h in self._hosts if h.key != host.key)
-                entries[host.key] = {
-                    "host": host.to_json(),
-                    "token": self._intent.token,
-                    "state": state,
-                    "instance": instance.to_json(),
-                    "peers": list(itertools.islice(others, _PEERS)),
-                }
+            self._enter(entries, state, of)
+
+    def _enter(
+        self, entries: records.Entries, state: str | None, of: Sequence[tuple[Host, Instance]]
+    ) -> None:
+        for host, instance in of:
+            if state is None:
+                entries.pop(host.key, None)
+                continue
+            others = (h.to_json() for h in self._hosts if h.key != host.key)
+            entries[host.key] = {
+                "host": host.to_json(),
+                "token": self._intent.token,
+                "state": state,
+                "instance": instance.to_json(),
+                "peers": list(itertools.islice(others, _PEERS)),
+            }
 
     # After a try
 

@@ -19,7 +19,8 @@ from flowlite.bundle.agent_zip import build_agent_zip
 from flowlite.errors import CapacityUnavailable, NodeUnreachable, ProviderError
 from flowlite.provider import Instance, LaunchIntent
 from flowlite.spec import TaskConfig
-from provider_adapters.ssh import SshProvider, ending, leases
+from provider_adapters.ssh import SshProvider, ending, launching, leases
+from provider_adapters.ssh.records import Records
 from tests.helpers import eventually
 from tests.providers.lab import Lab, left_on
 
@@ -106,6 +107,37 @@ class TestLaunch:
         assert ids(again) == ids(first)[:2]
         assert ids(client.listed("t1")) == ids(again)
         assert set(client.lab.held()) == {"node00", "node01"}
+
+    def test_a_host_that_another_task_asks_for_at_the_same_moment_is_not_waited_for(
+        self, client: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client.launch(client.intent(task="faster"))
+        asked: list[str] = []
+        ask, reads = launching.Launch._ask, [set[str]()]
+
+        def ask_and_tell(launch: Any, ready: Any, *rest: Any) -> Any:
+            asked.append(ready.host.name)
+            return ask(launch, ready, *rest)
+
+        beside = Records.held_beside
+
+        def held_beside(kept: Records, task: str) -> set[str]:
+            # When the launch begins, the other task has asked for nothing.
+            return reads.pop() if reads else beside(kept, task)
+
+        monkeypatch.setattr(launching.Launch, "_ask", ask_and_tell)
+        monkeypatch.setattr(Records, "held_beside", held_beside)
+        (taken,) = client.launch(client.intent(task="slower"))
+        assert (asked, taken.data["host"]) == (["node01"], "node01")
+        # Where there is no other host, it is asked all the same: the record of the other may be of a dead process.
+        reads.append(set())
+        asked.clear()
+        intent = client.intent(task="late")
+        hosts = intent.plan["options"]["hosts"][:1]
+        only = {**intent.plan, "options": {**intent.plan["options"], "hosts": hosts}}
+        with pytest.raises(CapacityUnavailable, match="node00 is leased"):
+            client.launch(dataclasses.replace(intent, plan=only))
+        assert asked == ["node00"]
 
     def test_all_or_none(self, client: Client, tmp_path: Path, monkeypatch: Any) -> None:
         other = Client(Lab(client.lab.cluster, tmp_path), monkeypatch)
