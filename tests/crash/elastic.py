@@ -7,7 +7,7 @@ nothing is left, and at no call of any of these plays there is more than was ask
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +43,20 @@ class Moment:
         return f"{self.season}, {self.when} {what} {self.nth} of {self.cloud}"
 
 
+def first_and_last(calls: Sequence[str], beside: int = 1) -> list[int]:
+    """The calls that are the first or the last with just these neighbours, so many before and after.
+
+    A task that waits for half an hour asks the same hundreds of times.
+    """
+    first: dict[tuple[str, ...], int] = {}
+    last: dict[tuple[str, ...], int] = {}
+    for nth in range(len(calls)):
+        around = tuple(calls[max(0, nth - beside) : nth + beside + 1])
+        first.setdefault((*around, str(min(nth, beside))), nth)
+        last[(*around, str(min(nth, beside)))] = nth
+    return sorted({*first.values(), *last.values()})
+
+
 class ElasticGangs(Reenactment):
     """Plays elastic gangs in one simulation, one after the other."""
 
@@ -64,14 +78,18 @@ class ElasticGangs(Reenactment):
             grace_seconds=1,
         )
 
-    def moments(self, name: str) -> list[Moment]:
-        """Every moment of a season at which its task can be killed; plays it once in each cloud to find them."""
-        return [
-            Moment(name, cloud, nth, when)
-            for cloud in CLOUDS
-            for nth in range(len(self._play(name, self.cloud(cloud), None)))
-            for when in (BEFORE, AFTER)
-        ]
+    def moments(self, name: str, *, different: bool = False) -> list[Moment]:
+        """Every moment of a season at which its task can be killed; plays it once in each cloud to find them.
+
+        Args:
+            different: Leave out those at calls between which the same is asked again and again (`first_and_last`).
+        """
+        found = []
+        for cloud in CLOUDS:
+            calls = self._play(name, self.cloud(cloud), None)
+            chosen = first_and_last(calls) if different else range(len(calls))
+            found += [Moment(name, cloud, nth, when) for nth in chosen for when in (BEFORE, AFTER)]
+        return found
 
     def withdrawals(self, name: str) -> list[Moment]:
         """The moments at which Mithril is asked to end a bid since a gang goes on that was asked to stop."""

@@ -8,6 +8,7 @@ python -m tests.crash.playing --sample 40 --then-gc         the same, with `flow
 python -m tests.crash.playing --calls                       whether every call of a task is a crash point
 python -m tests.crash.playing --market "a bid is filled late"  every point of a failover, or with --sample some
 python -m tests.crash.playing --season "room for three"  every point of a gang of 2 to 4, or with --sample some
+python -m tests.crash.playing --season "room for three" --different     those that differ in the calls before and after
 python -m tests.crash.playing --withdrawals "it does not stop for those that come"    those of its withdrawn bids
 
 It says what left something, and ends with 1 then.
@@ -47,6 +48,7 @@ def main() -> int:
     parser.add_argument("--calls", action="store_true")
     parser.add_argument("--market", action="append", default=[], choices=[*MARKETS])
     parser.add_argument("--season", action="append", default=[], choices=[*SEASONS])
+    parser.add_argument("--different", action="store_true")
     parser.add_argument("--withdrawals", choices=[*SEASONS])
     asked = parser.parse_args()
     memory = Path("/dev/shm")
@@ -95,7 +97,7 @@ def main() -> int:
                 for point in chance.sample(points, asked.sample) if asked.sample else points:
                     attempt(str(point), lambda point=point: markets.play_point(point))  # type: ignore[misc]
             for name in asked.season:
-                moments = elastic.moments(name)
+                moments = elastic.moments(name, different=asked.different)
                 for moment in chance.sample(moments, asked.sample) if asked.sample else moments:
                     attempt(str(moment), lambda moment=moment: elastic.play_moment(moment))  # type: ignore[misc]
             for moment in elastic.withdrawals(asked.withdrawals) if asked.withdrawals else ():
