@@ -18,6 +18,7 @@ import pytest
 from flowlite.bundle.agent_zip import build_agent_zip
 from flowlite.connect.local import LocalConnection
 from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.node.host_lease import cleanup
 from flowlite.supervise.attempt import spread
 from flowlite.supervise.attempt.node_handle import Node
 from flowlite.supervise.attempt.reachability import GivenUp
@@ -489,5 +490,43 @@ def test_a_gang_is_equipped_by_its_own_nodes(
             [(n, True) for n in range(FROM_NODES)] + [(n, False) for n in lacking]
         )
         assert str(it.sending) == ""
+
+    run(test)
+
+
+def test_hosts_are_shown_that_the_task_lives_while_others_get_their_contents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the lease of a host lapses, and its secrets are removed, before its agent starts."""
+    monkeypatch.setattr(spread, "_LIFE_EVERY", 0.01)
+    homes = [tmp_path / f"n{number}" for number in range(FROM_NODES)]
+    nodes = machines(FROM_NODES)
+    for node, home in zip(nodes, homes, strict=True):
+        home.mkdir()
+        node.settings.home = str(home)  # type: ignore[misc]
+        node.connection = LocalConnection()  # type: ignore[misc]
+    before = [cleanup.facts(str(home)) for home in homes]
+
+    def all_are_shown() -> bool:
+        pairs = zip(homes, before, strict=True)
+        return all(cleanup.facts(str(home)) != found for home, found in pairs)
+
+    class Patient(Simulated):
+        async def _fetch(self, node: Node, source: Any) -> bool:
+            while not all_are_shown():
+                await asyncio.sleep(0.01)
+            return await super()._fetch(node, source)
+
+    def make(*arguments: Any, **named: Any) -> Simulated:
+        among = Patient(*arguments, **named)
+        among.lead()
+        return among
+
+    monkeypatch.setattr(spread, "Spread", make)
+    monkeypatch.setattr(BringUp, "_equip", lambda _, __, among=None: among is None)
+
+    async def test() -> None:
+        await bring_up(tmp_path, nodes, PROJECT)._equip_all(nodes, asyncio.Event())
+        assert all_are_shown()
 
     run(test)

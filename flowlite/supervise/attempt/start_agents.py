@@ -191,9 +191,12 @@ class BringUp:
             elif not node.has_run:
                 among.add(node)
 
+        alive = [asyncio.ensure_future(among.show_life(node)) for node in nodes]
         try:
             await self._everywhere(nodes, one_of_many)
         finally:
+            for each in alive:
+                each.cancel()
             await among.close()
             self.sending.among_nodes("")
 
