@@ -123,7 +123,7 @@ def _wrong_results(stage: Stage) -> list[str]:
     wrong = []
     for rank in range(NODES):
         try:
-            value = stage.task.result_of(rank, timeout=10)
+            value = stage.task.result_of(rank, timeout=90)
         except Exception as error:
             wrong.append(f"completed, and the result of rank {rank} is lost: {error}")
             continue

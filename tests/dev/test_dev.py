@@ -104,7 +104,7 @@ def test_ssh_through_the_entry_and_jupyter_through_a_forwarded_port(
         url = lines[-1].split()[-1]
 
         def answer() -> str:
-            with lab.cluster.enter_laptop(), urllib.request.urlopen(url, timeout=20) as reply:
+            with lab.cluster.enter_laptop(), urllib.request.urlopen(url, timeout=90) as reply:
                 return str(reply.read().decode())
 
         assert eventually(answer) == f"jupyter in {shown['directory']}"
