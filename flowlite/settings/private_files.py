@@ -39,7 +39,7 @@ def make_durable(directories: Iterable[Path], prefix: str) -> None:
         paths += (path for path in directory.iterdir() if path.name.startswith(prefix))
         paths.append(directory)
     with ThreadPoolExecutor(_SYNCED_AT_A_TIME) as threads:
-        for _ in threads.map(_sync, paths):
+        for _ in threads.map(sync, paths):
             pass
 
 
@@ -63,7 +63,8 @@ def directories_above(directory: Path) -> Iterator[Path]:
         return
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Syncs a file or directory to disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -9,6 +9,15 @@ from typing import Any, Self
 from flowlite.errors import SpecError
 
 
+def read_text(path: Path) -> str:
+    """The text of a file that the user named. Raises SpecError."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise SpecError(f"{path}: cannot be read: {why}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class TaskFile:
     """The content of a task file: its options, and the line of each."""
@@ -27,11 +36,7 @@ class TaskFile:
         import yaml
 
         path = Path(path)
-        try:
-            text = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise SpecError(f"{path}: cannot be read: {why}") from None
+        text = read_text(path)
         try:
             node = yaml.compose(text, yaml.SafeLoader)
             options = yaml.safe_load(text)

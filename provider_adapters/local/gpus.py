@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from shutil import which
 
+from flowlite.node.system import node_facts
 from flowlite.spec.gpu import KINDS, GpuRequest
 
-_QUERY = ("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
-_TIMEOUT_SECONDS = 20.0
+_FIELDS = "index,uuid,name,memory.total"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +41,7 @@ class Gpu:
 
 def discover() -> list[Gpu]:
     """The GPUs that this process may use (respecting CUDA_VISIBLE_DEVICES), by index; none without a driver."""
-    program = which("nvidia-smi")
-    if program is None:
-        return []
-    try:
-        done = subprocess.run(
-            [program, *_QUERY],
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    found = parse(done.stdout) if done.returncode == 0 else []
+    found = parse(node_facts.ask_nvidia_smi(_FIELDS))
     return visible(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 import time
-from shutil import which
 
-from ..system import atomic_files, processes, stack_dump
+from ..system import atomic_files, node_facts, processes, stack_dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -108,21 +106,9 @@ def network() -> dict[str, int] | None:
 
 def gpus(visible: str | None) -> list[dict[str, Any]]:
     """Returns the node's GPUs as nvidia-smi reports them now. Values that it does not report are None."""
-    tool = which("nvidia-smi")
-    if tool is None or visible == "":
+    if visible == "":
         return []
-    try:
-        done = subprocess.run(
-            [tool, f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"],
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=_GPU_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return parse_gpus(done.stdout, visible) if done.returncode == 0 else []
+    return parse_gpus(node_facts.ask_nvidia_smi(_GPU_FIELDS, _GPU_SECONDS), visible)
 
 
 def parse_gpus(text: str, visible: str | None = None) -> list[dict[str, Any]]:

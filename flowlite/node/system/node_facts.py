@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
-_TOOL_SECONDS = 20.0
 # Device files of other accelerators that torch supports.
 _OTHERS = ("kfd", "accel*", "hl[0-9]*", "davinci[0-9]*", "neuron*", "mthreads*", "cambricon*")
 
@@ -122,7 +121,7 @@ def gpus(visible: str | None = None) -> dict[str, Any]:
     try:
         kinds = _kinds_of(sorted(_NVIDIA.iterdir()))
     except OSError:
-        kinds = _kinds_by_tool()
+        kinds = ask_nvidia_smi("name").splitlines()
     # A container may list GPUs of the machine that it was not given.
     usable = sum(1 for each in range(len(kinds)) if os.path.exists(f"/dev/nvidia{each}"))
     count = usable or len(kinds)
@@ -147,25 +146,26 @@ def _kinds_of(cards: Sequence[Path]) -> list[str]:
     return kinds
 
 
-def _kinds_by_tool() -> list[str]:
+def ask_nvidia_smi(fields: str, seconds: float = 20.0) -> str:
+    """Returns a line of these fields for each GPU, without units; "" if `nvidia-smi` is missing, late, or fails."""
     import subprocess
     from shutil import which
 
     tool = which("nvidia-smi")
     if tool is None:
-        return []
+        return ""
     try:
         done = subprocess.run(
-            [tool, "--query-gpu=name", "--format=csv,noheader"],
+            [tool, f"--query-gpu={fields}", "--format=csv,noheader,nounits"],
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
-            timeout=_TOOL_SECONDS,
+            timeout=seconds,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return []
-    return done.stdout.splitlines() if done.returncode == 0 else []
+        return ""
+    return done.stdout if done.returncode == 0 else ""
 
 
 def only_cpu(visible: str | None = None) -> bool:

@@ -10,6 +10,7 @@ from flowlite.errors import SpecError
 from flowlite.node.sbatch.getopt import OptionError, find, read
 from flowlite.settings.suggest import did_you_mean
 from flowlite.spec.batch.table import LONG, TABLE
+from flowlite.spec.taskfile import read_text
 
 _MARK = "#SBATCH"
 _LARGEST = 4 * 1024 * 1024
@@ -46,12 +47,7 @@ class BatchScript:
             SpecError: It is not a batch script, or has an unknown option; the message has file and line.
         """
         path = Path(path)
-        try:
-            text = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise SpecError(f"{path}: cannot be read: {why}") from None
-        return cls.parse(text, path)
+        return cls.parse(read_text(path), path)
 
     @classmethod
     def parse(cls, text: str, path: Path) -> Self:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from flowlite.connect import uv
-from flowlite.connect.bounded import parse_object
 from flowlite.errors import NodeUnreachable, ProviderError
-from flowlite.supervise.attempt.node_handle import Node
+from flowlite.supervise.attempt.node_handle import Node, ask_program
 
 _LOOK_SECONDS = 120.0
 
@@ -39,16 +37,9 @@ def bring(
     if spec.get("uv") or (inside and spec.get("requirements") is None):
         return spec
     to.put_cached(agent[0], node.agent, agent[1], mode=0o700, cache=settings.cache)
-    asked = json.dumps({"spec": spec, "cache": settings.cache}).encode()
-    argv = [settings.python, "-I", "-S", node.agent, "pythons"]
-    done = to.run(argv, input=asked, timeout=_LOOK_SECONDS)
-    try:
-        found = parse_object(done.stdout)
-    except ValueError as error:
-        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise ProviderError(
-            f"{settings.python} does not run there: {' '.join(said) or f'exit code {done.code}'}"
-        ) from error
+    asked = {"spec": spec, "cache": settings.cache}
+    wrong = f"{settings.python} does not run there"
+    found = ask_program(node, "pythons", asked, _LOOK_SECONDS, wrong)
     if found["ready"] and not inside:
         return spec
     try:

@@ -321,6 +321,25 @@ class Node:
         return self.connection.run(argv, timeout=_COMMAND_SECONDS).stdout[-most:]
 
 
+def ask_program(node: Node, what: str, asked: object, seconds: float, wrong: str) -> dict[str, Any]:
+    """Returns the answer of a subcommand of the node's program to a question.
+
+    Args:
+        wrong: How the error begins if there is no answer.
+
+    Raises:
+        ProviderError: There is none.
+        NodeUnreachable: The node cannot be reached.
+    """
+    argv = [node.settings.python, "-I", "-S", node.agent, what]
+    done = node.connection.run(argv, input=json.dumps(asked).encode(), timeout=seconds)
+    try:
+        return parse_object(done.stdout)
+    except ValueError as error:
+        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise ProviderError(f"{wrong}: {' '.join(said) or f'exit code {done.code}'}") from error
+
+
 def start_agents(nodes: Sequence[Node]) -> None:
     """Starts the agents of nodes that share a machine, with one command.
 

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flowlite.connect.bounded import parse_object
 from flowlite.connect.values import File, refuse_changed
 from flowlite.errors import ProviderError
 from flowlite.node.project_files.make import MANIFEST, PROJECT
 from flowlite.node.project_files.manifest import ProjectManifest
 from flowlite.node.system.byte_sizes import human_size
-from flowlite.supervise.attempt.node_handle import Node
+from flowlite.supervise.attempt.node_handle import Node, ask_program
 from flowlite.supervise.record.lifecycle import SENDING
 from flowlite.supervise.record.log import say
 from flowlite.supervise.record.paths import TaskPaths
@@ -25,6 +24,7 @@ from flowlite.supervise.record.paths import TaskPaths
 # Contents of this size and more are sent one by one. For smaller ones a request each would take longer than sending.
 _PACKED_BELOW = 1 << 20
 _MAKE_SECONDS = 1800.0
+_NOT_MADE = "the working directory cannot be made"
 _ROUNDS = 3
 _BLOCK = 1 << 20
 _MOST_TOLD = 3
@@ -143,17 +143,9 @@ def forget_packs(paths: TaskPaths) -> None:
 
 def _ask(node: Node, blobs: str, packs: Sequence[str]) -> dict[str, Any]:
     asked = {"home": node.settings.home, "blobs": blobs, "packs": list(packs)}
-    argv = [node.settings.python, "-I", "-S", node.agent, "project"]
-    done = node.connection.run(argv, input=json.dumps(asked).encode(), timeout=_MAKE_SECONDS)
-    try:
-        found = parse_object(done.stdout)
-    except ValueError as error:
-        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise ProviderError(
-            f"the working directory cannot be made: {' '.join(said) or f'exit code {done.code}'}"
-        ) from error
+    found = ask_program(node, "project", asked, _MAKE_SECONDS, _NOT_MADE)
     if "failed" in found:
-        raise ProviderError(f"the working directory cannot be made: {found['failed']}")
+        raise ProviderError(f"{_NOT_MADE}: {found['failed']}")
     return found
 
 

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+from flowlite.settings.private_files import sync
 from flowlite.supervise.attempt.outputs.manifest import OutputFile
 
 _INCOMING = ".incoming"
@@ -59,7 +60,7 @@ class OutputDirectory:
         staged = self._stage(path)
         fetch(staged)
         self._dress(staged, file)
-        _sync(staged)
+        sync(staged)
         self._name(path, staged)
 
     def take_all(self, contents: Sequence[tuple[str, OutputFile, bytes]]) -> list[str]:
@@ -83,7 +84,7 @@ class OutputDirectory:
             self._dress(place, file)
         # File systems write what is synced at the same time together.
         with ThreadPoolExecutor(_SYNCS) as syncs:
-            list(syncs.map(_sync, [place for _, place in staged]))
+            list(syncs.map(sync, [place for _, place in staged]))
         for path, place in staged:
             try:
                 self._name(path, place)
@@ -133,7 +134,7 @@ class OutputDirectory:
             shutil.rmtree(self._incoming)
         if self.root.is_dir():
             for directory, _, _ in os.walk(self.root):
-                _sync(Path(directory))
+                sync(Path(directory))
 
     def _make_parents(self, path: str) -> None:
         """Creates the directories above a file. Raises Taken if one of them is a symbolic link or another file."""
@@ -148,11 +149,3 @@ class OutputDirectory:
             if above.is_symlink() or (above.exists() and not above.is_dir()):
                 raise NameTaken(str(above.relative_to(self.root)))
             above.mkdir(exist_ok=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
