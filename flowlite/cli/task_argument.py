@@ -20,7 +20,7 @@ OptionalTask = Annotated[
     typer.Argument(
         help="Id, name or unique prefix; without it, the newest task.",
         autocompletion=complete_task,
-        metavar="[TASK]",
+        metavar="TASK",
     ),
 ]
 

@@ -38,7 +38,7 @@ _OPTIONS = (
     _option("--num-instances -N", "Nodes in the gang; 2:8 for 2 to 8, as there is room."),
     _option(
         "--settle-seconds",
-        "How long such a gang waits for more nodes at first; 2m is read too.",
+        "How long a gang that may grow (-N 2:8) waits for more nodes at first: 30s, 2m.",
         metavar="TIME",
     ),
     _option("--heal-seconds", "How long it waits for nodes in place of lost ones.", metavar="TIME"),
@@ -102,7 +102,7 @@ _OPTIONS = (
     ),
     _option(
         "--notify",
-        "Tell of the end, a failure or a cap: a command, a webhook's URL, or a URL of Apprise.",
+        "Who is told of the end, a failure or a cap: a command, the URL of a webhook, or a URL of Apprise.",
         of=list[str],
         metavar="TARGET",
     ),
@@ -128,7 +128,7 @@ _OPTIONS = (
     ),
     _option(
         "--file",
-        "A file of this machine to send, and where it is to be below the working directory.",
+        "Send a file of this machine, to this path below the working directory.",
         of=list[str],
         metavar="[PATH=]FILE",
     ),

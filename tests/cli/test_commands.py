@@ -7,10 +7,12 @@ import os
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
-import flowlite
+import flowlite.cli
 from tests.cli.conftest import Flow
 from tests.tasks_made_by_hand import HandMade
 
@@ -416,6 +418,19 @@ def test_help_is_there(flow: Flow, words: list[str]) -> None:
     ran = flow(*words)
     assert (ran.code, ran.err) == (0, "")
     assert "Usage: flow" in ran.out
+
+
+def test_usage_lines_are_not_marked_twice() -> None:
+    """Typer itself marks what is optional or repeated: [TASK]... and not [[TASK]...]..."""
+    found, commands = [], [("flow", get_command(flowlite.cli._application(None)))]
+    while commands:
+        words, command = commands.pop()
+        usage = command.get_usage(command.make_context(words, [], resilient_parsing=True))
+        if re.search(r"\[\[|\.\.\.[\]}]+\.\.\.", usage):
+            found.append(usage)
+        inner: dict[str, Any] = getattr(command, "commands", {})
+        commands += [(f"{words} {name}", each) for name, each in inner.items()]
+    assert found == []
 
 
 def test_every_command_is_in_the_help(flow: Flow) -> None:

@@ -32,7 +32,7 @@ def cp(
     """Copy files or directories from a node of a running task, or to it.
 
     A relative path on the node begins in the working directory of the workers. Nothing here is overwritten; run again,
-    it goes on where it broke off.
+    an interrupted copy resumes.
     """
     here = [_on_node(each) is None for each in (source, target)]
     if here == [True, True]:

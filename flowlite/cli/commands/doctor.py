@@ -46,7 +46,7 @@ def doctor(
     ] = True,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Diagnose a hanging task: where each rank is, which one the others wait for, and how the nodes are."""
+    """Diagnose a hanging task: where each rank is, which one the others wait for, and the state of the nodes."""
     from flowlite.api.client import Flow
     from flowlite.diagnosis.hang import Rank, diagnose
 

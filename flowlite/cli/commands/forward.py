@@ -34,7 +34,7 @@ def forward(
     ports: Annotated[
         list[str],
         typer.Argument(
-            help="A port of the node; HERE:THERE for another port here.", metavar="PORT..."
+            help="A port of the node; HERE:THERE for another port here.", metavar="PORT"
         ),
     ],
     node: Annotated[int, typer.Option("--node", min=0, help="Node rank.", metavar="N")] = 0,
@@ -43,7 +43,7 @@ def forward(
     ] = "127.0.0.1",
     json: Annotated[bool, typer.Option("--json", help="Print JSON once it listens.")] = False,
 ) -> None:
-    """Lead ports of this machine on to ports of a node, until the task ends or Ctrl-C."""
+    """Forward ports of this machine to ports of a node, until the task ends or Ctrl-C."""
     from flowlite.api.client import Flow
     from flowlite.connect.forwarding import parse_port
 

@@ -32,7 +32,7 @@ def cost(
     task: Annotated[
         str | None,
         typer.Argument(
-            help="Id, name or unique prefix.", autocompletion=complete_task, metavar="[TASK]"
+            help="Id, name or unique prefix.", autocompletion=complete_task, metavar="TASK"
         ),
     ] = None,
     by: Annotated[

@@ -47,7 +47,7 @@ def status(
     task: Annotated[
         str | None,
         typer.Argument(
-            help="Id, name or unique prefix.", autocompletion=complete_task, metavar="[TASK]"
+            help="Id, name or unique prefix.", autocompletion=complete_task, metavar="TASK"
         ),
     ] = None,
     all: Annotated[

@@ -84,7 +84,7 @@ def restore(
     copy: Annotated[
         str | None,
         typer.Argument(
-            help="Name of a backup, or `latest`; without it, all are listed.", metavar="[COPY]"
+            help="Name of a backup, or `latest`; without it, all are listed.", metavar="COPY"
         ),
     ] = None,
     empty: Annotated[

@@ -114,7 +114,7 @@ def rm(
     tasks: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Ids, names or unique prefixes.", autocompletion=complete_task, metavar="[TASK]..."
+            help="Ids, names or unique prefixes.", autocompletion=complete_task, metavar="TASK"
         ),
     ] = None,
     older_than: Annotated[
@@ -246,7 +246,7 @@ def check(
         str | None,
         typer.Argument(
             help="Only this provider; by default, all that are configured.",
-            metavar="[NAME]",
+            metavar="NAME",
             autocompletion=complete_provider,
         ),
     ] = None,

@@ -129,7 +129,14 @@ def create(
     name: Name,
     size_gb: Annotated[float | None, typer.Option("--size-gb", help="Size in GB.")] = None,
     interface: Annotated[str, typer.Option("--interface", help="file or block.")] = "file",
-    provider: Provider = None,
+    provider: Annotated[
+        str | None,
+        typer.Option(
+            "--provider",
+            help="Provider to create it at; by default, that of the setting `provider`.",
+            autocompletion=complete_provider,
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Create a volume, or show the one of that name."""
@@ -181,8 +188,8 @@ def put(
 ) -> None:
     """Copy a file or directory from here to a volume or bucket.
 
-    As with cp, it is copied into a directory that exists. Existing files are replaced. Run again, it goes on where it
-    broke off.
+    As with cp, it is copied into a directory that exists. Existing files are replaced. Run again, an interrupted
+    copy resumes.
     """
     from flowlite.api.volume_files.files import sources_of
     from flowlite.api.volume_files.storage import open_storage, split
@@ -210,8 +217,8 @@ def get(
 ) -> None:
     """Copy a file or directory from a volume or bucket to here.
 
-    As with cp, it is copied into a directory that exists. Nothing here is overwritten. Run again, it goes on where it
-    broke off.
+    As with cp, it is copied into a directory that exists. Nothing here is overwritten. Run again, an interrupted copy
+    resumes.
     """
     from flowlite.api.volume_files.storage import open_storage, split
     from flowlite.cli.transfer_progress import Transfer
