@@ -11,7 +11,8 @@ A search lasts from the first launch of an attempt until the gang has its nodes.
 
     {"candidate": index, "at": Unix time, "why": words, "kind": `Kind`, "search": [attempt, retries used],
      "since": when the search began, "times": how often the place had no room in the search,
-     "refusals": how often it refused, "left_at": Unix time of step 3}
+     "refusals": how often it refused, "turn": True if it was left because it was not the task's turn there,
+     "left_at": Unix time of step 3}
 
 Everything here is computed from the store, without I/O.
 """
@@ -19,7 +20,7 @@ Everything here is computed from the store, without I/O.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -56,10 +57,14 @@ class PlaceFailed(Exception):
         kind: The reason.
         nodes: How many nodes were asked for.
         since: When they were asked for first, as Unix time.
+        turn: Whether nothing was asked for, because it was not the task's turn.
     """
 
-    def __init__(self, text: str, kind: Kind, nodes: int = 0, since: float = 0.0) -> None:
+    def __init__(
+        self, text: str, kind: Kind, nodes: int = 0, since: float = 0.0, *, turn: bool = False
+    ) -> None:
         super().__init__(text)
+        self.turn = turn
         self.kind = kind
         self.nodes = nodes
         self.since = since
@@ -115,6 +120,7 @@ def with_failure(
         "since": began(record) or failed.since or now,
         "times": int(before.get("times", 0)) + (not refused),
         "refusals": int(before.get("refusals", 0)) + refused,
+        **({"turn": True} if failed.turn else {}),
     }
     return [*record.tried, entry][-max(_MOST_ENTRIES, 2 * len(record.candidates)) :]
 
@@ -149,7 +155,17 @@ def queue_seconds(record: TaskRecord) -> float:
     return float(min(_LONGEST_QUEUE, QUEUE_SECONDS * 2.0 ** min(times, 16)))
 
 
-def next_place(record: TaskRecord, full: Mapping[str, FullPlace], now: float) -> NextPlace | None:
+def left_for_turn(record: TaskRecord) -> list[int]:
+    """The places that were left in the present search because it was not the task's turn there."""
+    return [index for index, entry in sorted(_latest(record).items()) if entry.get("turn")]
+
+
+def next_place(
+    record: TaskRecord,
+    full: Mapping[str, FullPlace],
+    now: float,
+    free: Collection[int] = frozenset(),
+) -> NextPlace | None:
     """The place to ask next: of those that may be asked now, the one that had no room least often, in their order.
 
     If none may be asked now, the one that may be asked first. None if all have refused.
@@ -158,6 +174,7 @@ def next_place(record: TaskRecord, full: Mapping[str, FullPlace], now: float) ->
         record: The task.
         full: Places that had no room, by name (`place_of`).
         now: The Unix time.
+        free: Places at which it is the task's turn now. They are asked without a pause.
     """
     latest, found = _latest(record), []
     for index in range(len(record.candidates)):
@@ -166,6 +183,7 @@ def next_place(record: TaskRecord, full: Mapping[str, FullPlace], now: float) ->
             continue
         plan, times = plan_of(record, index), int(entry.get("times", 0))
         at = max(_pause_ends(entry), _room_is_unlikely_until(plan, full))
+        at = 0.0 if index in free else at
         found.append((max(at, now), times, NextPlace(index, plan, at)))
     if not found:
         return None

@@ -861,7 +861,7 @@ class Provisioner:
         if failover.has_several(record):
             came, now = failover.came_at(record, asked_at), clock.now()
             text = f"in use by others for {wording.duration(now - came)}"
-            return PlaceFailed(text, Kind.QUEUED, count, came)
+            return PlaceFailed(text, Kind.QUEUED, count, came, turn=True)
         limit = wording.duration(self._asked.max_wait_seconds or 0.0)
         return LaunchRefused(f"max_wait_hours: no room within {limit}; others were before it")
 

@@ -127,3 +127,26 @@ def test_a_task_waits_in_a_queue_for_no_longer_than_it_may(
     assert re.match(told, record.reason), record.reason
     (holder.home / "go").touch()
     holder.end()
+
+
+def test_a_queue_that_was_left_is_not_paused_for_once_it_is_the_tasks_turn(
+    cloud: RentedProvider, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Otherwise a place stands idle, and who comes after the task waits for it, too."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "from flowlite.supervise import failover\n"
+        "failover.QUEUE_SECONDS, failover._FIRST_PAUSE, failover._LONGEST_PAUSE = 1.0, 3600.0, 3600.0\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{HERE}")
+    monkeypatch.setenv("FLOW_LOCAL_TASKS", "1")
+    holder = rent(WAIT, provider="local")
+    holder.wait("running")
+    cloud.behave(refuses=NO_ROOM)
+    gang = rent("echo runs at $FLOW_PROVIDER", **PLACES)
+    waits = "none of 2 places has room; next try at "
+    eventually(lambda: gang.record.reason.startswith(waits), timeout=90, what=gang.story())
+    (holder.home / "go").touch()
+    holder.end()
+    gang.end(timeout=120)
+    assert left_for(gang)[:2] == [(0, "full"), (1, "queued")]
+    assert gang.output(0) == "runs at local\n"

@@ -9,17 +9,20 @@ from pathlib import Path
 
 from flowlite.provider import Provider
 from flowlite.state import clock
-from flowlite.state.store import FullPlace, InstanceRecord, Store
+from flowlite.state.store import FullPlace, InstanceRecord, Store, TaskRecord
 from flowlite.supervise import failover
 from flowlite.supervise.attempt import unreachable_nodes
 from flowlite.supervise.failover import Kind, NextPlace, PlaceFailed
 from flowlite.supervise.process.journal import Journal
 from flowlite.supervise.provision import LaunchRefused, Provisioner
+from flowlite.supervise.queue.current_queue import Queue
 from flowlite.supervise.record import wording
 from flowlite.supervise.record.lifecycle import TaskEvent
 
 # The other tasks of the FLOW_HOME may change meanwhile which place is asked next.
 _LONGEST_SLEEP = 30.0
+# How often the queue is read of a place that was left because it was not the task's turn.
+_LOOK_EVERY = 1.0
 
 
 class NoPlaceLeft(LaunchRefused):
@@ -98,7 +101,8 @@ class PlaceSearch:
 
     def _next(self) -> NextPlace:
         record, now = self._journal.record, clock.now()
-        found = failover.next_place(record, self._store.full_places(), now)
+        full = self._store.full_places()
+        found = failover.next_place(record, full, now, self._free(record))
         if found is None:
             text = f"none of {len(record.candidates)} places has nodes for it: {failover.report(record)}"
             raise NoPlaceLeft(text, again=True)
@@ -106,6 +110,15 @@ class PlaceSearch:
             text = f"max_wait_hours: no room within {wording.duration(self._max_wait or 0.0)}"
             raise NoPlaceLeft(f"{text}: {failover.report(record)}")
         return found
+
+    def _free(self, record: TaskRecord) -> frozenset[int]:
+        """The places that were left because others were before the task, and at which it is its turn now."""
+        left = failover.left_for_turn(record)
+        if not left:
+            return frozenset()
+        queue = Queue.read(self._store)
+        slots = {index: failover.plan_of(record, index).slots for index in left}
+        return frozenset(each for each in left if queue.may_start(record.id, slots[each]))
 
     def _wait_ends(self) -> float:
         """The Unix time until which the task may wait for room."""
@@ -141,5 +154,6 @@ class PlaceSearch:
         )
         if (left := self._wait_ends() - now) > 0:
             seconds = min(seconds, left)
-        await self._sleep(min(seconds, _LONGEST_SLEEP))
+        longest = _LOOK_EVERY if failover.left_for_turn(record) else _LONGEST_SLEEP
+        await self._sleep(min(seconds, longest))
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from flowlite.state import clock
 from flowlite.state.store import Store, UnfinishedTask
@@ -73,6 +74,20 @@ class Queue:
         # What a task still holds that has no supervisor, only its provider knows.
         held = [each for task_id, each in self.holdings.items() if self.is_led(task_id)]
         return schedule(self.now, held, requests, all_times=all_times)
+
+    def may_start(self, task_id: str, slots: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether a task may launch now in its turn if it asks for these slots (`Plan.slots`) instead of its own."""
+        task = self.tasks.get(task_id)
+        if task is None:
+            return False
+        asks = replace(task, slots=tuple(map(dict, slots)), held=(), launching_since=None)
+        request = _request(asks, self.now, grows=False)
+        if request is None:
+            return False
+        others = [each for each in self.waiting if each.task_id != task_id]
+        ordered = sorted([*others, request], key=lambda each: _order(self.tasks[each.task_id]))
+        places = replace(self, waiting=ordered).places(all_times=False)
+        return any(each.may_start for each in places if each.task_id == task_id)
 
     def is_led(self, task_id: str) -> bool:
         """Whether a task has a supervisor, asleep or not. Others pass a task that has none."""
