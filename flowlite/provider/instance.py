@@ -41,6 +41,8 @@ class Instance(JsonValue):
         launch: In a listing, the token of the launch (`LaunchIntent.token`) that has brought it, or may bring it; "" if
             the provider does not know. While a launch of its task is open, an instance of another launch that the task
             does not need is ended, and one of an unknown launch is kept.
+        hold: How many tasks have had the machine before this one, if it was handed over under the same id. Its row then
+            is that of the task with the highest number.
         unlisted: Whether the provider itself does not list it, since it was launched so recently. That is no proof that
             the instance still exists.
     """
@@ -66,6 +68,7 @@ class Instance(JsonValue):
     unconfirmed: bool = False
     launch: str = ""
     unlisted: bool = False
+    hold: int = 0
 
 
 @dataclass(frozen=True, slots=True)

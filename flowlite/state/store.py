@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from flowlite.errors import LeaseLost, NotFound, StoreDamaged, StoreError
 from flowlite.state import clock, snapshots
 from flowlite.state.database import RESTORE, Database, is_damage
+from flowlite.state.machine_holder import as_held
 from flowlite.state.queue_rows import read_unfinished
 from flowlite.state.records import (
     FINAL_STATES,
@@ -604,7 +605,7 @@ def _check_lease(db: sqlite3.Connection, lease: Lease) -> None:
 def _put_instances(db: sqlite3.Connection, instances: Sequence[InstanceRecord]) -> None:
     for instance in instances:
         values = {name: getattr(instance, name) for name in _INSTANCE_FIELDS}
-        _insert(db, "instances", values, replace=True)
+        _insert(db, "instances", as_held(db, values), replace=True)
 
 
 def _settle(db: sqlite3.Connection, token: str, state: str) -> None:

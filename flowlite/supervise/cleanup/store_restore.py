@@ -18,6 +18,7 @@ from flowlite.errors import StoreDamaged, StoreError
 from flowlite.state import backups, snapshots
 from flowlite.state.backups import Backup
 from flowlite.state.database import alone_with
+from flowlite.state.machine_holder import as_held
 from flowlite.state.rows import JSON_FIELDS
 from flowlite.state.snapshots import Snapshot
 from flowlite.state.store import Store
@@ -212,6 +213,8 @@ def _write(db: sqlite3.Connection, snapshot: Snapshot) -> None:
             values = dict(row)
             if table == "tasks" and cancelled is not None:
                 values["cancel_requested_at"] = values["cancel_requested_at"] or cancelled[0]
+            if table == "instances":
+                values = as_held(db, values)
             _replace(db, table, values)
 
 

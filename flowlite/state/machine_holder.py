@@ -1,0 +1,54 @@
+"""A machine that one task hands to the next keeps its id, and has one row: that of the task which took it over last.
+
+The row of a task that has handed its machine on stays, under another id and with its end, so that each task is charged
+for its own time. Both rows change in the transaction that writes either of them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from typing import Any
+
+
+def as_held(db: sqlite3.Connection, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of a row of `instances` as they have to be stored, and moves another task's row aside.
+
+    Args:
+        db: Within a transaction.
+        values: The row; "data" is the provider's `Instance` as a dict.
+    """
+    other = db.execute(
+        "SELECT task_id, launched_at, "
+        "CASE WHEN json_valid(data) THEN coalesce(json_extract(data, '$.hold'), 0) ELSE 0 END "
+        "FROM instances WHERE provider = ? AND id = ? AND task_id <> ?",
+        (values["provider"], values["id"], values["task_id"]),
+    ).fetchone()
+    if other is None:
+        return dict(values)
+    task_id, since, hold = str(other[0]), float(other[1]), int(other[2])
+    if hold > int(values["data"].get("hold") or 0):
+        ended = since if values["ended_at"] is None else min(values["ended_at"], since)
+        return {
+            **values,
+            "id": _once_handed_on(values["id"], values["task_id"]),
+            "state": "ended",
+            "ended_at": max(values["launched_at"], ended),
+        }
+    db.execute(
+        "UPDATE instances SET id = :new, state = 'ended', "
+        "ended_at = max(launched_at, min(coalesce(ended_at, :at), :at)) "
+        "WHERE provider = :provider AND id = :id",
+        {
+            "new": _once_handed_on(values["id"], task_id),
+            "at": values["launched_at"],
+            "provider": values["provider"],
+            "id": values["id"],
+        },
+    )
+    return dict(values)
+
+
+def _once_handed_on(name: str, task_id: str) -> str:
+    """The id of the row of a task that has handed its machine on."""
+    return f"{name}@{task_id}"

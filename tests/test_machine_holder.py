@@ -1,0 +1,77 @@
+"""A machine that one task hands to the next belongs to one task in the store, in any order of writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flowlite.state.store import InstanceRecord, Lease, Store
+from tests.test_store import task
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path / "state.db")
+    yield store
+    store.close()
+
+
+def lease_of(store: Store, name: str) -> Lease:
+    store.create_task(task(name))
+    lease = store.acquire_lease(name, "me", 60)
+    assert lease is not None
+    return lease
+
+
+def row(name: str, hold: int, launched: float, ended: float | None = None) -> InstanceRecord:
+    return InstanceRecord(
+        id="i-1",
+        task_id=name,
+        provider="aws",
+        state="running" if ended is None else "warm",
+        price_per_hour=1.0,
+        launched_at=launched,
+        data={"id": "i-1", "task_id": name, "hold": hold},
+        node_rank=0,
+        ended_at=ended,
+    )
+
+
+def times(store: Store, name: str) -> list[tuple[str, str, float, float | None]]:
+    return [(r.id, r.state, r.launched_at, r.ended_at) for r in store.instances(name)]
+
+
+def test_the_next_task_has_the_machine_and_the_last_one_is_charged_until_then(store: Store) -> None:
+    first, second = lease_of(store, "t1"), lease_of(store, "t2")
+    store.put_instances(first, [row("t1", 0, 100.0, 320.0)])
+    store.put_instances(second, [row("t2", 1, 210.0)])
+    assert times(store, "t1") == [("i-1@t1", "ended", 100.0, 210.0)]
+    assert times(store, "t2") == [("i-1", "running", 210.0, None)]
+
+
+def test_a_task_that_writes_late_does_not_get_its_machine_back(store: Store) -> None:
+    first, second = lease_of(store, "t1"), lease_of(store, "t2")
+    store.put_instances(second, [row("t2", 1, 210.0)])
+    for late in (row("t1", 0, 100.0), row("t1", 0, 100.0, 320.0)):
+        store.put_instances(first, [late])
+        assert times(store, "t1") == [("i-1@t1", "ended", 100.0, 210.0)]
+        assert times(store, "t2") == [("i-1", "running", 210.0, None)]
+
+
+def test_an_end_before_the_hand_over_stays(store: Store) -> None:
+    first, second = lease_of(store, "t1"), lease_of(store, "t2")
+    store.put_instances(first, [row("t1", 0, 100.0, 150.0)])
+    store.put_instances(second, [row("t2", 1, 210.0)])
+    assert times(store, "t1") == [("i-1@t1", "ended", 100.0, 150.0)]
+
+
+def test_a_machine_goes_through_many_tasks(store: Store) -> None:
+    for number in range(4):
+        lease = lease_of(store, f"t{number}")
+        start = 100.0 * (number + 1)
+        store.put_instances(lease, [row(f"t{number}", number, start, start + 500.0)])
+    found = [times(store, f"t{number}")[0] for number in range(4)]
+    assert [each[0] for each in found] == ["i-1@t0", "i-1@t1", "i-1@t2", "i-1"]
+    assert [each[3] for each in found] == [200.0, 300.0, 400.0, 900.0]
