@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flowlite.api.candidates.ranking import Candidates
     from flowlite.api.sweep import Element
     from flowlite.bundle.files_to_send import FilesToSend
-    from flowlite.provider import Offer, Plan, Provider, VolumeInfo
+    from flowlite.provider import Candidate, Offer, Plan, Provider, VolumeInfo
     from flowlite.spec import TaskConfig
     from flowlite.spec.options import MountOptions
     from flowlite.spec.storage import Mount
@@ -107,6 +107,7 @@ class Flow:
         element: Element | None = None,
         inputs_of: Task[Any] | None = None,
         files_now: bool = False,
+        pool: str = "",
     ) -> Task[Any]:
         """Submits the call or the command of a configuration. Raises the same errors as `run`.
 
@@ -122,10 +123,11 @@ class Flow:
                 that task had them.
             files_now: Send them as they are now.
             element: The place of this task among tasks that are launched together, if `launches_together`.
+            pool: The sweep whose tasks take over one another's machines, if `keeps_gangs`.
         """
         with supervisor_ahead(config, self._provider):
             trace.begin_client()
-            return self._submit(config, announce, show_plan, element, inputs_of, files_now)
+            return self._submit(config, announce, show_plan, element, inputs_of, files_now, pool)
 
     def _submit(
         self,
@@ -135,6 +137,7 @@ class Flow:
         element: Element | None,
         inputs_of: Task[Any] | None,
         files_now: bool,
+        pool: str,
     ) -> Task[Any]:
         from flowlite import bucket_credentials
         from flowlite.api.submission import kept_project, submit
@@ -146,6 +149,9 @@ class Flow:
             config, places = self.candidates(config)
         plan = places.best
         ranked = places.ranked
+        if pool:
+            ranked = tuple(_in_pool(each, pool) for each in ranked)
+            plan = ranked[0].plan
         if element is not None:
             options = {**plan.options, "array": dict(element)}
             plan = dataclasses.replace(plan, options=options)
@@ -257,6 +263,23 @@ class Flow:
         if several or config.spot == PREFER or len(names) > 1 or ANY in names:
             return False
         return self._adapter(names[0]).arrays
+
+    def keeps_gangs(self, config: TaskConfig) -> bool:
+        """Whether tasks like this one take over one another's machines in a sweep: `keep_warm` is not given."""
+        from flowlite.settings.settings import load_settings
+        from flowlite.spec.one_or_several import ANY
+
+        asked = config.with_defaults(load_settings({"provider": self._provider}).task_options())
+        names = self._providers(config)
+        if "keep_warm" in asked.model_fields_set or ANY in names:
+            return False
+        return any(self._adapter(name).keeps_gangs for name in names)
+
+    def end_pool(self, pool: str) -> list[str]:
+        """Ends the machines that a sweep keeps. Returns the problems, in words."""
+        from flowlite.supervise.cleanup.warm_nodes import end_warm_nodes
+
+        return end_warm_nodes(self._session.store, self._session.home, pool=pool)[1]
 
     # Finding
 
@@ -390,6 +413,11 @@ class Flow:
         from flowlite.api.adapters import adapter
 
         return adapter(name)
+
+
+def _in_pool(place: Candidate, pool: str) -> Candidate:
+    options = {**place.plan.options, "pool": pool}
+    return dataclasses.replace(place, plan=dataclasses.replace(place.plan, options=options))
 
 
 class Volumes:

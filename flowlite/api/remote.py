@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import secrets
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowlite.api.sweep import in_order, together
+from flowlite.api.sweep import KEPT_SECONDS, in_order, together
 from flowlite.errors import FlowError
 
 if TYPE_CHECKING:
@@ -115,7 +116,12 @@ def _call_many(
         "watcher": display,
     }
     if not (isinstance(configs, list) and len(configs) > 1 and flow.launches_together(common)):
-        starts = (functools.partial(flow.submit, config) for config in configs)
+        more = not isinstance(configs, list) or len(configs) > max_concurrent
+        pool = secrets.token_hex(6) if more and flow.keeps_gangs(common) else ""
+        submit = functools.partial(_submit_to, flow, pool) if pool else flow.submit
+        starts = (functools.partial(submit, config) for config in configs)
+        if pool:
+            how["when_idle"] = functools.partial(_end_pool, flow, pool)
         yield from in_order(starts, max_concurrent=max_concurrent, **how)
         return
     # The provider enforces `max_concurrent`.
@@ -124,6 +130,24 @@ def _call_many(
             functools.partial(flow.submit, configs[each["index"]], element=each) for each in lot
         )
         yield from in_order(elements, max_concurrent=len(lot), **how)
+
+
+def _submit_to(flow: Flow, pool: str, config: TaskConfig) -> Task[Any]:
+    """Submits a task of a sweep, which keeps its machines for the next one."""
+    return flow.submit(config.replace(keep_warm=KEPT_SECONDS), pool=pool)
+
+
+def _end_pool(flow: Flow, pool: str) -> None:
+    """Ends the machines that no task of the sweep needs any more. Those that cannot be asked end themselves."""
+    try:
+        problems = flow.end_pool(pool)
+    except (FlowError, OSError) as error:
+        problems = [str(error)]
+    for problem in problems:
+        _say(
+            f"machines kept for this sweep end by themselves within {KEPT_SECONDS / 60:.0f} min, since they could not "
+            f"be ended now: {problem}"
+        )
 
 
 def _flow(notify: Callable[[str], None] | None = None) -> Flow:

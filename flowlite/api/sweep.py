@@ -20,6 +20,10 @@ PAUSE = object()
 MOST_TOGETHER = 100
 """The most tasks of a sweep that are launched together. Each has its own supervisor process, even while it waits."""
 
+KEPT_SECONDS = 120.0
+"""How long the machines of a sweep's task are kept for the next one. The program that runs the sweep ends them when
+they are not needed any more; if it was killed, they end themselves then."""
+
 
 class Results(Iterator[Any]):
     """The results of a sweep. Warns if nobody ever asks for one, since no task is started then."""
@@ -132,6 +136,7 @@ def in_order(
     return_exceptions: bool = False,
     on_interrupt: Callable[[list[AnyTask]], None] = lambda tasks: None,
     watcher: Watcher[AnyTask] | None = None,
+    when_idle: Callable[[], None] | None = None,
 ) -> Iterator[Any]:
     """Starts tasks, at most `max_concurrent` at a time, and yields their results in the order of `starts`.
 
@@ -140,12 +145,13 @@ def in_order(
 
     No task is started before the first result is asked for, and at most twice `max_concurrent` ahead of the reader. If
     a task fails or the iterator is closed, the tasks that still run are cancelled. After Ctrl-C that is left to
-    `on_interrupt`. Output of the tasks is not shown; `watcher` is told of each start and each end.
+    `on_interrupt`. Output of the tasks is not shown; `watcher` is told of each start and each end. `when_idle` is
+    called when there is less to do than before: a task has ended and none is left to start, or all have ended.
     """
     waiting: deque[AnyTask] = deque()
     ended: set[int] = set()
     source = iter(starts)
-    more = True
+    more, ran = True, max_concurrent
     try:
         while True:
             running = 0
@@ -166,6 +172,9 @@ def in_order(
                     watcher.started(waiting[-1])
                 if pauses:
                     yield PAUSE
+            if when_idle is not None and not more and running < ran:
+                ran = running
+                when_idle()
             if not waiting:
                 return
             if watcher is not None and waiting[0].done and id(waiting[0]) not in ended:
@@ -194,6 +203,8 @@ def in_order(
             if not task.done:
                 with suppress(FlowError):
                     task.cancel()
+        if when_idle is not None:
+            when_idle()
 
 
 def _outcome(task: AnyTask, return_exceptions: bool, watcher: Watcher[AnyTask] | None) -> Any:

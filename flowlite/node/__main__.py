@@ -20,6 +20,7 @@ Subcommands:
     speed                    measure how fast matrices are multiplied here (asked before GO, with preflight=)
     links serve|measure ...  measure the way to another node (used by `flow doctor`)
     lease WHAT [NAME]        take, release, keep or show the host (used by the SSH provider)
+    keep-machine             end a task on a rented machine that is kept for the next one
     courier                  do many things for one client, over one channel (used by SSH connections)
     mux-server [--daemon D]  carry commands, files and streams of one client over one pipe (used by step connections)
     step-daemon --dir D ...  hold one node of a Slurm job, and be the parent of all that runs there
@@ -62,6 +63,7 @@ SUBCOMMANDS: dict[str, tuple[str, str, int]] = {
     "stats": ("inspect.metrics", "main", 1),
     "links": ("inspect.netbench", "main", 1),
     "lease": ("host_lease.client", "main", 1),
+    "keep-machine": ("host_lease.kept_machine", "main", 0),
     "courier": ("helper.courier", "main", 0),
     "mux-server": ("helper.mux_server", "main", 0),
     "step-daemon": ("slurm_step.daemon", "main", 1),

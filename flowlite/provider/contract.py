@@ -44,6 +44,9 @@ class Provider(OptionalMethods, ABC):
         elastic: Whether `launch` respects `LaunchIntent.least`. Without it, tasks with a minimum and a maximum of nodes
             are refused.
         arrays: Whether the tasks of one sweep may be launched together. Plans then have options["array"].
+        keeps_gangs: Whether a launch costs so much time that the tasks of a sweep take over one another's machines
+            (`keep`) even if the user does not ask for that. Plans of such tasks have options["pool"], the same for one
+            sweep: only tasks with the same value may take over a machine.
         teardown_seconds: Seconds for which instances are still charged while they are given back. Reserved below
             `max_cost`.
     """
@@ -59,6 +62,7 @@ class Provider(OptionalMethods, ABC):
     caps_spot_price: bool = False
     elastic: bool = False
     arrays: bool = False
+    keeps_gangs: bool = False
     teardown_seconds: float = 30.0
 
     def __init__(self, home: Path, settings: ProviderSettings) -> None:

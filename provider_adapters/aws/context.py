@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flowlite.provider import Instance
     from provider_adapters.aws.storage.volumes import Volumes
     from provider_adapters.rented.first_contact import Contact
+    from provider_adapters.rented.kept_gangs import KeptGangs
 
 TASK, HOME, OWNER = "flowlite:task", "flowlite:home", "flowlite:owner"
 TOKEN, DEADLINE, PRICE = "flowlite:token", "flowlite:deadline", "flowlite:price"
@@ -74,6 +75,13 @@ class Context:
         from provider_adapters.rented.first_contact import Contact
 
         return Contact(self.home, "aws", self.settings.ssh_config)
+
+    @functools.cached_property
+    def kept(self) -> KeptGangs:
+        """The machines that are kept for another task, or were handed over."""
+        from provider_adapters.rented.kept_gangs import KeptGangs
+
+        return KeptGangs(self.home, self.ledger, lambda data: self.contact.connect(data))
 
     def catalog(self, region: str) -> Catalog:
         """The catalog of a region."""

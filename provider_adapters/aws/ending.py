@@ -41,9 +41,9 @@ class Ending:
         self._context = context
 
     def end(self, instances: Sequence[Instance]) -> None:
-        """Ends instances and their spot requests. Raises ProviderError."""
+        """Ends instances and their spot requests, but none that another task has taken over. Raises ProviderError."""
         regions: dict[str, list[Instance]] = {}
-        for each in instances:
+        for each in self._context.kept.to_end(instances):
             if not each.id.startswith(PENDING) and each.data.get("ec2_state") not in _GOING:
                 regions.setdefault(str(each.data.get("region", "")), []).append(each)
         for region, here in regions.items():
@@ -135,7 +135,7 @@ class Ending:
         current = [each for each in ledger.launches() if not each.ended]
         for task in {each.task for each in current}:
             self.tidy(task, listed)
-        busy = {each.task for each in ledger.launches(everywhere=True) if not each.ended}
+        busy = _tasks_of(each for each in ledger.launches(everywhere=True) if not each.ended)
         busy |= {each.task_id for each in listed if each.state != "ended"}
         self._remove_strays(regions, busy)
 
@@ -150,13 +150,13 @@ class Ending:
         current = [each for each in ledger.launches() if not each.ended]
         mine = {each.token for each in current}
         everywhere = [each for each in ledger.launches(everywhere=True) if not each.ended]
-        busy |= {each.task for each in everywhere if each.token not in mine}
+        busy |= _tasks_of(each for each in everywhere if each.token not in mine)
         vain = []
         for launch in current:
             # The list of live tasks may be older than the submission of this one.
             young = clock.now() - launch.at < _FRESH_SECONDS
             if launch.task in live or young or not self._is_vain(launch):
-                busy.add(launch.task)
+                busy |= _tasks_of([launch])
             else:
                 vain.append(launch)
         removed = self._remove_strays(self._known_regions(), busy, dry_run=dry_run)
@@ -234,6 +234,14 @@ class Ending:
             return True
         deadline = tags.get(DEADLINE, "")
         return deadline.isdigit() and int(deadline) < clock.now()
+
+
+def _tasks_of(launches: Iterable[Launch]) -> set[str]:
+    """The tasks that have these launches, and those that they were made for, whose names their groups have."""
+    found: set[str] = set()
+    for launch in launches:
+        found |= {launch.task, str(launch.frozen.get("tags", {}).get(TASK, launch.task))}
+    return found
 
 
 def made_by(launch: Launch) -> Call | None:

@@ -25,15 +25,18 @@ from provider_adapters.aws.context import (
     Context,
     region_of,
 )
-from provider_adapters.aws.ending import made_by
+from provider_adapters.aws.ending import Ending, made_by
 from provider_adapters.aws.errors import NoAnswer, NotKnownYet, Refusal, refusal, refusals_by_zone
 from provider_adapters.aws.listing import Listing
+from provider_adapters.rented.kept_gangs import LONGER_LIFE, fits
 from provider_adapters.rented.ledger import REFUSED, Call, Launch
 from provider_adapters.rented.preparation import agent_of
 
 # From the moment when all machines answer until the last of them has its agent.
 _TO_AGENT_SECONDS = 600.0
 _LATELY_SECONDS = 600.0
+# What a machine's end by itself takes at most.
+_END_SECONDS = 120.0
 _MOST_PAUSE = 30.0
 # A new group may not be known everywhere yet.
 _NOT_KNOWN_YET = frozenset({"InvalidGroup.NotFound", "InvalidPlacementGroup.Unknown"})
@@ -88,6 +91,8 @@ class Launching:
     def _take_further(self) -> list[Instance]:
         token = self._intent.token
         with self._ledger.hold(token):
+            if self._ledger.read(token) is None and (found := self._taken_over()):
+                return found
             launch = self._ledger.begin(
                 token, self._intent.task_id, self._intent.count, self._freeze
             )
@@ -110,6 +115,51 @@ class Launching:
         return BootingMachines(
             self._context, self._listing, self._plan, launch, call, self._intent.fewest, agent
         )
+
+    # Machines of another task
+
+    def _taken_over(self) -> list[Instance]:
+        """The machines that another task has kept for one like this, if there are some; else an empty list."""
+        kept, intent = self._context.kept, self._intent
+        held = kept.held_by(intent)
+        for launch in [held] if held is not None else kept.kept_for(intent):
+            if (call := made_by(launch)) is None or not (held or self._is_suitable(launch, call)):
+                continue
+            region = region_of(call)
+
+            def running(launch: Launch, region: str = region) -> list[Instance]:
+                listed = self._listing.as_noted(region, launch)
+                return [each for each in listed if each.state in ("running", "warm")]
+
+            lease, longest = float(self._options["lease"]), self._longest_life()
+            try:
+                taken = kept.take(launch, intent, running, lease, longest)
+                if taken is not None:
+                    found = self._listing.as_noted(region, taken)
+                    return sorted(found, key=lambda each: each.id)
+            except ProviderError as error:
+                mine = kept.held_by(intent)
+                limit = self._context.settings.boot_timeout
+                if mine is None:
+                    # They stay for another task. EC2 is asked for others as without them.
+                    continue
+                if clock.now() - float(mine.notes["held"]["at"]) < limit:
+                    raise LaunchPending(f"{error}; it is asked again", 1.0) from error
+            kept.lost(launch)
+            Ending(self._context).end(self._listing.as_noted(region, launch))
+        return []
+
+    def _is_suitable(self, launch: Launch, call: Call) -> bool:
+        """Whether kept machines are at a place of the plan, no dearer than it says, and may live for long enough."""
+        site = next((each for each in self._sites if each.where == call.where), None)
+        if site is None or call.parameters["request"]["ImageId"] != site.image["id"]:
+            return False
+        if float(call.parameters["price"]) > self._plan.highest_price:
+            return False
+        deadline, longest = str(launch.frozen["tags"][DEADLINE]), self._longest_life()
+        if deadline == "none":
+            return True
+        return longest is not None and clock.now() + longest + _END_SECONDS <= float(deadline)
 
     # Requests without an answer
 
@@ -179,14 +229,23 @@ class Launching:
                 deadline=longest,
             )
         )
-        deadline = "none" if longest is None else str(int(clock.now() + longest + 120))
+        fitting = fits(self._intent)
+        longer = LONGER_LIFE if fitting else 0.0
+        deadline = (
+            "none" if longest is None else str(int(clock.now() + longest + longer + _END_SECONDS))
+        )
         tags = {
             TASK: self._intent.task_id,
             **self._context.whose(),
             TOKEN: self._intent.token,
             DEADLINE: deadline,
         }
-        return {"user_data": script, "host_key": host_key.public, "tags": tags}
+        return {
+            "user_data": script,
+            "host_key": host_key.public,
+            "tags": tags,
+            **({"fits": fitting} if fitting else {}),
+        }
 
     def _longest_life(self) -> float | None:
         """Seconds of running after which a machine ends itself; None for no limit."""

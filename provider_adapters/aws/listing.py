@@ -14,6 +14,7 @@ from provider_adapters.aws import instances, pages, requests
 from provider_adapters.aws.context import HOME, MACHINES_GONE, Context, region_of, zone_of
 from provider_adapters.aws.errors import explained
 from provider_adapters.aws.every_region import all_regions, ask_regions, known_regions
+from provider_adapters.rented.kept_gangs import as_held
 from provider_adapters.rented.ledger import Call, Launch
 
 # Another process that is working on a launch now settles it itself.
@@ -32,16 +33,24 @@ class Listing:
         launches = [each for each in self._context.ledger.launches(task) if not each.ended]
         regions = known_regions(self._context, launches)
         waiting = self._settle(launches)
-        filters = {"tag__flowlite__home": self._context.home_id}
+        taken_over = [each.token for each in launches if each.notes.get("held")]
+        filters: dict[str, str | Sequence[str]] = {"tag__flowlite__home": self._context.home_id}
         if task is not None:
             filters["tag__flowlite__task"] = task
         used = {region_of(call) for launch in launches for call in launch.calls}
         told = self._describe_all(regions, filters, needed=used, awaited=regions)
+        if task is not None and taken_over:
+            # Their tags name the task that they were launched for.
+            filters["tag__flowlite__token"] = taken_over
+            del filters["tag__flowlite__task"]
+            told += self._describe_all(regions, filters, needed=used, awaited=regions)
         found = {each.id: each for each in told}
-        known = {each.token: each for each in self._context.ledger.launches(task)}
+        known = {each.token: each for each in self._context.ledger.launches()}
         mine = {name: _with_notes(each, known) for name, each in found.items()}
+        mine = {name: each for name, each in mine.items() if task in (None, each.task_id)}
         mine = {name: self._with_spot_prices(each) for name, each in mine.items()}
-        for each in [*self._not_listed_yet(known.values(), mine), *waiting]:
+        these = [each for each in known.values() if task in (None, each.task)]
+        for each in [*self._not_listed_yet(these, mine), *waiting]:
             mine.setdefault(each.id, each)
         return sorted(mine.values(), key=lambda each: each.id)
 
@@ -58,6 +67,11 @@ class Listing:
     def of_token(self, region: str, client_token: str) -> list[Instance]:
         """The instances of one call, as far as they are listed. Raises ProviderError."""
         return self._describe(region, {"client_token": client_token})
+
+    def as_noted(self, region: str, launch: Launch) -> list[Instance]:
+        """The instances of one launch as they are in `mine`, in one call. Raises ProviderError."""
+        listed = self.of_launch(region, launch.token)
+        return [_with_notes(each, {launch.token: launch}) for each in listed]
 
     def of_launch(self, region: str, token: str) -> list[Instance]:
         """The instances of one launch, as far as they are listed, in one call. Raises ProviderError."""
@@ -178,11 +192,12 @@ class Listing:
 
 
 def _with_notes(instance: Instance, known: dict[str, Launch]) -> Instance:
-    """An instance with the facts from first contact."""
+    """An instance of the task that has it, with the facts from first contact."""
     launch = known.get(str(instance.data["token"]))
     if launch is None:
         return instance
-    return dataclasses.replace(instance, data={**instance.data, **_noted(instance.id, launch)})
+    data = {**instance.data, **_noted(instance.id, launch)}
+    return as_held(dataclasses.replace(instance, data=data), launch)
 
 
 def _noted(name: str, launch: Launch) -> dict[str, Any]:
@@ -201,8 +216,13 @@ def _unlisted(name: str, launch: Launch, call: Call) -> Instance:
         address=str(node.get("private", "")),
         price_per_hour=float(call.parameters.get("price", 0.0)),
         launched_at=call.at,
-        data={"region": region_of(call), "zone": zone_of(call), **_noted(name, launch)},
+        data={
+            "region": region_of(call),
+            "zone": zone_of(call),
+            "token": launch.token,
+            **_noted(name, launch),
+        },
         launch=launch.token,
         unlisted=True,
     )
-    return instances.charged(instance, launch, call)
+    return as_held(instances.charged(instance, launch, call), launch)

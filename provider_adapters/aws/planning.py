@@ -310,8 +310,8 @@ class Planner:
             )
         if config.priority == "high":
             notes.append("EC2 has no tier above on demand; priority high is the same as med there")
-        if config.keep_warm:
-            notes.append("keep_warm has no effect on EC2; the machines are given back at the end")
+        if config.keep_warm and (why := _cannot_be_kept(config, self.settings)):
+            notes.append(f"keep_warm has no effect: {why}; the machines are given back at the end")
         if (
             config.gpu is None
             and choice.machine.vcpus > (config.cpu or 0)
@@ -378,6 +378,17 @@ def _check_interfaces(machine: Machine, wanted: MachineRequirements, settings: A
             "public address to such a machine. Set [aws] public_ip = false, subnet = a private subnet with a way out "
             "(NAT), and jump = a host in that network that you can log in to (leave jump out if you are in the network)"
         )
+
+
+def _cannot_be_kept(config: TaskConfig, settings: AwsSettings) -> str:
+    """Why the machines of a task are not kept for the next one, in words; "" if they are."""
+    if config.image:
+        return "the container of a task ends with it"
+    if config.volumes:
+        return "volumes stay with their task"
+    if config.spares or config.is_elastic:
+        return "only gangs of one size, without spares, are kept"
+    return "a capacity block is for one task" if settings.capacity_block else ""
 
 
 def _placement_group(settings: AwsSettings, wanted: MachineRequirements) -> str | bool:

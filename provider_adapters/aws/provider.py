@@ -52,6 +52,7 @@ class AwsProvider(Provider):
     spot_choices = (True, False)
     caps_spot_price = True
     elastic = True
+    keeps_gangs = True
     account_settings = frozenset(
         {"profile", "endpoint_url", "shared_config_file", "shared_credentials_file"}
     )
@@ -151,6 +152,12 @@ class AwsProvider(Provider):
         from provider_adapters.aws.ending import Ending
 
         Ending(self._context).end(instances)
+
+    def keep(self, instances: Sequence[Instance], seconds: float) -> list[Instance]:
+        return self._context.kept.keep(instances, seconds)
+
+    def still_warm(self, instances: Sequence[Instance]) -> list[Instance]:
+        return self._context.kept.still(instances)
 
     def answers_beside(self, instances: Sequence[Instance]) -> str:
         from provider_adapters.aws.address_change import let_in_again

@@ -72,7 +72,7 @@ class Launch:
 
     Attributes:
         token: The token of the launch intent.
-        task: The task's id.
+        task: The id of the task that has its machines, or had them last (`kept_gangs.py`).
         count: Number of machines.
         at: Unix time when it began.
         frozen: What all calls of the launch share (image, user data, tags, keys), decided once.
@@ -216,6 +216,11 @@ class Ledger:
         with self._changing(token) as (launch, write):
             changed = {k: v for k, v in {**launch.notes, **notes}.items() if v is not None}
             return write(replace(launch, notes=changed))
+
+    def hand_over(self, token: str, task: str, **notes: Any) -> Launch:
+        """Makes a launch that of another task, and updates its notes, in one step."""
+        with self._changing(token) as (launch, write):
+            return write(replace(launch, task=task, notes={**launch.notes, **notes}))
 
     def forget(self, token: str, *names: str) -> Launch:
         """Removes values from `frozen` that are no longer needed, such as user data with a key in it."""

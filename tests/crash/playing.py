@@ -10,6 +10,7 @@ python -m tests.crash.playing --market "a bid is filled late"  every point of a 
 python -m tests.crash.playing --season "room for three"  every point of a gang of 2 to 4, or with --sample some
 python -m tests.crash.playing --season "room for three" --different     those that differ in the calls before and after
 python -m tests.crash.playing --withdrawals "it does not stop for those that come"    those of its withdrawn bids
+python -m tests.crash.playing --hand-overs                  every moment of a hand-over, or with --sample some
 
 It says what left something, and ends with 1 then.
 """
@@ -30,6 +31,7 @@ from pathlib import Path
 from tests.crash.cases import MARKETS, SEASONS, SUPERVISOR, all_cases, some_of_each_point
 from tests.crash.clouds import POINTS
 from tests.crash.elastic import ElasticGangs
+from tests.crash.handing_over import HandOvers
 from tests.crash.markets import Markets
 from tests.crash.reenacting import Reenactment
 from tests.crash.simulated import Simulation
@@ -50,6 +52,7 @@ def main() -> int:
     parser.add_argument("--season", action="append", default=[], choices=[*SEASONS])
     parser.add_argument("--different", action="store_true")
     parser.add_argument("--withdrawals", choices=[*SEASONS])
+    parser.add_argument("--hand-overs", action="store_true")
     asked = parser.parse_args()
     memory = Path("/dev/shm")
     root = Path(
@@ -72,6 +75,8 @@ def main() -> int:
         stage = Reenactment(Simulation(), root)
         markets = Markets(stage.world, root / "markets")
         elastic = ElasticGangs(stage.world, root / "elastic")
+        hand_overs = HandOvers(stage.world, root / "hand-overs")
+        (root / "hand-overs").mkdir()
         (root / "markets").mkdir()
         (root / "elastic").mkdir()
         cases = all_cases(POINTS)
@@ -82,7 +87,8 @@ def main() -> int:
             cases = some_of_each_point(cases, asked.one_in, asked.seed)
         asked_for = [] if asked.part is None else cases[asked.part :: asked.of]
         chance = random.Random(asked.seed)
-        asked_for += chance.sample(cases, 0 if asked.market or asked.season else asked.sample)
+        others = asked.market or asked.season or asked.hand_overs
+        asked_for += chance.sample(cases, 0 if others else asked.sample)
         # Of the hundred thousands of objects that the libraries consist of, none is garbage.
         gc.collect()
         gc.freeze()
@@ -102,6 +108,10 @@ def main() -> int:
                     attempt(str(moment), lambda moment=moment: elastic.play_moment(moment))  # type: ignore[misc]
             for moment in elastic.withdrawals(asked.withdrawals) if asked.withdrawals else ():
                 attempt(str(moment), lambda moment=moment: elastic.play_moment(moment))  # type: ignore[misc]
+            if asked.hand_overs:
+                of_all = hand_overs.moments()
+                for each in chance.sample(of_all, asked.sample) if asked.sample else of_all:
+                    attempt(str(each), lambda each=each: hand_overs.play_moment(each))  # type: ignore[misc]
             for seed in range(asked.seed, asked.seed + asked.kills):
                 attempt(f"seed {seed}", lambda seed=seed: stage.kill_at_random(seed))  # type: ignore[misc]
     finally:

@@ -87,17 +87,18 @@ class SimulatedHost:
         """It runs from now on."""
         self.running = True
         self.renew(BOOT_LEASE)
-        self._watch()
+        self.watch()
 
     def renew(self, seconds: float) -> None:
         """It lives on for so long."""
         self.until = self._world.timeline.now + seconds
 
-    def _watch(self) -> None:
+    def watch(self) -> None:
+        """Ends it if its lease is over."""
         if not self.running:
             return
         if (left := self.until - self._world.timeline.now) > RESOLUTION:
-            self._world.timeline.after(left, self._watch)
+            self._world.timeline.after(left, self.watch)
             return
         self._world.machines.power_off(self)
 
@@ -395,6 +396,11 @@ class Simulation:
         if not self.dead and self._disk is not None:
             self.dead = True
             shutil.copytree(self._disk, _kept(self._disk))
+
+    @property
+    def leads(self) -> bool:
+        """Whether a supervisor runs, or has just been killed."""
+        return self._disk is not None
 
     def check_alive(self) -> None:
         """What a dead process would still do is not done."""

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.timeout(1800)
 
 # It takes six seconds before the first case is played, and each then takes a twelfth of one.
 PARTS, SAMPLE, POINTS_OF_A_MARKET, MOMENTS_OF_A_SEASON = 3, 40, 4, 4
+MOMENTS_OF_A_HAND_OVER = 12
 ONE_IN = int(os.environ.get("FLOW_CRASH_ONE_IN", "3"))
 KILLS, KILLS_OF_A_TEST = int(os.environ.get("FLOW_CRASH_KILLS", "20")), 500
 SEED = fresh_seed()
@@ -73,6 +74,16 @@ def test_calls_that_are_asked_again_and_again_are_played_at_their_first_and_last
     twos = ["bid", *["look", "price"] * 50, "end"]
     assert first_and_last(twos) == [0, 1, 2, 3, 98, 99, 100, 101]
     assert first_and_last(["a", "b", "c"]) == [0, 1, 2]
+
+
+def test_a_hand_over_leaves_nothing(record_property: Any) -> None:
+    sample = ("--sample", str(MOMENTS_OF_A_HAND_OVER), "--seed", str(SEED))
+    record_property("said", played("--hand-overs", *sample))
+
+
+@pytest.mark.hours
+def test_a_hand_over_may_be_killed_at_any_write(record_property: Any) -> None:
+    record_property("said", played("--hand-overs"))
 
 
 def test_an_elastic_gang_leaves_nothing_and_never_has_too_many(record_property: Any) -> None:

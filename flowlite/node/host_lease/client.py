@@ -127,7 +127,7 @@ def _forget(request: Mapping[str, Any]) -> bool:
     return cleanup.remove_home(root, home) if root and home else False
 
 
-def _templates() -> list[dict[str, Any]]:
+def templates() -> list[dict[str, Any]]:
     """Returns this user's fork servers that are kept for the next task."""
     from ..forkserver import client, registry
 
@@ -145,7 +145,7 @@ def obey(what: str, request: Mapping[str, Any], name: str = NAME) -> dict[str, A
     if what == "release":
         return release(request, name)
     if what == "keep":
-        spared = {**request, "do": "keep", "spare": _templates()}
+        spared = {**request, "do": "keep", "spare": templates()}
         return ask(spared, name) or {"ok": False, "held": None}
     if what == "tidy":
         return _tidy(request, name)

@@ -30,12 +30,14 @@ def warm_nodes(store: Store, home: Path) -> list[InstanceRecord]:
 
 
 def end_warm_nodes(
-    store: Store, home: Path, *, dry_run: bool = False
+    store: Store, home: Path, *, dry_run: bool = False, pool: str | None = None
 ) -> tuple[list[InstanceRecord], list[str]]:
-    """Ends all warm nodes now. Returns those that were ended, and the problems in words."""
+    """Ends warm nodes now: all, or those of one sweep. Returns those that were ended, and the problems in words."""
     ended: list[InstanceRecord] = []
     problems: list[str] = []
     for task, rows in _by_task(warm_nodes(store, home)).items():
+        if pool not in (None, store.get_task(task).plan.get("options", {}).get("pool")):
+            continue
         try:
             if not dry_run:
                 provider_of_task(store.get_task(task), home).terminate(_instances(rows))

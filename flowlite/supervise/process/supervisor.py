@@ -422,7 +422,8 @@ class Supervisor:
     async def _finish(self) -> None:
         """Ends every instance, and makes the task final once the provider lists none."""
         stored = self._store.instances(self._record.id)
-        wanted = self._asked.warm_seconds if self._sound else 0.0
+        given_up = self._cancelled.is_set() and self._asked.plan.is_paid
+        wanted = self._asked.warm_seconds if self._sound and not given_up else 0.0
         with trace.span("end the nodes"):
             ended = await self._provisioner.end_all(self._limits.warm_seconds(wanted, stored))
         self._journal.kept_warm(ended)

@@ -1,0 +1,57 @@
+"""`agent.pyz keep-machine`: ends a task on a rented machine that is kept for the owner's next task.
+
+Reads {"task", "root", "home", "lease", "seconds"} as JSON from standard input, and writes {"ok": true}, or {"ok":
+false, "error"}. A machine has one owner, so there is no holder as on a host. It ends itself when the lease ends, a file
+that its watchdog reads (preemption/lease_file.py) and that no agent renews any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from ..preemption import lease_file
+from ..system import processes
+from . import cleanup
+from .client import templates
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+_TASK = "FLOW_TASK_ID"
+
+
+def keep(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Ends all processes of the task but fork servers, sets the lease, and removes the task's directory."""
+    left = processes.kill_all(lambda: _members(str(request["task"])))
+    if left:
+        return {"ok": False, "error": f"processes {sorted(left)} do not end"}
+    try:
+        lease_file.renew(Path(request["lease"]), float(request["seconds"]))
+    except OSError as error:
+        return {"ok": False, "error": f"its lease cannot be written: {error}"}
+    if not cleanup.remove_home(str(request["root"]), str(request["home"])):
+        return {"ok": False, "error": f"{request['home']} cannot be removed"}
+    return {"ok": True}
+
+
+def _members(task: str) -> set[int]:
+    """The task's processes and their descendants, without the fork servers that are kept."""
+    spared = {
+        int(each["pid"])
+        for each in templates()
+        if processes.is_alive(int(each["pid"]), str(each["start"]))
+    }
+    found = processes.marked({_TASK: task})
+    return (found | processes.descendants(found)) - spared - {os.getpid()}
+
+
+def main(_: list[str]) -> int:
+    """The exit status is 0 even if the answer is no."""
+    answer = keep(json.load(sys.stdin))
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 0

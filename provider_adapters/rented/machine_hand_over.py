@@ -1,0 +1,105 @@
+"""The commands that run on a rented machine between two tasks: one keeps it for a while, one hands it to the next task.
+
+Kept, the machine has a lease that ends with the time for which it is kept, so that it ends itself if no task takes it
+over. Handed over, it has the lease of a machine with an agent, and the longest life that its new task allows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowlite.connect import programs
+from flowlite.connect.bounded import last_line, parse_object
+from flowlite.connect.values import Completed
+from flowlite.errors import NodeUnreachable, ProviderError
+from provider_adapters.rented.watchdog import DIRECTORY, LEASE_FILE
+
+if TYPE_CHECKING:
+    from flowlite.connect.base import Connection
+
+_SECONDS = 30.0
+# Exit statuses of a shell, and of Python, for a program that does not exist.
+_ABSENT = (2, 126, 127)
+# The watchdog's figure of the seconds that have run is up to half a minute old, so the machine ends rather too early.
+_TAKE = f"""\
+lease=$1 longest=$2
+read until <{LEASE_FILE} && read u _ </proc/uptime || exit 1
+[ $((until - ${{u%.*}})) -gt 3 ] || {{ echo "it ends itself now" >&2; exit 1; }}
+s=; [ "$(id -u)" = 0 ] || s='sudo -n'
+$s sh -c '
+  cd {DIRECTORY} || exit 1
+  if [ "$1" = none ]; then rm -f deadline; exit; fi
+  used=0; [ ! -s used ] || read used <used
+  echo $((used + $1)) >deadline.new && mv -f deadline.new deadline
+' sh "$longest" || exit 1
+echo $((${{u%.*}} + lease)) >{LEASE_FILE}.take && mv -f {LEASE_FILE}.take {LEASE_FILE}
+"""
+
+
+def keep(
+    connection: Connection, data: Mapping[str, Any], agent: Path, task: str, seconds: float
+) -> None:
+    """Ends a task on a machine, which ends itself after this time. The imports of the task stay.
+
+    Args:
+        data: `Instance.data`.
+        agent: The node's program on this machine, named by its hash.
+
+    Raises:
+        NodeUnreachable: It does not answer.
+        ProviderError: It cannot be kept.
+    """
+    program = f"{data['root']}/blobs/{agent.stem}"
+    argv = programs.started(str(data["python"]), program, "keep-machine")
+    request = {
+        "task": task,
+        "root": data["root"],
+        "home": data["home"],
+        "lease": LEASE_FILE,
+        "seconds": seconds,
+    }
+    text = json.dumps(request).encode()
+    done = _run(connection, argv, text)
+    if done.code in _ABSENT:
+        connection.put_cached(agent, program, agent.stem, mode=0o700)
+        done = _run(connection, argv, text)
+    try:
+        answer = parse_object(last_line(done.stdout))
+    except ValueError:
+        answer = {}
+    if answer.get("ok") is not True:
+        said = str(answer.get("error") or _said(done))
+        raise ProviderError(f"it cannot be kept: {said[:300]}")
+
+
+def take(connection: Connection, lease: float, longest: float | None) -> None:
+    """Has a kept machine live on for its next task.
+
+    Args:
+        lease: Seconds without an agent after which it ends itself.
+        longest: Seconds from now on after which it ends itself in any case; None for no limit.
+
+    Raises:
+        NodeUnreachable: It does not answer.
+        ProviderError: It cannot be taken over.
+    """
+    limit = "none" if longest is None else str(math.floor(longest))
+    done = _run(connection, ["sh", "-c", _TAKE, "sh", str(math.ceil(lease)), limit])
+    if done.code != 0:
+        raise ProviderError(f"it cannot be taken over: {_said(done)}")
+
+
+def _run(connection: Connection, argv: Sequence[str], text: bytes = b"") -> Completed:
+    try:
+        return connection.run(argv, input=text, timeout=_SECONDS)
+    except TimeoutError as error:
+        raise NodeUnreachable(f"it runs nothing within {_SECONDS:.0f} s") from error
+
+
+def _said(done: Completed) -> str:
+    said = done.stderr.decode("utf-8", "replace").strip()[-300:]
+    return said or f"exit code {done.code}"
