@@ -71,6 +71,9 @@ class FakeFlow:
     def launches_together(self, config: TaskConfig) -> bool:
         return self.together
 
+    def keeps_gangs(self, config: TaskConfig) -> bool:
+        return False
+
     def submit(self, config: TaskConfig, announce: Any = None, element: Any = None) -> FakeTask:
         self.elements.append(element)
         self.tasks.append(FakeTask(self, config))
