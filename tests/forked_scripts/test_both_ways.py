@@ -105,7 +105,7 @@ def test_a_form_of_the_command_sees_and_shows_the_same(project: Path, argv: list
         {"PYTHONSAFEPATH": "1"},
         {"PYTHONMALLOC": "debug"},
         {"PYTHONIOENCODING": "latin1:replace"},
-        {"PYTHONPYCACHEPREFIX": "/nowhere"},
+        {"PYTHONPYCACHEPREFIX": "/dev/null/pycache"},
         {"PYTHONNODEBUGRANGES": "1"},
     ],
     ids=str,

@@ -73,10 +73,11 @@ def test_no_call_is_made_for_a_single_node(aws: Client) -> None:
     assert sum(four.values()) < 12
 
 
+# A machine that EC2 takes away by itself closes its spot request by itself.
+@pytest.mark.no_random_faults
 def test_everything_bears_the_tags_and_ends_with_the_machine(aws: Client) -> None:
     aws.launch(aws.intent(spot=True, num_instances=1, max_price_per_hour=0.07))
-    # A request that EC2 has throttled is made again under another token.
-    (*_, sent) = aws.launches().values()
+    (sent,) = aws.launches().values()
     assert sent["InstanceMarketOptions.SpotOptions.MaxPrice"] == "0.07"
     kinds = [v for k, v in sent.items() if k.endswith("ResourceType")]
     assert kinds == ["instance", "volume", "network-interface", "spot-instances-request"]

@@ -72,7 +72,7 @@ def test_what_cannot_be_installed_is_named(wheels: Path) -> None:
 def test_those_of_a_python_that_is_gone_are_removed(wheels: Path) -> None:
     python = environments.stack("trainer==1.0", name="trainer")
     ready = python.parents[1] / "ready"
-    ready.write_text(ready.read_text().replace(environments.sys.prefix, "/nowhere"))
+    ready.write_text(ready.read_text().replace(environments.sys.prefix, str(wheels / "gone")))
     make_wheel(wheels, "trainer", "2.0")
     environments.stack("trainer==2.0", name="trainer")
     assert not python.exists()
