@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ca
 
 from flowlite.api import remote
 from flowlite.api.remote_method import RemoteMethod
-from flowlite.api.sweep_method import SweepMethod
+from flowlite.api.sweeps.sweep_method import SweepMethod
 from flowlite.api.user_signature import takes_the_users_arguments
 from flowlite.api.world_of_one import world_of_one
 from flowlite.errors import SpecError

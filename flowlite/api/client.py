@@ -16,7 +16,7 @@ from flowlite.node.system import trace
 
 if TYPE_CHECKING:
     from flowlite.api.candidates.ranking import Candidates
-    from flowlite.api.sweep import Element
+    from flowlite.api.sweeps.sweep import Element
     from flowlite.bundle.files_to_send import FilesToSend
     from flowlite.provider import Candidate, Offer, Plan, Provider, VolumeInfo
     from flowlite.spec import TaskConfig

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowlite.api.sweep import KEPT_SECONDS, in_order, together
+from flowlite.api.sweeps.sweep import KEPT_SECONDS, in_order, together
 from flowlite.errors import FlowError
 
 if TYPE_CHECKING:

@@ -101,7 +101,7 @@ def _run_array(reading: Reading, how: RunOptions) -> int:
 
 def _starts(flow: Flow, reading: Reading) -> tuple[list[Start], bool]:
     """A function for each task of an array that submits it, and whether they are launched together as a Slurm array."""
-    from flowlite.api.sweep import MOST_TOGETHER, together
+    from flowlite.api.sweeps.sweep import MOST_TOGETHER, together
 
     configs = reading.configs
     if not 1 < len(configs) <= MOST_TOGETHER or not flow.launches_together(configs[0]):
@@ -114,7 +114,7 @@ def _starts(flow: Flow, reading: Reading) -> tuple[list[Start], bool]:
 
 def _attend_all(starts: Sequence[Start], at_once: int, json: bool) -> int:
     """Follows the tasks of an array until they end. As under Slurm, a failure does not stop the others."""
-    from flowlite.api.sweep import in_order
+    from flowlite.api.sweeps.sweep import in_order
 
     started: list[Task[Any]] = []
 

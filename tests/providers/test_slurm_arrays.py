@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flowlite.api.sweep import together
+from flowlite.api.sweeps.sweep import together
 from flowlite.connect.values import Completed
 from flowlite.errors import ProviderError
 from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan

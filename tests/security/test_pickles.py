@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import flowlite
-from flowlite.api.sweep import in_order
+from flowlite.api.sweeps.sweep import in_order
 from flowlite.api.task import Task
 from flowlite.errors import RemoteError, ResultUnavailable
 from flowlite.node.serialization import pickling, result_file

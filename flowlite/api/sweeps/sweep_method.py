@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
 from typing import Any, Generic, TypeVar, overload
 
-from flowlite.api.sweep import Results
+from flowlite.api.sweeps.sweep import Results
 from flowlite.errors import SpecError
 from flowlite.in_worker.on_node import refuse_on_a_node
 
@@ -130,7 +130,7 @@ class SweepMethod(Generic[A, R]):
         Cancelling the loop, as a timeout of `asyncio.timeout` does, or leaving it early cancels the tasks that still
         run. No thread waits for the tasks. Raises the same errors as a plain call.
         """
-        from flowlite.api.async_sweep import AsyncResults
+        from flowlite.api.sweeps.async_sweep import AsyncResults
 
         what = f"{self._function}.{self.__name__}.aio"
         calls = self._calls(what, iterable, more, max_concurrent)

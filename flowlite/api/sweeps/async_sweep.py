@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from flowlite.api import import_guard
-from flowlite.api.sweep import PAUSE, POLL_SECONDS
+from flowlite.api.sweeps.sweep import PAUSE, POLL_SECONDS
 
 T = TypeVar("T")
 
