@@ -284,6 +284,7 @@ class Simulation:
         self.before_each_call: Callable[[], None] | None = None
         self.refuses = False
         self.given_up_at: float | None = None
+        self._died: asyncio.Event | None = None
         self._disk: Path | None = None
         self._clients: dict[tuple[str, str, bool], Any] = {}
         with clock.running_on(self.timeline):
@@ -396,6 +397,8 @@ class Simulation:
         if not self.dead and self._disk is not None:
             self.dead = True
             shutil.copytree(self._disk, _kept(self._disk))
+            if self._died is not None:
+                self._died.set()
 
     @property
     def leads(self) -> bool:
@@ -430,7 +433,12 @@ class Simulation:
         log.write_text(f'{{"pid": {_NOBODY.pid}, "start": "{_NOBODY.start}"}}')
 
         async def both(life: Coroutine[Any, Any, None]) -> None:
-            tasks = [asyncio.ensure_future(life)]
+            # What is killed in the background of an attempt must not let the attempt go on until its next call.
+            self._died = asyncio.Event()
+            tasks: list[asyncio.Future[Any]] = [
+                asyncio.ensure_future(life),
+                asyncio.ensure_future(self._died.wait()),
+            ]
             if beside is not None:
                 tasks.append(asyncio.ensure_future(beside()))
             done, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
