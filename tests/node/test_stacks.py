@@ -70,9 +70,13 @@ def test_py_spy_sees_the_main_thread(worker: subprocess.Popen[bytes]) -> None:
     tool = stack_dump.find_py_spy(sys.executable)
     if tool is None:
         pytest.skip("py-spy is not installed")
-    frames, why = stack_dump.with_py_spy(tool, worker.pid)
 
-    assert [frame["function"] for frame in frames] == ["waits_here", "<module>"], why
+    def seen() -> bool:
+        frames, _ = stack_dump.with_py_spy(tool, worker.pid)
+        return [frame["function"] for frame in frames] == ["waits_here", "<module>"]
+
+    # It says that it is up just before it waits there.
+    eventually(seen)
 
 
 def test_without_py_spy_a_process_that_does_not_answer_is_left_alone(
