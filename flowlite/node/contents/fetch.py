@@ -15,7 +15,7 @@ from ..project_files.manifest import ManifestError
 from ..protocol import stream as streams
 from ..protocol.framing import CONTENTS_ROLE, Hello, WireError
 from ..system import atomic_files
-from .pledge import Gang, laid_out
+from .credentials import Gang, written_out
 from .serve import ABSENT
 from .wanted import Wanted
 
@@ -168,7 +168,7 @@ def fetch(order: Mapping[str, Any]) -> dict[str, Any]:
         facts = order["gang"]
         gang = Gang(facts)
         hello = Hello(gang.task, CONTENTS_ROLE, str(facts["peer"]), gang.epoch)
-        with laid_out(order["home"], facts) as paths:
+        with written_out(order["home"], facts) as paths:
             new_tls = tls.client(paths.certificate)
             secret = paths.secret.read_bytes()
         fetching = Fetch(wanted, secret, hello, new_tls)

@@ -15,7 +15,7 @@ from ..protocol.framing import CONTENTS_ROLE, WireError
 from ..protocol.listener import Listener
 from ..protocol.stream import Stream
 from ..system import atomic_files
-from .pledge import Gang, laid_out
+from .credentials import Gang, written_out
 from .wanted import Wanted
 
 ABSENT = (1 << 64) - 1
@@ -34,7 +34,7 @@ class ContentServer:
         self._wanted = Wanted(order)
         self._places = threading.Semaphore(_MOST_AT_ONCE)
         self.used = time.monotonic()
-        with laid_out(order["home"], order["gang"]) as paths:
+        with written_out(order["home"], order["gang"]) as paths:
             gang = Gang(order["gang"])
             self.port = Listener(gang, paths, CONTENTS_ROLE, lambda _: True).open(self._serve)
 

@@ -1,4 +1,4 @@
-"""The files with which both ends of a distribution prove that they belong to the task, while they are read."""
+"""Secret and certificate of one distribution, as files for as long as they are read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Gang:
 
 
 @contextmanager
-def laid_out(home: str, facts: Mapping[str, Any]) -> Iterator[AttemptPaths]:
+def written_out(home: str, facts: Mapping[str, Any]) -> Iterator[AttemptPaths]:
     """Writes secret, certificate and key where the code of an attempt looks for them, and removes them afterwards.
 
     They came over a connection of the supervisor's, and are on a disk only while `ssl` reads them.
