@@ -151,10 +151,12 @@ def test_a_disk_goes_on_to_the_machine_that_replaces_a_lost_one(
 
 
 def _holder(box: CloudInABox) -> str | None:
-    """The instance that has the one volume of flowlite."""
+    """The instance that has the one volume of flowlite; None while it is free, not made, or not listed yet."""
     import boto3
 
     ours = [{"Name": "tag:flowlite:volume", "Values": ["scratch"]}]
-    (volume,) = boto3.client("ec2").describe_volumes(Filters=ours)["Volumes"]
-    held = [each["InstanceId"] for each in volume["Attachments"] if each["State"] == "attached"]
+    listed = boto3.client("ec2").describe_volumes(Filters=ours)["Volumes"]
+    assert len(listed) <= 1, listed
+    attachments = [each for volume in listed for each in volume["Attachments"]]
+    held = [each["InstanceId"] for each in attachments if each["State"] == "attached"]
     return held[0] if held else None
