@@ -24,14 +24,12 @@ from flowlite.errors import NodeUnreachable
 from flowlite.provider import Plan
 from flowlite.state.database import Database
 from flowlite.state.store import InstanceRecord
-from flowlite.supervise.cleanup import background_gc
 from flowlite.supervise.cleanup.warm_nodes import end_warm_nodes
-from flowlite.supervise.process import launch
 from provider_adapters.rented import machine_hand_over
 from provider_adapters.rented.ledger import Launch, Ledger
 from tests.crash.cases import MACHINE, SUPERVISOR, Fault
 from tests.crash.clouds import QUICK
-from tests.crash.harness import COMMAND, Home, config_of
+from tests.crash.harness import Home, config_of
 from tests.crash.reenacting import Reenactment
 from tests.crash.simulated import LEASE
 from tests.helpers import put_agent
@@ -108,20 +106,8 @@ class HandOvers(Reenactment):
     def _submit(self, home: Home) -> str:
         with mock.patch.dict(os.environ, {"FLOW_HOME": str(home.directory)}):
             config, plan = self._planned()
-            background_gc.remember_paid(home.directory, "aws")
-            with launch.draft_task(home.directory) as draft:
-                record = launch.submit(
-                    home.store,
-                    draft,
-                    name="crash",
-                    function="true",
-                    config=config.to_dict(),
-                    plan=plan,
-                    call={"kind": "command", "argv": COMMAND},
-                    supervise=False,
-                )
-        home.task = record.id
-        return record.id
+            home.record_task("aws", config, plan)
+        return home.task
 
     def _planned(self) -> tuple[TaskConfig, Plan]:
         if "kept" not in self._plans:

@@ -20,6 +20,8 @@ from tests.crash.clouds import CLOUDS, QUICK, SLOW
 from tests.helpers import eventually, kill_processes_of_home, put_agent
 
 if TYPE_CHECKING:
+    from flowlite import TaskConfig
+    from flowlite.provider import Plan
     from flowlite.testing.cloud import CloudInABox
     from tests.crash.clouds import Cloud
 
@@ -65,6 +67,24 @@ class Home:
         text = log.read_text()[-2000:] if log.exists() else ""
         return f"{record.state}: {record.reason}\n{text}"
 
+    def record_task(self, provider: str, config: TaskConfig, plan: Plan) -> None:
+        """Records the task of this home; nobody supervises it yet."""
+        from flowlite.supervise.cleanup import background_gc
+
+        background_gc.remember_paid(self.directory, provider)
+        with launch.draft_task(self.directory) as draft:
+            record = launch.submit(
+                self.store,
+                draft,
+                name="crash",
+                function="true",
+                config=config.to_dict(),
+                plan=plan,
+                call={"kind": "command", "argv": COMMAND},
+                supervise=False,
+            )
+        self.task = record.id
+
 
 class Harness:
     """Runs cases against the clouds of one box, one after the other."""
@@ -87,8 +107,6 @@ class Harness:
     def submit(self, cloud: Cloud) -> Home:
         """Records a task; nobody supervises it yet. It is planned once."""
         from flowlite.api.client import Flow
-        from flowlite.api.session import open_session
-        from flowlite.supervise.cleanup import background_gc
 
         self._count += 1
         home = Home(self._root / f"home{self._count}")
@@ -99,19 +117,7 @@ class Harness:
             if cloud.name not in self._plans:
                 self._plans[cloud.name] = Flow().plan(config_of(cloud.name))
             config, plan = self._plans[cloud.name]
-            background_gc.remember_paid(home.directory, cloud.name)
-            with launch.draft_task(home.directory) as draft:
-                record = launch.submit(
-                    open_session().store,
-                    draft,
-                    name="crash",
-                    function="true",
-                    config=config.to_dict(),
-                    plan=plan,
-                    call={"kind": "command", "argv": COMMAND},
-                    supervise=False,
-                )
-        home.task = record.id
+            home.record_task(cloud.name, config, plan)
         return home
 
     @contextlib.contextmanager

@@ -13,12 +13,11 @@ from unittest import mock
 from flowlite import TaskConfig
 from flowlite.api.adapters import settings_here
 from flowlite.api.client import Flow
-from flowlite.supervise.cleanup import background_gc
 from flowlite.supervise.cleanup.reconcile import Reconciled, reconcile
 from flowlite.supervise.process import launch
 from tests.crash.cases import AFTER, BEFORE, BOOT, END, MACHINE, RUN, Case, Fault
 from tests.crash.clouds import CLOUDS, QUICK, SLOW, Cloud, MithrilCloud
-from tests.crash.harness import COMMAND, LOOKS, PATIENCE, SETTLES, Home, config_of, waits
+from tests.crash.harness import LOOKS, PATIENCE, SETTLES, Home, config_of, waits
 from tests.crash.simulated import DAY, LATEST_INTERFACES, Simulation
 from tests.helpers import put_agent
 
@@ -75,19 +74,7 @@ class Reenactment:
             if cloud.name not in self._plans:
                 self._plans[cloud.name] = Flow().plan(self.config(cloud))
             config, plan = self._plans[cloud.name]
-            background_gc.remember_paid(home.directory, cloud.name)
-            with launch.draft_task(home.directory) as draft:
-                record = launch.submit(
-                    home.store,
-                    draft,
-                    name="crash",
-                    function="true",
-                    config=config.to_dict(),
-                    plan=plan,
-                    call={"kind": "command", "argv": COMMAND},
-                    supervise=False,
-                )
-        home.task = record.id
+            home.record_task(cloud.name, config, plan)
         return home
 
     # A case

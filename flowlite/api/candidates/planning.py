@@ -1,7 +1,7 @@
 """Plans all places where a task may run. Providers are asked side by side, and none holds up the others for long.
 
-Who does not answer in time is asked on: in this process while it lives, and then in one of its own (`asking_on.py`).
-Adapters remember what they have read, such as the types and prices of a cloud, so that a later plan has it.
+This process goes on asking a provider that does not answer in time. When it ends, a background process does so
+(`background_planning.py`). Adapters store what they read, such as the types and prices of a cloud, for later plans.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 2.0
 """How long several providers are waited for. As long as none has a place for the task, so long once more."""
 REGION_SECONDS = 30.0
-"""The same for the regions of the only provider, since whoever names one provider wants its answer."""
+"""How long the regions of the only provider are waited for. A user who names one provider wants its answer."""
 PATIENT_SECONDS = 300.0
-"""The same for a process that nobody waits for."""
+"""How long a background process waits for a provider."""
 SAID_AFTER = 5.0
 """After how many seconds the user is told that the only place is waited for."""
 
@@ -247,7 +247,9 @@ class _Asking:
 
             asked = {"config": self.config.to_dict(), "settings": provider.settings.to_json()}
             # Not as an argument, which other users of this machine could read.
-            run_detached(provider.home, f"{__package__}.asking_on", given=json.dumps(asked))
+            run_detached(
+                provider.home, f"{__package__}.background_planning", given=json.dumps(asked)
+            )
 
         atexit.register(begin)
 

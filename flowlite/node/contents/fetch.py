@@ -17,7 +17,7 @@ from ..protocol.framing import CONTENTS_ROLE, Hello, WireError
 from ..system import atomic_files
 from .credentials import Gang, written_out
 from .serve import ABSENT
-from .wanted import Wanted
+from .task_contents import TaskContents
 
 if TYPE_CHECKING:
     from ..protocol.tls import TlsSession
@@ -41,7 +41,7 @@ class Fetch:
 
     def __init__(
         self,
-        wanted: Wanted,
+        wanted: TaskContents,
         secret: bytes,
         hello: Hello,
         new_tls: Callable[[], TlsSession] | None,
@@ -154,13 +154,13 @@ def fetch(order: Mapping[str, Any]) -> dict[str, Any]:
     """Fetches what this node lacks, from the first peer that has it.
 
     Args:
-        order: As for `Wanted`; also "peers": [[address, port], ...], and with any of them "gang": {"task", "epoch",
-            "peer", "secret", "certificate"}.
+        order: As for `TaskContents`; also "peers": [[address, port], ...], and with any of them "gang": {"task",
+            "epoch", "peer", "secret", "certificate"}.
 
     Returns:
         {"lacking": number of contents, "bytes": of these, "troubles": [what is wrong with each peer that was asked]}
     """
-    wanted = Wanted(order)
+    wanted = TaskContents(order)
     troubles: list[str] = []
     if order["peers"] and wanted.lacking():
         from ..protocol import tls

@@ -16,7 +16,7 @@ from ..protocol.listener import Listener
 from ..protocol.stream import Stream
 from ..system import atomic_files
 from .credentials import Gang, written_out
-from .wanted import Wanted
+from .task_contents import TaskContents
 
 ABSENT = (1 << 64) - 1
 """Stands for the size of a content that is not here."""
@@ -31,7 +31,7 @@ class ContentServer:
     """Gives away what belongs to the task and nothing else, to members of the gang and to nobody else."""
 
     def __init__(self, order: Mapping[str, Any]) -> None:
-        self._wanted = Wanted(order)
+        self._wanted = TaskContents(order)
         self._places = threading.Semaphore(_MOST_AT_ONCE)
         self.used = time.monotonic()
         with written_out(order["home"], order["gang"]) as paths:

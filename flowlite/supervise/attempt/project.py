@@ -40,7 +40,7 @@ class ProjectProgress:
         self._among_nodes = ""
 
     def among_nodes(self, text: str) -> None:
-        """Notes, in words, how nodes get the files from one another (`spread.py`); "" if they do not."""
+        """Notes, in words, how nodes get the files from one another (`distribution.py`); "" if they do not."""
         self._among_nodes = text
 
     def begin(self, rank: int, files: int, size: int) -> None:

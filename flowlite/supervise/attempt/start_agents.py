@@ -17,7 +17,7 @@ from flowlite.errors import ProviderError
 from flowlite.node.config import distributed_modes
 from flowlite.node.config.agent_config import AgentConfig
 from flowlite.node.system import trace
-from flowlite.supervise.attempt import certificates, project, spread
+from flowlite.supervise.attempt import certificates, distribution, project
 from flowlite.supervise.attempt.node_handle import Node, start_agents
 from flowlite.supervise.attempt.node_verdict import ProbeAnswer
 from flowlite.supervise.attempt.reachability import GivenUp, NodeLost, Reachability
@@ -170,7 +170,7 @@ class BringUp:
 
     async def _equip_all(self, nodes: Sequence[Node], given_up: asyncio.Event) -> None:
         """Equips all these nodes. Many of them get large contents from one another. Raises NotUp."""
-        among = self._spread(nodes, given_up)
+        among = self._distribution(nodes, given_up)
         if among is None:
 
             async def one(node: Node) -> None:
@@ -200,20 +200,24 @@ class BringUp:
             await among.close()
             self.sending.among_nodes("")
 
-    def _spread(self, nodes: Sequence[Node], given_up: asyncio.Event) -> spread.Spread | None:
+    def _distribution(
+        self, nodes: Sequence[Node], given_up: asyncio.Event
+    ) -> distribution.Distribution | None:
         """Returns how contents travel between nodes; None where they are few, or have nothing that could."""
         machines = {node.instance.address for node in nodes}
-        if len(machines) < spread.FROM_NODES or not self.encrypted:
+        if len(machines) < distribution.FROM_NODES or not self.encrypted:
             return None
         travels = {
             bool(self.asked.call.get("project")) and node.settings.workdir is None for node in nodes
         }
         cached = all(node.settings.cache for node in nodes)
         sizes = {sha256: path.stat().st_size for path, _, sha256 in local_call(self.asked.call)}
-        files = {each: size for each, size in sizes.items() if size >= spread.WORTH and cached}
+        files = {
+            each: size for each, size in sizes.items() if size >= distribution.WORTH and cached
+        }
         if len(travels) > 1 or not (files or True in travels):
             return None
-        return spread.Spread(
+        return distribution.Distribution(
             self.task_id,
             self.attempt,
             [node.instance.id for node in self.nodes],
@@ -225,7 +229,7 @@ class BringUp:
             changed=self.sending.among_nodes if True in travels else lambda _: None,
         )
 
-    def _equip(self, node: Node, among: spread.Spread | None = None) -> bool:
+    def _equip(self, node: Node, among: distribution.Distribution | None = None) -> bool:
         """Puts the files of the agent on a node, unless the agent has run already.
 
         Returns False if it should first get large contents from other nodes.

@@ -1,7 +1,7 @@
-"""Goes on asking a provider that did not answer a plan in time, once the command that asked it has ended.
+"""A background process that finishes the plan of a provider which did not answer in time.
 
-The plan itself is of no use any more. What the adapter has read for it is: types, zones, images and prices are
-remembered in FLOW_HOME, so that the next plan answers in time.
+`planning.py` starts it when its own process ends. The process discards the plan. The adapter stores the types, zones,
+images and prices that it reads in FLOW_HOME, so the next plan needs no calls for them.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import hashlib
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,10 +19,10 @@ from flowlite.bundle.agent_zip import build_agent_zip
 from flowlite.connect.local import LocalConnection
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.host_lease import cleanup
-from flowlite.supervise.attempt import spread
+from flowlite.supervise.attempt import distribution
+from flowlite.supervise.attempt.distribution import FAN_OUT, FROM_NODES, Distribution
 from flowlite.supervise.attempt.node_handle import Node
 from flowlite.supervise.attempt.reachability import GivenUp
-from flowlite.supervise.attempt.spread import FAN_OUT, FROM_NODES, Spread
 from flowlite.supervise.attempt.start_agents import BringUp
 from flowlite.supervise.threads import Threads
 from tests.helpers import eventually, put_agent
@@ -31,8 +31,8 @@ CONTENT = os.urandom(2_000_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
-def make_spread(nodes: int, threads: Threads | None = None) -> Spread:
-    return Spread(
+def make_distribution(nodes: int, threads: Threads | None = None) -> Distribution:
+    return Distribution(
         "t1",
         1,
         [f"n{number}" for number in range(nodes)],
@@ -78,7 +78,7 @@ class Ground:
             self.blob(node).parent.mkdir(exist_ok=True)
             self.blob(node).write_bytes(CONTENT)
 
-    async def bring(self, among: Spread, node: Node) -> None:
+    async def bring(self, among: Distribution, node: Node) -> None:
         await among.bring(node)
         self.send(node)
         among.sent_to(node, everything=True)
@@ -104,7 +104,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 def test_it_is_sent_from_here_once(ground: Ground) -> None:
     async def test() -> None:
         nodes = [ground.node(number) for number in range(7)]
-        among = make_spread(len(nodes))
+        among = make_distribution(len(nodes))
         assert among.lacks(nodes[0], ground.agent)
         await asyncio.gather(*(ground.bring(among, node) for node in nodes))
         assert ground.sent == ["node 0"]
@@ -120,7 +120,7 @@ def test_a_node_that_has_it_already_is_enough(ground: Ground) -> None:
     async def test() -> None:
         nodes = [ground.node(number) for number in range(3)]
         ground.send(nodes[2])
-        among = make_spread(len(nodes))
+        among = make_distribution(len(nodes))
         among.add(nodes[2])
         await asyncio.gather(*(ground.bring(among, node) for node in nodes[:2]))
         assert ground.sent == ["node 2"]
@@ -136,7 +136,7 @@ def test_a_corrupt_node_corrupts_nobody(ground: Ground, capsys: pytest.CaptureFi
         for node in nodes[:2]:
             ground.send(node)
         ground.blob(nodes[0]).write_bytes(bytes(len(CONTENT)))
-        among = make_spread(len(nodes))
+        among = make_distribution(len(nodes))
         for node in nodes[:2]:
             among.add(node)
         await asyncio.gather(*(ground.bring(among, node) for node in nodes[2:]))
@@ -155,9 +155,9 @@ def test_a_node_that_is_killed_on_the_way_is_replaced(
 ) -> None:
     """It is killed when its server listens, so that whoever has been told of it finds nobody there."""
     started: list[int] = []
-    start = Spread._start
+    start = Distribution._start
 
-    def start_and_die(self: Spread, source: Any, order: Any) -> int:
+    def start_and_die(self: Distribution, source: Any, order: Any) -> int:
         port = start(self, source, order)
         if not started:
             started.append(port)
@@ -166,11 +166,11 @@ def test_a_node_that_is_killed_on_the_way_is_replaced(
             eventually(lambda: not Path(f"/proc/{pid}/cmdline").exists() or _is_dead(pid))
         return port
 
-    monkeypatch.setattr(Spread, "_start", start_and_die)
+    monkeypatch.setattr(Distribution, "_start", start_and_die)
 
     async def test() -> None:
         nodes = [ground.node(number) for number in range(6)]
-        among = make_spread(len(nodes))
+        among = make_distribution(len(nodes))
         await asyncio.gather(*(ground.bring(among, node) for node in nodes))
         assert started
         assert len(ground.sent) == 2, "the first one, and one more in its place"
@@ -214,7 +214,7 @@ def test_nodes_that_do_not_reach_one_another_are_all_sent_to(
 
     async def test() -> None:
         nodes = [unreachable(number) for number in range(12)]
-        among = make_spread(len(nodes))
+        among = make_distribution(len(nodes))
         among.changed = told.append
         await asyncio.gather(*(ground.bring(among, node) for node in nodes))
         assert sorted(ground.sent) == sorted(node.name for node in nodes)
@@ -234,7 +234,7 @@ def test_a_node_that_cannot_fetch_is_sent_to(
         nodes = [ground.node(number) for number in range(2)]
         ground.send(nodes[0])
         (ground.directory / "n1" / "blobs").write_text("in the way")
-        among = make_spread(2)
+        among = make_distribution(2)
         among.add(nodes[0])
         await among.bring(nodes[1])
         assert not among.why_not
@@ -245,7 +245,7 @@ def test_a_node_that_cannot_fetch_is_sent_to(
     assert "node 1: gets nothing from other nodes" in said.out + said.err
 
 
-class Simulated(Spread):
+class Simulated(Distribution):
     """No node is asked anything: who gets contents from whom, and how much is done here for it."""
 
     def lead(self) -> None:
@@ -279,19 +279,24 @@ def simulated(nodes: int) -> tuple[Simulated, list[Node]]:
     ]
 
 
+async def sent_from_here(among: Simulated, nodes: Sequence[Node]) -> list[int]:
+    """Brings the contents to all nodes. Returns the ranks of those that no other node gave them to."""
+    sent: list[int] = []
+
+    async def one(node: Node) -> None:
+        await among.bring(node)
+        if node.rank not in among.depth:
+            sent.append(node.rank)
+        among.sent_to(node, everything=True)
+
+    await asyncio.gather(*(one(node) for node in nodes))
+    return sent
+
+
 def test_a_thousand_nodes_form_a_flat_tree() -> None:
     async def test() -> None:
         among, nodes = simulated(1024)
-        sent: list[int] = []
-
-        async def one(node: Node) -> None:
-            await among.bring(node)
-            if node.rank not in among.depth:
-                sent.append(node.rank)
-            among.sent_to(node, everything=True)
-
-        await asyncio.gather(*(one(node) for node in nodes))
-        assert sent == [0]
+        assert await sent_from_here(among, nodes) == [0]
         assert {to for _, to in among.pairs} == set(range(1, 1024))
         assert max(among.depth.values()) <= 16
         assert str(among) == ""
@@ -303,16 +308,7 @@ def test_inner_nodes_that_die_are_replaced_without_sending_more() -> None:
     async def test() -> None:
         among, nodes = simulated(256)
         among.dead_nodes = set(range(3, 256, 17))
-        sent: list[int] = []
-
-        async def one(node: Node) -> None:
-            await among.bring(node)
-            if node.rank not in among.depth:
-                sent.append(node.rank)
-            among.sent_to(node, everything=True)
-
-        await asyncio.gather(*(one(node) for node in nodes))
-        assert sent == [0]
+        assert await sent_from_here(among, nodes) == [0]
         assert not among.why_not
 
     run(test)
@@ -356,11 +352,11 @@ def test_a_node_that_cannot_serve_is_not_asked_again(
     def refuse(*_: Any) -> int:
         raise error
 
-    monkeypatch.setattr(Spread, "_start", refuse)
+    monkeypatch.setattr(Distribution, "_start", refuse)
 
     async def test() -> None:
         nodes = [ground.node(number) for number in range(2)]
-        among = make_spread(2)
+        among = make_distribution(2)
         await asyncio.gather(*(ground.bring(among, node) for node in nodes))
         assert ground.sent == ["node 0", "node 1"]
         await among.close()
@@ -382,7 +378,7 @@ def test_nonsense_of_a_node_is_no_port(ground: Ground, answer: bytes) -> None:
     node = ground.node(0)
     node.connection = SimpleNamespace(pipe=lambda *_: pipe)  # type: ignore[misc, assignment]
     with pytest.raises(ProviderError):
-        make_spread(1)._start(spread._Source(node), {})
+        make_distribution(1)._start(distribution._Source(node), {})
     assert closed == [True]
 
 
@@ -432,8 +428,8 @@ PROJECT = {"kind": "command", "project": {"manifest": "m", "sha256": "s"}}
 
 
 def test_which_gangs_get_contents_from_one_another(tmp_path: Path) -> None:
-    def found(nodes: list[Node], call: dict[str, Any]) -> Spread | None:
-        return bring_up(tmp_path, nodes, call)._spread(nodes, asyncio.Event())
+    def found(nodes: list[Node], call: dict[str, Any]) -> Distribution | None:
+        return bring_up(tmp_path, nodes, call)._distribution(nodes, asyncio.Event())
 
     many = machines(FROM_NODES)
     assert found(many, PROJECT) is not None
@@ -461,7 +457,7 @@ def test_a_gang_is_equipped_by_its_own_nodes(
     nodes = machines(FROM_NODES)
     steps: list[tuple[int, bool]] = []
 
-    def equip(_: BringUp, node: Node, among: Spread | None = None) -> bool:
+    def equip(_: BringUp, node: Node, among: Distribution | None = None) -> bool:
         node.has_run = node.rank == 2
         steps.append((node.rank, among is not None))
         return among is None or node.rank in (1, 2)
@@ -478,7 +474,7 @@ def test_a_gang_is_equipped_by_its_own_nodes(
             made.append(among)
             return among
 
-        monkeypatch.setattr(spread, "Spread", make)
+        monkeypatch.setattr(distribution, "Distribution", make)
         await it._equip_all(nodes, asyncio.Event())
         (among,) = made
         lacking = set(range(FROM_NODES)) - {1, 2}
@@ -498,7 +494,7 @@ def test_hosts_are_shown_that_the_task_lives_while_others_get_their_contents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the lease of a host lapses, and its secrets are removed, before its agent starts."""
-    monkeypatch.setattr(spread, "_LIFE_EVERY", 0.01)
+    monkeypatch.setattr(distribution, "_LIFE_EVERY", 0.01)
     homes = [tmp_path / f"n{number}" for number in range(FROM_NODES)]
     nodes = machines(FROM_NODES)
     for node, home in zip(nodes, homes, strict=True):
@@ -522,7 +518,7 @@ def test_hosts_are_shown_that_the_task_lives_while_others_get_their_contents(
         among.lead()
         return among
 
-    monkeypatch.setattr(spread, "Spread", make)
+    monkeypatch.setattr(distribution, "Distribution", make)
     monkeypatch.setattr(BringUp, "_equip", lambda _, __, among=None: among is None)
 
     async def test() -> None:

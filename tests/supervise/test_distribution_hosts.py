@@ -16,8 +16,8 @@ import pytest
 
 from flowlite.bundle.agent_zip import build_agent_zip
 from flowlite.connect.ssh.connection import SshConnection, resolve_target
+from flowlite.supervise.attempt.distribution import FROM_NODES, Distribution
 from flowlite.supervise.attempt.node_handle import Node
-from flowlite.supervise.attempt.spread import FROM_NODES, Spread
 from flowlite.supervise.threads import Threads
 from flowlite.testing.hosts import Cluster
 from tests.faults.on_hosts import Site, shell
@@ -43,7 +43,7 @@ class Ground:
         for node in self.nodes:
             node.connection.put_cached(agent[0], node.agent, agent[1], mode=0o700)
         self.sent: list[int] = []
-        self.among = Spread(
+        self.among = Distribution(
             "t1",
             1,
             [node.instance.id for node in self.nodes],

@@ -83,7 +83,7 @@ class _Source:
 
 
 @dataclass(eq=False)
-class Spread:
+class Distribution:
     """The distribution of one attempt. Everything but `lacks` is called in the event loop.
 
     Attributes:

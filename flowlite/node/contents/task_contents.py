@@ -10,7 +10,7 @@ from ..project_files.make import MANIFEST
 from ..project_files.manifest import ProjectManifest
 
 
-class Wanted:
+class TaskContents:
     """The contents of a task on one node.
 
     Attributes:
