@@ -351,7 +351,10 @@ class Imports:
             return
         began = time.perf_counter()
         gc.disable()
-        importlib.invalidate_caches()
+        if missing:
+            from ..worker.renewed_modules import look_anew_at_directories
+
+            look_anew_at_directories()
         with self._watched.importing() if self._watched else contextlib.nullcontext():
             for name in missing:
                 try:
