@@ -34,7 +34,7 @@ import http.server, os, sys
 port = int(next(each for each in sys.argv if each.startswith("--ServerApp.port=")).partition("=")[2])
 class Say(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        right = self.path == "/lab?token=" + os.environ["JUPYTER_TOKEN"]
+        right = self.path == "/?token=" + os.environ["JUPYTER_TOKEN"]
         self.send_response(200 if right else 403)
         self.end_headers()
         self.wfile.write(b"jupyter in " + os.getcwd().encode())

@@ -254,7 +254,7 @@ async def _jupyter(task: Task[Any], port: int) -> None:
                 there.connection, [Port(_free_or_any(port), port)], "127.0.0.1", output.tell
             )
             here = (await forwarding.open())[0].local
-        output.say(f"Jupyter  http://127.0.0.1:{here}/lab?token={values[_TOKEN]}")
+        output.say(f"Jupyter  http://127.0.0.1:{here}/?token={values[_TOKEN]}")
         if forwarding is None:
             return
         output.tell(
