@@ -212,6 +212,9 @@ def test_a_detached_task_is_reached_by_every_command(folder: Path) -> None:
         "ssh", "long", "--node", "1", "--command", "echo node $FLOW_NODE_RANK $RANK; exit 9"
     )
     assert (on_one.returncode, on_one.stdout, on_one.stderr) == (9, "node 1 1\n", "")
+    program = flow("ssh", "long", "--", "sh", "-c", 'echo "$1-$RANK"; exit 8', "sh", "a  b")
+    assert (program.returncode, program.stdout) == (8, "a  b-0\n")
+    assert flow("ssh", "long", "-c", "true", "--", "true").returncode == 2
     on_all = flow("ssh", "long", "--node", "all", "-c", "echo I am $FLOW_NODE_RANK; kill -TERM $$")
     assert on_all.returncode == 143
     assert sorted(texts(on_all.stdout)) == ["I am 0", "I am 1"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import threading
 import time
@@ -32,6 +33,13 @@ def register(application: typer.Typer, command: str) -> None:
 
 def ssh(
     task: OptionalTask = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Program to run there, with its arguments; one word alone is text for the shell.",
+            metavar="-- PROGRAM",
+        ),
+    ] = None,
     node: Annotated[str, typer.Option("--node", help="Node rank, or all.", metavar="N|all")] = "0",
     command: Annotated[
         str | None,
@@ -43,12 +51,14 @@ def ssh(
     """Open a shell on a node, or run a command there. The exit status is the command's."""
     from flowlite.api.client import Flow
 
+    if words and command is not None:
+        raise ConfigError("a program after TASK and --command exclude each other; give one")
+    if words:
+        command = words[0] if len(words) == 1 else shlex.join(words)
     found = task_or_newest(Flow(), task, unfinished=True)
     if node == "all":
         if command is None:
-            raise ConfigError(
-                "--node all needs a --command; a shell is opened on one node at a time"
-            )
+            raise ConfigError("--node all needs a command; a shell is opened on one node at a time")
         raise output.Quit(_on_all(found, command))
     if not node.isdecimal():
         raise ConfigError(f"--node: {node!r} is not allowed; give a node rank, or all")
