@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 
 from flowlite.api.app import FlowApp
 from flowlite.api.client import Flow
+from flowlite.api.session import open_session
 from flowlite.api.submission import _name_of
 from flowlite.api.task import Task
 from flowlite.connect.base import Connection
@@ -420,6 +423,23 @@ def test_local_volumes_are_made_and_deleted(paid: Path) -> None:
 )
 def test_a_task_without_a_name_is_named_after_what_it_runs(function: str, name: str) -> None:
     assert _name_of(function) == name
+
+
+def test_the_database_of_a_removed_home_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test suite has a home for each of its tests, each with three descriptors."""
+    monkeypatch.setenv("FLOW_HOME", str(tmp_path / "removed"))
+    removed = weakref.ref(open_session().store)
+    monkeypatch.setenv("FLOW_HOME", str(tmp_path / "kept"))
+    kept = open_session()
+    assert removed() is not None
+    shutil.rmtree(tmp_path / "removed")
+    monkeypatch.setenv("FLOW_HOME", str(tmp_path / "new"))
+    open_session()
+    assert removed() is None
+    monkeypatch.setenv("FLOW_HOME", str(tmp_path / "kept"))
+    assert open_session() is kept
 
 
 def test_looking_at_tasks_needs_none_of_the_heavy_packages(flow_home: Path) -> None:

@@ -56,7 +56,16 @@ def open_session() -> Session:
         if session is None or not path.exists():
             if not path.exists():
                 flow_home.ensure_home()
+            _close_removed()
             session = Session(home, Store(path, skip_damaged=True))
             _open[key] = session
             copy_in_background(home)
         return session
+
+
+def _close_removed() -> None:
+    """Closes the databases of removed homes once nobody uses them: a test suite has a home for each of its tests."""
+    for (pid, home), session in list(_open.items()):
+        # The connections of a parent process are not closed in its forked child.
+        if pid == os.getpid() and not session.store.path.exists():
+            del _open[pid, home]
