@@ -394,6 +394,13 @@ class TestWhenItGoes:
         assert processes.is_alive(templates[0])
         third.close()
 
+    def test_its_agent_is_counted_before_it_hears_of_its_reaper(self) -> None:
+        for _ in range(50):
+            client = Client(spec_of())
+            assert self.state(client).agents == 1
+            client.close()
+            eventually(lambda client=client: self.state(client).agents == 0)
+
     def test_what_a_killed_one_left_is_removed_with_the_next_start(self) -> None:
         client = Client(spec_of(environment={"N": "1"}))
         os.kill(client.ready["fork_server"], signal.SIGKILL)

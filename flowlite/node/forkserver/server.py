@@ -113,7 +113,7 @@ class ForkServer:
             signal.signal(each, signal.SIG_IGN)
         signals.watch_signals(self._wake_writer, (signal.SIGCHLD, signal.SIGTERM))
         processes.adopt_orphans()
-        self._note()
+        self._note(0)
         started, began = trace.started_at(), time.time()
         if self._customize is not None:
             self._imports.customize(self._customize)
@@ -126,7 +126,7 @@ class ForkServer:
             ("import what the call needs", began, imported),
             ("import what workers need", imported, time.time()),
         ]
-        self._note()
+        self._note(0)
         self._poll.register(self._listener.fileno(), select.POLLIN)
         self._poll.register(self._wake_reader, select.POLLIN)
         while True:
@@ -160,7 +160,7 @@ class ForkServer:
                 if not self._reapers:
                     self._imports.seconds = 0.0
                     self._spans.clear()
-                self._note()
+                self._note(len(self._reapers))
         if crashed:
             # Orphans of a killed reaper are reparented to this process. Its workers died with it.
             processes.end_all(self._strays)
@@ -228,6 +228,8 @@ class ForkServer:
 
     def _fork(self, connection: socket.socket, request: Mapping[str, Any], received: bytes) -> None:
         """Forks a reaper for the agent at the other end of the connection."""
+        # Before the agent can hear of its reaper: nobody may take this process for unused from then on.
+        self._note(len(self._reapers) + 1)
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD, signal.SIGTERM))
         pid = os.fork()
         if pid:
@@ -238,7 +240,6 @@ class ForkServer:
             keep = float(request.get("keep", self._spec["idle"])) if useful else 0.0
             self._reapers[pid] = keep
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            self._note()
             return
         status = 1
         try:
@@ -312,11 +313,11 @@ class ForkServer:
             # Pending connections get EOF, and their clients start another fork server.
             self._listener.close()
 
-    def _note(self) -> None:
+    def _note(self, agents: int) -> None:
         """Writes the state of this process to the file that others read (registry.py)."""
         if self._spec["key"] and self._listening:
-            until = None if self._reapers else self._idle_until - time.monotonic() + time.time()
-            registry.note(self._spec["socket"], len(self._reapers), until)
+            until = None if agents else self._idle_until - time.monotonic() + time.time()
+            registry.note(self._spec["socket"], agents, until)
 
 
 class Imports:
