@@ -1,14 +1,22 @@
-"""Replies held against the OpenAPI document of the API, which lies in the vendor's own client."""
+"""The facts of the API's OpenAPI document, which lies in the vendor's own client, as the fake takes them.
+
+python -m tests.testing_cloud.openapi DOCUMENT > flowlite/testing/cloud/mithril/shapes.json
+"""
 
 from __future__ import annotations
 
-import copy
 import json
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from flowlite.testing.cloud.mithril.service import PARTS
+
 _VERSIONED = re.compile(r"_v2_.*")
+# What describes a shape to a reader, and says nothing of it.
+_PROSE = frozenset({"title", "description", "summary", "examples", "example", "default", "tags"})
 
 
 def find_document(packages: Path) -> Path:
@@ -21,68 +29,77 @@ def find_document(packages: Path) -> Path:
     raise FileNotFoundError(f"no OpenAPI document among the files of flow-compute in {packages}")
 
 
-class Document:
-    """Says of a reply what is wrong with it."""
-
-    def __init__(self, path: Path) -> None:
-        document = json.loads(path.read_text())
-        self.operations: dict[str, tuple[str, str]] = {}
-        self._replies: dict[str, dict[str, Any]] = {}
-        for path_name, methods in document["paths"].items():
-            for method, operation in methods.items():
-                name = _VERSIONED.sub("", operation["operationId"])
-                self.operations[name] = (method.upper(), path_name)
-                self._replies[name] = operation["responses"]
-        schemas = {n: _strict(_nullable(s)) for n, s in document["components"]["schemas"].items()}
-        self._components = {"schemas": schemas}
-
-    def action_of(self, method: str, path: str) -> str:
-        """The operation that a request is."""
-        fits = [
-            (template.count("{"), action)
-            for action, (its_method, template) in self.operations.items()
-            if method == its_method and re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path)
-        ]
-        # A fixed path may look like one with an id in it.
-        return min(fits)[1]
-
-    def problems(self, action: str, status: int, body: Any) -> list[str]:
-        """What a reply has that the document forbids, or lacks; one sentence each."""
-        from jsonschema import Draft202012Validator
-
-        replies = self._replies[action]
-        if str(status) not in replies:
-            if status < 400:
-                return [f"{action} never gives {status}"]
-            # What the document is silent on, clients read as FastAPI's usual form.
-            return [] if _usual_error(body) else [f"{action} {status}: not an error: {body}"]
-        content = replies[str(status)].get("content", {}).get("application/json")
-        if content is None:
-            if status < 400:
-                return [] if body is None else [f"{action} {status}: a body, {body}"]
-            return [] if _usual_error(body) else [f"{action} {status}: not an error: {body}"]
-        schema = {**_nullable(content["schema"]), "components": self._components}
-        found = Draft202012Validator(schema).iter_errors(body)
-        return [f"{action} {status} at {list(e.absolute_path)}: {e.message[:300]}" for e in found]
+def table_of(document: dict[str, Any]) -> dict[str, Any]:
+    """The operations that the fake implements, and the schemas that they use."""
+    operations = {}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            name = _VERSIONED.sub("", operation["operationId"])
+            if any(hasattr(part, name) for part in PARTS):
+                operations[name] = _operation(method, path, operation)
+    every = {name: _facts(each) for name, each in document["components"]["schemas"].items()}
+    used: set[str] = set()
+    new = set(_references(operations))
+    while new:
+        used |= new
+        new = {each for name in new for each in _references(every[name])} - used
+    return {"operations": operations, "schemas": {name: every[name] for name in sorted(used)}}
 
 
-def _usual_error(body: Any) -> bool:
-    return isinstance(body, dict) and set(body) == {"detail"} and isinstance(body["detail"], str)
+def written(table: dict[str, Any]) -> str:
+    """The table as the file has it: one line for each operation and each schema."""
+    blocks = []
+    for kind, entries in table.items():
+        lines = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in entries.items())
+        blocks.append(f" {json.dumps(kind)}: {{\n{lines}\n }}")
+    return "{\n" + ",\n".join(blocks) + "\n}\n"
 
 
-def _nullable(schema: Any) -> Any:
-    """`nullable` means what it did before OpenAPI 3.1."""
+def _operation(method: str, path: str, operation: dict[str, Any]) -> dict[str, Any]:
+    query = {
+        each["name"]: {**_facts(each["schema"]), "required": each["required"]}
+        for each in operation.get("parameters", [])
+        if each["in"] == "query"
+    }
+    body = operation.get("requestBody")
+    return {
+        "method": method.upper(),
+        "path": path,
+        "query": query,
+        "body": _schema(body) if body else None,
+        "replies": {status: _schema(each) for status, each in operation["responses"].items()},
+    }
+
+
+def _schema(holder: dict[str, Any]) -> dict[str, Any] | None:
+    content = holder.get("content", {}).get("application/json")
+    return None if content is None else dict(_facts(content["schema"]))
+
+
+def _facts(schema: Any, *, of_fields: bool = False) -> Any:
+    """A schema without prose. `of_fields`: its keys are names of fields."""
     if isinstance(schema, list):
-        return [_nullable(each) for each in schema]
+        return [_facts(each) for each in schema]
     if not isinstance(schema, dict):
-        return schema
-    plain = {key: _nullable(value) for key, value in schema.items() if key != "nullable"}
-    return {"anyOf": [plain, {"type": "null"}]} if schema.get("nullable") is True else plain
+        return schema.rpartition("/")[2] if str(schema).startswith("#/components/") else schema
+    return {
+        key: _facts(value, of_fields=key == "properties" and not of_fields)
+        for key, value in schema.items()
+        if of_fields or key not in _PROSE
+    }
 
 
-def _strict(schema: dict[str, Any]) -> dict[str, Any]:
-    """A field that the document does not have is one too many."""
-    schema = copy.deepcopy(schema)
-    if "properties" in schema:
-        schema.setdefault("additionalProperties", False)
-    return schema
+def _references(shape: Any) -> Iterator[str]:
+    if isinstance(shape, list):
+        for each in shape:
+            yield from _references(each)
+    elif isinstance(shape, dict):
+        for key, value in shape.items():
+            if key == "$ref" and isinstance(value, str):
+                yield value
+            else:
+                yield from _references(value)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(written(table_of(json.loads(Path(sys.argv[1]).read_text()))))

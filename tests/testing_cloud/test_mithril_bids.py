@@ -87,19 +87,23 @@ def test_a_script_of_just_the_limit_is_taken(client: Client) -> None:
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"limit_price": "cheap"}, "limit_price"),
-        ({"instance_quantity": 0}, "instance_quantity"),
-        ({"instance_quantity": "2"}, "instance_quantity"),
-        ({"name": None}, "name"),
-        ({"launch_specification": {"ssh_keys": "mine"}}, "launch_specification"),
+        ({"limit_price": "cheap"}, ["limit_price"]),
+        ({"instance_quantity": 0}, ["instance_quantity"]),
+        ({"instance_quantity": "2"}, ["instance_quantity"]),
+        ({"name": None}, ["name"]),
+        ({"launch_specification": {"ssh_keys": "mine"}}, ["launch_specification", "ssh_keys"]),
+        (
+            {"launch_specification": {"volumes": ["vol_1", 2]}},
+            ["launch_specification", "volumes", 1],
+        ),
     ],
 )
 def test_fields_that_are_not_of_the_form_are_listed(
-    client: Client, changes: dict[str, Any], field: str
+    client: Client, changes: dict[str, Any], field: list[str | int]
 ) -> None:
     reply = client.try_bid(**changes)
     assert reply.status_code == 422
-    assert [each["loc"] for each in reply.json()["detail"]] == [["body", field]]
+    assert [each["loc"] for each in reply.json()["detail"]] == [["body", *field]]
 
 
 def test_a_region_that_the_type_does_not_stand_in_is_refused(client: Client) -> None:

@@ -12,7 +12,6 @@ from flowlite.testing.cloud.mithril.fleet import SIGNAL
 from tests.components import need
 from tests.helpers import eventually
 from tests.testing_cloud.mithril_client import REGION, Client
-from tests.testing_cloud.openapi import Document
 
 _SCRIPT = """\
 #!/bin/bash
@@ -38,8 +37,8 @@ def box(one_box: CloudInABox) -> Iterator[CloudInABox]:
 
 
 @pytest.fixture
-def client(box: CloudInABox, openapi_or_none: Document | None) -> Client:
-    return Client(box.mithril, document=openapi_or_none)
+def client(box: CloudInABox) -> Client:
+    return Client(box.mithril)
 
 
 def _bid(client: Client, box: CloudInABox, **changes: object) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from flowlite.testing.cloud.mithril.ground import PaperGround
-from flowlite.testing.cloud.mithril.service import Mithril, Watch
+from flowlite.testing.cloud.mithril.service import Mithril
 from flowlite.testing.cloud.mithril.world import Rules
 from flowlite.testing.cloud.orders import Orders
 from flowlite.testing.cloud.served import Served
@@ -125,15 +125,12 @@ class PaperMithril(MithrilBox):
     Args:
         port: The port to listen on; 0 for any free one.
         capacity: The number of machines in every auction.
-        watch: Called with every reply: action, status, body.
         rules: Values for `world.Rules`.
     """
 
-    def __init__(
-        self, port: int = 0, *, capacity: int = 8, watch: Watch | None = None, **rules: Any
-    ) -> None:
+    def __init__(self, port: int = 0, *, capacity: int = 8, **rules: Any) -> None:
         self.ground = PaperGround()
-        self.service = Mithril(self.ground, capacity, Rules(**rules), watch)
+        self.service = Mithril(self.ground, capacity, Rules(**rules))
         self._orders = Orders()
         gate = Gate(self.service, self._orders, self.ground)
         self._listener = socket.create_server(("127.0.0.1", port), backlog=64)

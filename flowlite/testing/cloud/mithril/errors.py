@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
+from flowlite.testing.cloud.mithril.shapes import Problem
+
 
 class Refused(Exception):
     """Raised for a request that gets an error reply.
@@ -45,14 +47,9 @@ def missing(what: str) -> Refused:
     return Refused(404, f"{what} not found")
 
 
-def invalid(*problems: dict[str, Any]) -> Refused:
+def invalid(*problems: Problem) -> Refused:
     """Fields that do not match the schema."""
-    return Refused(422, list(problems))
-
-
-def problem(place: str, field: str, message: str, kind: str) -> dict[str, Any]:
-    """One wrong field, in the "body", the "query" or the "path"."""
-    return {"loc": [place, field], "msg": message, "type": kind}
+    return Refused(422, [each.to_json() for each in problems])
 
 
 def failure_text(status: int) -> str:

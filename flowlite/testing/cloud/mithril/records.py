@@ -21,7 +21,6 @@ NOT_ENDED = frozenset(
 STATUSES = NOT_ENDED | {
     "STATUS_TERMINATED", "STATUS_PREEMPTED", "STATUS_REPLACED", "STATUS_PAUSED", "STATUS_ERROR"
 }  # fmt: skip
-BID_STATUSES = ("Open", "Allocated", "Preempting", "Terminated", "Paused")
 
 
 @dataclass(eq=False, kw_only=True)

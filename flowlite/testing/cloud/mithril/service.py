@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from flowlite.testing.cloud.fault import Fault
 from flowlite.testing.cloud.fault_injection import Habits
+from flowlite.testing.cloud.mithril import shapes
 from flowlite.testing.cloud.mithril.errors import Refused, failure_text, unauthorized
 from flowlite.testing.cloud.mithril.fleet import Fleet
 from flowlite.testing.cloud.mithril.ground import Ground
@@ -25,7 +25,7 @@ from flowlite.testing.cloud.mithril.operations.users import People
 from flowlite.testing.cloud.mithril.operations.volumes import Storage
 from flowlite.testing.cloud.mithril.records import ApiKey
 from flowlite.testing.cloud.mithril.request import Request
-from flowlite.testing.cloud.mithril.routes import ROUTES
+from flowlite.testing.cloud.mithril.shapes import OPERATIONS, Problem
 from flowlite.testing.cloud.mithril.timer import Background, Threads
 from flowlite.testing.cloud.mithril.world import Rules, World
 from flowlite.testing.cloud.serving import Environ, Reply
@@ -40,10 +40,12 @@ _HABITS = Habits(
     ),
     after=(Fault("", status=502), Fault("", hang=_SILENCE)),
 )
-Watch = Callable[[str, int, Any], None]
+PARTS = (Bids, Listing, People, Storage, Prices, Reservations)
+"""Each has operations as methods, with the names of the API's own document."""
+# A fixed path comes before one with an id in its place.
 _PATTERNS = [
-    (method, re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path)), action)
-    for method, path, action in ROUTES
+    (each.method, re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", each.path)), action)
+    for action, each in sorted(OPERATIONS.items(), key=lambda item: item[1].path.count("{"))
 ]
 _TEXTS = {
     401: "Invalid credentials",
@@ -60,8 +62,10 @@ class Mithril(Obeying):
     Args:
         ground: What the instances run on.
         capacity: The number of machines in every auction.
-        watch: Called with every reply: the action, the status, and the body before serialisation.
         background: Runs timers and work on machines; threads by default.
+
+    Attributes:
+        wrong_replies: What its own replies had that the document forbids: defects of this fake.
     """
 
     def __init__(
@@ -69,12 +73,11 @@ class Mithril(Obeying):
         ground: Ground,
         capacity: int,
         rules: Rules | None = None,
-        watch: Watch | None = None,
         background: Background | None = None,
     ) -> None:
         self._ground = ground
         self._capacity = capacity
-        self._watch = watch
+        self.wrong_replies: list[str] = []
         self._background = background or Threads()
         self._first_rules = rules or Rules()
         self._begin(replace(self._first_rules))
@@ -83,17 +86,10 @@ class Mithril(Obeying):
         self.world = World(self._ground, rules, self._capacity, self._background)
         self.fleet = Fleet(self.world, self._background.workers())
         self.market = Market(self.world, self.fleet)
-        parts = (
-            Bids(self.world, self.market),
-            Listing(self.world),
-            People(self.world),
-            Storage(self.world),
-            Prices(self.world),
-            Reservations(self.world),
-        )
+        parts = [Bids(self.world, self.market), *(each(self.world) for each in PARTS[1:])]
         self._operations = {
             action: next(getattr(part, action) for part in parts if hasattr(part, action))
-            for _, _, action in ROUTES
+            for action in OPERATIONS
         }
 
     @property
@@ -123,8 +119,7 @@ class Mithril(Obeying):
         try:
             with self.world.lock:
                 self._authenticate(request)
-                if request.body is ...:
-                    raise Refused(422, [_not_json()])
+                request.checked()
                 status, result = self._operations[request.action](request)
         except Refused as refusal:
             detail = {"detail": refusal.detail}
@@ -148,16 +143,24 @@ class Mithril(Obeying):
         action, found = next(((a, m) for a, m in matches if m), ("", None))
         if found is None:
             return None
-        query: dict[str, str] = {}
+        given: dict[str, str] = {}
         for name, value in parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True):
-            query[name] = f"{query[name]},{value}" if name in query else value
+            given[name] = f"{given[name]},{value}" if name in given else value
         headers = {
             name[5:].replace("_", "-").lower(): str(value)
             for name, value in environ.items()
             if name.startswith("HTTP_")
         }
         values = {name: unquote(value) for name, value in found.groupdict().items()}
-        return Request(action, values, query, _parsed(body), headers)
+        query, wrong = shapes.read_query(action, given)
+        try:
+            content = json.loads(body) if body else None
+        except ValueError:
+            content, wrong = None, [Problem(("body", 0), "JSON decode error", "json_invalid")]
+        else:
+            wrong += shapes.body_problems(action, content)
+        fields = content if isinstance(content, dict) else {}
+        return Request(action, values, query, fields, headers, problems=wrong)
 
     def _key(self, request: Request) -> ApiKey | None:
         kind, _, secret = request.headers.get("authorization", "").partition(" ")
@@ -174,26 +177,14 @@ class Mithril(Obeying):
     def _reply(
         self, action: str, status: int, result: Any, headers: dict[str, str] | None = None
     ) -> Reply:
-        if self._watch is not None and action:
-            self._watch(action, status, result)
+        if action and (wrong := shapes.reply_problems(action, status, result)):
+            self.wrong_replies += wrong
+            status, result = 500, {"detail": f"a defect of the fake: {'; '.join(wrong)}"}
         content = b"" if status == 204 else json.dumps(result).encode()
         given = {"X-Request-Id": _request_id(), **(headers or {})}
         if status != 204:
             given["Content-Type"] = "application/json"
         return status, list(given.items()), content
-
-
-def _parsed(body: bytes) -> Any:
-    if not body:
-        return None
-    try:
-        return json.loads(body)
-    except ValueError:
-        return ...
-
-
-def _not_json() -> dict[str, Any]:
-    return {"loc": ["body", 0], "msg": "JSON decode error", "type": "json_invalid"}
 
 
 def _request_id() -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowlite.testing.cloud.mithril.errors import Refused, business, invalid, missing, problem
+from flowlite.testing.cloud.mithril.errors import Refused, business, invalid, missing
 from flowlite.testing.cloud.mithril.forms import money, new_fid
 from flowlite.testing.cloud.mithril.market import Market
-from flowlite.testing.cloud.mithril.records import BID_STATUSES, Bid
+from flowlite.testing.cloud.mithril.records import Bid
 from flowlite.testing.cloud.mithril.request import Request, page
+from flowlite.testing.cloud.mithril.shapes import Problem
 from flowlite.testing.cloud.mithril.world import USER, World
 
 LONGEST_SCRIPT = 10_000
@@ -24,17 +25,13 @@ class Bids:
 
     def get_bids(self, request: Request) -> tuple[int, Any]:
         """The bids of a project, or of all projects."""
-        status = request.one_of("status", BID_STATUSES)
-        request.checked()
         if project := request.query.get("project"):
             self._world.project_of(project)
         wanted: dict[str, str] = {
             name: request.query[name]
-            for name in ("project", "instance_type", "region", "name")
+            for name in ("project", "instance_type", "region", "name", "status")
             if name in request.query
         }
-        if status:
-            wanted["status"] = status
         found = [
             bid
             for bid in self._world.listed(self._world.bids)
@@ -44,13 +41,13 @@ class Bids:
 
     def create_bid(self, request: Request) -> tuple[int, Any]:
         """Places a bid, which is open until the next auction."""
-        project = request.field("project", str)
-        region = request.field("region", str)
-        instance_type = request.field("instance_type", str)
+        project = request.body["project"]
+        region = request.body["region"]
+        instance_type = request.body["instance_type"]
         cents = request.price("limit_price")
-        quantity = request.field("instance_quantity", int)
-        name = request.field("name", str)
-        specification = self._specification(request)
+        quantity = request.body["instance_quantity"]
+        name = request.body["name"]
+        specification = _specification(request.body["launch_specification"])
         if quantity < 1:
             request.wrong("instance_quantity", "Input should be greater than 0", "greater_than")
         if not name.strip():
@@ -86,30 +83,6 @@ class Bids:
         if not self._world.rules.honours_idempotency_keys:
             return None
         return self._world.bids.get(self._world.bids_by_idempotency_key.get(key, ""))
-
-    def _specification(self, request: Request) -> dict[str, Any]:
-        given = request.field("launch_specification", dict)
-        for name in ("volumes", "ssh_keys"):
-            values = given.get(name)
-            if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
-                request.wrong(
-                    "launch_specification", f"{name}: Input should be a valid list", "list_type"
-                )
-        script = given.get("startup_script")
-        if script is not None and not isinstance(script, str):
-            request.wrong(
-                "launch_specification",
-                "startup_script: Input should be a valid string",
-                "string_type",
-            )
-        return {
-            "volumes": given.get("volumes"),
-            "ssh_keys": given.get("ssh_keys"),
-            "startup_script": script,
-            "kubernetes_cluster": given.get("kubernetes_cluster"),
-            "image_version": given.get("image_version"),
-            "memory_gb": given.get("memory_gb"),
-        }
 
     def _accept(self, bid: Bid) -> None:
         """Raises Refused if the bid breaks a rule."""
@@ -176,9 +149,9 @@ class Bids:
 
     def update_bid(self, request: Request) -> tuple[int, Any]:
         """Changes the price or the volumes of a bid, or pauses or resumes it."""
-        cents = request.price("limit_price", None)
-        paused = request.field("paused", bool, None)
-        volumes = request.field("volumes", list, None)
+        cents = request.price("limit_price")
+        paused = request.body.get("paused")
+        volumes = request.body.get("volumes")
         request.checked()
         bid = self._bid(request)
         if bid.status == "Terminated":
@@ -229,7 +202,7 @@ class Bids:
         """Ends a bid and its machines."""
         bid = self._bid(request)
         if bid.status == "Terminated":
-            raise invalid(problem("path", "bid_fid", "Bid is already terminated", "value_error"))
+            raise invalid(Problem(("path", "bid_fid"), "Bid is already terminated", "value_error"))
         self._market.cancel(bid)
         return 204, None
 
@@ -243,3 +216,9 @@ class Bids:
         """The events of a bid."""
         bid = self._bid(request)
         return 200, {"bid_fid": bid.fid, "events": list(bid.events)}
+
+
+def _specification(given: dict[str, Any]) -> dict[str, Any]:
+    optional = ("startup_script", "kubernetes_cluster", "image_version", "memory_gb")
+    lists = {name: list(given[name]) for name in ("volumes", "ssh_keys")}
+    return {**lists, **{name: given.get(name) for name in optional}}

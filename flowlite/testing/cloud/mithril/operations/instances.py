@@ -7,7 +7,7 @@ from typing import Any
 
 from flowlite.testing.cloud.mithril.errors import Refused, missing
 from flowlite.testing.cloud.mithril.forms import stamp
-from flowlite.testing.cloud.mithril.records import STATUSES, Instance
+from flowlite.testing.cloud.mithril.records import Instance
 from flowlite.testing.cloud.mithril.request import Request, page
 from flowlite.testing.cloud.mithril.world import World
 
@@ -26,12 +26,11 @@ class Listing:
 
     def get_instances(self, request: Request) -> tuple[int, Any]:
         """The machines of a project, including those that have ended."""
-        project = request.asked("project")
-        statuses = request.several("status_in", tuple(STATUSES))
-        orders = request.several("order_type_in", ("Bid", "Reservation"))
-        bids = request.several("bid_fid_in")
-        reservations = request.several("reservation_fid_in")
-        request.checked()
+        project = request.query["project"]
+        statuses, orders, bids, reservations = (
+            request.query.get(f"{name}_in")
+            for name in ("status", "order_type", "bid_fid", "reservation_fid")
+        )
         self._world.project_of(project)
         found = [
             each
@@ -39,8 +38,8 @@ class Listing:
             if each["project"] == project
             and (not statuses or each["status"] in statuses)
             and (not orders or "Bid" in orders)
-            and ("bid_fid_in" not in request.query or each["bid"] in bids)
-            and ("reservation_fid_in" not in request.query or each["reservation"] in reservations)
+            and (bids is None or each["bid"] in bids)
+            and (reservations is None or each["reservation"] in reservations)
             and all(
                 each[name] == request.query[name]
                 for name in ("instance_type", "region")
@@ -66,11 +65,7 @@ class Listing:
 
     def put_instance_status(self, request: Request) -> tuple[int, Any]:
         """Always refused: only machines of reservations can be started and stopped individually."""
-        wanted = request.field("instances", list)
-        if request.field("status", str) not in ("STATUS_RUNNING", "STATUS_PAUSED", ""):
-            request.wrong("status", "Input should be 'STATUS_RUNNING' or 'STATUS_PAUSED'", "enum")
-        request.checked()
-        if any(fid not in self._world.instances for fid in wanted):
+        if any(fid not in self._world.instances for fid in request.body["instances"]):
             raise missing("Instance")
         raise Refused(501, "Spot bids are not yet supported")
 
@@ -96,8 +91,7 @@ class Listing:
     def _histories(
         self, request: Request, events: Callable[[Instance], list[dict[str, Any]]]
     ) -> dict[str, Any]:
-        project = request.asked("project")
-        request.checked()
+        project = request.query["project"]
         self._world.project_of(project)
         wanted = {"fid": "instance_fid", "bid": "bid_fid", "reservation": "reservation_fid"}
         models = [each.model() for each in self._world.instances.values()]

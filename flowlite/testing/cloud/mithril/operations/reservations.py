@@ -11,8 +11,6 @@ from flowlite.testing.cloud.mithril.records import Reservation
 from flowlite.testing.cloud.mithril.request import Request, page
 from flowlite.testing.cloud.mithril.world import USER, World
 
-_STATUSES = ("Pending", "Active", "Paused", "Canceled", "Ended")
-
 
 class Reservations:
     """Operations. Call them with the world's lock held."""
@@ -22,9 +20,8 @@ class Reservations:
 
     def get_reservations(self, request: Request) -> tuple[int, Any]:
         """The reservations of a project."""
-        project = request.asked("project")
-        status = request.one_of("status", _STATUSES)
-        request.checked()
+        project = request.query["project"]
+        status = request.query.get("status")
         self._world.project_of(project)
         found = [
             each
@@ -42,13 +39,13 @@ class Reservations:
 
     def create_reservation(self, request: Request) -> tuple[int, Any]:
         """Creates a reservation, which is pending until its start."""
-        project = request.field("project", str)
-        instance_type = request.field("instance_type", str)
-        region = request.field("region", str)
+        project = request.body["project"]
+        instance_type = request.body["instance_type"]
+        region = request.body["region"]
         start, end = request.moment("start_time"), request.moment("end_time")
-        quantity = request.field("instance_quantity", int)
-        name = request.field("name", str)
-        specification = request.field("launch_specification", dict)
+        quantity = request.body["instance_quantity"]
+        name = request.body["name"]
+        specification = request.body["launch_specification"]
         request.checked()
         self._world.project_of(project)
         auction = self._world.auction_of(instance_type, region)

@@ -49,7 +49,7 @@ class People:
 
     def create_api_key(self, request: Request) -> tuple[int, Any]:
         """Creates a key. Only this reply contains its secret."""
-        name = request.field("name", str)
+        name = request.body["name"]
         expires_at = request.moment("expires_at")
         request.checked()
         if len(name) > _LONGEST_NAME:
@@ -71,19 +71,17 @@ class People:
 
     def get_ssh_keys(self, request: Request) -> tuple[int, Any]:
         """The SSH keys of a project."""
-        project = request.asked("project")
-        request.checked()
+        project = request.query["project"]
         self._world.project_of(project)
         found = [key for key in self._world.ssh_keys.values() if key.project == project]
         return 200, [key.model() for key in found]
 
     def create_ssh_key(self, request: Request) -> tuple[int, Any]:
         """Adds a given public key, or creates a key pair."""
-        project = request.field("project", str)
-        name = request.field("name", str)
-        public = request.field("public_key", str, None)
-        required = request.field("required", bool, False)
-        request.checked()
+        project = request.body["project"]
+        name = request.body["name"]
+        public = request.body.get("public_key")
+        required = request.body.get("required") or False
         self._world.project_of(project)
         if any(k.name == name and k.project == project for k in self._world.ssh_keys.values()):
             raise business(f"SSH key name already exists: {name}")
@@ -100,10 +98,8 @@ class People:
 
     def update_ssh_key(self, request: Request) -> tuple[int, Any]:
         """Sets whether every machine of the project accepts the key."""
-        required = request.field("required", bool)
-        request.checked()
         key = self._ssh_key(request)
-        key.required = required
+        key.required = request.body["required"]
         key.keep()
         return 200, key.model()
 
