@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import flowlite
-from tests.imports import circles, import_graph
+from tests.imports import PACKAGES, circles, import_graph
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLIC_NAMES = [
@@ -153,6 +153,43 @@ def test_no_two_classes_of_the_node_and_the_supervisor_have_one_name() -> None:
                 if isinstance(each, ast.ClassDef) and not each.name.startswith("_"):
                     places.setdefault(each.name, []).append(str(path.relative_to(ROOT)))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+# Files that stand for a user's.
+_EXAMPLES = {"FILE.py", "NAME.py", "random.py", "train.py"}
+
+
+def test_each_room_is_described() -> None:
+    """The docstring of its `__init__` says what the room knows, and where to start reading."""
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("__init__.py"):
+            text = ast.get_docstring(ast.parse(path.read_text())) or ""
+            assert len(text.splitlines()) >= 5, path.relative_to(ROOT)
+
+
+def test_every_file_that_a_text_names_exists() -> None:
+    """The texts are docstrings and comments of the product, and the two pages for people who change it."""
+    files = {f"/{path.relative_to(ROOT)}" for path in tracked_files()}
+    texts = {
+        name: (ROOT / name).read_text() for name in ("CONTRIBUTING.md", "docs/architecture.md")
+    }
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        found = [
+            ast.get_docstring(each) or ""
+            for each in ast.walk(tree)
+            if isinstance(each, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+        found += re.findall(r"^\s*# .*", path.read_text(), re.MULTILINE)
+        texts[str(path.relative_to(ROOT))] = "\n".join(found)
+    missing = [
+        f"{name}: {file}"
+        for name, text in texts.items()
+        for file in re.findall(r"\w[\w./-]*\.py\b", text)
+        if file.rpartition("/")[2] not in _EXAMPLES
+        and not any(each.endswith(f"/{file}") for each in files)
+    ]
+    assert missing == []
 
 
 def test_node_imports_the_standard_library_and_itself() -> None:

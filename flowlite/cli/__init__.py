@@ -1,4 +1,19 @@
-"""The `flow` command. Only the module of the given command is imported."""
+"""The `flow` command. Only the module of the given command is imported.
+
+`COMMANDS` below maps commands to modules of `commands/`, in the order of `flow --help`. The modules beside this file
+are what several commands share:
+
+    task_options.py, arguments.py, target.py, scripts.py, batch_scripts.py    what is to run, and with which options
+    submit_and_follow.py, interrupts.py                                       running it; a Ctrl-C is never lost
+    task_argument.py, completion.py, confirmation.py                          which task is meant; asking first
+    output.py, columns.py, candidate_table.py, result_text.py, transfer_progress.py    everything that is printed
+    node_queries.py                                                           questions to the nodes of a task
+    system_timers.py                                                          `flow run --schedule`: systemd or cron
+
+Nothing is decided here that a program could not do with the API: a command reads its arguments, calls `api` or the
+room it is about, and prints with `output.py`. Imports every other room but
+`testing`. Start with `commands/run.py`; `CONTRIBUTING.md` tells how a command is added.
+"""
 
 from __future__ import annotations
 

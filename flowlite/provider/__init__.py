@@ -6,6 +6,10 @@ allows. The values that cross the contract are plain frozen dataclasses (`plan.p
 that the supervisor can store them as JSON without importing the validation of specs; so is `candidate.py`, a plan
 beside others that would do. `registry.py` finds adapters.
 
+What an exception says decides what follows: `LaunchPending`, that something exists or may still come;
+`CapacityUnavailable`, that nothing does. `list_instances` also lists machines that a launch may still create. An
+adapter with `elastic` may bring fewer instances than `LaunchIntent.count`, but no fewer than `LaunchIntent.least`.
+
 This package imports `errors` and `settings`; types of `connect`, `spec` and `state` are named only.
 """
 

@@ -1,4 +1,23 @@
-"""The directory of all state of a user: `FLOW_HOME`."""
+"""The directory of all state of a user: `FLOW_HOME` (0700).
+
+state.db  config.toml            the store; settings
+state.db.lock                    held by a process that makes, migrates or replaces the file as a whole
+backups/  damaged/               copies of the store; what `flow store restore` has replaced
+clock.json                       the clock for decisions (`state/clock.py`)
+client                           the id by which hosts and clouds know this FLOW_HOME
+trusted.json                     which flow.toml of which project was trusted, by path and hash
+tasks/<task>/                    all files of one task (`supervise/record/paths.py`), and its local nodes
+agents/<sha256>.pyz              the node's program
+files/<sha256>                   contents of projects; index-…: the hashes of a project's files when last read
+volumes/<name>/  local/  ports/  volumes of the local provider, and what it has lent
+envs/<hash>/  cache/uv/          Python environments of the local provider; uv for nodes
+dev/<name>/  schedules/          nodes of `flow dev`; commands at fixed times
+known_hosts  keys/               keys of hosts that the user has trusted; login keys for rented machines
+aws/  mithril/  slurm/           an adapter's ledger (launches/<token>.json), host keys and caches
+ssh/                             which task asked which host, facts of hosts, and hosts to avoid (unfit.json)
+revisiting-<provider>            exists while nodes that did not answer are to be ended
+asking-<provider>                locked by the process that finishes a plan in the background
+"""
 
 from __future__ import annotations
 

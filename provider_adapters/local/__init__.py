@@ -1,4 +1,14 @@
-"""The provider `local`: nodes are directories and process groups on this machine. It needs no account, GPU or root."""
+"""The provider `local`: nodes are directories and process groups on this machine. It needs no account, GPU or root.
+
+`provider.py` is the whole adapter: a node is `tasks/ID/nodes/INSTANCE` below FLOW_HOME, and the processes that have
+its id in their environment. `planning.py` says what fits this machine. `admission.py` limits how many tasks run at
+once, and gives each GPU to one task at a time, also across FLOW_HOMEs of one user; what a dead task still holds is
+reclaimed. Both are ledgers (`ledger.py`): JSON files that one process at a time rewrites. `warming.py` starts the
+fork server that the nodes of a task share, and keeps it with `keep_warm`.
+
+Which GPUs a worker sees is settled in two steps: `gpus.py` here lends them, `node/worker/environment.py` sets the
+variable. Start with `provider.py`.
+"""
 
 from provider_adapters.local.provider import LocalProvider
 

@@ -13,7 +13,6 @@ from flowlite import errors
 from flowlite.node.worker import environment
 from flowlite.settings import settings
 from flowlite.spec.options import TaskOptions
-from flowlite.supervise.record import lifecycle
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 
@@ -25,14 +24,6 @@ def environment_rows() -> list[str]:
         only = f" ({row.modes[0]} mode only)" if len(row.modes) == 1 else ""
         rows.append(f"| `{row.name}` | {row.meaning}{only} |")
     return rows
-
-
-def lifecycle_rows() -> list[str]:
-    """The table of a task's life."""
-    return [
-        f"| {state.value} | {happening.value} | {following.value} |"
-        for (state, happening), (following, _) in lifecycle.TABLE.items()
-    ]
 
 
 def error_tree() -> str:
@@ -48,11 +39,6 @@ def test_the_tree_of_errors() -> None:
 def test_the_environment_of_a_worker() -> None:
     page = (DOCS / "multi-node.md").read_text()
     assert "\n".join(environment_rows()) in page
-
-
-def test_the_life_of_a_task() -> None:
-    page = (DOCS / "architecture.md").read_text()
-    assert "\n".join(lifecycle_rows()) in page
 
 
 def test_every_option_is_explained() -> None:

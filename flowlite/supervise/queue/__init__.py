@@ -6,6 +6,9 @@ a task that is started again, or makes another attempt, keeps its place. Every s
 computes the same schedule (`backfill.py`, `current_queue.py`), and launches only when it is its turn (`turn.py`).
 
 Only the first tasks of a queue need a supervisor that runs. The supervisors of all others are asleep: a shell that
-waits for one line and then becomes the supervisor (`asleep.py`). Whoever launches, ends, or looks at tasks wakes those
-that come next (`waking.py`).
+waits for one line and then becomes the supervisor (`asleep.py`). Tasks that launch or end, and commands that look at
+tasks, wake those that come next (`waking.py`).
+
+Other tasks pass a task that has no supervisor. If it still holds a host, the host's lease or the local ledger shows
+that, not the store. If a launch is refused in its turn because another client holds the host, no task passes it.
 """
