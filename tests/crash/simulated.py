@@ -15,7 +15,7 @@ import os
 import random
 import re
 import shutil
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -28,8 +28,9 @@ from flowlite.state import clock
 from flowlite.supervise import background
 from flowlite.supervise.attempt.outcome import End
 from flowlite.supervise.cleanup import reconcile
-from flowlite.supervise.process import growth, main, supervisor
 from flowlite.supervise.process import launch as start
+from flowlite.supervise.process import main, supervisor
+from flowlite.supervise.process.machines_without_rank import MachinesWithoutRank
 from flowlite.supervise.record import process_identity
 from flowlite.supervise.record.paths import TaskPaths
 from flowlite.supervise.record.process_identity import Process
@@ -350,7 +351,7 @@ class Simulation:
                 (nodekey, "bring", self._bring),
                 (supervisor, "Threads", InlineThreads),
                 (supervisor, "Attempt", self._attempt),
-                (growth, "MachinesWithoutRank", self._machines_without_rank),
+                (MachinesWithoutRank, "_bring_up_or_probe", self._ready_at_once()),
                 (start, "start_supervisor", start_supervisor),
                 (reconcile, "start_supervisor", start_supervisor),
                 (background, "run_detached", lambda home, module: True),
@@ -510,8 +511,16 @@ class Simulation:
         if (host := self.machines.host(name)) is not None:
             host.ends_bids = _constants(text)
 
-    def _machines_without_rank(self, *_: Any) -> SimulatedMachinesWithoutRank:
-        return SimulatedMachinesWithoutRank(self)
+    def _ready_at_once(self) -> Callable[[MachinesWithoutRank, Any], Awaitable[str]]:
+        async def look_after(machines: MachinesWithoutRank, instance: Any) -> str:
+            if (host := self.machines.host(instance.id)) is None:
+                return ""
+            host.renew(LEASE)
+            is_new = instance.id not in machines.ready
+            machines.ready.add(instance.id)
+            return str(instance.id) if is_new else ""
+
+        return look_after
 
     def _attempt(self, **given: Any) -> SimulatedAttempt:
         return SimulatedAttempt(self, **given)
@@ -595,34 +604,6 @@ class SimulatedAttempt:
 
     async def close(self) -> None:
         """As `Attempt.close`."""
-
-
-class SimulatedMachinesWithoutRank:
-    """Machines without a rank that are ready at once. In the place of `MachinesWithoutRank` of the supervisor."""
-
-    def __init__(self, world: Simulation) -> None:
-        self._world = world
-        self.ready: set[str] = set()
-        self.failures = 0
-
-    async def look_after(self, instance: Any) -> str:
-        """As `MachinesWithoutRank.look_after`."""
-        if (host := self._world.machines.host(instance.id)) is None:
-            return ""
-        host.renew(LEASE)
-        is_new = instance.id not in self.ready
-        self.ready.add(instance.id)
-        return str(instance.id) if is_new else ""
-
-    def came_together(self, names: Sequence[str]) -> None:
-        """As `MachinesWithoutRank.came_together`."""
-
-    def forget(self, instance: Any) -> None:
-        """As `MachinesWithoutRank.forget`."""
-        self.ready.discard(instance.id)
-
-    def close(self) -> None:
-        """As `MachinesWithoutRank.close`."""
 
 
 def _constants(text: str) -> dict[str, str]:

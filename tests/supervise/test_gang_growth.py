@@ -608,11 +608,10 @@ def test_a_node_that_is_given_up_is_ended_until_it_has_gone(scene: Growing) -> N
 
 
 def test_machines_of_one_launch_that_fail_count_once(growing: Growths) -> None:
-    machines = growing._machines
-    machines.came_together(["a", "b"])
+    growing._came_together(["a", "b"])
     for name in ("a", "b", "c"):
-        machines._count_failure(Instance(name, "t1"))
-    assert machines.failures == 2
+        growing._count_failure(Instance(name, "t1"))
+    assert growing.failures == 2
 
 
 def test_refused_launches_leave_one_row_and_no_number_is_used_again(scene: Growing) -> None:

@@ -7,20 +7,16 @@ A supervisor that takes over goes on from there. The next attempt takes all mach
 
 from __future__ import annotations
 
-import asyncio
-import traceback
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from flowlite.errors import CapacityUnavailable, FlowError, LeaseLost, StoreError
+from flowlite.errors import CapacityUnavailable
 from flowlite.provider import Instance, LaunchPending
 from flowlite.state import clock
 from flowlite.supervise.gang_growth import GIVE_UP_SECONDS, GrowthState, GrowthStep
 from flowlite.supervise.process.machines_without_rank import MachinesWithoutRank, each_of
-from flowlite.supervise.provision import JOINING, LaunchRefused
+from flowlite.supervise.provision import JOINING
 from flowlite.supervise.record import lifecycle, wording
-from flowlite.supervise.record.lifecycle import TaskEvent
 from flowlite.supervise.record.log import say
 
 if TYPE_CHECKING:
@@ -36,16 +32,13 @@ _END_EVERY = 10.0
 _ASKED, _GIVEN_UP = "asked", "given_up"
 GROWN = "grown"
 """Whether the attempt has ended for it, in the data of such an entry."""
+# Seconds until a launch is looked at again, or what has failed is tried again.
 _EVERY = 2.0
 # Seconds between two requests for nodes, which grow: where nodes are free, and where they are charged.
 _PAUSES, _PAID_PAUSES = (5.0, 60.0), (30.0, 300.0)
 _SLOWER = 1.5
 # Seconds after the start of the ranks until it is said that they cannot be asked to stop.
 _PATIENCE = 30.0
-# Nodes that fail one after the other before no more are launched: what fails there would fail everywhere.
-_MOST_FAILURES = 3
-# Entries of the history in one attempt.
-_MOST_TOLD = 30
 
 
 def count(store: Store, task_id: str) -> int:
@@ -66,8 +59,8 @@ def was_asked(store: Store, record: TaskRecord, asked: TaskView) -> bool:
     )
 
 
-class Growth:
-    """The growth of one gang, from the start of an attempt to its end."""
+class Growth(MachinesWithoutRank):
+    """The growth of one gang, from the start of an attempt to its end. The next attempt takes the machines."""
 
     def __init__(self, task: LedTask, ask: Callable[[str], None]) -> None:
         """
@@ -75,16 +68,8 @@ class Growth:
             task: The task of the gang.
             ask: Has the ranks asked to stop, with the reason; with "" no more.
         """
-        self._asked = task.asked
-        self._journal = task.journal
-        self._provisioner = task.provisioner
-        self._agent = task.agent
+        super().__init__(task, "the new node", GROWTH)
         self._ask = ask
-        self._machines = MachinesWithoutRank(task, "the new node", self._tell)
-        self._closing = asyncio.Event()
-        self._launching = asyncio.Lock()
-        self._keeping: asyncio.Task[None] | None = None
-        self._told: set[str] = set()
         self._stoppable = False
         self._told_to_stop = False
         self._ending = False
@@ -106,7 +91,7 @@ class Growth:
         wanted = self._asked.grows_at_checkpoints and self._asked.is_elastic
         if wanted and len(self._journal.record.roster) < self._asked.plan.num_instances:
             self._given_up = self._journal.noted(GROWTH, _GIVEN_UP)
-            self._keeping = asyncio.create_task(self._keep())
+            self._begin_to_keep()
 
     def heard(self, event: Mapping[str, Any]) -> None:
         """Handles an event of the gang."""
@@ -124,35 +109,11 @@ class Growth:
         """The attempt is being ended: it asks for no more nodes, and for nobody to stop."""
         self._ending = True
 
-    async def close(self) -> None:
-        """Stops. The machines stay as they are, for the next attempt. May be called again."""
-        self._closing.set()
-        if self._keeping is None:
-            return
-        # The outcome of a call that launches must be known before anything is ended.
-        async with self._launching:
-            self._keeping.cancel()
-        await asyncio.gather(self._keeping, return_exceptions=True)
-        self._machines.close()
-
-    async def _keep(self) -> None:
-        while not self._closing.is_set():
-            try:
-                await self._go_on()
-            except LeaseLost:
-                return
-            except (FlowError, LaunchRefused, StoreError, OSError) as error:
-                self._tell(f"no more nodes yet: {error}")
-                self._ask_later()
-            except Exception as error:
-                # Those that have come are looked after nevertheless: they are charged, and end without that.
-                if not self._given_up:
-                    say(traceback.format_exc())
-                self._tell(f"no more nodes: {type(error).__name__}: {error} (a defect of flowlite)")
-                self._given_up = True
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_EVERY):
-                    await self._closing.wait()
+    def _on_failure(self, why: str) -> float:
+        self._tell(f"no more nodes{'' if self._is_broken else ' yet'}: {why}")
+        self._given_up = self._given_up or self._is_broken
+        self._ask_later()
+        return _EVERY
 
     async def _go_on(self) -> None:
         if clock.monotonic() >= self._end_at:
@@ -182,14 +143,13 @@ class Growth:
     def _state(self, joining: Mapping[str, Instance]) -> GrowthState:
         now = clock.monotonic()
         record = self._journal.record
-        failing = self._machines.failures >= _MOST_FAILURES
         asked_at = self._asked_at
         lacking = self._asked.plan.num_instances - len(record.roster) - len(joining)
         return GrowthState(
             size=len(record.roster),
             most=self._asked.plan.num_instances,
             joining=len(joining),
-            ready=len(self._machines.ready.intersection(joining)),
+            ready=len(self.ready.intersection(joining)),
             stoppable=self._stoppable and self._journal.has_started,
             leaving=self._leaving,
             told=self._told_to_stop,
@@ -203,12 +163,12 @@ class Growth:
             seconds_left=self._provisioner.seconds_with(record, 0),
             seconds_with_all=self._provisioner.seconds_with(record, max(1, lacking)),
             is_due=now >= self._launch_at,
-            over=self._given_up or failing,
+            over=self._given_up or self._fails_everywhere,
             given_up=self._given_up,
         )
 
     async def _look_after(self, instance: Instance) -> None:
-        if name := await self._machines.look_after(instance):
+        if name := await self._bring_up_or_probe(instance):
             self._ready_at = clock.monotonic()
             self._tell(f"{name} is ready")
 
@@ -222,7 +182,7 @@ class Growth:
             self._coming = False
             try:
                 rows, settled = await self._provisioner.launch_joining(
-                    record, lacking, self._agent[0]
+                    record, lacking, self._task.agent[0]
                 )
             except LaunchPending as error:
                 say(f"more nodes may come: {error}")
@@ -235,15 +195,9 @@ class Growth:
                 say(f"no room for more nodes: {error}")
                 self._ask_later()
                 return
-            self._journal.step(
-                TaskEvent.PROGRESS,
-                # It may be another one than before the call.
-                why=self._journal.record.reason,
-                instances=rows,
-                settled=settled,
-            )
+            self._record(rows, settled)
         self._launch_at = clock.monotonic() + self._pause
-        self._machines.came_together([row.id for row in rows])
+        self._came_together([row.id for row in rows])
         self._tell(
             f"there is room for {lifecycle.nodes(len(rows))} more, brought up beside the gang"
         )
@@ -292,7 +246,7 @@ class Growth:
 
     async def _return(self, joining: list[Instance]) -> None:
         for each in joining:
-            self._machines.forget(each)
+            self._forget(each)
         await self._provisioner.give_back(joining)
 
     def _say_if_not_stoppable(self) -> None:
@@ -305,9 +259,3 @@ class Growth:
                 f"the gang goes on with {size} of {lifecycle.nodes(most)} until its next attempt: no process calls "
                 "should_stop() or listens for SIGUSR2, so that it cannot be asked to stop"
             )
-
-    def _tell(self, text: str) -> None:
-        say(text)
-        if text not in self._told and len(self._told) < _MOST_TOLD:
-            self._told.add(text)
-            self._journal.note(GROWTH, text)
