@@ -402,7 +402,7 @@ class Provisioner:
         if answers:
             await self._threads.run(self._provider.terminate, [instance])
 
-    async def fates(self, roster: Collection[str]) -> list[Instance]:
+    async def as_listed(self, roster: Collection[str]) -> list[Instance]:
         """Returns what the provider says now about these instances, as far as it still lists them."""
         found = await self._threads.run(self._provider.list_instances, self._lease.task_id)
         self._accounts.note(found)

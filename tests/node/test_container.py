@@ -30,7 +30,7 @@ OUTLINE = ContainerSettings(
     name="flowlite-t1-n0-a1",
     image="team/train:2",
     user=(1000, 1000, (1000, 44)),
-    mounts=(
+    binds=(
         ("/home/me/.flowlite-node/tasks/t1", "/home/me/.flowlite-node/tasks/t1", False),
         ("/nfs/x", "/x", True),
     ),
@@ -73,7 +73,7 @@ class TestTheCommandLine:
 
     def test_a_path_that_cannot_be_said_is_refused(self) -> None:
         odd = ContainerSettings(
-            name="n", image="i", user=(0, 0, ()), mounts=(("/a,b", "/a", False),)
+            name="n", image="i", user=(0, 0, ()), binds=(("/a,b", "/a", False),)
         )
         with pytest.raises(EngineError, match="comma"):
             engines.run_command(DOCKER, odd, [])

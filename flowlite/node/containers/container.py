@@ -179,24 +179,24 @@ class Container:
     ) -> ContainerSettings:
         assert self._engine is not None
         config, home = self._config, str(self._paths.home)
-        mounts = [(home, home, False)]
+        binds = [(home, home, False)]
         for place in (os.path.dirname(spec["socket"]), config.workdir):
-            if place and os.path.isdir(place) and not _within(place, mounts):
-                mounts.append((place, place, False))
+            if place and os.path.isdir(place) and not _within(place, binds):
+                binds.append((place, place, False))
         ours = [program[0] if program[0] != "-c" else str(Path(__file__).parents[2])]
         if self._adds_packages:
             spec = config.python_spec or {}
             place = str(environments.directory(spec, config.cache))
-            mounts.append((place, place, False))
+            binds.append((place, place, False))
             ours += [spec["uv"]] if spec.get("uv") else []
-        mounts += [(each, each, True) for each in ours if not _within(each, mounts)]
+        binds += [(each, each, True) for each in ours if not _within(each, binds)]
         for volume in sorted(scene["volumes"], key=lambda each: len(each["path"])):
-            mounts.append((volume["source"], volume["path"], bool(volume.get("read_only"))))
+            binds.append((volume["source"], volume["path"], bool(volume.get("read_only"))))
         return ContainerSettings(
             name=self._name,
             image=self._image,
             user=(os.getuid(), os.getgid(), tuple(sorted(os.getgroups()))),
-            mounts=tuple(mounts),
+            binds=tuple(binds),
             gpus=bool(config.gpus),
             devices=(_INFINIBAND,) if os.path.isdir(_INFINIBAND) else (),
             limits=engines.may_lift_limits(self._engine),
@@ -264,8 +264,8 @@ def _exports(variables: Mapping[str, str]) -> str:
     )
 
 
-def _within(place: str, mounts: list[tuple[str, str, bool]]) -> bool:
-    return any(place == each[1] or place.startswith(f"{each[1]}/") for each in mounts)
+def _within(place: str, binds: list[tuple[str, str, bool]]) -> bool:
+    return any(place == each[1] or place.startswith(f"{each[1]}/") for each in binds)
 
 
 def _answers(path: str) -> bool:

@@ -53,7 +53,7 @@ class ContainerSettings:
     Attributes:
         name: The name by which it is found again.
         user: User id, group id, and further groups whose files it may use.
-        mounts: Source on the node, path inside, and whether it is read-only.
+        binds: Bind mounts: source on the node, path inside, and whether it is read-only.
         gpus: Whether it gets all GPUs; `CUDA_VISIBLE_DEVICES` selects the task's.
         devices: Further devices, such as /dev/infiniband.
         limits: Whether the limits on locked memory and stack may be lifted.
@@ -62,7 +62,7 @@ class ContainerSettings:
     name: str
     image: str
     user: tuple[int, int, tuple[int, ...]]
-    mounts: tuple[tuple[str, str, bool], ...] = ()
+    binds: tuple[tuple[str, str, bool], ...] = ()
     gpus: bool = False
     devices: tuple[str, ...] = ()
     limits: bool = True
@@ -86,7 +86,7 @@ def run_command(engine: Engine, outline: ContainerSettings, program: Sequence[st
         words += every
     for device in outline.devices:
         words += ["--device", device]
-    for source, target, read_only in outline.mounts:
+    for source, target, read_only in outline.binds:
         # As key=value pairs, since a path may contain a colon.
         quoted = f"type=bind,source={_csv(source)},target={_csv(target)}"
         words += ["--mount", f"{quoted},readonly" if read_only else quoted]

@@ -73,11 +73,11 @@ class OomWatch:
 
     def _groups_of(self, pid: int) -> Iterator[str]:
         """Yields the directories of the process's memory control group and its ancestors, the innermost first."""
-        mounts = self._mounts()
+        hierarchies = self._hierarchies()
         for line in self._read(f"proc/{pid}/cgroup").splitlines():
             _, _, rest = line.partition(":")
             kinds, _, path = rest.partition(":")
-            mount = mounts.get("memory" if "memory" in kinds.split(",") else kinds)
+            mount = hierarchies.get("memory" if "memory" in kinds.split(",") else kinds)
             if mount is None or (kinds and "memory" not in kinds.split(",")):
                 continue
             top, inside = mount
@@ -89,7 +89,7 @@ class OomWatch:
                 if os.path.isdir(os.path.join(self._root, group)):
                     yield group
 
-    def _mounts(self) -> dict[str, tuple[str, str]]:
+    def _hierarchies(self) -> dict[str, tuple[str, str]]:
         """Returns mount point and mounted root of the hierarchies: "memory" for cgroup v1, "" for v2."""
         found: dict[str, tuple[str, str]] = {}
         for line in self._read("proc/self/mountinfo").splitlines():

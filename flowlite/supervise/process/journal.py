@@ -97,7 +97,7 @@ class Journal:
 
     def step(
         self,
-        happening: TaskEvent,
+        event: TaskEvent,
         *,
         outcome: str | None = None,
         instances: Sequence[InstanceRecord] = (),
@@ -110,7 +110,7 @@ class Journal:
         """Records an event, the state that follows, and everything that belongs to it, in one transaction.
 
         Args:
-            happening: The event.
+            event: The event.
             outcome: How the task ends, once that is decided.
             instances: As for `Store.transition`.
             settled: As for `Store.transition`.
@@ -127,11 +127,11 @@ class Journal:
         changes: dict[str, Any] = {name: value for name, value in words.items() if name in fields}
         if outcome is not None:
             changes["outcome"] = outcome
-        following = lifecycle.step(self.record.state, happening, **words)
+        following = lifecycle.step(self.record.state, event, **words)
         reason = self.readable(following.reason)
         changes |= {"state": following.state.value, "reason": reason}
         data = {
-            "happening": happening.value,
+            "happening": event.value,
             "attempt": changes.get("attempt", self.record.attempt),
         }
         if cause is not None:
@@ -150,11 +150,11 @@ class Journal:
         self.record = dataclasses.replace(self.record, **changes)
         self._cause = reason if cause is None else cause
         self._addition = addition
-        if happening is not TaskEvent.WAIT:
+        if event is not TaskEvent.WAIT:
             self._waits_for = ""
-        if happening is TaskEvent.GO:
+        if event is TaskEvent.GO:
             self._started.add(self.record.attempt)
-        if happening is TaskEvent.LAUNCHED:
+        if event is TaskEvent.LAUNCHED:
             self._joined, self._failures, self._first = set(), [], ""
             self._progress_at = clock.monotonic()
 

@@ -316,12 +316,12 @@ class Supervisor:
 
     def _conclude(self, outcome: str, reason: str) -> None:
         """Records how the task ends. Only teardown follows."""
-        happening = {"done": TaskEvent.DONE, "cancelled": TaskEvent.CANCEL}.get(
+        event = {"done": TaskEvent.DONE, "cancelled": TaskEvent.CANCEL}.get(
             outcome, TaskEvent.FAILURE
         )
-        if (State(self._record.state), happening) not in lifecycle.TABLE:
-            happening = TaskEvent.FAILURE
-        self._journal.step(happening, outcome=outcome, why=reason)
+        if (State(self._record.state), event) not in lifecycle.TABLE:
+            event = TaskEvent.FAILURE
+        self._journal.step(event, outcome=outcome, why=reason)
 
     # Nodes
 
@@ -614,7 +614,7 @@ class Supervisor:
             (asked and end.outcome in _RETRIED) or (taker and end.outcome == messages.PREEMPTED)
         ):
             return end
-        ask = functools.partial(self._provisioner.fates, self._record.roster)
+        ask = functools.partial(self._provisioner.as_listed, self._record.roster)
         names = {node.instance.id: node.name for node in attempt.nodes}
         with suppress(ProviderError, OSError):
             return await self._unless_cancelled(as_told(end, ask, taker, names)) or end

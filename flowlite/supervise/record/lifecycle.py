@@ -111,22 +111,22 @@ class Transition:
     reason: str
 
 
-def step(state: str, happening: TaskEvent, **words: object) -> Transition:
+def step(state: str, event: TaskEvent, **words: object) -> Transition:
     """Returns what follows an event in a state.
 
     Raises:
         ImpossibleTransition: The table has no such entry.
     """
-    entry = TABLE.get((State(state), happening))
+    entry = TABLE.get((State(state), event))
     if entry is None:
-        raise ImpossibleTransition(f"{happening.value!r} cannot happen to a task that is {state}")
+        raise ImpossibleTransition(f"{event.value!r} cannot happen to a task that is {state}")
     following, template = entry
     return Transition(following, template.format(**words))
 
 
 def possible(state: str) -> list[TaskEvent]:
     """Returns the events that are possible in a state."""
-    return [happening for (at, happening) in TABLE if at == state]
+    return [event for (at, event) in TABLE if at == state]
 
 
 def nodes(count: int | str) -> str:
