@@ -23,6 +23,7 @@ NAMES = (
     "stopping",
     "bootstrap",
     "client_cost",
+    "client_scale",
     "client_bytes",
     "copying",
     "project_files",

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.measure import MARKS, PROGRAMS, Run, command, python
+from benchmarks.measure import PROGRAMS, Run, processor_time, python
 from benchmarks.pool import pool
 from benchmarks.table import Row, seconds
 
@@ -53,8 +53,7 @@ def _row(hosts: int, megabytes: int) -> Row:
 
 def _run(hosts: int, *project: str) -> tuple[float, Run]:
     """The processor time of client and supervisor."""
-    program = python(PROGRAMS / "hosts_flowlite.py", str(hosts), *project)
-    run = command(python(PROGRAMS / "processor_time.py", MARKS, *program))
+    run = processor_time(*python(PROGRAMS / "hosts_flowlite.py", str(hosts), *project))
     return run.reached, run
 
 

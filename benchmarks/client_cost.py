@@ -13,7 +13,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from benchmarks.measure import MARKS, PROGRAMS, Run, command, interleave, python
+from benchmarks.measure import PROGRAMS, Run, interleave, processor_time, python
 from benchmarks.pool import pool
 from benchmarks.table import Row, seconds
 from flowlite.testing.hosts import Cluster
@@ -89,14 +89,9 @@ def _measured(size: int, rounds: int, project: Path) -> dict[str, Run]:
 
 
 def _ours(size: int, *project: Path) -> Run:
-    return _counted(python(PROGRAMS / "hosts_flowlite.py", str(size), *project))
+    return processor_time(*python(PROGRAMS / "hosts_flowlite.py", str(size), *project))
 
 
 def _ssh(hosts: Cluster) -> Run:
     names = [host.name for host in hosts]
-    return _counted(python(PROGRAMS / "hosts_ssh.py", hosts.ssh_config, *names))
-
-
-def _counted(argv: list[str]) -> Run:
-    """Runs a command. `reached` is the processor time of it and of all that it leaves behind."""
-    return command(python(PROGRAMS / "processor_time.py", MARKS, *argv))
+    return processor_time(*python(PROGRAMS / "hosts_ssh.py", hosts.ssh_config, *names))

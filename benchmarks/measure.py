@@ -104,6 +104,11 @@ def command(*commands: Sequence[str], marks: int = 0) -> Run:
     return Run(seconds, reached, max(peaks), own)
 
 
+def processor_time(*argv: str) -> Run:
+    """Runs a command. `reached` is the processor time of it and of all that it leaves behind, `own` its own."""
+    return command(python(PROGRAMS / "processor_time.py", MARKS, *argv))
+
+
 def _noted(path: Path, otherwise: float) -> float:
     return float(path.read_text()) if path.exists() else otherwise
 

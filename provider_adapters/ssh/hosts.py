@@ -246,39 +246,58 @@ def everywhere(
 ) -> list[Value | Exception]:
     """Calls a function for all items in parallel. An expected error is returned in place of the value.
 
-    A call that takes longer than `patience` seconds counts as unreachable and is left to finish in the background.
+    A call that takes longer than `patience` seconds counts as unreachable and is left to finish in the background. A new
+    thread takes the place of its thread, so that every item is asked.
     """
     listed = list(items)
     results: dict[int, Value | Exception] = {}
     waiting = collections.deque(enumerate(listed))
+    # When the calls in progress began, but for those that took too long.
+    began: dict[int, float] = {}
+    changed = threading.Condition()
 
     def work() -> None:
         while True:
-            try:
+            with changed:
+                if not waiting:
+                    return
                 index, item = waiting.popleft()
-            except IndexError:
-                return
+                began[index] = time.monotonic()
             try:
-                results[index] = do(item)
+                result: Value | Exception = do(item)
             except Exception as error:
-                results[index] = error
+                result = error
+            with changed:
+                if began.pop(index, None) is None:
+                    return
+                results[index] = result
+                if len(results) == len(listed):
+                    changed.notify()
+
+    def start(threads: int) -> None:
+        for _ in range(threads):
+            threading.Thread(target=work, daemon=True).start()
 
     if len(listed) == 1 and patience is None:
         work()
     else:
-        threads = min(_THREADS, len(listed))
-        _wait_for([threading.Thread(target=work, daemon=True) for _ in range(threads)], patience)
-    late = NodeUnreachable(f"no answer within {patience or 0:.0f} s")
-    found = [results.get(index, late) for index in range(len(listed))]
+        start(min(_THREADS, len(listed)))
+        with changed:
+            while len(results) < len(listed):
+                now = time.monotonic()
+                if patience is not None:
+                    late = [index for index, at in began.items() if now - at >= patience]
+                    for index in late:
+                        del began[index]
+                        results[index] = NodeUnreachable(f"no answer within {patience:.0f} s")
+                    start(min(len(late), len(waiting)))
+                    if late:
+                        continue
+                    changed.wait(min(began.values(), default=now) + patience - now)
+                else:
+                    changed.wait()
+    found = [results[index] for index in range(len(listed))]
     for each in found:
         if isinstance(each, Exception) and not isinstance(each, expected):
             raise each
     return found
-
-
-def _wait_for(threads: list[threading.Thread], patience: float | None) -> None:
-    until = None if patience is None else time.monotonic() + patience
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(None if until is None else max(0.0, until - time.monotonic()))

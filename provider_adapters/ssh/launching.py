@@ -406,7 +406,8 @@ class Launch:
         place = (
             host.index if self._keeper is None else 0 if host == self._keeper else host.index + 1
         )
-        name = f"{self._intent.task_id}-{place:03d}-{slug}-{token}"
+        digits = max(3, len(str(len(self._hosts))))
+        name = f"{self._intent.task_id}-{place:0{digits}d}-{slug}-{token}"
         entry = self._before.get(host.key)
         if entry is not None and entry["token"] == self._intent.token:
             # The id of an earlier try; the pool may have changed since.

@@ -16,10 +16,11 @@ from typing import Any, cast
 import pytest
 
 from flowlite.bundle.agent_zip import build_agent_zip
+from flowlite.connect import uv
 from flowlite.connect.local import LocalConnection
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.host_lease import cleanup
-from flowlite.supervise.attempt import distribution
+from flowlite.supervise.attempt import bring_python, distribution, start_agents
 from flowlite.supervise.attempt.distribution import FAN_OUT, FROM_NODES, Distribution
 from flowlite.supervise.attempt.node_handle import Node
 from flowlite.supervise.attempt.reachability import GivenUp
@@ -389,6 +390,13 @@ class Reach:
         return do(node)
 
 
+class InThreads(Reach):
+    """Calls nodes in threads."""
+
+    async def persist(self, node: Node, do: Callable[[Node], Any], _: asyncio.Event) -> Any:
+        return await asyncio.to_thread(do, node)
+
+
 def bring_up(
     tmp_path: Path, nodes: list[Node], call: dict[str, Any], secret: bytes = bytes(32)
 ) -> BringUp:
@@ -408,7 +416,13 @@ def bring_up(
 
 
 def machines(count: int, network: str = "10.0.0", **settings: Any) -> list[Node]:
-    of_all = {"workdir": None, "cache": "/cache", "home": "/home", **settings}
+    of_all = {
+        "workdir": None,
+        "cache": "/cache",
+        "home": "/home",
+        "python_spec": None,
+        **settings,
+    }
     return [
         cast(
             Node,
@@ -494,18 +508,7 @@ def test_hosts_are_shown_that_the_task_lives_while_others_get_their_contents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the lease of a host lapses, and its secrets are removed, before its agent starts."""
-    monkeypatch.setattr(distribution, "_LIFE_EVERY", 0.01)
-    homes = [tmp_path / f"n{number}" for number in range(FROM_NODES)]
-    nodes = machines(FROM_NODES)
-    for node, home in zip(nodes, homes, strict=True):
-        home.mkdir()
-        node.settings.home = str(home)  # type: ignore[misc]
-        node.connection = LocalConnection()  # type: ignore[misc]
-    before = [cleanup.facts(str(home)) for home in homes]
-
-    def all_are_shown() -> bool:
-        pairs = zip(homes, before, strict=True)
-        return all(cleanup.facts(str(home)) != found for home, found in pairs)
+    nodes, all_are_shown = watched_machines(FROM_NODES, tmp_path, monkeypatch)
 
     class Patient(Simulated):
         async def _fetch(self, node: Node, source: Any) -> bool:
@@ -526,3 +529,83 @@ def test_hosts_are_shown_that_the_task_lives_while_others_get_their_contents(
         assert all_are_shown()
 
     run(test)
+
+
+def test_a_few_hosts_are_shown_that_the_task_lives_while_one_of_them_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes, all_are_shown = watched_machines(2, tmp_path, monkeypatch)
+
+    def equip(_: BringUp, node: Node) -> bool:
+        return node.rank == 0 or bool(eventually(all_are_shown))
+
+    monkeypatch.setattr(BringUp, "_equip", equip)
+
+    async def test() -> None:
+        it = bring_up(tmp_path, nodes, {"kind": "command"})
+        it.reach = cast(Any, InThreads())
+        await it._equip_all(nodes, asyncio.Event())
+
+    run(test)
+
+
+def watched_machines(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[Node], Callable[[], bool]]:
+    """Nodes with directories, and whether the holder of a lease would see that something was written on each."""
+    monkeypatch.setattr(start_agents, "_LIFE_EVERY", 0.01)
+    homes = [tmp_path / f"n{number}" for number in range(count)]
+    nodes = machines(count)
+    for node, home in zip(nodes, homes, strict=True):
+        home.mkdir()
+        node.settings.home = str(home)  # type: ignore[misc]
+        node.connection = LocalConnection()  # type: ignore[misc]
+    before = [cleanup.facts(str(home)) for home in homes]
+
+    def all_are_shown() -> bool:
+        pairs = zip(homes, before, strict=True)
+        return all(cleanup.facts(str(home)) != found for home, found in pairs)
+
+    return nodes, all_are_shown
+
+
+def test_uv_goes_from_node_to_node(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a program, so that a node that got it from another one can run it."""
+    program = tmp_path / "uv"
+    program.write_bytes(b"#!/bin/sh\necho it runs\n#" + os.urandom(2_000_000).hex().encode())
+    sha256 = hashlib.sha256(program.read_bytes()).hexdigest()
+    found = uv.Program(program, sha256)
+    monkeypatch.setattr(uv, "programs_for", lambda *_: iter([found]))
+    monkeypatch.setattr(bring_python, "platform_without_uv", lambda *_: "linux")
+    monkeypatch.setattr(BringUp, "encrypted", True)
+    put: list[int] = []
+    put_uv = bring_python.put_uv
+
+    def counted(node: Node, program: uv.Program) -> str:
+        put.extend([node.rank] * (not Path(f"{node.settings.cache}/{sha256}").exists()))
+        return put_uv(node, program)
+
+    monkeypatch.setattr(bring_python, "put_uv", counted)
+    nodes = [ground.node(number) for number in range(5)]
+    for node in nodes:
+        node.has_run, node.listed = False, True
+        node.look_for_agent = lambda: None  # type: ignore[method-assign]
+        node.settings.python_spec = {"version": "3.11"}  # type: ignore[misc]
+        node.settings.container = None  # type: ignore[misc]
+
+    async def test() -> None:
+        it = bring_up(tmp_path, nodes, {"kind": "command"})
+        it.asked.setup = ()  # type: ignore[misc]
+        it.agent = ground.agent
+        it.paths.home = tmp_path  # type: ignore[misc]
+        it.reach = cast(Any, InThreads())
+        await it._bring_uv(nodes, asyncio.Event())
+
+    run(test)
+    assert len(put) == 1, "it is sent from here once"
+    for node in nodes:
+        sent = bring_python._send(node, "linux", tmp_path)
+        assert os.access(sent, os.X_OK)
+    assert len(put) == 1

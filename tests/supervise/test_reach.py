@@ -16,7 +16,7 @@ from flowlite.supervise.attempt import reachability as reach_module
 from flowlite.supervise.attempt.node_handle import Node
 from flowlite.supervise.attempt.node_verdict import ProbeAnswer, Verdict
 from flowlite.supervise.attempt.reachability import GivenUp, NodeLost, Reachability
-from flowlite.supervise.threads import Threads
+from flowlite.supervise.threads import _THREADS, Threads
 from tests.supervise.fake_nodes import FakeNode
 
 U, A, D, G = ProbeAnswer.UNREACHABLE, ProbeAnswer.ALIVE, ProbeAnswer.DEAD, ProbeAnswer.GONE
@@ -286,6 +286,48 @@ def test_while_nothing_answers_no_silence_counts() -> None:
 @pytest.fixture
 def later() -> asyncio.Event:
     return asyncio.Event()
+
+
+def test_a_probe_does_not_wait_for_long_calls_on_other_nodes() -> None:
+    threads, go_on = Threads(), threading.Event()
+    node = FakeNode(0, A)
+
+    async def act() -> None:
+        long_ones = [threads.run(go_on.wait, 60) for _ in range(_THREADS)]
+        asked = Reachability([node], threads, str, lambda since: None)
+        try:
+            assert (await asked.look(node)).life is A
+            assert not any(each.done() for each in map(asyncio.ensure_future, long_ones))
+        finally:
+            go_on.set()
+
+    asyncio.run(act())
+
+
+def test_a_node_whose_call_waits_for_a_thread_is_not_probed(later: asyncio.Event) -> None:
+    """The node was not asked for anything yet, so that its silence is none."""
+    threads, go_on = Threads(), threading.Event()
+    node = FakeNode(0, U)
+    waits: list[asyncio.Future[str]] = []
+
+    class Counted(Reachability):
+        @staticmethod
+        async def _wait_for(doing: asyncio.Future[Any], given_up: asyncio.Event) -> None:
+            waits.append(doing)
+            await Reachability._wait_for(doing, given_up)
+
+    async def act() -> None:
+        for _ in range(_THREADS):
+            threads.run(go_on.wait, 60)
+        asked = Counted([node], threads, str, lambda since: None)
+        doing = asyncio.create_task(asked.persist(node, lambda _: "done", later))
+        while len(waits) < 4 and not node.probes:
+            await asyncio.sleep(0.001)
+        assert node.probes == 0
+        go_on.set()
+        assert await doing == "done"
+
+    asyncio.run(act())
 
 
 def test_what_does_not_get_through_is_done_again(later: asyncio.Event) -> None:

@@ -24,6 +24,8 @@ from flowlite.node.helper.courier import LARGEST_READ, ROOM
 Answer = tuple[dict[str, Any], bytes]
 
 _BUSY_SECONDS = 5.0
+# A heartbeat is no reason to start a command of one's own instead.
+_BEAT_TAKES = 0.1
 # A courier without a heartbeat for this long assumes that the client is gone, and ends its session with sshd.
 _SILENT_SECONDS = 45.0
 _BEAT_SECONDS = 10.0
@@ -83,7 +85,7 @@ class Courier:
         Raises:
             TimeoutError: The courier did not answer in time and was ended.
         """
-        if not self._turn.acquire(timeout=_BUSY_SECONDS if wait else 0):
+        if not self._turn.acquire(timeout=_BUSY_SECONDS if wait else _BEAT_TAKES):
             return None
         try:
             return None if self.gone else self._ask(request, content, time.monotonic() + timeout)

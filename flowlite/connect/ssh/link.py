@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -30,6 +31,8 @@ SESSIONS = 8
 # The session of a command that is being killed takes a while to become free.
 REFUSED_SECONDS = 10.0
 LONGEST_PAUSE = 8.0
+# What a process opens besides the connection to each host.
+_OTHER_DESCRIPTORS = 512
 
 
 class LinkUser(Protocol):
@@ -309,9 +312,19 @@ def acquire(target: SshTarget) -> Link:
     with _lock:
         _forget_dead()
         link = _links.setdefault(target, Link(target))
+        _allow_descriptors(len(_links) + _OTHER_DESCRIPTORS)
         link.held += 1
         link.keep()
         return link
+
+
+def _allow_descriptors(needed: int) -> None:
+    """Raises the soft limit of open descriptors, often 1,024, where that is not enough for so many hosts."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < needed:
+        # Without it, connections fail with a reason that says so.
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def release(link: Link) -> None:

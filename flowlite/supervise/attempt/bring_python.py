@@ -30,20 +30,13 @@ def bring(
     Raises:
         NodeUnreachable: The node cannot be reached.
     """
-    to, settings = node.connection, node.settings
     if packages.exists():
-        to.put(packages.read_bytes(), f"{settings.home}/packages.json")
-    inside = settings.container is not None
-    if spec.get("uv") or (inside and spec.get("requirements") is None):
-        return spec
-    to.put_cached(agent[0], node.agent, agent[1], mode=0o700, cache=settings.cache)
-    asked = {"spec": spec, "cache": settings.cache}
-    wrong = f"{settings.python} does not run there"
-    found = ask_program(node, "pythons", asked, _LOOK_SECONDS, wrong)
-    if found["ready"] and not inside:
+        node.connection.put(packages.read_bytes(), f"{node.settings.home}/packages.json")
+    platform = platform_without_uv(node, spec, agent)
+    if platform is None:
         return spec
     try:
-        return {**spec, "uv": _send(node, found["platform"], home)}
+        return {**spec, "uv": _send(node, platform, home)}
     except NodeUnreachable:
         raise
     except (ProviderError, OSError) as error:
@@ -51,14 +44,38 @@ def bring(
         return {**spec, "why_no_uv": str(error)}
 
 
+def platform_without_uv(node: Node, spec: dict[str, Any], agent: tuple[Path, str]) -> str | None:
+    """Returns the platform of a node that needs uv to create the environment of `spec`; None if it needs none.
+
+    Raises:
+        NodeUnreachable: The node cannot be reached.
+        ProviderError: Its Python does not run.
+    """
+    settings, inside = node.settings, node.settings.container is not None
+    if spec.get("uv") or (inside and spec.get("requirements") is None):
+        return None
+    node.connection.put_cached(agent[0], node.agent, agent[1], mode=0o700, cache=settings.cache)
+    asked = {"spec": spec, "cache": settings.cache}
+    wrong = f"{settings.python} does not run there"
+    found = ask_program(node, "pythons", asked, _LOOK_SECONDS, wrong)
+    return None if found["ready"] and not inside else str(found["platform"])
+
+
+def put_uv(node: Node, program: uv.Program) -> str:
+    """Puts a uv where all tasks of the node find it, unless it is there. Returns its path."""
+    target = f"{node.settings.cache or node.settings.home}/{program.sha256}"
+    node.connection.put_cached(program.path, target, program.sha256, mode=0o700)
+    return target
+
+
 def _send(node: Node, platform: str, home: Path) -> str:
-    """Puts uv where all tasks of the node find it and checks that it runs. Returns its path there."""
-    place = node.settings.cache or node.settings.home
+    """Puts a uv on a node that runs there. Returns its path."""
     said = ""
     for program in uv.programs_for(platform, home):
-        target = f"{place}/{program.sha256}"
-        node.connection.put_cached(program.path, target, program.sha256, mode=0o700)
-        tried = node.connection.run([target, "--version"], timeout=_LOOK_SECONDS)
+        target = put_uv(node, program)
+        # What a node got from another one has no mode yet.
+        script = 'chmod 700 "$1" && exec "$1" --version'
+        tried = node.connection.run(["sh", "-c", script, "sh", target], timeout=_LOOK_SECONDS)
         if tried.code == 0:
             return target
         # Perhaps it was built for a newer C library. The program from the package index runs with any.

@@ -37,10 +37,6 @@ WORTH = 1 << 20
 FAN_OUT = 4
 """How many nodes get contents from one node at a time."""
 
-AWAITED = "awaited"
-"""The file in a node's directory that is written again and again while other nodes get their contents."""
-# The lease of a host lapses when no agent lives there and nothing is written for two minutes.
-_LIFE_EVERY = 30.0
 # Calls to nodes take a thread each, and others need some, too.
 _MOST_AT_ONCE = 48
 _TRIES = 3
@@ -181,12 +177,6 @@ class Distribution:
                 self._fetching -= 1
                 self._free.append(source)
                 self._grant()
-
-    async def show_life(self, node: Node) -> None:
-        """Shows a node that its task lives, until this is cancelled: others may get their contents for long."""
-        while not node.has_run:
-            await asyncio.sleep(_LIFE_EVERY)
-            await self.threads.run(_write_awaited, node)
 
     async def close(self) -> None:
         """Ends the servers. A node that has not got everything by now does not get it from others any more."""
@@ -402,12 +392,6 @@ def _number(answer: Mapping[str, Any], name: str) -> int:
     if type(value) is not int or value < 0:
         raise ProviderError(f"its answer has no {name}")
     return value
-
-
-def _write_awaited(node: Node) -> None:
-    # Whether a node can be reached is found out by those who bring it up.
-    with suppress(ProviderError, OSError):
-        node.connection.put(b"", f"{node.settings.home}/{AWAITED}")
 
 
 def _close(pipe: Pipe) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -149,10 +150,20 @@ class Reachability:
             Exception: Raised by `do`, unless it says that the node does not answer.
         """
         doing: asyncio.Future[Value] | None = None
+        begun = threading.Event()
+
+        def call() -> Value:
+            begun.set()
+            return do(node)
+
         while True:
             if doing is None:
-                doing = asyncio.ensure_future(self._threads.run(do, node))
+                begun.clear()
+                doing = asyncio.ensure_future(self._threads.run(call))
             await self._wait_for(doing, given_up)
+            if not (doing.done() or begun.is_set() or given_up.is_set()):
+                # It waits for a thread, which says nothing about the node.
+                continue
             if doing.done():
                 try:
                     value = doing.result()
@@ -213,7 +224,7 @@ class Reachability:
         seen = self._seen[node.instance.id]
         while True:
             if seen.asking is None:
-                seen.asking = asyncio.ensure_future(self._threads.run(node.probe))
+                seen.asking = asyncio.ensure_future(self._threads.look(node.probe))
                 seen.asked = time.monotonic()
             await asyncio.wait({seen.asking}, timeout=max(0.0, until - time.monotonic()))
             if not seen.asking.done():
@@ -271,7 +282,7 @@ class Reachability:
         """Probes a node over a new connection before it is given up for its silence."""
         if verdict is not Verdict.LOST or finding.life is not ProbeAnswer.UNREACHABLE:
             return verdict, finding
-        looking = asyncio.ensure_future(self._threads.run(node.probe_afresh))
+        looking = asyncio.ensure_future(self._threads.look(node.probe_afresh))
         await asyncio.wait({looking}, timeout=LAST_LOOK_SECONDS)
         if not looking.done() or (latest := looking.result()).life is ProbeAnswer.UNREACHABLE:
             return verdict, finding
@@ -337,7 +348,7 @@ class Reachability:
         asking = self._asking_elsewhere
         if asking is None:
             asking = self._asking_elsewhere = asyncio.ensure_future(
-                self._threads.run(self._elsewhere)
+                self._threads.look(self._elsewhere)
             )
         await asyncio.wait({asking}, timeout=PROBE_SECONDS)
         if not asking.done():

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import ProviderError
 from flowlite.node.config import distributed_modes
@@ -25,10 +25,17 @@ from flowlite.supervise.record.paths import TaskPaths, local_call
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
 
+if TYPE_CHECKING:
+    from flowlite.connect import uv
+
 SPARE = 0
 """The number that stands for the attempt of a spare machine's agent, which has no rank."""
 # For how long a fork server stays between two attempts of a task with spares, on nodes and spares alike.
 _WARM_BETWEEN_ATTEMPTS = 120.0
+AWAITED = "awaited"
+"""The file in a node's directory that is written again and again while other nodes are equipped."""
+# The lease of a host lapses when no agent lives there and nothing is written for two minutes.
+_LIFE_EVERY = 30.0
 # An agent that has not reported after this time has failed to start. On a busy machine it takes seconds.
 _START_SECONDS = 30.0
 # The pause before the leader is asked again where it listens grows with the time that it has taken already.
@@ -169,6 +176,23 @@ class BringUp:
         self._check(nodes, await asyncio.gather(*(here(node) for node in nodes)))
 
     async def _equip_all(self, nodes: Sequence[Node], given_up: asyncio.Event) -> None:
+        """Equips all these nodes, and shows each that its task lives until the last one is equipped. Raises NotUp."""
+        alive = [asyncio.ensure_future(self._show_life(node)) for node in nodes]
+        try:
+            if any(node.settings.python_spec for node in nodes) and self._are_many(nodes):
+                await self._bring_uv(nodes, given_up)
+            await self._equip_each(nodes, given_up)
+        finally:
+            for each in alive:
+                each.cancel()
+
+    async def _show_life(self, node: Node) -> None:
+        """Shows a node that its task lives, until an agent does or this is cancelled."""
+        while not node.has_run:
+            await asyncio.sleep(_LIFE_EVERY)
+            await self.threads.look(_write_awaited, node)
+
+    async def _equip_each(self, nodes: Sequence[Node], given_up: asyncio.Event) -> None:
         """Equips all these nodes. Many of them get large contents from one another. Raises NotUp."""
         among = self._distribution(nodes, given_up)
         if among is None:
@@ -191,12 +215,9 @@ class BringUp:
             elif not node.has_run:
                 among.add(node)
 
-        alive = [asyncio.ensure_future(among.show_life(node)) for node in nodes]
         try:
             await self._everywhere(nodes, one_of_many)
         finally:
-            for each in alive:
-                each.cancel()
             await among.close()
             self.sending.among_nodes("")
 
@@ -204,8 +225,7 @@ class BringUp:
         self, nodes: Sequence[Node], given_up: asyncio.Event
     ) -> distribution.Distribution | None:
         """Returns how contents travel between nodes; None where they are few, or have nothing that could."""
-        machines = {node.instance.address for node in nodes}
-        if len(machines) < distribution.FROM_NODES or not self.encrypted:
+        if not self._are_many(nodes):
             return None
         travels = {
             bool(self.asked.call.get("project")) and node.settings.workdir is None for node in nodes
@@ -217,6 +237,22 @@ class BringUp:
         }
         if len(travels) > 1 or not (files or True in travels):
             return None
+        changed = self.sending.among_nodes if True in travels else lambda _: None
+        return self._make_distribution(given_up, files, project=True in travels, changed=changed)
+
+    def _are_many(self, nodes: Sequence[Node]) -> bool:
+        """Whether the nodes may get contents from one another."""
+        machines = {node.instance.address for node in nodes}
+        return len(machines) >= distribution.FROM_NODES and self.encrypted
+
+    def _make_distribution(
+        self,
+        given_up: asyncio.Event,
+        files: Mapping[str, int],
+        *,
+        project: bool = False,
+        changed: Callable[[str], None] = lambda _: None,
+    ) -> distribution.Distribution:
         return distribution.Distribution(
             self.task_id,
             self.attempt,
@@ -224,10 +260,67 @@ class BringUp:
             self.paths.secret.read_bytes(),
             self.threads,
             given_up,
-            project=True in travels,
+            project=project,
             files=files,
-            changed=self.sending.among_nodes if True in travels else lambda _: None,
+            changed=changed,
         )
+
+    async def _bring_uv(self, nodes: Sequence[Node], given_up: asyncio.Event) -> None:
+        """Has nodes that need uv for the Python environment get it from one another. Raises NotUp."""
+        # Nodes of different platforms need different programs.
+        all_of_them: dict[str, distribution.Distribution] = {}
+
+        async def one(node: Node) -> None:
+            program = await self.reach.persist(node, self._uv_for, given_up)
+            if program is None:
+                return
+            if program.sha256 not in all_of_them:
+                files = {program.sha256: program.path.stat().st_size}
+                all_of_them[program.sha256] = self._make_distribution(given_up, files)
+            among = all_of_them[program.sha256]
+            if await self.reach.persist(node, lambda it: among.lacks(it, self.agent), given_up):
+                await among.bring(node)
+                has_it = False
+                try:
+                    await self.reach.persist(node, lambda it: put_uv(it, program), given_up)
+                    has_it = True
+                finally:
+                    among.sent_to(node, everything=has_it)
+            else:
+                among.add(node)
+
+        # Imported here because few tasks need it.
+        from flowlite.supervise.attempt.bring_python import put_uv
+
+        try:
+            await self._everywhere(nodes, one)
+        finally:
+            for each in all_of_them.values():
+                await each.close()
+
+    def _uv_for(self, node: Node) -> uv.Program | None:
+        """Returns the uv that a node needs for the Python environment; None if it needs none, or there is none."""
+        from flowlite.connect import uv
+        from flowlite.supervise.attempt import bring_python
+
+        spec = self._python_spec(node)
+        node.look_for_agent()
+        if spec is None or node.has_run or not (node.listed and node.settings.cache):
+            return None
+        platform = bring_python.platform_without_uv(node, spec, self.agent)
+        if platform is not None:
+            # Without it the node is equipped all the same, and its agent says what is missing.
+            with suppress(ProviderError, OSError):
+                return next(uv.programs_for(platform, self.paths.home))
+        return None
+
+    def _python_spec(self, node: Node) -> dict[str, Any] | None:
+        """Returns the Python environment of a node. One with `setup=` is its own for each list of commands."""
+        spec = node.settings.python_spec
+        if spec is None or not self.asked.setup:
+            return spec
+        commands = json.dumps(list(self.asked.setup)).encode()
+        return {**spec, "setup": hashlib.sha256(commands).hexdigest()[:32]}
 
     def _equip(self, node: Node, among: distribution.Distribution | None = None) -> bool:
         """Puts the files of the agent on a node, unless the agent has run already.
@@ -241,10 +334,6 @@ class BringUp:
             raise ProviderError("the provider does not list it any more")
         config = self._config(node)
         if config.python_spec is not None:
-            if config.setup:
-                commands = json.dumps(config.setup).encode()
-                made_for = hashlib.sha256(commands).hexdigest()[:32]
-                config.python_spec = {**config.python_spec, "setup": made_for}
             # Imported here because few tasks need it.
             from flowlite.supervise.attempt import bring_python
 
@@ -310,7 +399,7 @@ class BringUp:
             ports_dir=settings.ports_dir,
             master_port=settings.master_port,
             cache=settings.cache,
-            python_spec=settings.python_spec,
+            python_spec=self._python_spec(node),
             container=settings.container,
             mounts=[dict(mount) for mount in asked.mounts],
             checkpoint=asked.checkpoint,
@@ -351,6 +440,12 @@ class BringUp:
         if waited > self.asked.join_timeout:
             why = f"did not say within {self.asked.join_timeout:.0f} s where it listens"
             raise NotUp(f"{leader.name}, the leader, {why}", in_time=False)
+
+
+def _write_awaited(node: Node) -> None:
+    # Whether a node can be reached is found out by those who equip it.
+    with suppress(ProviderError, OSError):
+        node.connection.put(b"", f"{node.settings.home}/{AWAITED}")
 
 
 def _place_of(leader: Node) -> dict[str, Any] | None:
