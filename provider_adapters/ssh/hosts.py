@@ -246,8 +246,8 @@ def everywhere(
 ) -> list[Value | Exception]:
     """Calls a function for all items in parallel. An expected error is returned in place of the value.
 
-    A call that takes longer than `patience` seconds counts as unreachable and is left to finish in the background. A new
-    thread takes the place of its thread, so that every item is asked.
+    A call that takes longer than `patience` seconds counts as unreachable and is left to finish in the background. A
+    new thread takes the place of its thread, so that every item is asked.
     """
     listed = list(items)
     results: dict[int, Value | Exception] = {}

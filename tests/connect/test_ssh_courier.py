@@ -209,6 +209,20 @@ def test_who_finds_it_busy_does_not_wait(
     assert connection.ask(_HELLO, timeout=90) == {"size": 0}
 
 
+def test_a_heartbeat_sends_nobody_to_a_shell(
+    servers: Servers, connect: Connect, program: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell and a Python take a host a hundred times as long."""
+    monkeypatch.setattr(courier, "_BEAT_TAKES", 60.0)
+    connection = connect(servers())
+    connection.ask(_HELLO, timeout=90, start=program)
+    resident = connection._link.resident
+    assert isinstance(resident, courier.Courier)
+    resident._turn.acquire()
+    threading.Timer(0.02, resident._turn.release).start()
+    assert connection.ask(_HELLO, timeout=90) == {"size": 0}
+
+
 def test_it_hears_of_its_client_and_ends_its_session_when_that_falls_silent(
     connection: SshConnection, program: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
