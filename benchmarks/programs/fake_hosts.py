@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import paramiko
 
@@ -41,7 +41,7 @@ BACKLOG = 4096
 _DIAL_TOGETHER = 16
 _OCTAL = re.compile(rb"\\0(\d{3})")
 _STARTED = re.compile(rb"setsid .*'agent' '([^']+)'")
-_AGENT = {"pid": 4242, "start": "1"}
+_AGENT: dict[str, Any] = {"pid": 4242, "start": "1"}
 _STAT = f"4242 (python) S {' '.join('1' for _ in range(40))}\n"
 
 
@@ -119,11 +119,23 @@ class Host:
         places = {"ssh_address": self.address, "default_address": self.address, "home": "/root"}
         fine = dict.fromkeys(("unsafe", "unwritable", "sockets", "no_sockets"), "")
         return {
-            "boot": BOOT, "held": None, "hostname": "fake", "system": "linux", "root": ROOT,
-            "machine": os.uname().machine, "uid": 0, "now": time.time(), **places, **fine,
-            "pythons": [[sys.executable, ".".join(map(str, sys.version_info[:3]))]], "gpus": [],
-            "cores": 4, "memory_gb": 8.0, "disk": {"free_gb": 50.0, "total_gb": 100.0},
-            "tools": [], "ends_at_logout": False,
+            "boot": BOOT,
+            "held": None,
+            "hostname": "fake",
+            "system": "linux",
+            "root": ROOT,
+            "machine": os.uname().machine,
+            "uid": 0,
+            "now": time.time(),
+            **places,
+            **fine,
+            "pythons": [[sys.executable, ".".join(map(str, sys.version_info[:3]))]],
+            "gpus": [],
+            "cores": 4,
+            "memory_gb": 8.0,
+            "disk": {"free_gb": 50.0, "total_gb": 100.0},
+            "tools": [],
+            "ends_at_logout": False,
         }
 
 
@@ -182,7 +194,7 @@ class Sshd(paramiko.ServerInterface):
         self._host = host
         self._commands: dict[int, Command] = {}
         transport = paramiko.Transport(sock)
-        self._transport: Any = transport
+        self._transport = cast(Any, transport)
         self._transport._channel_handler_table = {
             **self._transport._channel_handler_table,
             paramiko.common.MSG_CHANNEL_DATA: self._take,
@@ -358,8 +370,15 @@ class FakeNode:
         for local_rank, rank in enumerate(self._ranks):
             self.link.report_worker(
                 {
-                    "rank": rank, "local_rank": local_rank, "node": self._rank, "code": 0,
-                    "signal": None, "failure": None, "tail": [], "started": now, "ended": now,
+                    "rank": rank,
+                    "local_rank": local_rank,
+                    "node": self._rank,
+                    "code": 0,
+                    "signal": None,
+                    "failure": None,
+                    "tail": [],
+                    "started": now,
+                    "ended": now,
                     "sizes": {"out": 0, "err": 0, "result": 0},
                 }
             )
