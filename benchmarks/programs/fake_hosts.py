@@ -35,11 +35,13 @@ from flowlite.node.rendezvous.server import RendezvousServer
 from flowlite.testing.hosts import system
 
 BOOT = "11111111-2222-3333-4444-555555555555"
-ROOT = "/root/.flowlite-node"
+NODE_HOME = "/srv/flow"
+ROOT = f"{NODE_HOME}/.flowlite-node"
 MARK = "flowlite-begins"
 BACKLOG = 4096
 _DIAL_TOGETHER = 16
 _OCTAL = re.compile(rb"\\0(\d{3})")
+_READ = re.compile(rb"\[ -e '([^']+)' \]\|\|exit 44")
 _STARTED = re.compile(rb"setsid .*'agent' '([^']+)'")
 _AGENT: dict[str, Any] = {"pid": 4242, "start": "1"}
 _STAT = f"4242 (python) S {' '.join('1' for _ in range(40))}\n"
@@ -57,6 +59,9 @@ class Host:
 
     def run(self, script: bytes, given: bytes) -> tuple[int, bytes]:
         """Returns exit status and output of a command."""
+        if found := _READ.search(script):
+            content = self._files.get(found[1].decode())
+            return (44, b"") if content is None else (0, content)
         if b"agent.pid" in script:
             return 0, f"{json.dumps(_AGENT)}\nheard\n{_STAT}".encode()
         if b'"lease"' in script and b'"node_dir"' in script:
@@ -116,7 +121,7 @@ class Host:
             self._files[f"{directory}/leader.json"] = json.dumps(place).encode()
 
     def _facts(self) -> dict[str, Any]:
-        places = {"ssh_address": self.address, "default_address": self.address, "home": "/root"}
+        places = {"ssh_address": self.address, "default_address": self.address, "home": NODE_HOME}
         fine = dict.fromkeys(("unsafe", "unwritable", "sockets", "no_sockets"), "")
         return {
             "boot": BOOT,

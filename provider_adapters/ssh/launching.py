@@ -40,6 +40,8 @@ _LOOK_AGAIN = (0.7, 1.6)
 _TROUBLE = (ProviderError, ConfigError, OSError)
 # How many other hosts are recorded with each, to distinguish a dead host from a dead network.
 _PEERS = 4
+# How long connections stay open between the lease of a host and its use, in which the others are leased.
+_IDLE_SECONDS = 120.0
 # How many other addresses a host is given, to find its own address on the route to them.
 _TOWARDS = 8
 
@@ -111,6 +113,11 @@ class Launch:
             CapacityUnavailable: Not possible now; no host is held.
             ProviderError: Not possible at all; no host is held.
         """
+        # Imported here because it loads paramiko, which a plan does without.
+        from flowlite.connect.ssh import transport
+
+        # The first hosts of a large gang are used again when the last ones are leased.
+        transport.stay_idle(_IDLE_SECONDS)
         before = self._before = self._records.read(self._intent.task_id)
         asked = {k for k, entry in before.items() if entry["token"] == self._intent.token}
         # Hosts that an earlier try may have leased come first; any surplus is released.
