@@ -72,7 +72,8 @@ class Prices:
 
     def get_historical_prices(self, request: Request) -> tuple[int, Any]:
         """The price history of a type."""
-        wanted = request.query.get("instance_types") or list(self._world.auctions)
+        given = request.query.get("instance_types", "")
+        wanted = [each for each in given.split(",") if each] or list(self._world.auctions)
         samples = request.query.get("num_samples", 100)
         region = request.query.get("region")
         found = [self._world.auctions[fid] for fid in wanted if fid in self._world.auctions]
