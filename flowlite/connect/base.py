@@ -56,10 +56,16 @@ class Connection(ABC):
         """
 
     @abstractmethod
-    def put(self, source: bytes | Path, target: str, *, mode: int = 0o600) -> None:
-        """Writes a file atomically (temporary name, then rename) and creates its directories (0700)."""
+    def put_many(self, files: Sequence[File]) -> None:
+        """Writes files in order, in one request if the connection can.
 
-    @abstractmethod
+        Each is written atomically (temporary name, then rename), after its directories (0700).
+        """
+
+    def put(self, source: bytes | Path, target: str, *, mode: int = 0o600) -> None:
+        """Writes one file, as `put_many`."""
+        self.put_many([File(target, source, mode)])
+
     def put_cached(
         self,
         source: Path,
@@ -74,17 +80,7 @@ class Connection(ABC):
         With `cache`, a directory on the node, the content is stored there under its hash and `target` links to it, so
         that the next task does not send it again.
         """
-
-    def put_many(self, files: Sequence[File]) -> None:
-        """Writes several files in order, in one request if the connection can; each is written atomically."""
-        for file in files:
-            file.check()
-            if file.sha256 is not None and isinstance(file.content, Path):
-                self.put_cached(
-                    file.content, file.target, file.sha256, mode=file.mode, cache=file.cache
-                )
-            else:
-                self.put(file.content, file.target, mode=file.mode)
+        self.put_many([File(target, source, mode, sha256, cache)])
 
     def pipe(self, argv: Sequence[str], seconds: float) -> Pipe:
         """Starts a command whose standard input stays open.

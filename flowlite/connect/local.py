@@ -20,7 +20,7 @@ from flowlite.connect.base import Connection
 from flowlite.connect.bounded import MOST_OUTPUT, Output
 from flowlite.connect.fetching import make_private
 from flowlite.connect.pipe import Pipe
-from flowlite.connect.values import Completed
+from flowlite.connect.values import Completed, File
 from flowlite.node.system.atomic_files import open_regular
 from flowlite.output import printing
 
@@ -91,34 +91,19 @@ class LocalConnection(Connection):
         _started.add(child.pid)
         return child.pid
 
-    def put(self, source: bytes | Path, target: str, *, mode: int = 0o600) -> None:
-        with _AtomicFile(Path(target)) as partial:
-            if isinstance(source, bytes):
-                descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-                with open(descriptor, "wb") as file:
-                    file.write(source)
-            elif not _link(source, partial, mode):
-                shutil.copyfile(source, partial)
-            if partial.stat().st_mode & 0o777 != mode:
-                partial.chmod(mode)
-
-    def put_cached(
-        self,
-        source: Path,
-        target: str,
-        sha256: str,
-        *,
-        mode: int = 0o600,
-        cache: str | None = None,
-    ) -> None:
-        if _has_content(Path(target), source, sha256):
-            return
-        if cache is not None:
-            kept = Path(cache) / sha256
-            if not _has_content(kept, source, sha256):
-                self.put(source, str(kept), mode=mode)
-            source = kept
-        self.put(source, target, mode=mode)
+    def put_many(self, files: Sequence[File]) -> None:
+        for file in files:
+            file.check()
+            source, target, sha256 = file.content, Path(file.target), file.sha256
+            if sha256 is not None and isinstance(source, Path):
+                if _has_content(target, source, sha256):
+                    continue
+                if file.cache is not None:
+                    kept = Path(file.cache) / sha256
+                    if not _has_content(kept, source, sha256):
+                        _write(source, kept, file.mode)
+                    source = kept
+            _write(source, target, file.mode)
 
     def get(self, source: str, target: Path, *, size: int | None = None) -> None:
         whole = _AtomicFile(target)
@@ -193,6 +178,18 @@ def _link(source: Path, target: Path, mode: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _write(source: bytes | Path, target: Path, mode: int) -> None:
+    with _AtomicFile(target) as partial:
+        if isinstance(source, bytes):
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            with open(descriptor, "wb") as file:
+                file.write(source)
+        elif not _link(source, partial, mode):
+            shutil.copyfile(source, partial)
+        if partial.stat().st_mode & 0o777 != mode:
+            partial.chmod(mode)
 
 
 def _has_content(target: Path, source: Path, sha256: str) -> bool:

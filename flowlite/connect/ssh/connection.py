@@ -153,20 +153,6 @@ class SshConnection(Connection):
             )
         return process_id(readable(done.stdout), f"{self._link.target.label}: starting {argv[0]}")
 
-    def put(self, source: bytes | Path, target: str, *, mode: int = 0o600) -> None:
-        self.put_many([File(target, source, mode)])
-
-    def put_cached(
-        self,
-        source: Path,
-        target: str,
-        sha256: str,
-        *,
-        mode: int = 0o600,
-        cache: str | None = None,
-    ) -> None:
-        self.put_many([File(target, source, mode, sha256, cache)])
-
     def put_many(self, files: Sequence[File]) -> None:
         from flowlite.connect.ssh import files as ssh_files
 

@@ -184,20 +184,6 @@ class StepConnection(Connection):
 
     # Files
 
-    def put(self, source: bytes | Path, target: str, *, mode: int = 0o600) -> None:
-        self.put_many([File(target, source, mode)])
-
-    def put_cached(
-        self,
-        source: Path,
-        target: str,
-        sha256: str,
-        *,
-        mode: int = 0o600,
-        cache: str | None = None,
-    ) -> None:
-        self.put_many([File(target, source, mode, sha256, cache)])
-
     def put_many(self, files: Sequence[File]) -> None:
         from flowlite.connect.step import files as step_files
 
