@@ -46,7 +46,8 @@ class UnfitHosts:
                 losses = int(before.get("losses", 0)) + (not each.sick)
                 notes[key] = {
                     "host": str(each.data["host"]),
-                    "why": each.sick or (f"lost {losses} times in a row" if losses > 1 else ""),
+                    "why": each.sick
+                    or (f"lost {losses} times in a row" if losses >= LOSSES else ""),
                     "task": each.task_id,
                     "at": clock.now(),
                     "losses": losses,
