@@ -439,10 +439,24 @@ class Supervisor:
             cost=cost_of(by_id.values(), now),
             instances=ended,
         )
+        await self._end_kept_if_cancelled([each for each in ended if each.state == "warm"])
         unreachable_nodes.begin_if_left(self._home, self._provider)
         notifications.begin(self._paths, notifications.CAP if self._capped else self._record.state)
         # The credentials of buckets are not needed any more.
         self._paths.storage.unlink(missing_ok=True)
+
+    async def _end_kept_if_cancelled(self, kept: list[InstanceRecord]) -> None:
+        """Ends machines that were kept before the cancellation was heard.
+
+        Whoever cancels a task of a sweep then ends what is kept, and may have found nothing yet. A task that is final
+        cannot be cancelled any more, and what it keeps is in the store.
+        """
+        asked = self._store.get_task(self._record.id).cancel_requested_at is not None
+        if kept and asked and self._asked.plan.is_paid:
+            instances = [Instance.from_json(each.data) for each in kept]
+            await self._threads.run(self._provider.terminate, instances)
+            self._store.end_warm([each.id for each in kept], clock.now())
+            self._kept_seconds = 0.0
 
     # One attempt
 
