@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowlite.state.store import InstanceRecord, Lease, Store
+from flowlite.supervise.money.cost import cost_of
 from tests.test_store import task
 
 
@@ -75,3 +76,23 @@ def test_a_machine_goes_through_many_tasks(store: Store) -> None:
     found = [times(store, f"t{number}")[0] for number in range(4)]
     assert [each[0] for each in found] == ["i-1@t0", "i-1@t1", "i-1@t2", "i-1"]
     assert [each[3] for each in found] == [200.0, 300.0, 400.0, 900.0]
+
+
+def test_the_time_for_which_it_was_kept_has_the_price_of_that_time(store: Store) -> None:
+    first, second = lease_of(store, "t1"), lease_of(store, "t2")
+    store.put_instances(first, [row("t1", 0, 0.0, 7200.0)])
+    told = row("t2", 1, 5400.0)
+    told.data["prices"] = [[0.0, 1.0], [3600.0, 4.0]]
+    store.put_instances(second, [told])
+    assert cost_of(store.instances("t1"), 9000.0) == 1.0 + 2.0
+    assert cost_of(store.instances("t2"), 9000.0) == 4.0
+
+
+def test_the_minimum_time_of_a_machine_is_charged_once(store: Store) -> None:
+    first, second = lease_of(store, "t1"), lease_of(store, "t2")
+    had, has = row("t1", 0, 0.0, 3600.0), row("t2", 1, 900.0, 1800.0)
+    had.data["least_seconds"], has.data["least_seconds"] = 3600.0, 2700.0
+    store.put_instances(first, [had])
+    store.put_instances(second, [has])
+    store.put_instances(first, [had])
+    assert [cost_of(store.instances(name), 9000.0) for name in ("t1", "t2")] == [0.25, 0.75]

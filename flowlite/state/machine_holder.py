@@ -1,11 +1,13 @@
 """A machine that one task hands to the next keeps its id, and has one row: that of the task which took it over last.
 
 The row of a task that has handed its machine on stays, under another id and with its end, so that each task is charged
-for its own time. Both rows change in the transaction that writes either of them.
+for its own time, at the prices of that time as far as the provider tells them. What is left of a minimum time goes with
+the machine. Both rows change in the transaction that writes either of them.
 """
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Mapping
 from typing import Any
@@ -34,14 +36,21 @@ def as_held(db: sqlite3.Connection, values: Mapping[str, Any]) -> dict[str, Any]
             "id": _once_handed_on(values["id"], values["task_id"]),
             "state": "ended",
             "ended_at": max(values["launched_at"], ended),
+            "data": {**values["data"], "least_seconds": 0.0},
         }
+    # While the machine was kept, nobody looked at its price for the task that had it.
+    prices = values["data"].get("prices")
     db.execute(
         "UPDATE instances SET id = :new, state = 'ended', "
-        "ended_at = max(launched_at, min(coalesce(ended_at, :at), :at)) "
+        "ended_at = max(launched_at, min(coalesce(ended_at, :at), :at)), "
+        "data = CASE WHEN NOT json_valid(data) THEN data "
+        "WHEN :prices IS NULL THEN json_set(data, '$.least_seconds', 0.0) "
+        "ELSE json_set(data, '$.least_seconds', 0.0, '$.prices', json(:prices)) END "
         "WHERE provider = :provider AND id = :id",
         {
             "new": _once_handed_on(values["id"], task_id),
             "at": values["launched_at"],
+            "prices": json.dumps(prices) if prices else None,
             "provider": values["provider"],
             "id": values["id"],
         },

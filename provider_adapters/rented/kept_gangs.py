@@ -81,13 +81,14 @@ def as_held(instance: Instance, launch: Launch) -> Instance:
         data = dict(instance.data)
         if "root" in data:
             data["home"] = f"{data['root']}/tasks/{launch.task}-{instance.id}"
-        # The minimum was charged to the task that they were launched for.
+        # What is left of the minimum time is charged to the task that has it last.
+        least = instance.least_seconds - (since - instance.launched_at)
         return replace(
             found,
             data=data,
             launch=str(held["token"]),
             launched_at=since,
-            least_seconds=0.0,
+            least_seconds=max(0.0, least),
             hold=int(held["hold"]),
         )
     return found
