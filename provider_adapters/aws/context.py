@@ -81,7 +81,12 @@ class Context:
         """The machines that are kept for another task, or were handed over."""
         from provider_adapters.rented.kept_gangs import KeptGangs
 
-        return KeptGangs(self.home, self.ledger, lambda data: self.contact.connect(data))
+        return KeptGangs(
+            self.home,
+            self.ledger,
+            lambda data: self.contact.connect(data),
+            lambda launch: launch.ids,
+        )
 
     def catalog(self, region: str) -> Catalog:
         """The catalog of a region."""

@@ -28,7 +28,7 @@ from provider_adapters.aws.context import (
 from provider_adapters.aws.ending import Ending, made_by
 from provider_adapters.aws.errors import NoAnswer, NotKnownYet, Refusal, refusal, refusals_by_zone
 from provider_adapters.aws.listing import Listing
-from provider_adapters.rented.kept_gangs import LONGER_LIFE, fits
+from provider_adapters.rented.gang_fit import LONGER_LIFE, fits
 from provider_adapters.rented.ledger import REFUSED, Call, Launch
 from provider_adapters.rented.preparation import agent_of
 
@@ -116,43 +116,29 @@ class Launching:
             self._context, self._listing, self._plan, launch, call, self._intent.fewest, agent
         )
 
-    # Machines of another task
+    # Machines of another task: `GangCloud`
 
     def _taken_over(self) -> list[Instance]:
         """The machines that another task has kept for one like this, if there are some; else an empty list."""
-        kept, intent = self._context.kept, self._intent
-        held = kept.held_by(intent)
-        for launch in [held] if held is not None else kept.kept_for(intent):
-            if (call := made_by(launch)) is None or not (held or self._is_suitable(launch, call)):
-                continue
-            region = region_of(call)
+        return self._context.kept.take_over(
+            self._intent,
+            self._fits(),
+            self,
+            lease=float(self._options["lease"]),
+            longest=self._longest_life(),
+            patience=self._context.settings.boot_timeout,
+        )
 
-            def running(launch: Launch, region: str = region) -> list[Instance]:
-                listed = self._listing.as_noted(region, launch)
-                return [each for each in listed if each.state in ("running", "warm")]
+    def _fits(self) -> str:
+        return fits(self._intent, self._plan.price_cap)
 
-            lease, longest = float(self._options["lease"]), self._longest_life()
-            try:
-                taken = kept.take(launch, intent, running, lease, longest)
-                if taken is not None:
-                    found = self._listing.as_noted(region, taken)
-                    return sorted(found, key=lambda each: each.id)
-            except ProviderError as error:
-                mine = kept.held_by(intent)
-                limit = self._context.settings.boot_timeout
-                if mine is None:
-                    # They stay for another task. EC2 is asked for others as without them.
-                    continue
-                if clock.now() - float(mine.notes["held"]["at"]) < limit:
-                    raise LaunchPending(f"{error}; it is asked again", 1.0) from error
-            kept.lost(launch)
-            Ending(self._context).end(self._listing.as_noted(region, launch))
-        return []
-
-    def _is_suitable(self, launch: Launch, call: Call) -> bool:
-        """Whether kept machines are at a place of the plan, no dearer than it says, and may live for long enough."""
-        site = next((each for each in self._sites if each.where == call.where), None)
-        if site is None or call.parameters["request"]["ImageId"] != site.image["id"]:
+    def is_suitable(self, launch: Launch) -> bool:
+        """As `GangCloud.is_suitable`."""
+        call = made_by(launch)
+        site = next((each for each in self._sites if call and each.where == call.where), None)
+        if call is None or site is None:
+            return False
+        if call.parameters["request"]["ImageId"] != site.image["id"]:
             return False
         if float(call.parameters["price"]) > self._plan.highest_price:
             return False
@@ -160,6 +146,18 @@ class Launching:
         if deadline == "none":
             return True
         return longest is not None and clock.now() + longest + _END_SECONDS <= float(deadline)
+
+    def running(self, launch: Launch) -> list[Instance]:
+        """As `GangCloud.running`."""
+        return [each for each in self._noted(launch) if each.state in ("running", "warm")]
+
+    def end(self, launch: Launch) -> None:
+        """As `GangCloud.end`."""
+        Ending(self._context).end(self._noted(launch))
+
+    def _noted(self, launch: Launch) -> list[Instance]:
+        call = made_by(launch)
+        return [] if call is None else self._listing.as_noted(region_of(call), launch)
 
     # Requests without an answer
 
@@ -229,7 +227,7 @@ class Launching:
                 deadline=longest,
             )
         )
-        fitting = fits(self._intent)
+        fitting = self._fits()
         longer = LONGER_LIFE if fitting else 0.0
         deadline = (
             "none" if longest is None else str(int(clock.now() + longest + longer + _END_SECONDS))

@@ -25,6 +25,7 @@ from provider_adapters.aws.images import find_image
 from provider_adapters.aws.instances import LEAST_SECONDS
 from provider_adapters.aws.session import Clients
 from provider_adapters.aws.settings import REGION, ZONE, AwsSettings
+from provider_adapters.rented.gang_fit import why_not_kept
 from provider_adapters.rented.node import lease_seconds
 
 if TYPE_CHECKING:
@@ -382,13 +383,8 @@ def _check_interfaces(machine: Machine, wanted: MachineRequirements, settings: A
 
 def _cannot_be_kept(config: TaskConfig, settings: AwsSettings) -> str:
     """Why the machines of a task are not kept for the next one, in words; "" if they are."""
-    if config.image:
-        return "the container of a task ends with it"
-    if config.volumes:
-        return "volumes stay with their task"
-    if config.spares or config.is_elastic:
-        return "only gangs of one size, without spares, are kept"
-    return "a capacity block is for one task" if settings.capacity_block else ""
+    block = "a capacity block is for one task" if settings.capacity_block else ""
+    return why_not_kept(config) or block
 
 
 def _placement_group(settings: AwsSettings, wanted: MachineRequirements) -> str | bool:

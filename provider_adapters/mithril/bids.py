@@ -114,6 +114,11 @@ def end(api: MithrilApi, fid: str) -> None:
         raise
 
 
+def set_limit(api: MithrilApi, fid: str, price: float) -> None:
+    """Gives a bid another limit, in US dollars per instance and hour. Raises ProviderError."""
+    api.patch(f"/v2/spot/bids/{fid}", requests.limit(price))
+
+
 def machines_of(api: MithrilApi, project: str, fids: list[str]) -> list[dict[str, Any]]:
     """All machines of some bids, as listed."""
     found: list[dict[str, Any]] = []

@@ -16,6 +16,7 @@ from provider_adapters.mithril.settings import AROUND_SECONDS, IN_SCRIPT
 from provider_adapters.mithril.volumes import Volumes
 from provider_adapters.rented.cloud_polls import CloudPolls
 from provider_adapters.rented.first_contact import Contact, MachineAccess
+from provider_adapters.rented.gang_fit import LONGER_LIFE, fits
 from provider_adapters.rented.keys import client_public, new_key
 from provider_adapters.rented.ledger import Launch, Ledger
 from provider_adapters.rented.userdata import Boot, boot_script
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import httpx
 
     from flowlite.settings.provider_settings import ProviderSettings
+    from provider_adapters.rented.kept_gangs import KeptGangs
 
 # The settings that identify the account: the API, the key, and the project.
 ACCOUNT_SETTINGS = frozenset({"api_url", "api_key_file", "project"})
@@ -64,6 +66,25 @@ class MithrilContext:
         """First contact with its machines. Raises ConfigError if the settings are invalid."""
         return Contact(self.account.home, "mithril", self.account.settings.ssh_config)
 
+    @cached_property
+    def kept(self) -> KeptGangs:
+        """The bids that are kept for another task, or were handed over."""
+        from flowlite.node.preemption.notices import SIGNAL_FILE
+        from provider_adapters.rented.kept_gangs import KeptGangs
+
+        return KeptGangs(
+            self.account.home,
+            self.ledger,
+            lambda data: self.contact.connect(data),
+            lambda launch: [str(each["id"]) for each in launch.notes.get("given", ())],
+            SIGNAL_FILE,
+        )
+
+    def fits(self, intent: LaunchIntent) -> str:
+        """What a bid has to fit so that a task may take it over, or may keep it; "" if it is for one task only."""
+        # A machine without a key that ends itself would leave its bid.
+        return fits(intent) if self.account.settings.node_key else ""
+
     @property
     def home_id(self) -> str:
         """The id of this FLOW_HOME."""
@@ -96,7 +117,9 @@ class MithrilContext:
         settings = self.account.settings
         plan = Plan.from_json(intent.plan)
         deadline = deadline_seconds(plan, settings.boot_timeout)
-        tags = requests.Tags(intent.task_id, self.home_id, identity.owner(), intent.token, deadline)
+        fitting = self.fits(intent)
+        longest = None if deadline is None else deadline + (LONGER_LIFE if fitting else 0.0)
+        tags = requests.Tags(intent.task_id, self.home_id, identity.owner(), intent.token, longest)
         public = client_public(self.account.home)
         key = new_key()
         script = boot_script(
@@ -132,6 +155,7 @@ class MithrilContext:
             "jump": settings.jump,
             "deadline": deadline,
             "script": script,
+            **({"fits": fitting} if fitting else {}),
         }
 
 
@@ -142,7 +166,7 @@ def deadline_seconds(plan: Plan, boot_timeout: float) -> float | None:
     """
     bounds = []
     if plan.max_run_seconds is not None:
-        bounds.append(plan.max_run_seconds + boot_timeout + AROUND_SECONDS)
+        bounds.append(plan.max_run_seconds + plan.warm_seconds + boot_timeout + AROUND_SECONDS)
     if plan.paid_seconds is not None:
         bounds.append(max(0.0, plan.paid_seconds - nodekey.ENDING_SECONDS))
     return min(bounds) if bounds else None

@@ -15,6 +15,7 @@ from flowlite.provider import Instance
 from flowlite.state import clock
 from provider_adapters.mithril import bids, costs, nodekey
 from provider_adapters.mithril.rest import requests
+from provider_adapters.rented.kept_gangs import as_held
 from provider_adapters.rented.ledger import Call, Launch
 
 if TYPE_CHECKING:
@@ -34,12 +35,12 @@ class Ending:
         self._submission = submission
 
     def terminate(self, instances: Sequence[Instance]) -> None:
-        """Ends the bids of these instances. Raises ProviderError."""
+        """Ends the bids of these instances, but none that another task has taken over. Raises ProviderError."""
         launches = {each.token: each for each in self._place.ledger.launches()}
         by_bid = {fid: token for token, each in launches.items() for fid in each.ids}
         tokens: dict[str, None] = {}
         foreign: dict[str, str] = {}
-        for instance in instances:
+        for instance in self._place.kept.to_end(instances):
             bid = str(instance.data.get("bid") or "")
             token = by_bid.get(bid) or str(instance.data.get("token") or "")
             if token in launches:
@@ -132,7 +133,7 @@ class Ending:
                 about = {"bid": fid, "name": str(bid.machines[name]["name"])}
                 each = given.get(name) or Instance(name, launch.task, data=about)
                 if name in given or name in bill:
-                    over.append(ended(each, bid, bill.get(name)))
+                    over.append(as_held(ended(each, bid, bill.get(name)), launch))
         return over
 
 

@@ -4,13 +4,17 @@ A launch is called repeatedly with the same token and does not block. Its state 
 
     frozen      what every bid of the launch is made from: script, host key, price, volumes
     calls       the bids that were placed, each under a name of its own; the last one that was not dropped counts
-    notes       "allocated_at", "node_key", "given": the machines that were handed out, as they were then; "script_key"
-                until then, the secret of a key that is in the script
+    notes       "allocated_at", "node_key", "key_until", "given": the machines that were handed out, as they were then;
+                "script_key" until then, the secret of a key that is in the script
+
+A launch may take over a bid that another task has kept (`rented/kept_gangs.py`). The bid keeps its name, which names
+the task that it was placed for, its machines' program to end it, and their key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,11 +26,15 @@ from flowlite.state import clock
 from provider_adapters.mithril import bids, costs, disks, nodekey
 from provider_adapters.mithril.bid_submission import BidSubmission
 from provider_adapters.mithril.bids import Bid
+from provider_adapters.mithril.context import deadline_seconds
 from provider_adapters.mithril.markets import read_price
 from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.settings import IN_SCRIPT
 from provider_adapters.rented.first_contact import MachineAccess, NotYet, ReadyMachine
+from provider_adapters.rented.gang_fit import LONGER_LIFE
+from provider_adapters.rented.kept_gangs import as_held
 from provider_adapters.rented.ledger import Call, Launch
+from provider_adapters.rented.node import lease_seconds
 from provider_adapters.rented.preparation import agent_of
 from provider_adapters.ssh.hosts import everywhere
 
@@ -58,6 +66,10 @@ class Launching:
         """
         ledger = self._place.ledger
         with ledger.hold(intent.token):
+            if ledger.read(intent.token) is None:
+                self._end_older(intent)
+                if found := self._take_over(intent):
+                    return found
             launch = ledger.begin(
                 intent.token, intent.task_id, intent.count, lambda: self._place.freeze(intent)
             )
@@ -68,6 +80,23 @@ class Launching:
             call = self._bid(launch)
             return self._look(intent, ledger.read(intent.token) or launch, call)
 
+    # A bid of another task
+
+    def _take_over(self, intent: LaunchIntent) -> list[Instance]:
+        """The machines of a bid that another task has kept for one like this; an empty list if there is none."""
+        settings, plan = self._place.account.settings, Plan.from_json(intent.plan)
+        kept = KeptBids(self._place, self._ending, plan)
+        found = self._place.kept.take_over(
+            intent,
+            self._place.fits(intent),
+            kept,
+            lease=lease_seconds(float(plan.options["retry_pause"]), settings.lease),
+            longest=kept.longest,
+            patience=settings.boot_timeout,
+        )
+        kept.raise_limit(found)
+        return found
+
     # The bid
 
     def _bid(self, launch: Launch) -> Call:
@@ -77,7 +106,6 @@ class Launching:
             launch = self._place.ledger.read(launch.token) or launch
         if (call := current(launch)) is not None:
             return call
-        self._end_older(launch)
         body = self._prepare(launch)
         self._key_for_script(launch)
         return self._submission.place_bid(self._place.ledger.read(launch.token) or launch, body)
@@ -98,10 +126,10 @@ class Launching:
             volumes=volumes,
         )
 
-    def _end_older(self, launch: Launch) -> None:
+    def _end_older(self, intent: LaunchIntent) -> None:
         """Ends bids of the same task that have lost machines, since they would win unwanted replacements."""
-        for other in self._place.ledger.launches(launch.task):
-            if other.token == launch.token or other.ended:
+        for other in self._place.ledger.launches(intent.task_id):
+            if other.ended:
                 continue
             found = bids.fetch(self._place.account.api, self._place.account.project, other.ids)
             for bid in found.values():
@@ -112,7 +140,7 @@ class Launching:
                 ):
                     continue
                 if bid.status == requests.PAUSED:
-                    raise LaunchPending(_PAUSED.format(name=bid.name, task=launch.task), _LOOK)
+                    raise LaunchPending(_PAUSED.format(name=bid.name, task=other.task), _LOOK)
                 self._ending.end_bid(other, bid.fid)
 
     # Checking the bid
@@ -285,9 +313,9 @@ class Launching:
         api = self._place.account.api
         ledger.note(launch.token, key_name=bid.name)
         try:
-            until = nodekey.expiry(clock.now(), launch.frozen.get("deadline"))
+            until = _key_until(launch, launch.frozen.get("deadline"))
             made = nodekey.make(api, bid.name, until)
-            ledger.note(launch.token, node_key=str(made["fid"]))
+            ledger.note(launch.token, node_key=str(made["fid"]), key_until=until)
             bring = partial(self._bring_key, bid, str(made["secret"]))
             for result in everywhere(enumerate(met), bring):
                 if isinstance(result, Exception):
@@ -314,14 +342,15 @@ class Launching:
         ledger, name = self._place.ledger, requests.bid_name(self._place.home_id, launch.token)
         ledger.note(launch.token, key_name=name)
         try:
-            until = clock.now() + nodekey.LONGEST_SECONDS
+            until = _key_until(launch, None)
             made = nodekey.make(self._place.account.api, name, until)
         except LaunchPending:
             raise
         except ProviderError as error:
             raise self._keyless(error) from error
         # A repeated request must be identical, so the secret is kept until the machines are there.
-        ledger.note(launch.token, node_key=str(made["fid"]), script_key=str(made["secret"]))
+        secret = str(made["secret"])
+        ledger.note(launch.token, node_key=str(made["fid"]), key_until=until, script_key=secret)
 
     @staticmethod
     def _keyless(error: ProviderError) -> ProviderError:
@@ -354,6 +383,63 @@ class Launching:
     ) -> LaunchPending:
         pause = self._pace(launch).pause(launch.token, addresses_known=addresses_known)
         return LaunchPending(text, retry_after=min(_LOOK, max(0.1, pause)), queued=queued)
+
+
+class KeptBids:
+    """Bids that other tasks have kept, for a task with this plan: as `GangCloud`.
+
+    Attributes:
+        longest: Seconds after which the machines end themselves if the task takes them over; None for no limit.
+    """
+
+    def __init__(self, place: MithrilContext, ending: Ending, plan: Plan) -> None:
+        self._place = place
+        self._ending = ending
+        self._plan = plan
+        self._limit = float(plan.options["limit_price"])
+        self._bid: Bid | None = None
+        self.longest = deadline_seconds(plan, place.account.settings.boot_timeout)
+
+    def is_suitable(self, launch: Launch) -> bool:
+        """As `GangCloud.is_suitable`. The limit of a bid is set to that of the plan when it is taken over."""
+        if launch.frozen["region"] != self._plan.region or self._plan.unmet_price is not None:
+            return False
+        until = float(launch.notes.get("key_until") or 0.0)
+        return nodekey.expiry(clock.now(), self.longest) <= until
+
+    def running(self, launch: Launch) -> list[Instance]:
+        """As `GangCloud.running`: none if a machine is gone or will be."""
+        call, account = current(launch), self._place.account
+        self._bid = None
+        if call is None:
+            return []
+        bid = bids.fetch(account.api, account.project, call.ids[:1])[call.ids[0]]
+        if bid is None:
+            # A listing may lack a new bid; the machines will be asked themselves.
+            return given(launch) if clock.now() - call.at < account.settings.listing_lag else []
+        if bid.status not in (requests.ALLOCATED, requests.OPEN):
+            return []
+        leaving = any(m["status"] in requests.LEAVING for m in bid.machines.values())
+        if leaving or broken(launch, bid, account.settings.listing_lag):
+            return []
+        if bid.limit_price > self._limit:
+            bids.set_limit(account.api, bid.fid, self._limit)
+        self._bid = bid
+        bill: dict[str, costs.Charged] = {}
+        with suppress(ProviderError):
+            bill = costs.bill_of(account.api, account.project, bid.fid)
+        return [bill[i.id].on(i) if i.id in bill else i for i in given(launch)]
+
+    def end(self, launch: Launch) -> None:
+        """As `GangCloud.end`."""
+        self._ending.terminate([as_held(each, launch) for each in given(launch)])
+
+    def raise_limit(self, found: Sequence[Instance]) -> None:
+        """Gives the bid of machines that were taken over the plan's limit, if its own is lower."""
+        if found and self._bid is not None and self._bid.limit_price < self._limit:
+            # With the lower one it is only likelier to lose.
+            with suppress(ProviderError):
+                bids.set_limit(self._place.account.api, self._bid.fid, self._limit)
 
 
 # State of a launch
@@ -400,9 +486,20 @@ def instance_of(
         address=str(machine.get("private_ip") or met.data["private_address"]),
         price_per_hour=bid.limit_price,
         launched_at=float(launch.notes.get("allocated_at") or clock.now()),
-        data={**met.data, "bid": bid.fid, "name": str(machine["name"])},
+        data={
+            **met.data,
+            "bid": bid.fid,
+            "name": str(machine["name"]),
+            "token": launch.token,
+        },
     )
     return made if bill is None else bill.on(made)
+
+
+def _key_until(launch: Launch, deadline: float | None) -> float:
+    """Unix time until which the key of a bid must be valid. Machines that may be handed on need it for longer."""
+    longer = LONGER_LIFE if launch.frozen.get("fits") else 0.0
+    return nodekey.expiry(clock.now(), deadline) + longer
 
 
 def _named(bid: Bid, name: str) -> str:

@@ -19,6 +19,7 @@ from provider_adapters.mithril.ending import ended
 from provider_adapters.mithril.launching import broken, given
 from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.several_bids import intent_of
+from provider_adapters.rented.kept_gangs import as_held
 from provider_adapters.rented.ledger import Launch
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ class Listing:
         for launch in settled:
             mine = {fid: views.get(fid) for fid in launch.ids}
             listed = [*self._listed(launch, mine), *self._doubtful(launch)]
-            there = [replace(each, launch=intent_of(launch.token)) for each in listed]
+            token = intent_of(launch.token)
+            there = [as_held(replace(each, launch=token), launch) for each in listed]
             over = None
             if all(each.state == "ended" for each in there):
                 over = self._ending.conclude(launch, mine)

@@ -13,6 +13,7 @@ from provider_adapters.mithril.markets import MachineRequirements, Market, Price
 from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.rest.requests import dollars
 from provider_adapters.mithril.settings import AROUND_SECONDS, IN_SCRIPT
+from provider_adapters.rented.gang_fit import why_not_kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -120,7 +121,7 @@ def make_plan(
         ),
         max_run_seconds=config.max_run_seconds,
         max_cost=config.max_cost,
-        notes=tuple(_notes(config, market, price, limit, mounts, without)),
+        notes=tuple(_notes(config, settings, market, price, limit, mounts, without)),
         options={
             "project": project,
             "type_id": market.type_id,
@@ -195,6 +196,7 @@ def _lacking(without: Mapping[str, str]) -> str:
 
 def _notes(
     config: TaskConfig,
+    settings: MithrilSettings,
     market: Market,
     price: Price,
     limit: float,
@@ -214,8 +216,8 @@ def _notes(
         )
     if config.gpu is None:
         notes.append(f"no gpu= was asked for, and each machine has {market.what}")
-    if config.keep_warm:
-        notes.append("keep_warm has no effect at Mithril: a bid ends with its task")
+    if config.keep_warm and (why := _cannot_be_kept(config, settings)):
+        notes.append(f"keep_warm has no effect: {why}; the bid ends with its task")
     notes += [
         f"the volume {each['name']} does not exist: it is made with {each['size_gb']} GB in {market.region}, for "
         f"{dollars(each['size_gb'] * VOLUME_PRICE)} per month until "
@@ -226,6 +228,12 @@ def _notes(
     if without:
         notes.append(f"left out: {_lacking(without)}")
     return notes
+
+
+def _cannot_be_kept(config: TaskConfig, settings: MithrilSettings) -> str:
+    """Why the bid of a task is not kept for the next one, in words; "" if it is."""
+    without_key = "" if settings.node_key else "no machine could end the bid (node_key = false)"
+    return why_not_kept(config) or without_key
 
 
 def _volumes(

@@ -53,6 +53,7 @@ class MithrilProvider(Provider):
     account_settings = ACCOUNT_SETTINGS
     spot_choices = (True,)
     elastic = True
+    keeps_gangs = True
 
     def __init__(
         self,
@@ -110,6 +111,12 @@ class MithrilProvider(Provider):
     def terminate(self, instances: Sequence[Instance]) -> None:
         with _refused():
             self._ending.terminate(instances)
+
+    def keep(self, instances: Sequence[Instance], seconds: float) -> list[Instance]:
+        return self._place.kept.keep(instances, seconds)
+
+    def still_warm(self, instances: Sequence[Instance]) -> list[Instance]:
+        return self._place.kept.still(instances)
 
     def answers_beside(self, instances: Sequence[Instance]) -> str:
         try:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from provider_adapters.mithril import nodekey
 from provider_adapters.mithril.rest import requests
+from provider_adapters.rented.kept_gangs import is_kept
 from provider_adapters.rented.keys import client_public
 
 if TYPE_CHECKING:
     from provider_adapters.mithril.context import MithrilContext
+    from provider_adapters.rented.ledger import Launch
 
 
 def sweep(place: MithrilContext, live: Collection[str], *, dry_run: bool) -> list[str]:
@@ -22,12 +24,13 @@ def sweep(place: MithrilContext, live: Collection[str], *, dry_run: bool) -> lis
 
 def _keys(place: MithrilContext, live: Collection[str], dry_run: bool) -> list[str]:
     found = []
+    in_use = {each.notes.get("key_name") for each in _in_use(place, live)}
     for key in place.account.api.get("/v2/api-keys"):
         name = str(key["name"])
         tags = requests.tags_of({"name": name})
         if tags is None or not requests.is_ours(name, place.home_id) or key.get("deactivated_at"):
             continue
-        if tags.task in live:
+        if tags.task in live or name in in_use:
             continue
         if not dry_run:
             nodekey.revoke(place.account.api, str(key["fid"]))
@@ -36,10 +39,15 @@ def _keys(place: MithrilContext, live: Collection[str], dry_run: bool) -> list[s
 
 
 def _ssh_key(place: MithrilContext, live: Collection[str], dry_run: bool) -> list[str]:
-    launches = place.ledger.launches(everywhere=True)
-    if any(each.task in live and not each.ended for each in launches):
+    if _in_use(place, live):
         return []
     public = client_public(place.account.home)
     remove = place.account.registered if dry_run else place.account.forget_ssh_key
     there = remove(public)
     return [f"SSH key {requests.ssh_key_name(place.home_id)}"] if there else []
+
+
+def _in_use(place: MithrilContext, live: Collection[str]) -> list[Launch]:
+    """The launches whose machines a live task has, or will have, or that are kept for another one."""
+    launches = place.ledger.launches(everywhere=True)
+    return [each for each in launches if not each.ended and (each.task in live or is_kept(each))]

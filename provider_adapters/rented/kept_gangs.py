@@ -4,13 +4,15 @@ A gang is the machines of one launch. The launch's file in the ledger says which
 by writing one file, and no call to the cloud is needed. The machines' tags still name the task that they were launched
 for; the ledger knows better. In the launch:
 
-    frozen["fits"]    hash of what a task must ask for so that it may take the gang over; without it, it is never kept
+    frozen["fits"]    what a task must ask for to take the gang over (`gang_fit.py`); without it, it is never kept
     notes["kept"]     {"until"}: it is kept until then
     notes["held"]     {"token", "at", "hold"}: it was taken over by this launch of `Launch.task`
 
 Kept machines have a lease that ends with the time for which they are kept. A gang is kept only once all of them have
 it, and taken over only once all of them have the longer lease of machines with an agent, so that a crash at any point
 leaves machines that end themselves. Who ends a gang marks it as not kept first, under the same lock.
+
+What differs between clouds is `GangCloud`: which kept machines a task can use, which of them run, and how they end.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from flowlite.errors import FlowError, ProviderError
-from flowlite.provider import Instance, LaunchIntent, Plan
+from flowlite.provider import Instance, LaunchIntent, LaunchPending
 from flowlite.state import clock
 from provider_adapters.rented import machine_hand_over
-from provider_adapters.rented.ledger import Launch, Ledger, hash_of
+from provider_adapters.rented.ledger import Launch, Ledger
 from provider_adapters.rented.preparation import make_ready
 from provider_adapters.ssh.hosts import everywhere
 from provider_adapters.ssh.leases import find_agent
@@ -35,36 +37,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flowlite.rented")
 
-POOL = "pool"
-"""Option of a plan: the sweep whose tasks share machines."""
-LONGER_LIFE = 86400.0
-"""How much later than its first task needs it a machine that may be handed on may end, in seconds."""
 # A gang whose time is nearly over is not taken over, and one that would be kept for less is given back.
 _SHORTEST = 5.0
 _MARGIN = 2.0
-# Of a plan's options, those in which plans of tasks that may share machines differ.
-_VARYING = frozenset({"places", "name", "reservation_ends"})
 _TROUBLE = (ProviderError, OSError)
 
 
-def fits(intent: LaunchIntent) -> str:
-    """What the machines of a launch have to fit; "" if they are only for its task."""
-    plan = Plan.from_json(intent.plan)
-    whole = intent.count == intent.fewest == plan.num_instances and not intent.beside
-    if not whole or plan.spares or plan.min_instances or plan.warm_seconds <= 0:
-        return ""
-    # What is attached to a machine, or runs with it, stays with its task.
-    if any(plan.options.get(name) for name in ("volumes", "container", "reservation_ends")):
-        return ""
-    return hash_of(
-        {
-            "type": plan.instance_type,
-            "nodes": plan.num_instances,
-            "market": [plan.spot, plan.price_cap],
-            "settings": plan.settings,
-            "options": {k: v for k, v in plan.options.items() if k not in _VARYING},
-        }
-    )
+class GangCloud(Protocol):
+    """The machines of launches, at one cloud, for one intent."""
+
+    def is_suitable(self, launch: Launch) -> bool:
+        """Whether kept machines are at a place of the plan, no dearer than it says, and may live for long enough."""
+
+    def running(self, launch: Launch) -> Sequence[Instance]:
+        """The machines of a launch that run, with their data of first contact. Raises ProviderError."""
+
+    def end(self, launch: Launch) -> None:
+        """Ends the machines of a launch, unless another task than `launch.task` has them. Raises ProviderError."""
 
 
 def is_kept(launch: Launch) -> bool:
@@ -74,10 +63,13 @@ def is_kept(launch: Launch) -> bool:
 
 def as_held(instance: Instance, launch: Launch) -> Instance:
     """An instance, as it was launched or is listed, as an instance of the task that has it now."""
-    state = "warm" if instance.state == "running" and is_kept(launch) else instance.state
+    state = instance.state
+    if state in ("running", "warm"):
+        state = "warm" if is_kept(launch) else "running"
     found = replace(instance, task_id=launch.task, state=state)
     if held := launch.notes.get("held"):
-        since = max(float(held["at"]), instance.launched_at)
+        # What is not charged yet has no time.
+        since = instance.launched_at and max(float(held["at"]), instance.launched_at)
         data = dict(instance.data)
         if "root" in data:
             data["home"] = f"{data['root']}/tasks/{launch.task}-{instance.id}"
@@ -102,14 +94,20 @@ class KeptGangs:
         home: Path,
         ledger: Ledger,
         connect: Callable[[Mapping[str, Any]], Connection],
+        machines_of: Callable[[Launch], Iterable[str]],
+        notice: str = "",
     ) -> None:
         """
         Args:
             connect: A connection to the machine with this `Instance.data`.
+            machines_of: The ids of a launch's machines.
+            notice: The file on a machine that says that it is taken away, where the cloud replaces what it takes.
         """
         self._home = home
         self._ledger = ledger
         self._connect = connect
+        self._machines_of = machines_of
+        self._notice = notice
 
     def keep(self, instances: Sequence[Instance], seconds: float) -> list[Instance]:
         """Keeps the machines of a task for another one, if they are one whole gang. As `Provider.keep`."""
@@ -131,7 +129,9 @@ class KeptGangs:
             def keep(instance: Instance) -> None:
                 with self._connect(instance.data) as connection:
                     task = instance.task_id
-                    machine_hand_over.keep(connection, instance.data, agent, task, seconds)
+                    machine_hand_over.keep(
+                        connection, instance.data, agent, task, seconds, self._notice
+                    )
 
             for each in everywhere(instances, keep, *_TROUBLE):
                 if isinstance(each, Exception):
@@ -164,15 +164,59 @@ class KeptGangs:
                     found.append(each)
         return found
 
-    def held_by(self, intent: LaunchIntent) -> Launch | None:
+    def take_over(
+        self,
+        intent: LaunchIntent,
+        wanted: str,
+        cloud: GangCloud,
+        *,
+        lease: float,
+        longest: float | None,
+        patience: float,
+    ) -> list[Instance]:
+        """The machines of another task for this intent, if there are some that are kept, or that it has taken over.
+
+        Those that are gone or do not answer are ended. Those that the cloud cannot tell of are left to other tasks.
+
+        Args:
+            wanted: What they have to fit (`fits`).
+            lease: Seconds without an agent after which a machine ends itself.
+            longest: Seconds from now on after which it ends itself in any case; None for no limit.
+            patience: For how many seconds machines that were taken over are asked for again if the cloud does not
+                answer.
+
+        Raises:
+            LaunchPending: Some were taken over, and the cloud does not answer.
+            ProviderError: They cannot be ended.
+        """
+        held = self._held_by(intent)
+        for launch in [held] if held is not None else self._kept_for(wanted):
+            if held is None and not cloud.is_suitable(launch):
+                continue
+            try:
+                if found := self._take(launch, intent, cloud, lease, longest):
+                    return sorted(found, key=lambda each: each.id)
+            except ProviderError as error:
+                mine = self._held_by(intent)
+                if mine is None:
+                    # The cloud is asked for others as without them.
+                    continue
+                if clock.now() - float(mine.notes["held"]["at"]) < patience:
+                    raise LaunchPending(f"{error}; it is asked again", 1.0) from error
+            self._lose(launch, intent)
+            cloud.end(launch)
+        return []
+
+    # Helpers
+
+    def _held_by(self, intent: LaunchIntent) -> Launch | None:
         """The launch whose machines this intent has taken over."""
         mine = self._ledger.launches(intent.task_id)
-        token = intent.token
-        return next((e for e in mine if e.notes.get("held", {}).get("token") == token), None)
+        return next((each for each in mine if _has(each, intent)), None)
 
-    def kept_for(self, intent: LaunchIntent) -> list[Launch]:
-        """The launches whose machines are kept, and are what this intent asks for."""
-        if not (wanted := fits(intent)):
+    def _kept_for(self, wanted: str) -> list[Launch]:
+        """The launches whose machines are kept, and fit."""
+        if not wanted:
             return []
         return [
             each
@@ -180,32 +224,29 @@ class KeptGangs:
             if not each.ended and each.frozen.get("fits") == wanted and is_kept(each)
         ]
 
-    def take(
+    def _take(
         self,
         launch: Launch,
         intent: LaunchIntent,
-        instances: Callable[[Launch], Sequence[Instance]],
+        cloud: GangCloud,
         lease: float,
         longest: float | None,
-    ) -> Launch | None:
-        """Hands a kept gang to the task of an intent, once all its machines have answered. It may have it already.
-
-        Args:
-            instances: Lists the machines of a launch that run, with their data of first contact.
-            lease: Seconds without an agent after which a machine ends itself.
-            longest: Seconds from now on after which it ends itself in any case; None for no limit.
+    ) -> list[Instance]:
+        """Hands a gang to the task of an intent, once all its machines have answered. It may have it already.
 
         Returns:
-            The launch as it is now; None if it is not kept any more, or a machine is gone or does not answer.
+            The machines; an empty list if the gang is not kept any more, or one of them is gone or does not answer.
         """
         token = launch.token
         with self._ledger.hold(token):
             now = self._ledger.read(token)
-            if now is None or now.ended or not (is_kept(now) or self._has(now, intent)):
-                return None
-            found = list(instances(now))
-            if {each.id for each in found} != set(now.ids) or len(found) != intent.count:
-                return None
+            if now is None or now.ended or not (is_kept(now) or _has(now, intent)):
+                return []
+            found = list(cloud.running(now))
+            if {each.id for each in found} != {*self._machines_of(now)}:
+                return []
+            if len(found) != intent.count:
+                return []
             agent = intent.preload.get("agent")
 
             def take(instance: Instance) -> None:
@@ -216,29 +257,23 @@ class KeptGangs:
             for each in everywhere(found, take, *_TROUBLE):
                 if isinstance(each, Exception):
                     log.debug("%s is not taken over: %s", token, each)
-                    return None
-            if self._has(now, intent):
-                return now
-            before = now.notes.get("held", {})
-            charged = [each.launched_at for each in found]
-            held = {
-                "token": intent.token,
-                "at": max(clock.now(), *charged),
-                "hold": int(before.get("hold", 0)) + 1,
-            }
-            return self._ledger.hand_over(token, intent.task_id, held=held, kept={})
+                    return []
+            if not _has(now, intent):
+                before = now.notes.get("held", {})
+                charged = [each.launched_at for each in found]
+                held = {
+                    "token": intent.token,
+                    "at": max(clock.now(), *charged),
+                    "hold": int(before.get("hold", 0)) + 1,
+                }
+                now = self._ledger.hand_over(token, intent.task_id, held=held, kept={})
+            return [as_held(each, now) for each in found]
 
-    def lost(self, launch: Launch) -> None:
-        """Records that the task that has taken over these machines launches others. They are not of its launch then."""
-        held = (self._ledger.read(launch.token) or launch).notes.get("held")
-        if held:
-            self._ledger.note(launch.token, held={**held, "token": f"{held['token']}-lost"})
-
-    # Helpers
-
-    def _has(self, launch: Launch, intent: LaunchIntent) -> bool:
-        held = launch.notes.get("held", {})
-        return launch.task == intent.task_id and held.get("token") == intent.token
+    def _lose(self, launch: Launch, intent: LaunchIntent) -> None:
+        """Records that a task launches others in place of machines that it has taken over. They are of no launch."""
+        held = (self._ledger.read(launch.token) or launch).notes.get("held", {})
+        if held.get("token") == intent.token:
+            self._ledger.note(launch.token, held={**held, "token": f"{intent.token}-lost"})
 
     def _of(self, instance: Instance) -> Launch | None:
         """The launch that has created a machine, if the ledger knows it."""
@@ -255,7 +290,13 @@ class KeptGangs:
 
     def _may_be_kept(self, launch: Launch, instances: Sequence[Instance]) -> bool:
         task = {each.task_id for each in instances}
-        whole = {each.id for each in instances} == set(launch.ids)
+        whole = {each.id for each in instances} == {*self._machines_of(launch)}
         running = all(each.state == "running" for each in instances)
         fit = launch.frozen.get("fits") and not launch.ended
         return bool(fit and whole and running and task == {launch.task})
+
+
+def _has(launch: Launch, intent: LaunchIntent) -> bool:
+    """Whether this intent has taken the machines of a launch over."""
+    held = launch.notes.get("held", {})
+    return launch.task == intent.task_id and held.get("token") == intent.token

@@ -16,6 +16,7 @@ from flowlite.connect import programs
 from flowlite.connect.bounded import last_line, parse_object
 from flowlite.connect.values import Completed
 from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.node.host_lease.kept_machine import KEPT
 from provider_adapters.rented.watchdog import DIRECTORY, LEASE_FILE
 
 if TYPE_CHECKING:
@@ -36,18 +37,25 @@ $s sh -c '
   used=0; [ ! -s used ] || read used <used
   echo $((used + $1)) >deadline.new && mv -f deadline.new deadline
 ' sh "$longest" || exit 1
+rm -f {Path(LEASE_FILE).with_name(KEPT)}
 echo $((${{u%.*}} + lease)) >{LEASE_FILE}.take && mv -f {LEASE_FILE}.take {LEASE_FILE}
 """
 
 
 def keep(
-    connection: Connection, data: Mapping[str, Any], agent: Path, task: str, seconds: float
+    connection: Connection,
+    data: Mapping[str, Any],
+    agent: Path,
+    task: str,
+    seconds: float,
+    notice: str,
 ) -> None:
     """Ends a task on a machine, which ends itself after this time. The imports of the task stay.
 
     Args:
         data: `Instance.data`.
         agent: The node's program on this machine, named by its hash.
+        notice: A file on the machine. When it is there, the machine ends itself at once; "" for none.
 
     Raises:
         NodeUnreachable: It does not answer.
@@ -61,6 +69,7 @@ def keep(
         "home": data["home"],
         "lease": LEASE_FILE,
         "seconds": seconds,
+        "notice": notice,
     }
     text = json.dumps(request).encode()
     done = _run(connection, argv, text)

@@ -155,6 +155,11 @@ MARKETS = {
 }
 
 
+NOTHING, DEAD, TAKEN = "nothing happens", "a machine dies", "the bid loses its machines"
+BETWEEN = {"aws": (NOTHING, DEAD), "mithril": (NOTHING, DEAD, TAKEN)}
+"""What may happen to machines while they are kept for the next task, by cloud."""
+
+
 def all_cases(points: dict[str, Points]) -> list[Case]:
     """Every case there is."""
     return [

@@ -10,7 +10,7 @@ python -m tests.crash.playing --market "a bid is filled late"  every point of a 
 python -m tests.crash.playing --season "room for three"  every point of a gang of 2 to 4, or with --sample some
 python -m tests.crash.playing --season "room for three" --different     those that differ in the calls before and after
 python -m tests.crash.playing --withdrawals "it does not stop for those that come"    those of its withdrawn bids
-python -m tests.crash.playing --hand-overs                  every moment of a hand-over, or with --sample some
+python -m tests.crash.playing --hand-overs mithril          every moment of a hand-over, or with --sample some
 
 It says what left something, and ends with 1 then.
 """
@@ -28,7 +28,14 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.crash.cases import MARKETS, SEASONS, SUPERVISOR, all_cases, some_of_each_point
+from tests.crash.cases import (
+    BETWEEN,
+    MARKETS,
+    SEASONS,
+    SUPERVISOR,
+    all_cases,
+    some_of_each_point,
+)
 from tests.crash.clouds import POINTS
 from tests.crash.elastic import ElasticGangs
 from tests.crash.handing_over import HandOvers
@@ -52,7 +59,7 @@ def main() -> int:
     parser.add_argument("--season", action="append", default=[], choices=[*SEASONS])
     parser.add_argument("--different", action="store_true")
     parser.add_argument("--withdrawals", choices=[*SEASONS])
-    parser.add_argument("--hand-overs", action="store_true")
+    parser.add_argument("--hand-overs", action="append", default=[], choices=[*BETWEEN])
     asked = parser.parse_args()
     memory = Path("/dev/shm")
     root = Path(
@@ -108,8 +115,8 @@ def main() -> int:
                     attempt(str(moment), lambda moment=moment: elastic.play_moment(moment))  # type: ignore[misc]
             for moment in elastic.withdrawals(asked.withdrawals) if asked.withdrawals else ():
                 attempt(str(moment), lambda moment=moment: elastic.play_moment(moment))  # type: ignore[misc]
-            if asked.hand_overs:
-                of_all = hand_overs.moments()
+            for name in asked.hand_overs:
+                of_all = hand_overs.moments(name)
                 for each in chance.sample(of_all, asked.sample) if asked.sample else of_all:
                     attempt(str(each), lambda each=each: hand_overs.play_moment(each))  # type: ignore[misc]
             for seed in range(asked.seed, asked.seed + asked.kills):

@@ -23,7 +23,7 @@ from tests.helpers import put_agent
 
 _EVERY = 0.5
 # As at Mithril; and in a day in which nobody bids.
-_AUCTIONS, _AUCTIONS_OF_A_DAY = 120.0, 3600.0
+_AUCTIONS, AUCTIONS_OF_A_DAY = 120.0, 3600.0
 # Hours of a client that comes back to its task again and again.
 _LONGEST = 4 * 3600.0
 # Of the kills at random: how many are at a call, up to which one; and how many tasks are cancelled afterwards.
@@ -170,7 +170,7 @@ class Reenactment:
     def _be_gone(self, home: Home, *clouds: Cloud) -> None:
         """The client's machine never comes back, and a day goes by."""
         shutil.rmtree(home.directory)
-        self.world.mithril.rules(auction_seconds=_AUCTIONS_OF_A_DAY)
+        self.world.mithril.rules(auction_seconds=AUCTIONS_OF_A_DAY)
         self.world.timeline.sleep(DAY)
         for cloud in clouds:
             if cloud.existing(home.task) and cloud.needs_gc:

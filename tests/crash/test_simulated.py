@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.crash.cases import MARKETS, SEASONS, fresh_seed
+from tests.crash.cases import BETWEEN, MARKETS, SEASONS, fresh_seed
 
 pytest.importorskip("boto3")
 pytest.importorskip("moto")
@@ -78,12 +78,14 @@ def test_calls_that_are_asked_again_and_again_are_played_at_their_first_and_last
 
 def test_a_hand_over_leaves_nothing(record_property: Any) -> None:
     sample = ("--sample", str(MOMENTS_OF_A_HAND_OVER), "--seed", str(SEED))
-    record_property("said", played("--hand-overs", *sample))
+    clouds = [word for name in BETWEEN for word in ("--hand-overs", name)]
+    record_property("said", played(*clouds, *sample))
 
 
 @pytest.mark.hours
-def test_a_hand_over_may_be_killed_at_any_write(record_property: Any) -> None:
-    record_property("said", played("--hand-overs"))
+@pytest.mark.parametrize("cloud", BETWEEN)
+def test_a_hand_over_may_be_killed_at_any_step(cloud: str, record_property: Any) -> None:
+    record_property("said", played("--hand-overs", cloud))
 
 
 def test_an_elastic_gang_leaves_nothing_and_never_has_too_many(record_property: Any) -> None:

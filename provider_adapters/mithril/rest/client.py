@@ -41,7 +41,7 @@ _CONNECT_SECONDS, _ANSWER_SECONDS = 10.0, 30.0
 _PAGE = 100
 # Bytes of a listing over all its pages. Parsed, they take up to 30 times as much memory.
 _MOST_LISTED = 4 << 20
-_REPEATABLE = frozenset({"GET", "DELETE"})
+_REPEATABLE = frozenset({"GET", "PATCH", "DELETE"})
 _LONGEST_DETAIL = 600
 
 
@@ -129,6 +129,10 @@ class MithrilApi:
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """Creates something, once. Raises OutcomeUnknown if the outcome has to be looked up."""
         return self._send("POST", path, body=body)
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Sets values of something, which may be repeated."""
+        return self._send("PATCH", path, body=body)
 
     def delete(self, path: str) -> bool:
         """Deletes something; False if it did not exist."""

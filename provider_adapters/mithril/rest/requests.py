@@ -33,6 +33,8 @@ LIVE_BIDS = (OPEN, ALLOCATED, PREEMPTING, PAUSED, OPEN)
 ENDED = frozenset(
     {"STATUS_TERMINATED", "STATUS_PREEMPTED", "STATUS_REPLACED", "STATUS_PAUSED", "STATUS_ERROR"}
 )
+# Instances that are about to be.
+LEAVING = frozenset({"STATUS_PREEMPTING", "STATUS_RELOCATING", "STATUS_STOPPING"})
 TAKEN_AWAY = {
     "STATUS_PREEMPTED": "preempted: others bid more",
     "STATUS_REPLACED": "moved to another machine by Mithril",
@@ -185,6 +187,11 @@ def with_script(body: Mapping[str, Any], script: str) -> dict[str, Any]:
         **body,
         "launch_specification": {**body["launch_specification"], "startup_script": script},
     }
+
+
+def limit(price: float) -> dict[str, Any]:
+    """The body that gives a bid another limit."""
+    return {"limit_price": dollars(price)}
 
 
 def ssh_key(project: str, name: str, public_key: str) -> dict[str, Any]:
