@@ -255,12 +255,17 @@ class Flow:
         return files_to_send.find(config, plan, load_settings()["max_project_size"])
 
     def launches_together(self, config: TaskConfig) -> bool:
-        """Whether tasks like this one may be launched together, as a job array of Slurm is."""
+        """Whether tasks like this one may be launched together, as a job array of Slurm is.
+
+        Those whose nodes are kept are not: an element of an array knows its number, and no other task may have it.
+        """
+        from flowlite.settings.settings import load_settings
         from flowlite.spec.one_or_several import ANY, PREFER
 
         several = isinstance(config.gpu, tuple) or isinstance(config.region, tuple)
         names = self._providers(config)
-        if several or config.spot == PREFER or len(names) > 1 or ANY in names:
+        asked = config.with_defaults(load_settings({"provider": self._provider}).task_options())
+        if asked.keep_warm or several or config.spot == PREFER or len(names) > 1 or ANY in names:
             return False
         return self._adapter(names[0]).arrays
 
@@ -272,6 +277,9 @@ class Flow:
         asked = config.with_defaults(load_settings({"provider": self._provider}).task_options())
         names = self._providers(config)
         if "keep_warm" in asked.model_fields_set or ANY in names:
+            return False
+        if config.is_elastic or config.spares or config.volumes or config.image:
+            # Such gangs are given back in any case.
             return False
         return any(self._adapter(name).keeps_gangs for name in names)
 

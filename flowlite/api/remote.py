@@ -115,9 +115,10 @@ def _call_many(
         "on_interrupt": _cancel_interrupted,
         "watcher": display,
     }
-    if not (isinstance(configs, list) and len(configs) > 1 and flow.launches_together(common)):
-        more = not isinstance(configs, list) or len(configs) > max_concurrent
-        pool = secrets.token_hex(6) if more and flow.keeps_gangs(common) else ""
+    more = not isinstance(configs, list) or len(configs) > max_concurrent
+    pool = secrets.token_hex(6) if more and flow.keeps_gangs(common) else ""
+    several = isinstance(configs, list) and len(configs) > 1
+    if pool or not isinstance(configs, list) or not (several and flow.launches_together(common)):
         submit = functools.partial(_submit_to, flow, pool) if pool else flow.submit
         starts = (functools.partial(submit, config) for config in configs)
         if pool:

@@ -46,7 +46,8 @@ class Provider(OptionalMethods, ABC):
         arrays: Whether the tasks of one sweep may be launched together. Plans then have options["array"].
         keeps_gangs: Whether a launch costs so much time that the tasks of a sweep take over one another's machines
             (`keep`) even if the user does not ask for that. Plans of such tasks have options["pool"], the same for one
-            sweep: only tasks with the same value may take over a machine.
+            sweep: only tasks with the same value may take over a machine. No machine is kept after a cancelled task:
+            others wait for it, or it is charged.
         teardown_seconds: Seconds for which instances are still charged while they are given back. Reserved below
             `max_cost`.
     """

@@ -19,7 +19,7 @@ from provider_adapters.rented.cloud_polls import CloudPolls
 from provider_adapters.rented.ledger import Call, Ledger
 
 if TYPE_CHECKING:
-    from flowlite.provider import Instance
+    from flowlite.provider import Instance, Plan
     from provider_adapters.aws.storage.volumes import Volumes
     from provider_adapters.rented.first_contact import Contact
     from provider_adapters.rented.kept_gangs import KeptGangs
@@ -80,13 +80,15 @@ class Context:
     def kept(self) -> KeptGangs:
         """The machines that are kept for another task, or were handed over."""
         from provider_adapters.rented.kept_gangs import KeptGangs
+        from provider_adapters.rented.machine_hand_over import RentedMachines
 
-        return KeptGangs(
+        machines = RentedMachines(
             self.home,
-            self.ledger,
             lambda data: self.contact.connect(data),
             lambda launch: launch.ids,
+            lambda plan: (float(plan.options["lease"]), longest_life(plan)),
         )
+        return KeptGangs(self.ledger, machines)
 
     def catalog(self, region: str) -> Catalog:
         """The catalog of a region."""
@@ -130,3 +132,13 @@ def region_of(call: Call) -> str:
 def zone_of(call: Call) -> str:
     """The zone of a call."""
     return call.where.partition("/")[2]
+
+
+def longest_life(plan: Plan) -> float | None:
+    """Seconds of running after which a machine ends itself; None for no limit."""
+    bounds = []
+    if plan.max_run_seconds is not None:
+        bounds.append(plan.max_run_seconds + plan.warm_seconds + plan.start_seconds)
+    if plan.paid_seconds is not None:
+        bounds.append(plan.paid_seconds)
+    return min(bounds, default=None)

@@ -23,6 +23,7 @@ from provider_adapters.aws.context import (
     TASK,
     TOKEN,
     Context,
+    longest_life,
     region_of,
 )
 from provider_adapters.aws.ending import Ending, made_by
@@ -121,12 +122,7 @@ class Launching:
     def _taken_over(self) -> list[Instance]:
         """The machines that another task has kept for one like this, if there are some; else an empty list."""
         return self._context.kept.take_over(
-            self._intent,
-            self._fits(),
-            self,
-            lease=float(self._options["lease"]),
-            longest=self._longest_life(),
-            patience=self._context.settings.boot_timeout,
+            self._intent, self._fits(), self, patience=self._context.settings.boot_timeout
         )
 
     def _fits(self) -> str:
@@ -142,7 +138,7 @@ class Launching:
             return False
         if float(call.parameters["price"]) > self._plan.highest_price:
             return False
-        deadline, longest = str(launch.frozen["tags"][DEADLINE]), self._longest_life()
+        deadline, longest = str(launch.frozen["tags"][DEADLINE]), longest_life(self._plan)
         if deadline == "none":
             return True
         return longest is not None and clock.now() + longest + _END_SECONDS <= float(deadline)
@@ -217,7 +213,7 @@ class Launching:
 
         settings = self._context.settings
         host_key = new_key()
-        longest = self._longest_life()
+        longest = longest_life(self._plan)
         script = boot_script(
             Boot(
                 host_key=host_key,
@@ -244,16 +240,6 @@ class Launching:
             "tags": tags,
             **({"fits": fitting} if fitting else {}),
         }
-
-    def _longest_life(self) -> float | None:
-        """Seconds of running after which a machine ends itself; None for no limit."""
-        plan = self._plan
-        bounds = []
-        if plan.max_run_seconds is not None:
-            bounds.append(plan.max_run_seconds + plan.warm_seconds + plan.start_seconds)
-        if plan.paid_seconds is not None:
-            bounds.append(plan.paid_seconds)
-        return min(bounds, default=None)
 
     # New calls
 

@@ -19,6 +19,7 @@ from provider_adapters.rented.first_contact import Contact, MachineAccess
 from provider_adapters.rented.gang_fit import LONGER_LIFE, fits
 from provider_adapters.rented.keys import client_public, new_key
 from provider_adapters.rented.ledger import Launch, Ledger
+from provider_adapters.rented.node import lease_seconds
 from provider_adapters.rented.userdata import Boot, boot_script
 
 if TYPE_CHECKING:
@@ -71,14 +72,21 @@ class MithrilContext:
         """The bids that are kept for another task, or were handed over."""
         from flowlite.node.preemption.notices import SIGNAL_FILE
         from provider_adapters.rented.kept_gangs import KeptGangs
+        from provider_adapters.rented.machine_hand_over import RentedMachines
 
-        return KeptGangs(
+        def bounds(plan: Plan) -> tuple[float, float | None]:
+            settings = self.account.settings
+            lease = lease_seconds(float(plan.options["retry_pause"]), settings.lease)
+            return lease, deadline_seconds(plan, settings.boot_timeout)
+
+        machines = RentedMachines(
             self.account.home,
-            self.ledger,
             lambda data: self.contact.connect(data),
             lambda launch: [str(each["id"]) for each in launch.notes.get("given", ())],
+            bounds,
             SIGNAL_FILE,
         )
+        return KeptGangs(self.ledger, machines)
 
     def fits(self, intent: LaunchIntent) -> str:
         """What a bid has to fit so that a task may take it over, or may keep it; "" if it is for one task only."""

@@ -34,7 +34,6 @@ from provider_adapters.rented.first_contact import MachineAccess, NotYet, ReadyM
 from provider_adapters.rented.gang_fit import LONGER_LIFE
 from provider_adapters.rented.kept_gangs import as_held
 from provider_adapters.rented.ledger import Call, Launch
-from provider_adapters.rented.node import lease_seconds
 from provider_adapters.rented.preparation import agent_of
 from provider_adapters.ssh.hosts import everywhere
 
@@ -84,15 +83,12 @@ class Launching:
 
     def _take_over(self, intent: LaunchIntent) -> list[Instance]:
         """The machines of a bid that another task has kept for one like this; an empty list if there is none."""
-        settings, plan = self._place.account.settings, Plan.from_json(intent.plan)
-        kept = KeptBids(self._place, self._ending, plan)
+        kept = KeptBids(self._place, self._ending, Plan.from_json(intent.plan))
         found = self._place.kept.take_over(
             intent,
             self._place.fits(intent),
             kept,
-            lease=lease_seconds(float(plan.options["retry_pause"]), settings.lease),
-            longest=kept.longest,
-            patience=settings.boot_timeout,
+            patience=self._place.account.settings.boot_timeout,
         )
         kept.raise_limit(found)
         return found
@@ -386,11 +382,7 @@ class Launching:
 
 
 class KeptBids:
-    """Bids that other tasks have kept, for a task with this plan: as `GangCloud`.
-
-    Attributes:
-        longest: Seconds after which the machines end themselves if the task takes them over; None for no limit.
-    """
+    """Bids that other tasks have kept, for a task with this plan: as `GangCloud`."""
 
     def __init__(self, place: MithrilContext, ending: Ending, plan: Plan) -> None:
         self._place = place
@@ -398,14 +390,14 @@ class KeptBids:
         self._plan = plan
         self._limit = float(plan.options["limit_price"])
         self._bid: Bid | None = None
-        self.longest = deadline_seconds(plan, place.account.settings.boot_timeout)
+        self._longest = deadline_seconds(plan, place.account.settings.boot_timeout)
 
     def is_suitable(self, launch: Launch) -> bool:
         """As `GangCloud.is_suitable`. The limit of a bid is set to that of the plan when it is taken over."""
         if launch.frozen["region"] != self._plan.region or self._plan.unmet_price is not None:
             return False
         until = float(launch.notes.get("key_until") or 0.0)
-        return nodekey.expiry(clock.now(), self.longest) <= until
+        return nodekey.expiry(clock.now(), self._longest) <= until
 
     def running(self, launch: Launch) -> list[Instance]:
         """As `GangCloud.running`: none if a machine is gone or will be."""

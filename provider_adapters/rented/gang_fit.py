@@ -1,4 +1,4 @@
-"""Which gangs of rented machines may be kept for another task, and which tasks they fit."""
+"""Which gangs of machines may be kept for another task, and which tasks they fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 LONGER_LIFE = 86400.0
 """How much later than its first task needs it a machine that may be handed on may end, in seconds."""
 # Of a plan's options, those in which plans of tasks that may share machines differ.
-_VARYING = frozenset({"places", "name", "reservation_ends", "limit_price"})
+_VARYING = frozenset({"places", "name", "limit_price"})
+# What is attached to a machine, or runs with it, stays with its task. An element of an array knows its number.
+_STAYING = ("volumes", "container", "step_container", "reservation_ends", "array")
 
 
 def why_not_kept(config: TaskConfig) -> str:
@@ -37,8 +39,7 @@ def fits(intent: LaunchIntent, *same: Any) -> str:
     whole = intent.count == intent.fewest == plan.machines and not intent.beside
     if not whole or plan.min_instances or plan.warm_seconds <= 0:
         return ""
-    # What is attached to a machine, or runs with it, stays with its task.
-    if any(plan.options.get(name) for name in ("volumes", "container", "reservation_ends")):
+    if any(plan.options.get(name) for name in _STAYING):
         return ""
     return hash_of(
         {

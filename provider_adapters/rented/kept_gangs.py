@@ -1,8 +1,8 @@
-"""Gangs of rented machines that their task has finished with, and that another task of the same FLOW_HOME takes over.
+"""Gangs of machines that their task has finished with, and that another task of the same FLOW_HOME takes over.
 
 A gang is the machines of one launch. The launch's file in the ledger says which task has it, so that it is handed over
-by writing one file, and no call to the cloud is needed. The machines' tags still name the task that they were launched
-for; the ledger knows better. In the launch:
+by writing one file, and no call to the cloud is needed. The machines' tags, or the comment of a Slurm job, still name
+the task that they were launched for; the ledger knows better. In the launch:
 
     frozen["fits"]    what a task must ask for to take the gang over (`gang_fit.py`); without it, it is never kept
     notes["kept"]     {"until"}: it is kept until then
@@ -12,28 +12,21 @@ Kept machines have a lease that ends with the time for which they are kept. A ga
 it, and taken over only once all of them have the longer lease of machines with an agent, so that a crash at any point
 leaves machines that end themselves. Who ends a gang marks it as not kept first, under the same lock.
 
-What differs between clouds is `GangCloud`: which kept machines a task can use, which of them run, and how they end.
+What differs between providers is `GangMachines`, how machines are kept and taken over, and `GangCloud`, which kept
+machines one launch can use, which of them run, and how they end.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 from flowlite.errors import FlowError, ProviderError
 from flowlite.provider import Instance, LaunchIntent, LaunchPending
 from flowlite.state import clock
-from provider_adapters.rented import machine_hand_over
 from provider_adapters.rented.ledger import Launch, Ledger
-from provider_adapters.rented.preparation import make_ready
-from provider_adapters.ssh.hosts import everywhere
-from provider_adapters.ssh.leases import find_agent
-
-if TYPE_CHECKING:
-    from flowlite.connect.base import Connection
 
 log = logging.getLogger("flowlite.rented")
 
@@ -43,8 +36,32 @@ _MARGIN = 2.0
 _TROUBLE = (ProviderError, OSError)
 
 
+class GangMachines(Protocol):
+    """The machines of a provider. Methods may be called again."""
+
+    def token_of(self, instance: Instance) -> str:
+        """The token of the launch that has created a machine; "" if it is not known."""
+
+    def names_of(self, launch: Launch) -> set[str]:
+        """The ids of all machines of a launch."""
+
+    def keep(self, launch: Launch, instances: Sequence[Instance], seconds: float) -> None:
+        """Ends the task on machines, which end themselves after this time. Its imports stay.
+
+        Raises:
+            ProviderError, OSError: One of them cannot be kept.
+        """
+
+    def take(self, launch: Launch, instances: Sequence[Instance], intent: LaunchIntent) -> None:
+        """Has kept machines live on, as long as the task of the intent needs them.
+
+        Raises:
+            ProviderError, OSError: One of them does not answer, or cannot be taken over.
+        """
+
+
 class GangCloud(Protocol):
-    """The machines of launches, at one cloud, for one intent."""
+    """The machines of launches, for one intent."""
 
     def is_suitable(self, launch: Launch) -> bool:
         """Whether kept machines are at a place of the plan, no dearer than it says, and may live for long enough."""
@@ -89,25 +106,9 @@ def as_held(instance: Instance, launch: Launch) -> Instance:
 class KeptGangs:
     """The gangs of one provider and FLOW_HOME."""
 
-    def __init__(
-        self,
-        home: Path,
-        ledger: Ledger,
-        connect: Callable[[Mapping[str, Any]], Connection],
-        machines_of: Callable[[Launch], Iterable[str]],
-        notice: str = "",
-    ) -> None:
-        """
-        Args:
-            connect: A connection to the machine with this `Instance.data`.
-            machines_of: The ids of a launch's machines.
-            notice: The file on a machine that says that it is taken away, where the cloud replaces what it takes.
-        """
-        self._home = home
+    def __init__(self, ledger: Ledger, machines: GangMachines) -> None:
         self._ledger = ledger
-        self._connect = connect
-        self._machines_of = machines_of
-        self._notice = notice
+        self._machines = machines
 
     def keep(self, instances: Sequence[Instance], seconds: float) -> list[Instance]:
         """Keeps the machines of a task for another one, if they are one whole gang. As `Provider.keep`."""
@@ -121,22 +122,10 @@ class KeptGangs:
             if not self._may_be_kept(launch, instances):
                 return []
             try:
-                agent = find_agent(self._home, None).path
-            except ProviderError as error:
+                self._machines.keep(launch, instances, seconds)
+            except _TROUBLE as error:
                 log.debug("%s is not kept: %s", token, error)
                 return []
-
-            def keep(instance: Instance) -> None:
-                with self._connect(instance.data) as connection:
-                    task = instance.task_id
-                    machine_hand_over.keep(
-                        connection, instance.data, agent, task, seconds, self._notice
-                    )
-
-            for each in everywhere(instances, keep, *_TROUBLE):
-                if isinstance(each, Exception):
-                    log.debug("%s is not kept: %s", token, each)
-                    return []
             self._ledger.note(token, kept={"until": until})
         return [replace(each, state="warm") for each in instances]
 
@@ -165,14 +154,7 @@ class KeptGangs:
         return found
 
     def take_over(
-        self,
-        intent: LaunchIntent,
-        wanted: str,
-        cloud: GangCloud,
-        *,
-        lease: float,
-        longest: float | None,
-        patience: float,
+        self, intent: LaunchIntent, wanted: str, cloud: GangCloud, *, patience: float
     ) -> list[Instance]:
         """The machines of another task for this intent, if there are some that are kept, or that it has taken over.
 
@@ -180,8 +162,6 @@ class KeptGangs:
 
         Args:
             wanted: What they have to fit (`fits`).
-            lease: Seconds without an agent after which a machine ends itself.
-            longest: Seconds from now on after which it ends itself in any case; None for no limit.
             patience: For how many seconds machines that were taken over are asked for again if the cloud does not
                 answer.
 
@@ -189,32 +169,30 @@ class KeptGangs:
             LaunchPending: Some were taken over, and the cloud does not answer.
             ProviderError: They cannot be ended.
         """
-        held = self._held_by(intent)
-        for launch in [held] if held is not None else self._kept_for(wanted):
-            if held is None and not cloud.is_suitable(launch):
-                continue
+        held = self.held_by(intent)
+        for launch in [held] if held is not None else self.kept_for(wanted):
             try:
-                if found := self._take(launch, intent, cloud, lease, longest):
+                if held is None and not cloud.is_suitable(launch):
+                    continue
+                if found := self._take(launch, intent, cloud):
                     return sorted(found, key=lambda each: each.id)
             except ProviderError as error:
-                mine = self._held_by(intent)
+                mine = self.held_by(intent)
                 if mine is None:
                     # The cloud is asked for others as without them.
                     continue
                 if clock.now() - float(mine.notes["held"]["at"]) < patience:
                     raise LaunchPending(f"{error}; it is asked again", 1.0) from error
-            self._lose(launch, intent)
-            cloud.end(launch)
+            if self._is_given_up(launch, intent):
+                cloud.end(launch)
         return []
 
-    # Helpers
-
-    def _held_by(self, intent: LaunchIntent) -> Launch | None:
+    def held_by(self, intent: LaunchIntent) -> Launch | None:
         """The launch whose machines this intent has taken over."""
         mine = self._ledger.launches(intent.task_id)
         return next((each for each in mine if _has(each, intent)), None)
 
-    def _kept_for(self, wanted: str) -> list[Launch]:
+    def kept_for(self, wanted: str) -> list[Launch]:
         """The launches whose machines are kept, and fit."""
         if not wanted:
             return []
@@ -224,14 +202,9 @@ class KeptGangs:
             if not each.ended and each.frozen.get("fits") == wanted and is_kept(each)
         ]
 
-    def _take(
-        self,
-        launch: Launch,
-        intent: LaunchIntent,
-        cloud: GangCloud,
-        lease: float,
-        longest: float | None,
-    ) -> list[Instance]:
+    # Helpers
+
+    def _take(self, launch: Launch, intent: LaunchIntent, cloud: GangCloud) -> list[Instance]:
         """Hands a gang to the task of an intent, once all its machines have answered. It may have it already.
 
         Returns:
@@ -243,21 +216,14 @@ class KeptGangs:
             if now is None or now.ended or not (is_kept(now) or _has(now, intent)):
                 return []
             found = list(cloud.running(now))
-            if {each.id for each in found} != {*self._machines_of(now)}:
+            names = {each.id for each in found}
+            if names != self._machines.names_of(now) or len(found) != intent.count:
                 return []
-            if len(found) != intent.count:
+            try:
+                self._machines.take(now, found, intent)
+            except _TROUBLE as error:
+                log.debug("%s is not taken over: %s", token, error)
                 return []
-            agent = intent.preload.get("agent")
-
-            def take(instance: Instance) -> None:
-                with self._connect(instance.data) as connection:
-                    machine_hand_over.take(connection, lease, longest)
-                    make_ready(connection, instance.data, Path(str(agent)) if agent else None)
-
-            for each in everywhere(found, take, *_TROUBLE):
-                if isinstance(each, Exception):
-                    log.debug("%s is not taken over: %s", token, each)
-                    return []
             if not _has(now, intent):
                 before = now.notes.get("held", {})
                 charged = [each.launched_at for each in found]
@@ -269,15 +235,22 @@ class KeptGangs:
                 now = self._ledger.hand_over(token, intent.task_id, held=held, kept={})
             return [as_held(each, now) for each in found]
 
-    def _lose(self, launch: Launch, intent: LaunchIntent) -> None:
-        """Records that a task launches others in place of machines that it has taken over. They are of no launch."""
-        held = (self._ledger.read(launch.token) or launch).notes.get("held", {})
-        if held.get("token") == intent.token:
-            self._ledger.note(launch.token, held={**held, "token": f"{intent.token}-lost"})
+    def _is_given_up(self, launch: Launch, intent: LaunchIntent) -> bool:
+        """Whether these machines, not all of which answer, are to be ended: no other task has taken them over.
+
+        If this intent had taken them over, they are not of its launch any more, since others are launched.
+        """
+        with self._ledger.hold(launch.token):
+            now = self._ledger.read(launch.token) or launch
+            if _has(now, intent):
+                held = now.notes["held"]
+                self._ledger.note(launch.token, held={**held, "token": f"{held['token']}-lost"})
+                return True
+            return is_kept(now)
 
     def _of(self, instance: Instance) -> Launch | None:
         """The launch that has created a machine, if the ledger knows it."""
-        token = str(instance.data.get("token") or "")
+        token = self._machines.token_of(instance)
         try:
             return self._ledger.read(token) if token else None
         except FlowError:
@@ -290,7 +263,7 @@ class KeptGangs:
 
     def _may_be_kept(self, launch: Launch, instances: Sequence[Instance]) -> bool:
         task = {each.task_id for each in instances}
-        whole = {each.id for each in instances} == {*self._machines_of(launch)}
+        whole = {each.id for each in instances} == self._machines.names_of(launch)
         running = all(each.state == "running" for each in instances)
         fit = launch.frozen.get("fits") and not launch.ended
         return bool(fit and whole and running and task == {launch.task})

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.connect import programs
 from flowlite.connect.bounded import last_line, parse_object
-from flowlite.connect.values import Completed
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.host_lease.kept_machine import KEPT
+from flowlite.provider import Instance, LaunchIntent, Plan
+from provider_adapters.rented.preparation import make_ready
 from provider_adapters.rented.watchdog import DIRECTORY, LEASE_FILE
+from provider_adapters.ssh.hosts import everywhere
+from provider_adapters.ssh.leases import find_agent
 
 if TYPE_CHECKING:
     from flowlite.connect.base import Connection
+    from flowlite.connect.values import Completed
+    from provider_adapters.rented.ledger import Launch
 
 _SECONDS = 30.0
 # Exit statuses of a shell, and of Python, for a program that does not exist.
@@ -40,6 +45,69 @@ $s sh -c '
 rm -f {Path(LEASE_FILE).with_name(KEPT)}
 echo $((${{u%.*}} + lease)) >{LEASE_FILE}.take && mv -f {LEASE_FILE}.take {LEASE_FILE}
 """
+
+
+class RentedMachines:
+    """The machines of a cloud: as `GangMachines`."""
+
+    def __init__(
+        self,
+        home: Path,
+        connect: Callable[[Mapping[str, Any]], Connection],
+        machines_of: Callable[[Launch], Iterable[str]],
+        bounds: Callable[[Plan], tuple[float, float | None]],
+        notice: str = "",
+    ) -> None:
+        """
+        Args:
+            connect: A connection to the machine with this `Instance.data`.
+            machines_of: The ids of a launch's machines.
+            bounds: Seconds without an agent after which a machine of a plan ends itself, and seconds after which it
+                ends itself in any case; None for no limit.
+            notice: The file on a machine that says that it is taken away, where the cloud replaces what it takes.
+        """
+        self._home = home
+        self._connect = connect
+        self._machines_of = machines_of
+        self._bounds = bounds
+        self._notice = notice
+
+    def token_of(self, instance: Instance) -> str:
+        """As `GangMachines.token_of`."""
+        return str(instance.data.get("token") or "")
+
+    def names_of(self, launch: Launch) -> set[str]:
+        """As `GangMachines.names_of`."""
+        return {*self._machines_of(launch)}
+
+    def keep(self, _: Launch, instances: Sequence[Instance], seconds: float) -> None:
+        """As `GangMachines.keep`."""
+        agent = find_agent(self._home, None).path
+
+        def one(instance: Instance) -> None:
+            with self._connect(instance.data) as connection:
+                keep(connection, instance.data, agent, instance.task_id, seconds, self._notice)
+
+        on_all(instances, one)
+
+    def take(self, _: Launch, instances: Sequence[Instance], intent: LaunchIntent) -> None:
+        """As `GangMachines.take`."""
+        lease, longest = self._bounds(Plan.from_json(intent.plan))
+        agent = intent.preload.get("agent")
+
+        def one(instance: Instance) -> None:
+            with self._connect(instance.data) as connection:
+                take(connection, lease, longest)
+                make_ready(connection, instance.data, Path(str(agent)) if agent else None)
+
+        on_all(instances, one)
+
+
+def on_all(instances: Sequence[Instance], do: Callable[[Instance], None]) -> None:
+    """Calls a function for all machines in parallel. Raises the first ProviderError or OSError."""
+    for each in everywhere(instances, do, ProviderError, OSError):
+        if isinstance(each, Exception):
+            raise each
 
 
 def keep(

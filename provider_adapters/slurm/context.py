@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from flowlite.connect.base import Connection
     from flowlite.settings.provider_settings import ProviderSettings
 
-
 _CONFIGURATIONS = tuple(
     Path(each) / "slurm.conf"
     for each in ("/etc/slurm", "/etc/slurm-llnl", "/run/slurm/conf", "/run/slurm", "/usr/local/etc")

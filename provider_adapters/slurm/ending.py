@@ -21,6 +21,7 @@ from provider_adapters.slurm.launch_notes import (
     given,
     given_up,
     has_lost_its_script,
+    lost_nodes,
     outlives_nodes,
     retained,
     run_of,
@@ -30,6 +31,7 @@ from provider_adapters.slurm.login import last_line
 from provider_adapters.slurm.queries import state_words
 
 if TYPE_CHECKING:
+    from provider_adapters.rented.kept_gangs import KeptGangs
     from provider_adapters.slurm.arrays import Arrays
     from provider_adapters.slurm.context import SlurmContext
     from provider_adapters.slurm.job_submission import JobSubmission
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
 
 # A job whose step daemons were asked to end has ended within this time, with the state of a successful job.
 _GENTLE_SECONDS = 5.0
-NOTICED_SECONDS = 420.0
-"""Within this time, Slurm notices that a node has failed: after `SlurmdTimeout`, 300 s unless configured otherwise."""
 # Content in the shared directory that was not used for this long is removed.
 _UNUSED_DAYS = 30
 
@@ -46,13 +46,21 @@ _UNUSED_DAYS = 30
 class Ending:
     """Ends the jobs of one FLOW_HOME."""
 
-    def __init__(self, place: SlurmContext, submission: JobSubmission, arrays: Arrays) -> None:
+    def __init__(
+        self, place: SlurmContext, submission: JobSubmission, arrays: Arrays, kept: KeptGangs
+    ) -> None:
+        self._kept = kept
         self._place = place
         self._submission = submission
         self._arrays = arrays
 
     def terminate(self, instances: Sequence[Instance]) -> None:
-        """Asks Slurm to end the jobs of these instances. Raises ProviderError."""
+        """Asks Slurm to end the jobs of these instances, but none that another task has taken over.
+
+        Raises:
+            ProviderError: Slurm did not obey.
+        """
+        instances = self._kept.to_end(instances)
         launches = {each.token: each for each in self._place.ledger.launches() if not each.ended}
         by_job: dict[str, list[Launch]] = {}
         for each in launches.values():
@@ -167,7 +175,7 @@ class Ending:
     def _ends(self, launch: Launch, instance: Instance) -> bool:
         """Whether ending this node ends that launch. A node of an earlier run of the job has nothing to end."""
         job_id, run = str(instance.data["job"]), instance.data.get("restart")
-        if launch.notes.get("passed_on") or instance.id in taken_out(launch):
+        if launch.notes.get("passed_on") or instance.id in lost_nodes(launch):
             return False
         if run is None:
             return True
@@ -179,10 +187,10 @@ class Ending:
         return int(run) >= run_of(launch)
 
     def _is_left_to_slurm(self, launch: Launch, doomed: Sequence[Instance]) -> bool:
-        """Whether a job goes on without these nodes, once Slurm notices that they have failed.
+        """Whether a job goes on without these nodes.
 
-        That is so for nodes that do not answer, for some time. Without its first node a job would have no script. Until
-        Slurm notices, they are listed as ending, since their workers may still run.
+        That is so for nodes that do not answer. Without its first node a job would have no script. They are listed as
+        ending until Slurm notices that they have failed, or until they have certainly stopped their workers.
         """
         ledger = self._place.ledger
         with ledger.hold(launch.token):
@@ -196,7 +204,6 @@ class Ending:
                 not outlives_nodes(launch)
                 or launch.notes.get("ending")
                 or not (stays and names <= since.keys())
-                or any(now - since[name] > NOTICED_SECONDS for name in names)
             ):
                 return False
             ledger.note(launch.token, given_up=since)
@@ -241,7 +248,7 @@ class Ending:
 
 def gone(launch: Launch, instance: Instance, job: Job | None) -> Instance:
     """A node as ended: its job has ended or was requeued."""
-    if (told := taken_out(launch).get(instance.id)) is not None:
+    if (told := lost_nodes(launch).get(instance.id)) is not None:
         why, since = told
         return dataclasses.replace(instance, state="ended", why=why, failed=True, ended_at=since)
     if job is None:

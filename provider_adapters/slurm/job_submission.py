@@ -13,10 +13,9 @@ from flowlite.errors import ProviderError
 from flowlite.provider import LaunchPending
 from flowlite.state import clock
 from provider_adapters.rented.ledger import Call, Launch
-from provider_adapters.slurm import refusals
 from provider_adapters.slurm.context import job_name
 from provider_adapters.slurm.login import SlurmUnreachable, last_line
-from provider_adapters.slurm.queries import state_words
+from provider_adapters.slurm.queries import refusals, state_words
 
 if TYPE_CHECKING:
     from provider_adapters.slurm.context import SlurmContext

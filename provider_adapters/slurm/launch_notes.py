@@ -1,10 +1,13 @@
-"""Reads the ledger's notes on a launch: its nodes, those of them that keep files, and what their job was made from."""
+"""Reads the ledger's notes on a launch: its nodes, those of them that are lost or keep files, and its job's values."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from flowlite.node.config import fencing
 from flowlite.provider import Instance
+from flowlite.state import clock
+from provider_adapters.rented.kept_gangs import as_held
 from provider_adapters.rented.ledger import Call, Launch
 
 
@@ -14,8 +17,8 @@ def frozen_of(launch: Launch, call: Call) -> dict[str, Any]:
 
 
 def given(launch: Launch) -> list[Instance]:
-    """The nodes that were handed out, with their data of that time."""
-    return [Instance.from_json(each) for each in launch.notes.get("given", ())]
+    """The nodes that were handed out, with their data of that time, as nodes of the task that has them now."""
+    return [as_held(Instance.from_json(each), launch) for each in launch.notes.get("given", ())]
 
 
 def run_of(launch: Launch) -> int:
@@ -37,6 +40,30 @@ def taken_out(launch: Launch) -> dict[str, tuple[str, float]]:
 def given_up(launch: Launch) -> dict[str, float]:
     """Nodes that did not answer the supervisor, by id: since when."""
     return {name: float(at) for name, at in launch.notes.get("given_up", {}).items()}
+
+
+def lost_nodes(launch: Launch) -> dict[str, tuple[str, float]]:
+    """The nodes without which its job goes on, by id: why, and since when.
+
+    Slurm has taken them out of the job, or they have been given up for so long that they have stopped their workers.
+    """
+    grace, now = float(launch.frozen.get("grace", 0.0)), clock.now()
+    stopped = {
+        name: fencing.replaced_from(since, fencing.FENCE_AFTER, grace)
+        for name, since in given_up(launch).items()
+    }
+    hosts = {each.id: each.data["host"] for each in given(launch)}
+    fenced = {
+        name: (f"its host {hosts[name]} does not answer, and has stopped its workers by itself", at)
+        for name, at in stopped.items()
+        if at <= now
+    }
+    return {**fenced, **taken_out(launch)}
+
+
+def unmet(launch: Launch) -> list[str]:
+    """The hosts of its job that did not answer when it started, and are no nodes of the gang."""
+    return list(launch.notes.get("unmet", ()))
 
 
 def has_lost_its_script(launch: Launch) -> bool:

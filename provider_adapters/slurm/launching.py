@@ -6,7 +6,8 @@ A launch is called repeatedly with the same token and does not block. Its state 
     calls       the jobs; the last one that was not dropped counts. A job requeued after a preemption is taken over
     notes       "given": the nodes that were handed out, "restart": of which run of the job they were,
                 "given_up": those that did not answer, "taken_out": those that the job has lost,
-                "hosts": a run of the job, and its hosts at its start
+                "hosts": a run of the job, and its hosts at its start, "unmet": those of them that never answered,
+                "short": it asks for no more time than its task needs
 
 A gang that shrinks and grows may have several launches, and so several jobs. Each is content with fewer nodes than it
 asks for (`sbatch --nodes=2-8`), goes on when one of them fails, and excludes the hosts of the others.
@@ -15,42 +16,43 @@ asks for (`sbatch --nodes=2-8`), goes on when one of them fails, and excludes th
 from __future__ import annotations
 
 import base64
-import dataclasses
 import gzip
 import json
 import secrets
-import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import ProviderError
 from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan
 from flowlite.state import clock
+from provider_adapters.rented.gang_fit import fits
 from provider_adapters.rented.ledger import Call, Launch
-from provider_adapters.slurm import nodes, shared
+from provider_adapters.slurm import shared
 from provider_adapters.slurm.context import job_name
-from provider_adapters.slurm.ending import NOTICED_SECONDS
+from provider_adapters.slurm.kept_jobs import PATIENCE_SECONDS
 from provider_adapters.slurm.launch_notes import (
     frozen_of,
     given,
-    outlives_nodes,
     run_of,
     taken_out,
+    unmet,
 )
+from provider_adapters.slurm.meeting import Meeting
 from provider_adapters.slurm.queries import state_words
 from provider_adapters.slurm.script import Script, StepWrapper, render
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from provider_adapters.rented.kept_gangs import KeptGangs
     from provider_adapters.slurm.arrays import Arrays
     from provider_adapters.slurm.context import SlurmContext
     from provider_adapters.slurm.ending import Ending
     from provider_adapters.slurm.job_submission import JobSubmission
+    from provider_adapters.slurm.kept_jobs import JobNodes
     from provider_adapters.slurm.queries.parse import Job
 
-_CONTACT_SECONDS = 240.0
-_CONTACT_PAUSE = 0.5
 # The step daemons end by themselves this many seconds before Slurm's own limit.
 _BEFORE_LIMIT = 20.0
 _NOT_SHARED = 104
@@ -63,12 +65,21 @@ class Launching:
     """The launches of one FLOW_HOME."""
 
     def __init__(
-        self, place: SlurmContext, submission: JobSubmission, ending: Ending, arrays: Arrays
+        self,
+        place: SlurmContext,
+        submission: JobSubmission,
+        ending: Ending,
+        arrays: Arrays,
+        nodes: JobNodes,
+        kept: KeptGangs,
     ) -> None:
         self._place = place
         self._submission = submission
         self._ending = ending
         self._arrays = arrays
+        self._nodes = nodes
+        self._kept = kept
+        self._meeting = Meeting(place, ending)
 
     def run(self, intent: LaunchIntent) -> list[Instance]:
         """All nodes of an intent, as soon as all of them answer.
@@ -79,6 +90,8 @@ class Launching:
         """
         ledger = self._place.ledger
         with ledger.hold(intent.token):
+            if ledger.read(intent.token) is None and (found := self._taken_over(intent)):
+                return found
             launch = ledger.begin(
                 intent.token, intent.task_id, intent.count, lambda: self._freeze(intent)
             )
@@ -86,6 +99,29 @@ class Launching:
                 raise ProviderError(f"the launch {intent.token} has been ended before")
             call = self._job(launch)
             return self._look(ledger.read(intent.token) or launch, call)
+
+    # The job of another task
+
+    def _taken_over(self, intent: LaunchIntent) -> list[Instance]:
+        """The nodes that another task has kept for one like this, if there are some; else an empty list."""
+        kept = self._kept
+        if kept.held_by(intent) is None and self._may_have_nodes(intent):
+            return []
+        jobs = KeptJobs(
+            kept,
+            self._nodes,
+            self._ending,
+            Plan.from_json(intent.plan).options["minutes"],
+            _program(self._place.home, intent.preload.get("agent")).stem,
+        )
+        return kept.take_over(intent, fits(intent), jobs, patience=PATIENCE_SECONDS)
+
+    def _may_have_nodes(self, intent: LaunchIntent) -> bool:
+        """Whether a job of the task may have nodes, or get some, such as one that Slurm has queued again."""
+        return any(
+            not (each.ended or each.notes.get("ending"))
+            for each in self._place.ledger.launches(intent.task_id)
+        )
 
     # Decided once
 
@@ -108,6 +144,9 @@ class Launching:
             "beside": intent.beside,
             "elastic": plan.fewest_instances < plan.num_instances,
             "minutes": options["minutes"],
+            "limit": options.get("limit", options["minutes"]),
+            "grace": options.get("grace", 0.0),
+            **({"fits": fitting} if (fitting := fits(intent)) else {}),
             "container": options["step_container"],
             "asked": asked,
             # Defaults that are set for every login apply where the plan says nothing.
@@ -157,7 +196,20 @@ class Launching:
         # A repeated submission must be identical.
         embedded, exclude = not call.parameters["proved"], call.parameters.get("exclude", ())
         text = self.script(launch, call.name, embedded=embedded, exclude=exclude)
-        return self._submission.submit(launch, call, text)
+        try:
+            return self._submission.submit(launch, call, text)
+        except LaunchPending:
+            raise
+        except ProviderError as error:
+            if not self._asks_for_more_time(launch):
+                raise
+            ledger.note(launch.token, short=True)
+            raise LaunchPending(f"{error}; it is asked for less time", 0.1) from error
+
+    def _asks_for_more_time(self, launch: Launch) -> bool:
+        """Whether its job asks for more time than its task needs, so that another task can take it over."""
+        least = launch.frozen["minutes"]
+        return launch.frozen.get("limit", least) != least and not launch.notes.get("short")
 
     def script(
         self,
@@ -174,7 +226,8 @@ class Launching:
             exclude: Hosts that the job must not have, besides those that the user excludes.
         """
         frozen = launch.frozen
-        minutes = frozen["minutes"]
+        least = frozen["minutes"]
+        minutes = least if launch.notes.get("short") else frozen.get("limit", least)
         content = Path(frozen["agent"]).read_bytes() if embedded else b""
         return render(
             Script(
@@ -189,6 +242,7 @@ class Launching:
                 options=_without(exclude, frozen["directives"]),
                 extra=tuple(frozen["extra"]),
                 minutes=minutes,
+                least_minutes=least if least != minutes else None,
                 signal_seconds=frozen["signal_seconds"],
                 requeue=frozen["requeue"],
                 embedded=packed(content) if embedded else "",
@@ -238,12 +292,13 @@ class Launching:
     def _hosts_beside(self, launch: Launch, but: str = "") -> set[str]:
         """The hosts of the task's other jobs, without that of the launch `but`: no two nodes of a gang share a host."""
         others = [each for each in self._others(launch) if each.token != but]
-        return {
+        theirs = {
             str(node.data["host"])
             for each in others
             for node in given(each)
             if node.id not in taken_out(each)
         }
+        return theirs.union(*(unmet(each) for each in others))
 
     def _others(self, launch: Launch) -> list[Launch]:
         """The task's other launches whose jobs may have nodes."""
@@ -275,6 +330,8 @@ class Launching:
         if job.state in state_words.ENDED:
             raise self._ended(launch, call, job)
         if job.state in state_words.WAITING:
+            if state_words.too_long(job.reason) and self._asks_for_more_time(launch):
+                raise self._ask_for_less_time(launch, job)
             if state_words.hopeless(job.reason):
                 self._ending.end(launch)
                 raise ProviderError(
@@ -286,122 +343,29 @@ class Launching:
             raise self._wait(launch, text, queued=not self._may_start_at_once(launch, call, job))
         if job.state in state_words.RUNNING:
             again = given(launch) and job.restarts == run_of(launch)
-            return given(launch) if again else self._meet(launch, call, job)
+            return given(launch) if again else self._meeting.run(launch, call, job)
         raise self._wait(launch, f"job {number} is {job.state.lower()}")
+
+    def _ask_for_less_time(self, launch: Launch, job: Job) -> LaunchPending:
+        """Cancels a job that waits for ever for its time. Another is submitted once it has ended."""
+        login = self._place.login(launch.frozen["login"])
+        self._place.ledger.note(launch.token, short=job.id)
+        login.try_("scancel", "--state=PENDING", job.id)
+        self._place.queue(launch.frozen["login"]).hurry()
+        return self._wait(launch, f"job {job.id} asks for more time than it may have: {job.reason}")
 
     def _may_start_at_once(self, launch: Launch, call: Call, job: Job) -> bool:
         """Whether a job that a gang does not need may start, although it waits: Slurm has not tried it yet."""
         young = clock.now() - call.at < _UNTRIED_SECONDS
         return bool(launch.frozen.get("elastic")) and young and state_words.untried(job.reason)
 
-    def _meet(self, launch: Launch, call: Call, job: Job) -> list[Instance]:
-        frozen, ledger = frozen_of(launch, call), self._place.ledger
-        login = self._place.login(frozen["login"])
-        told = self._place.queue(frozen["login"]).shown(job.id)
-        if told is None or told[0].state not in state_words.RUNNING:
-            raise self._wait(launch, f"job {job.id} begins")
-        hosts = nodes.hosts_of(*told)
-        at_start = self._hosts_at_start(launch, told[0], hosts)
-        lost = [each for each in at_start if each not in hosts]
-        if lost:
-            self._check_left(launch, job, lost, at_start)
-        places = nodes.places_of(
-            login, told[0], hosts, at_start, frozen["node_dir"], frozen["program"]
-        )
-        data = {
-            "login": frozen["login"],
-            "shared": frozen["shared"],
-            "node_dir": frozen["node_dir"],
-            "login_program": f"{frozen['login_dir']}/blobs/{frozen['program']}",
-            "launched_by": launch.token,
-            "way_back": nodes.way_back(frozen, login.facts.asked),
-        }
-        met = nodes.meet(login, places, data)
-        silent = [each for each in met if isinstance(each, str)]
-        if silent:
-            self._not_met(launch, told[0], silent, met)
-        found = [
-            Instance(
-                id=place.instance,
-                task_id=launch.task,
-                state="running",
-                address=place.address,
-                launched_at=told[0].start or time.time(),
-                # An element of an array also has a job number of its own, which `srun` needs.
-                data={**each, "job": call.ids[0], "raw": place.job},
-            )
-            for place, each in zip(places, met, strict=True)
-            if isinstance(each, dict)
-        ]
-        if lost:
-            found[0] = dataclasses.replace(found[0], note=_passed_over(job, lost))
-        self._note_shared(launch, frozen, found)
-        notes = {"given": [each.to_json() for each in found], "restart": told[0].restarts}
-        ledger.note(launch.token, begun=None, **notes)
-        return found
-
-    def _hosts_at_start(self, launch: Launch, job: Job, hosts: list[str]) -> list[str]:
-        """The hosts that this run of a job had when it was looked at first, if it goes on when some of them fail."""
-        if not outlives_nodes(launch):
-            return hosts
-        run, known = launch.notes.get("hosts") or [-1, []]
-        if run == job.restarts and set(hosts) <= set(known):
-            return list(known)
-        self._place.ledger.note(launch.token, hosts=[job.restarts, hosts])
-        return hosts
-
-    def _check_left(
-        self, launch: Launch, job: Job, lost: Sequence[str], at_start: Sequence[str]
-    ) -> None:
-        """Ends a job that has lost nodes before they were met, and cannot go on without them. Raises ProviderError."""
-        left, least = len(at_start) - len(lost), int(launch.frozen["least"])
-        why = f"of {len(at_start)} nodes it has {left} left, and needs {least}"
-        if at_start[0] in lost:
-            why = f"{at_start[0]} had its script"
-        elif left >= least:
-            return
-        self._ending.end(launch)
-        raise ProviderError(f"{_passed_over(job, lost)}. The job is cancelled: {why}")
-
-    def _not_met(
-        self, launch: Launch, job: Job, silent: list[str], met: Sequence[dict[str, Any] | str]
-    ) -> None:
-        """Raises for nodes that do not answer yet, or will not."""
-        count, patience = len(met), _CONTACT_SECONDS
-        may_go_on = outlives_nodes(launch) and isinstance(met[0], dict)
-        if may_go_on and count - len(silent) >= int(launch.frozen["least"]):
-            # It goes on with the others once Slurm has noticed that these have failed.
-            patience = NOTICED_SECONDS
-        began = launch.notes.get("begun") or [job.restarts, clock.now()]
-        if began[0] != job.restarts:
-            began = [job.restarts, clock.now()]
-        self._place.ledger.note(launch.token, begun=began)
-        some = f"{silent[0]}{f'; and {len(silent) - 1} more' if len(silent) > 1 else ''}"
-        if clock.now() - began[1] > patience:
-            self._ending.end(launch)
-            raise ProviderError(
-                f"job {job.id} runs, and {len(silent)} of its {count} nodes did not answer within "
-                f"{patience:.0f} s: {some}"
-            )
-        raise LaunchPending(f"job {job.id} begins: {some}", _CONTACT_PAUSE)
-
-    def _note_shared(self, launch: Launch, frozen: dict[str, Any], found: list[Instance]) -> None:
-        if not frozen["shared"]:
-            return
-        blind = [str(each.data["host"]) for each in found if not each.data["shared"]]
-        self._place.proof(frozen["login"]).keep(frozen["shared"], not blind)
-        if blind and frozen["volumes"]:
-            self._ending.end(launch)
-            raise ProviderError(
-                f"the task has volumes, and {frozen['shared']} of {self._place.login(frozen['login']).name} is not "
-                f"the same place on {', '.join(blind[:5])}: set shared_dir under [slurm] to a directory that all "
-                "nodes see"
-            )
-
     def _ended(self, launch: Launch, call: Call, job: Job) -> ProviderError:
         """The error for a job that has ended, before or after its nodes were handed out."""
         queue, ledger = self._place.queue(launch.frozen["login"]), self._place.ledger
         code = exit_code(queue.shown(job.id))
+        if launch.notes.get("short") == job.id:
+            ledger.made(launch.token, call.name, call.ids, {"dropped": True})
+            return LaunchPending(f"job {job.id} was cancelled; another is submitted", 0.1)
         if code == _NOT_SHARED and not given(launch):
             # The directory was shared once; the next job carries the program again.
             self._place.proof(launch.frozen["login"]).forget()
@@ -418,6 +382,44 @@ class Launching:
 
 
 # State of a launch
+
+
+class KeptJobs:
+    """Jobs that other tasks have kept, for one launch: as `GangCloud`."""
+
+    def __init__(
+        self, kept: KeptGangs, nodes: JobNodes, ending: Ending, minutes: int | None, program: str
+    ) -> None:
+        """
+        Args:
+            minutes: For how long the task runs at most; None if it does not say.
+            program: The hash of the node's program.
+        """
+        self._kept = kept
+        self._nodes = nodes
+        self._ending = ending
+        self._minutes = minutes
+        self._program = program
+
+    def is_suitable(self, launch: Launch) -> bool:
+        """As `GangCloud.is_suitable`."""
+        if launch.frozen["program"] != self._program:
+            return False
+        if (left := self._nodes.time_left(launch)) is None:
+            return True
+        # Without a time of its own, a task takes as long as those before it, as far as can be told.
+        wanted = left[1] if self._minutes is None else self._minutes * 60
+        return left[0] >= wanted > 0
+
+    def running(self, launch: Launch) -> list[Instance]:
+        """As `GangCloud.running`."""
+        return self._nodes.running(launch)
+
+    def end(self, launch: Launch) -> None:
+        """As `GangCloud.end`. A job that Slurm does not end now ends by itself."""
+        with suppress(ProviderError):
+            if self._kept.to_end(given(launch)):
+                self._ending.end(launch)
 
 
 def current(launch: Launch) -> Call | None:
@@ -443,11 +445,6 @@ def _without(
     if hosts:
         options["exclude"] = ",".join(filter(None, (options.get("exclude", ""), *hosts)))
     return tuple(options.items())
-
-
-def _passed_over(job: Job, lost: Sequence[str]) -> str:
-    """Which nodes a job has lost before they were met, for the user."""
-    return f"job {job.id} began without {', '.join(lost)}: down, and taken out of the job by Slurm"
 
 
 def exit_code(shown: tuple[Job, dict[str, str]] | None) -> int | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from flowlite.node.sbatch import hostlist
 from flowlite.provider import Instance
 from flowlite.state import clock
+from provider_adapters.rented.kept_gangs import is_kept
 from provider_adapters.rented.ledger import Launch
 from provider_adapters.slurm.context import parts_of
 from provider_adapters.slurm.ending import gone
@@ -21,9 +22,11 @@ from provider_adapters.slurm.launch_notes import (
     given,
     given_up,
     has_lost_its_script,
+    lost_nodes,
     outlives_nodes,
     run_of,
     taken_out,
+    unmet,
 )
 from provider_adapters.slurm.queries import parse, state_words
 from provider_adapters.slurm.queries.queue import HURRY, QUIET
@@ -118,6 +121,8 @@ class Listing:
                 there.append(_placeholder(launch, launch.token, ""))
             over = self._ending.conclude(launch, jobs)
             token = _bearer(launch.token, passed_on)
+            if held := launch.notes.get("held"):
+                token = str(held["token"])
             found += [replace(each, launch=token) for each in (there if over is None else over)]
         return found
 
@@ -130,8 +135,9 @@ class Listing:
         mine = [each for each in given(launch) if each.data["job"] == job_id]
         if outlives_nodes(launch) and mine and job is not None:
             launch = self._note_taken_out(launch, mine, job)
-        out = [gone(launch, each, job) for each in mine if each.id in taken_out(launch)]
-        left = [each for each in mine if each.id not in taken_out(launch)]
+        lost = lost_nodes(launch)
+        out = [gone(launch, each, job) for each in mine if each.id in lost]
+        left = [each for each in mine if each.id not in lost]
         return [*out, *self._listed_of(launch, job_id, job, left)]
 
     def _listed_of(
@@ -158,9 +164,9 @@ class Listing:
             why = "Slurm gives its nodes to another job"
             return [replace(each, state="ending", why=why, preempted=True) for each in mine]
         runs = job.state in state_words.RUNNING and not has_lost_its_script(launch)
-        silent = given_up(launch)
+        silent, there = given_up(launch), "warm" if is_kept(launch) else "running"
         return [
-            replace(each, state="running" if runs and each.id not in silent else "ending")
+            replace(each, state=there if runs and each.id not in silent else "ending")
             for each in mine
         ]
 
@@ -169,13 +175,14 @@ class Listing:
         out = taken_out(launch)
         known = [each for each in mine if each.id not in out]
         same = job.state in state_words.RUNNING and job.restarts == run_of(launch)
-        if same and 0 < job.nodes < len(known):
+        if same and 0 < job.nodes < len(known) + len(unmet(launch)):
             shown = self._place.queue(launch.frozen["login"]).shown(job.id)
             left = _hosts_of(shown[1]) if shown and shown[0].state in state_words.RUNNING else []
             if left:
                 failed = [each for each in known if str(each.data["host"]) not in left]
                 out |= {each.id: (_failed(each), clock.now()) for each in failed}
-                launch = self._place.ledger.note(launch.token, taken_out=out)
+                silent = [each for each in unmet(launch) if each in left]
+                launch = self._place.ledger.note(launch.token, taken_out=out, unmet=silent)
         if same and has_lost_its_script(launch):
             self._ending.cancel(launch)
         return self._place.ledger.read(launch.token) or launch

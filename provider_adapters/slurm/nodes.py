@@ -27,8 +27,12 @@ if TYPE_CHECKING:
     from flowlite.connect.base import Connection
     from provider_adapters.slurm.login import SlurmLogin
 
+AT_START = "at_start"
+"""Key of a node's facts: the hosts that its job had when its step started, in Slurm's notation."""
 _MOST_AT_ONCE = 64
-_DAEMON = fields({"nodeid": count, "executable": text, "python": text, "shared": flag})
+_DAEMON = fields(
+    {"nodeid": count, "executable": text, "python": text, "shared": flag}, {"hosts": text}
+)
 # How long a job that fetches kept files may wait for its node; below the time that a connection may take to open.
 _FREE_WITHIN_SECONDS = 90
 _LONGEST_MINUTES = 60
@@ -285,7 +289,7 @@ def base_of(login: SlurmLogin, data: Mapping[str, Any]) -> Connection:
 def meet(
     login: SlurmLogin, places: Sequence[JobNode], data: Mapping[str, Any]
 ) -> list[dict[str, Any] | str]:
-    """For each node, its facts as instance data, or the reason why there are none."""
+    """For each node, its facts as instance data and `AT_START`, or the reason why there are none."""
 
     def meet_one(place: JobNode) -> dict[str, Any] | str:
         known = {
@@ -314,7 +318,7 @@ def meet(
             )
         shared = str(data["shared"]) if daemon["shared"] else ""
         found = {"python": daemon["executable"], "version": daemon["python"], "shared": shared}
-        return {**known, **found}
+        return {**known, **found, AT_START: daemon.get("hosts", "")}
 
     with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(places))) as pool:
         return list(pool.map(meet_one, places))

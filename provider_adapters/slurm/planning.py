@@ -36,7 +36,7 @@ def make_plan(config: TaskConfig, settings: SlurmSettings, cluster: Cluster) -> 
     if config.one_region and "partition" not in config.slurm:
         asked["partition"] = config.one_region
     partition = cluster.choose(str(asked.get("partition", "")))
-    notes = _without_effect(config)
+    notes = _notes(config)
     cpus, cpu_notes = _cpus(config, asked)
     most = config.most_nodes
     if partition is not None:
@@ -63,6 +63,8 @@ def make_plan(config: TaskConfig, settings: SlurmSettings, cluster: Cluster) -> 
             "requeue": bool(asked.get("requeue", True)),
             "cpus": cpus,
             "minutes": minutes,
+            "limit": _limit(config, partition, minutes),
+            "grace": config.grace_seconds,
             # Seconds for which nobody may look at nodes that are kept for the next attempt.
             "waits": _waits(config),
             "workdir": config.directory_on_node,
@@ -230,6 +232,15 @@ def _time(
     return math.floor(most / 60), min(wanted, left), [told] if left < wanted else []
 
 
+def _limit(config: TaskConfig, partition: PartitionNodes | None, minutes: int | None) -> int | None:
+    """Minutes of `--time` for a job that may be kept: as long again, so that other tasks can take it over."""
+    if minutes is None or not config.keep_warm or _cannot_be_kept(config):
+        return minutes
+    wanted = 2 * minutes + math.ceil(config.keep_warm / 60)
+    most = partition.limit if partition else None
+    return wanted if most is None else max(minutes, min(wanted, math.floor(most / 60)))
+
+
 def _clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -278,7 +289,17 @@ def _volumes(config: TaskConfig, settings: SlurmSettings) -> list[dict[str, Any]
     return found
 
 
-def _without_effect(config: TaskConfig) -> list[str]:
+def _cannot_be_kept(config: TaskConfig) -> str:
+    """Why the job of a task is not kept for the next one, in words; "" if it is."""
+    if config.image or config.slurm.get("image"):
+        return "the container of a task ends with it"
+    if config.volumes:
+        return "volumes stay with their task"
+    return "only gangs of one size are kept" if config.is_elastic else ""
+
+
+def _notes(config: TaskConfig) -> list[str]:
+    """What the user should know about options that have no effect, or not the one that they have elsewhere."""
     notes = []
     for name in ("internode_interconnect", "intranode_interconnect"):
         asked = getattr(config, name)
@@ -294,8 +315,8 @@ def _without_effect(config: TaskConfig) -> list[str]:
         notes.append(
             "spot is ignored by the Slurm provider; partitions and QOS say what may be preempted"
         )
-    if config.keep_warm:
-        notes.append("keep_warm has no effect on Slurm: the nodes go back to the queue")
+    if config.keep_warm and (why := _cannot_be_kept(config)):
+        notes.append(f"keep_warm has no effect: {why}; the job ends with its task")
     if config.max_price_per_hour is not None or config.max_cost is not None:
         notes.append(
             "nothing is charged that flowlite knows of: price and cost caps have no effect"

@@ -25,10 +25,12 @@ from flowlite.provider import (
     VolumeInfo,
     VolumePlace,
 )
+from provider_adapters.rented.kept_gangs import KeptGangs
 from provider_adapters.slurm.arrays import Arrays
 from provider_adapters.slurm.context import SlurmContext
 from provider_adapters.slurm.ending import Ending
 from provider_adapters.slurm.job_submission import JobSubmission
+from provider_adapters.slurm.kept_jobs import JobNodes
 from provider_adapters.slurm.launching import Launching
 from provider_adapters.slurm.listing import Listing
 from provider_adapters.slurm.login import last_line
@@ -63,6 +65,7 @@ class SlurmProvider(Provider):
     may_take_away = True
     elastic = True
     arrays = True
+    keeps_gangs = True
 
     def __init__(
         self, home: Path, settings: ProviderSettings, connection: Connection | None = None
@@ -95,6 +98,13 @@ class SlurmProvider(Provider):
     def terminate(self, instances: Sequence[Instance]) -> None:
         with _refused():
             self._ending.terminate(instances)
+
+    def keep(self, instances: Sequence[Instance], seconds: float) -> list[Instance]:
+        with _refused():
+            return self._kept.keep(instances, seconds)
+
+    def still_warm(self, instances: Sequence[Instance]) -> list[Instance]:
+        return self._kept.still(instances)
 
     def answers_beside(self, instances: Sequence[Instance]) -> str:
         where = next((str(each.data["login"]) for each in instances if "login" in each.data), None)
@@ -164,7 +174,7 @@ class SlurmProvider(Provider):
         spot: bool | None = None,
         region: str | None = None,
     ) -> list[Offer]:
-        from provider_adapters.slurm.offers import offers_of
+        from provider_adapters.slurm.queries.offers import offers_of
 
         found = self._place.cluster().partitions()
         wanted = [each for each in found if region in (None, each.name)]
@@ -203,12 +213,22 @@ class SlurmProvider(Provider):
         return JobSubmission(self._place)
 
     @cached_property
+    def _nodes(self) -> JobNodes:
+        return JobNodes(self._place)
+
+    @cached_property
+    def _kept(self) -> KeptGangs:
+        return KeptGangs(self._place.ledger, self._nodes)
+
+    @cached_property
     def _ending(self) -> Ending:
-        return Ending(self._place, self._submission, self._arrays)
+        return Ending(self._place, self._submission, self._arrays, self._kept)
 
     @cached_property
     def _launching(self) -> Launching:
-        return Launching(self._place, self._submission, self._ending, self._arrays)
+        return Launching(
+            self._place, self._submission, self._ending, self._arrays, self._nodes, self._kept
+        )
 
     @cached_property
     def _listing(self) -> Listing:

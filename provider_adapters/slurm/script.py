@@ -89,6 +89,8 @@ class Script:
         options: Additional options of `sbatch` with their values; "" for an option without a value.
         extra: Options of `sbatch` as the user wrote them.
         minutes: Time limit; None for that of the partition.
+        least_minutes: The time limit with which the job is content, if Slurm can start it earlier then; None for
+            `minutes`.
         signal_seconds: How long before its end the job is warned.
         requeue: Whether the job is requeued after a preemption or the failure of a node.
         program: SHA-256 of flowlite's program.
@@ -111,6 +113,7 @@ class Script:
     options: tuple[tuple[str, str], ...] = ()
     extra: tuple[str, ...] = ()
     minutes: int | None = None
+    least_minutes: int | None = None
     signal_seconds: int = 120
     requeue: bool = True
     fewest: int = 0
@@ -147,6 +150,7 @@ def _directives(script: Script) -> list[str]:
         f"--{name}={_value(value)}" if value else f"--{name}" for name, value in script.options
     ]
     found += [f"--time={script.minutes}"] if script.minutes else []
+    found += [f"--time-min={script.least_minutes}"] if script.least_minutes else []
     found += [f"--array={script.array}"] if script.array else []
     found += [
         "--requeue" if script.requeue else "--no-requeue",

@@ -21,12 +21,13 @@ from flowlite.bundle.agent_zip import build_agent_zip
 from flowlite.connect.local import LocalConnection
 from flowlite.connect.step import StepConnection, pool
 from flowlite.errors import NodeUnreachable
+from flowlite.node.forkserver import registry
 from flowlite.node.helper import daemon_client
 from flowlite.node.host_lease import unused_files
 from flowlite.node.preemption import notices as preemption
 from flowlite.node.slurm_step import daemon as daemon_module
 from flowlite.node.slurm_step.notices import notice_of
-from flowlite.node.system import atomic_files, processes
+from flowlite.node.system import atomic_files, processes, runtime_dir
 from tests.helpers import eventually, process_alive
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Slurm's nodes run Linux")
@@ -223,6 +224,84 @@ class TestChildren:
         code, said = held.end()
         assert (code, "it was told to" in said) == (0, True)
         assert not process_alive(left)
+
+
+class TestKept:
+    """Between two tasks."""
+
+    @pytest.fixture
+    def fork_server(self) -> Iterator[Callable[[int], None]]:
+        """Makes a process one of the fork servers that are kept."""
+        socket = Path(runtime_dir.find(), f"{registry.PREFIX}{os.urandom(9).hex()}0")
+        assert len(socket.name) == registry.NAME_LENGTH
+
+        def make(pid: int) -> None:
+            told = {**processes.identity(pid), "agents": 0, "until": None, "used": 0.0}
+            Path(f"{socket}.state").write_text(json.dumps(told))
+
+        yield make
+        registry.forget(str(socket))
+
+    def test_the_task_ends_and_its_fork_servers_stay(
+        self,
+        daemon: Callable[..., StepDaemon],
+        tmp_path: Path,
+        fork_server: Callable[[int], None],
+    ) -> None:
+        held = daemon()
+        note = tmp_path / "pid"
+        own = {"step-daemon.json", "step-daemon.pid"}
+        agent = held.start(f"sleep 1001 & echo $! > {note}; wait", tmp_path / "log")
+        server = held.start("exec sleep 1002", tmp_path / "log")
+        fork_server(server)
+        worker = int(eventually(lambda: note.exists() and note.read_text().strip()))
+        held.file("python").write_text(sys.executable)
+        held.file("a1").mkdir()
+        held.file("a1/r0.out").write_text("output")
+        assert held.ask("keep", seconds=600) == {}
+        assert not process_alive(agent)
+        assert not process_alive(worker)
+        assert process_alive(server)
+        assert {each.name for each in Path(held.home).iterdir()} == {*own, "python"}
+        # The next task takes the node over, and may say so twice.
+        for _ in range(2):
+            assert held.ask("take") == {}
+        assert process_alive(held.start("exec sleep 1003", tmp_path / "log"))
+        held.ask("end")
+        assert held.end()[0] == 0
+        assert not process_alive(server)
+
+    def test_it_ends_by_itself_if_no_task_comes(
+        self, daemon: Callable[..., StepDaemon], tmp_path: Path, fork_server: Callable[[int], None]
+    ) -> None:
+        held = daemon()
+        server = held.start("exec sleep 1001", tmp_path / "log")
+        fork_server(server)
+        assert held.ask("keep", seconds=1) == {}
+        with suppress(OSError):
+            # Whatever is asked, it is not kept for longer.
+            assert "no task has taken it over" in held.ask("take")["text"]
+        code, said = held.end()
+        assert (code, "kept for 1 s, and no task has taken it over" in said) == (0, True)
+        assert not process_alive(server)
+        assert not Path(held.home).exists()
+
+    def test_a_node_that_was_taken_over_has_its_lease_again(
+        self, daemon: Callable[..., StepDaemon], tmp_path: Path, fork_server: Callable[[int], None]
+    ) -> None:
+        held = daemon("--lease", "3", "--deadline", "0")
+        # A fork server without a task is nobody.
+        fork_server(held.start("exec sleep 1001", tmp_path / "log"))
+        assert held.ask("keep", seconds=600) == {}
+        assert held.ask("take") == {}
+        assert "nobody was there for 3 s" in held.end()[1]
+
+    def test_it_is_not_kept_if_slurm_ends_the_job(self, daemon: Callable[..., StepDaemon]) -> None:
+        held = daemon(scontrol="echo JobId=7 JobState=RUNNING PreemptTime=2030-01-01T00:00:00")
+        held.process.send_signal(signal.SIGUSR2)
+        held.notice()
+        assert "Slurm ends its job" in held.ask("keep", seconds=600)["text"]
+        assert "Slurm ends its job" in held.ask("take")["text"]
 
 
 class TestTheEnd:

@@ -18,7 +18,7 @@ from flowlite.connect.base import Connection
 from flowlite.connect.values import Completed, File
 from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan
 from flowlite.spec import TaskConfig
-from provider_adapters.slurm import SlurmProvider
+from provider_adapters.slurm import SlurmProvider, nodes
 from provider_adapters.slurm.queries.parse import QUEUE_FORMAT
 
 RECORDED = Path(__file__).with_name("slurm_recorded")
@@ -52,18 +52,26 @@ class Job:
     code: int = 0
     exclude: tuple[str, ...] = ()
     lost: set[str] = field(default_factory=set)
+    start: float = 0.0
+    end: float = 0.0
+    requeue: bool = True
+
+    @property
+    def hosts_at_start(self) -> list[str]:
+        """The first hosts that it may have."""
+        names = [f"node{number:02d}" for number in range(1, 10)]
+        return [name for name in names if name not in self.exclude][: self.nodes]
 
     @property
     def hosts(self) -> list[str]:
-        """The first hosts that it may have, without those that it has lost."""
-        names = [f"node{number:02d}" for number in range(1, 10)]
-        given = [name for name in names if name not in self.exclude][: self.nodes]
-        return [name for name in given if name not in self.lost]
+        """Those that it has not lost."""
+        return [name for name in self.hosts_at_start if name not in self.lost]
 
     def line(self) -> str:
         """As `squeue -O` prints it."""
         shown = f"({self.reason})" if self.state == "PENDING" else "node[01-09]"
-        values = [self.id, self.state, str(self.restarts), shown, "N/A", "N/A", self.comment, "N/A"]
+        times = [f"{at:.0f}" if at else "N/A" for at in (self.start, self.end)]
+        values = [self.id, self.state, str(self.restarts), shown, *times, self.comment, "N/A"]
         values.append(str(len(self.hosts)))
         return "".join(v.ljust(w)[:w] for v, w in zip(values, _WIDTHS, strict=True))
 
@@ -72,7 +80,7 @@ class Job:
         return (
             f"JobId={self.id} JobName=flow UserId={USER}(1000) JobState={self.state} Reason={self.reason} "
             f"Dependency=(null) Requeue=1 Restarts={self.restarts} ExitCode={self.code}:0 StartTime=1795300365 "
-            f"EndTime=Unknown NodeList={','.join(self.hosts)} BatchHost={self.hosts[0]} "
+            f"EndTime=Unknown NodeList={','.join(self.hosts)} BatchHost={self.hosts_at_start[0]} "
             f"Comment={self.comment} StdErr=/dev/null "
         )
 
@@ -171,6 +179,10 @@ class PaperSlurm(Connection):
         if words == ["ping"]:
             return _ok("Slurmctld(primary) at head is UP\n")
         if words[0] == "update":
+            told = dict(word.partition("=")[::2] for word in words[1:])
+            for job in self.jobs:
+                if job.id == told["jobid"] and "requeue" in told:
+                    job.requeue = told["requeue"] == "1"
             return _ok("")
         if words[1:3] == ["show", "node"]:
             return _ok("".join(f"{self._node(number)}\n" for number in range(1, 10)))
@@ -254,6 +266,9 @@ class Paper:
     def _meet_one(self, place: Any, data: Any) -> dict[str, Any] | str:
         if place.host in self.silent:
             return f"{place.host}: {self.silent[place.host]}"
+        job = next((each for each in self.slurm.jobs if each.id == place.job), None)
+        if job is not None and job.hosts_at_start[place.nodeid] != place.host:
+            return f"{place.host} has another number in the job"
         about = {
             k: getattr(place, k) for k in ("job", "restart", "nodeid", "host", "home", "program")
         }
@@ -264,6 +279,7 @@ class Paper:
             "python": "/usr/bin/python3",
             "version": "3.11.7",
             "shared": shared,
+            nodes.AT_START: ",".join(job.hosts_at_start if job is not None else ()),
         }
 
     def plan(self, **options: Any) -> Plan:

@@ -7,8 +7,10 @@ import dataclasses
 import pytest
 
 from flowlite.errors import ConfigError, ProviderError
+from flowlite.node.config.fencing import FENCE_AFTER, SLACK
 from flowlite.provider import Instance, LaunchIntent, LaunchPending
-from provider_adapters.slurm import ending, job_submission, launching
+from flowlite.state import clock
+from provider_adapters.slurm import ending, job_submission, launching, meeting
 from tests.providers.slurm_on_paper import TASK, Killed, Paper
 
 
@@ -256,7 +258,33 @@ def test_a_job_goes_on_without_nodes_that_do_not_answer_once_slurm_notices(
     assert not slurm_paper.slurm.live()
 
 
-@pytest.mark.parametrize("why", ["first", "answers", "all", "never noticed", "one size"])
+def test_nodes_that_do_not_answer_count_as_gone_once_they_have_stopped_their_workers(
+    slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = slurm_paper.launch(elastic(slurm_paper, grace_seconds=20))
+    slurm_paper.provider.terminate(silent(found, 1))
+    began = clock.now()
+    slurm = slurm_paper.slurm
+    for seconds, state in ((FENCE_AFTER + 20, "ending"), (FENCE_AFTER + 20 + SLACK, "ended")):
+        monkeypatch.setattr(clock, "now", lambda after=seconds: began + after + 1)
+        assert states(slurm_paper)["node02"] == state
+    (gone,) = [each for each in slurm_paper.provider.list_instances(TASK) if each.state == "ended"]
+    assert gone.failed
+    assert "node02 does not answer, and has stopped its workers" in gone.why
+    slurm_paper.provider.terminate([gone])
+    assert slurm.job().state == "RUNNING"
+    # Slurm has not noticed anything, and could give the host to another job of the gang.
+    further = slurm_paper.launch(elastic(slurm_paper, 1, 1, number=2))
+    assert hosts(further) == ["node05"]
+    # The loss of another one is noticed nevertheless, and later that of the first.
+    for lost, ended in (("node03", 2), ("node02", 2)):
+        slurm.jobs[0].lost.add(lost)
+        assert list(states(slurm_paper).values()).count("ended") == ended
+    slurm_paper.provider.terminate(slurm_paper.provider.list_instances(TASK))
+    assert not slurm.live()
+
+
+@pytest.mark.parametrize("why", ["first", "answers", "all", "one size"])
 def test_otherwise_the_whole_job_ends(
     slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
@@ -269,10 +297,6 @@ def test_otherwise_the_whole_job_ends(
         "all": silent(found, *range(len(found))),
     }
     slurm_paper.provider.terminate(doomed.get(why, silent(found, 1)))
-    if why == "never noticed":
-        assert slurm_paper.slurm.job().state == "RUNNING"
-        monkeypatch.setattr(ending, "NOTICED_SECONDS", -1.0)
-        slurm_paper.provider.terminate(silent(found, 1))
     assert slurm_paper.slurm.job().state == "CANCELLED"
     assert set(states(slurm_paper).values()) == {"ended"}
 
@@ -330,23 +354,69 @@ def test_a_job_that_cannot_go_on_without_them_is_cancelled_at_once(
     ] == []
 
 
-@pytest.mark.parametrize(
-    ("silent_host", "waits"), [("node02", True), ("node01", False), ("all", False)]
-)
-def test_one_that_does_not_answer_is_waited_for_until_slurm_notices(
-    slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch, silent_host: str, waits: bool
+@pytest.mark.parametrize("silent_hosts", [["node01"], ["node02", "node03"]])
+def test_a_job_of_which_too_few_answer_is_cancelled(
+    slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch, silent_hosts: list[str]
 ) -> None:
     slurm_paper.slurm.idle = 3
     intent = elastic(slurm_paper)
-    begun(slurm_paper, intent, *(["node02", "node03"] if silent_host == "all" else [silent_host]))
-    monkeypatch.setattr(launching, "_CONTACT_SECONDS", -1.0)
-    if waits:
-        with pytest.raises(LaunchPending, match="nothing answers"):
-            slurm_paper.provider.launch(intent)
-        monkeypatch.setattr(launching, "NOTICED_SECONDS", -1.0)
+    begun(slurm_paper, intent, *silent_hosts)
+    monkeypatch.setattr(meeting, "CONTACT_SECONDS", -1.0)
     with pytest.raises(ProviderError, match="did not answer within"):
         slurm_paper.provider.launch(intent)
     assert slurm_paper.slurm.job().state == "CANCELLED"
+
+
+def test_one_that_never_answers_is_gone_on_without(
+    slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = slurm_paper.slurm
+    slurm.idle = 4
+    intent = elastic(slurm_paper)
+    begun(slurm_paper, intent, "node03")
+    monkeypatch.setattr(meeting, "CONTACT_SECONDS", -1.0)
+    found = slurm_paper.provider.launch(intent)
+    assert hosts(found) == ["node01", "node02", "node04"]
+    assert [each.data["nodeid"] for each in found] == [0, 1, 3]
+    assert "without node03: no answer within" in found[0].note
+    assert set(states(slurm_paper).values()) == {"running"}
+    # Slurm has not noticed anything, and could give its host to another job of the gang.
+    slurm_paper.silent = {}
+    assert hosts(slurm_paper.launch(elastic(slurm_paper, 1, 1, number=2))) == ["node05"]
+    # The loss of another one is noticed nevertheless, and that of this one changes nothing.
+    for lost in ("node02", "node03"):
+        slurm.jobs[0].lost.add(lost)
+        assert states(slurm_paper)["node02"] == "ended"
+        assert list(states(slurm_paper).values()).count("running") == 3
+
+
+def test_a_node_lost_before_anybody_looked_is_known_from_the_first_one(slurm_paper: Paper) -> None:
+    slurm_paper.slurm.idle = 4
+    intent = elastic(slurm_paper)
+    with pytest.raises(LaunchPending):
+        slurm_paper.provider.launch(intent)
+    job = slurm_paper.slurm.job()
+    job.state = "RUNNING"
+    job.lost.add("node02")
+    with pytest.raises(LaunchPending, match="has lost nodes since it started"):
+        slurm_paper.provider.launch(intent)
+    found = slurm_paper.provider.launch(intent)
+    assert hosts(found) == ["node01", "node03", "node04"]
+    assert [each.data["nodeid"] for each in found] == [0, 2, 3]
+    assert "without node02" in found[0].note
+
+
+def test_the_host_of_the_script_lost_before_anybody_looked_ends_the_job(slurm_paper: Paper) -> None:
+    slurm_paper.slurm.idle = 4
+    intent = elastic(slurm_paper)
+    with pytest.raises(LaunchPending):
+        slurm_paper.provider.launch(intent)
+    job = slurm_paper.slurm.job()
+    job.state = "RUNNING"
+    job.lost.add("node01")
+    with pytest.raises(ProviderError, match="node01 had its script"):
+        slurm_paper.provider.launch(intent)
+    assert job.state == "CANCELLED"
 
 
 def test_a_job_that_starts_again_has_the_hosts_of_that_start(slurm_paper: Paper) -> None:

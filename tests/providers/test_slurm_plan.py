@@ -119,10 +119,8 @@ def test_a_region_is_a_partition(slurm_paper: Paper) -> None:
 
 
 def test_what_has_no_meaning_here_is_said(slurm_paper: Paper) -> None:
-    notes = " ".join(
-        slurm_paper.plan(keep_warm="10m", spot=True, priority="high", max_cost=5.0).notes
-    )
-    for word in ("keep_warm", "spot", "priority", "cost caps"):
+    notes = " ".join(slurm_paper.plan(spot=True, priority="high", max_cost=5.0).notes)
+    for word in ("spot", "priority", "cost caps"):
         assert word in notes
 
 

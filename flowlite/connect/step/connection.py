@@ -182,6 +182,19 @@ class StepConnection(Connection):
             stream.end_input()
             return process_id(files.answer(stream, what).get("pid"), what)
 
+    def ask_daemon(self, request: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+        """Returns the answer of the node's step daemon to a request.
+
+        Raises:
+            NodeUnreachable: The node does not answer.
+            OSError: The step daemon is gone, or has refused.
+        """
+        from flowlite.connect.step import files
+
+        with self._ask({"do": "daemon", "request": dict(request)}, timeout) as stream:
+            stream.end_input()
+            return files.answer(stream, f"{self._label}: its step daemon")
+
     # Files
 
     def put_many(self, files: Sequence[File]) -> None:

@@ -3,6 +3,7 @@
     {"do": "put", "files": [{"target", "mode", "size", "sha256", "cache"}]}    -> "need 0 2\\n": files to send
     {"do": "read", "path", "offset"}                                           -> the bytes
     {"do": "start", "argv", "log", "environment"}                              -> {"pid"}; by the step daemon, if any
+    {"do": "daemon", "request"}                                                -> the answer of the step daemon
 
 An error is one line of JSON on standard error, {"errno", "text"}, and the exit status `FAILED`.
 """
@@ -34,6 +35,8 @@ def obey(request: Mapping[str, Any], daemon: str | None) -> int:
             _read(request["path"], int(request["offset"]))
         elif what == "start":
             _say(_start(request, daemon))
+        elif what == "daemon" and daemon is not None:
+            _say(_ask_daemon(daemon, request["request"]))
         else:
             raise OSError(errno.EINVAL, f"{what!r} is not known")
     except OSError as error:
@@ -118,12 +121,16 @@ def _start(request: Mapping[str, Any], daemon: str | None) -> dict[str, Any]:
     if not os.path.isdir(directory):
         raise FileNotFoundError(errno.ENOENT, f"{directory} is not there")
     if daemon is not None:
-        from . import daemon_client
-
-        answer = daemon_client.Line(daemon).ask({**request, "do": "start"})
-        if "errno" in answer:
-            raise OSError(int(answer["errno"]), answer["text"])
-        return answer
+        return _ask_daemon(daemon, {**request, "do": "start"})
     from ..system import daemonize
 
     return {"pid": daemonize.spawn(request["argv"], log, request["environment"])}
+
+
+def _ask_daemon(home: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    from . import daemon_client
+
+    answer = daemon_client.Line(home).ask(request)
+    if "errno" in answer:
+        raise OSError(int(answer["errno"]), answer["text"])
+    return answer

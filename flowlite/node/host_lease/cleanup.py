@@ -20,7 +20,7 @@ from .requests import MARKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from typing import Any
 
 UNUSED_SECONDS = 14 * 86400.0
@@ -111,6 +111,20 @@ def remove_home(root: str, home: str) -> bool:
     with contextlib.suppress(OSError):
         _remove(home, set(unmount.mounted_below(place)))
     return not os.path.lexists(home)
+
+
+def clear(home: str, but: Collection[str]) -> bool:
+    """Removes all that is in a task's directory except these names, and what is mounted. False if something is left."""
+    from ..mount_namespace import unmount
+
+    place = os.path.realpath(home)
+    unmount.unmount_below(place)
+    mounted = set(unmount.mounted_below(place))
+    for entry in _entries(home):
+        if entry.name not in but:
+            with contextlib.suppress(OSError):
+                _remove(entry.path, mounted)
+    return {entry.name for entry in _entries(home)} <= {*but}
 
 
 def keep_outputs(root: str, home: str) -> bool:

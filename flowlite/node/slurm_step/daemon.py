@@ -11,12 +11,15 @@ JSON on its socket (`helper/daemon_client.py`):
     {"do": "hello"}                                  -> the facts of the node
     {"do": "renew"}                                  -> no answer; renews the lease
     {"do": "start", "argv", "log", "environment"}    -> {"pid"}
+    {"do": "keep", "seconds"}                        -> {}; ends the task, and waits for another one
+    {"do": "take"}                                   -> {}; goes on with another task
     {"do": "end"}                                    -> {}; ends all processes that it started, and itself
 
-It also ends at its deadline, and when its lease expires: without a request from a client and without a process that it
-started. In the latter case it cancels its job with `--cancel`: that may have lost the node of its script, and would not
-end. SIGUSR2 (which the batch script passes on from `--signal=B:USR2@…`) and SIGTERM become a notice, which agents read
-(`preemption/notices.py`, kind "slurm"). After SIGTERM it ends.
+Kept, it ends all of the task but the fork servers that are kept, and itself if no other task takes it over in time. It
+also ends at its deadline, and when its lease expires: without a request from a client and without a process that it
+started, apart from fork servers. In the latter case it cancels its job with `--cancel`: that may have lost the node of
+its script, and would not end. SIGUSR2 (which the batch script passes on from `--signal=B:USR2@…`) and SIGTERM become a
+notice, which agents read (`preemption/notices.py`, kind "slurm"). After SIGTERM it ends.
 """
 
 from __future__ import annotations
@@ -34,10 +37,11 @@ import sys
 import time
 
 from ..config import secret_files
+from ..forkserver import registry
 from ..helper import courier, daemon_client
 from ..helper.daemon_client import home_of, instance_id
 from ..host_lease import cleanup, unused_files
-from ..system import atomic_files, daemonize, peer_credentials, processes
+from ..system import atomic_files, daemonize, peer_credentials, processes, runtime_dir
 from ..system.accepting import accept
 from .notices import Clock, Notices
 
@@ -55,6 +59,8 @@ _REQUEST_SECONDS = 5.0
 _CANCEL_SECONDS = 20.0
 _LARGEST_REQUEST = 4 << 20
 _BACKLOG = 64
+# What the step daemon itself has in its home, besides a notice of Slurm, with which it is not kept.
+_OWN_FILES = frozenset({"python", "step-daemon.json", "step-daemon.pid"})
 _INSTANCE = re.compile(r".+\.\d{2}\.\d+", re.ASCII)
 
 
@@ -76,6 +82,8 @@ def main(arguments: list[str]) -> int:
         "nodeid": nodeid,
         **processes.identity(os.getpid()),
         "host": os.uname().nodename,
+        # Of the start of the step: the job may have lost some since then.
+        "hosts": os.environ.get("SLURM_JOB_NODELIST", ""),
         "python": sys.version.split()[0],
         "executable": sys.executable,
         "shared": _is_shared(options.get("--shared"), options.get("--nonce")),
@@ -174,6 +182,13 @@ def _runs(home: str) -> bool:
         return False
     # Inside a job, processes of other jobs may be hidden; the socket tells.
     return daemon_client.Line(home).hello() is not None
+
+
+def _fork_servers() -> set[int]:
+    """The fork servers of this user that are kept."""
+    with contextlib.suppress(OSError):
+        return {each.pid for each in registry.all_of(runtime_dir.find())}
+    return set()
 
 
 def _bind(listener: socket.socket, address: str) -> None:
@@ -317,10 +332,38 @@ class StepDaemon:
             return self._facts
         if what == "start":
             return self._start(request)
+        if what == "keep":
+            return self._keep(float(request["seconds"]))
+        if what == "take":
+            return self._take()
         if what == "end":
             self._ending = TOLD
             return {}
         raise ValueError(f"{what!r} is not known")
+
+    def _keep(self, seconds: float) -> dict[str, Any]:
+        """Ends the task on this node, and removes its files. Its fork servers stay, with what they have imported."""
+        self._refuse_at_the_end()
+        me, spared = os.getpid(), _fork_servers()
+        left = processes.kill_all(lambda: processes.descendants([me]) - spared)
+        if left:
+            raise OSError(errno.EBUSY, f"processes {sorted(left)} do not end")
+        if not cleanup.clear(self._home, _OWN_FILES):
+            raise OSError(errno.EBUSY, f"{self._home} cannot be cleared")
+        self._clock.keep(seconds)
+        _log(f"kept for {seconds:.0f} s")
+        return {}
+
+    def _take(self) -> dict[str, Any]:
+        """Goes on with another task."""
+        self._refuse_at_the_end()
+        if not self._clock.take():
+            raise OSError(errno.ETIMEDOUT, "it ends now, since no task has taken it over in time")
+        return {}
+
+    def _refuse_at_the_end(self) -> None:
+        if self._ending or self._asked_to_end or self._notices.is_told:
+            raise OSError(errno.EBUSY, "Slurm ends its job")
 
     def _start(self, request: dict[str, Any]) -> dict[str, Any]:
         open_here = (
@@ -343,7 +386,8 @@ class StepDaemon:
         for _ in processes.ended_children():
             # The loop reaps zombies. Agents leave a report, so their exit status is not needed.
             continue
-        if processes.children_of_mine():
+        children = processes.children_of_mine()
+        if children and children - _fork_servers():
             self._clock.contact()
         self._notices.look()
         if self._asked_to_end and not self._notices.asking and not self._notices.in_grace:
@@ -374,10 +418,8 @@ class StepDaemon:
         left = processes.kill_all(lambda: processes.descendants([me]))
         if left:
             _log(f"{len(left)} processes do not end, not even by SIGKILL")
-        elif self._ending != TOLD:
+        elif self._ending != TOLD and not self._clock.is_kept:
             # The outputs may be fetched later, by another job on this node.
-            from ..host_lease import cleanup
-
             secret_files.forget(self._home)
             cleanup.shed(self._home)
         else:

@@ -20,17 +20,41 @@ if TYPE_CHECKING:
 USUAL = 30.0
 """Seconds left if Slurm does not say: its default KillWait."""
 _ASK_SECONDS = 3.0
+# A kept node that would end within so many seconds is not taken over.
+_NEAR = 3.0
 _TIME_LIMIT, _PREEMPTED = "deadline", "preempted"
 
 
 class Clock:
-    """The deadline and the lease of a node, in monotonic time of this machine. A deadline of 0 means none."""
+    """The deadline and the lease of a node, or for how long it is kept, in monotonic time of this machine.
+
+    A deadline of 0 means none.
+    """
 
     def __init__(self, lease: float, deadline: float) -> None:
         self._lease = lease
         self._until = time.monotonic() + (deadline or math.inf)
         self._deadline = deadline
         self._contact = time.monotonic()
+        self._kept = 0.0
+        self._kept_until = math.inf
+
+    def keep(self, seconds: float) -> None:
+        """The node waits for another task for so long, whether or not there is contact."""
+        self._kept, self._kept_until = seconds, time.monotonic() + seconds
+
+    def take(self) -> bool:
+        """Whether a kept node goes on with another task. It may go on with it already."""
+        if self._kept_until - time.monotonic() < _NEAR:
+            return False
+        self._kept_until = math.inf
+        self.contact()
+        return True
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the node waits for another task."""
+        return self._kept_until < math.inf
 
     def contact(self) -> None:
         """Renews the lease."""
@@ -38,14 +62,16 @@ class Clock:
 
     @property
     def is_left_alone(self) -> bool:
-        """Whether the lease is over."""
-        return time.monotonic() - self._contact > self._lease
+        """Whether the lease is over. A node that is kept has none."""
+        return not self.is_kept and time.monotonic() - self._contact > self._lease
 
     def over(self) -> str:
         """Returns why the node must be given back; "" if it need not."""
         now = time.monotonic()
         if now > self._until:
             return f"its deadline of {self._deadline:.0f} s is over"
+        if now > self._kept_until:
+            return f"it was kept for {self._kept:.0f} s, and no task has taken it over"
         if self.is_left_alone:
             return f"nobody was there for {self._lease:.0f} s"
         return ""
@@ -72,6 +98,11 @@ class Notices:
         self._told = False
         self.asking = 0
         self.in_grace = False
+
+    @property
+    def is_told(self) -> bool:
+        """Whether Slurm has said that it ends the job."""
+        return self._told or bool(self.asking)
 
     def ask(self, number: int) -> None:
         """Handles a signal: asks `scontrol` for its reason."""

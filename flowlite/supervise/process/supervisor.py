@@ -422,7 +422,7 @@ class Supervisor:
     async def _finish(self) -> None:
         """Ends every instance, and makes the task final once the provider lists none."""
         stored = self._store.instances(self._record.id)
-        given_up = self._cancelled.is_set() and self._asked.plan.is_paid
+        given_up = self._cancelled.is_set() and self._is_dear
         wanted = self._asked.warm_seconds if self._sound and not given_up else 0.0
         with trace.span("end the nodes"):
             ended = await self._provisioner.end_all(self._limits.warm_seconds(wanted, stored))
@@ -452,7 +452,7 @@ class Supervisor:
         cannot be cancelled any more, and what it keeps is in the store.
         """
         asked = self._store.get_task(self._record.id).cancel_requested_at is not None
-        if kept and asked and self._asked.plan.is_paid:
+        if kept and asked and self._is_dear:
             instances = [Instance.from_json(each.data) for each in kept]
             await self._threads.run(self._provider.terminate, instances)
             self._store.end_warm([each.id for each in kept], clock.now())
@@ -637,11 +637,15 @@ class Supervisor:
     def _may_be_kept(self, end: End) -> bool:
         """Whether the nodes may be kept for another task.
 
-        They must be healthy, and a task that is charged must not have been cancelled.
+        They must be healthy, and a task whose nodes cost something must not have been cancelled.
         """
-        paid = self._asked.plan.is_paid
         sound = end.outcome in _SOUND and not end.replace and not end.lacking
-        return sound and not (self._cancelled.is_set() and paid)
+        return sound and not (self._cancelled.is_set() and self._is_dear)
+
+    @property
+    def _is_dear(self) -> bool:
+        """Whether nodes that nobody uses are charged, or lacking elsewhere."""
+        return self._asked.plan.is_paid or self._provider.keeps_gangs
 
     def _may_retry(self, end: End) -> bool:
         if self._cancelled.is_set():

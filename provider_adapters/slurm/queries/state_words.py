@@ -114,6 +114,11 @@ def untried(reason: str) -> bool:
     return _word(reason) in ("", "Priority")
 
 
+def too_long(reason: str) -> bool:
+    """Whether a job waits since it asks for more time than it may have."""
+    return "TimeLimit" in reason or "WallDuration" in reason
+
+
 def hopeless(reason: str) -> bool:
     """Whether a job with this reason waits for ever unless a person changes something."""
     return _word(reason) in _NEVER
