@@ -175,7 +175,7 @@ def test_a_machine_that_is_lost_between_two_tasks_is_replaced(sweep: Sweep, how:
     def lose() -> None:
         name = eventually(sweep.kept, timeout=200.0, every=0.02, what="one is kept")[0].id
         if how == "taken":
-            sweep.box.mithril.preempt([name], 0.0)
+            sweep.box.mithril.preempt([name], 0.0, again_after=5.0)
         else:
             getattr(sweep.box, sweep.cloud).die(name)
         lost.append(name)
