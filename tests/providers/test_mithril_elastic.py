@@ -205,7 +205,8 @@ def test_the_machines_of_other_bids_stay_when_one_is_taken_away(paper: Paper, lo
     found = launched(paper, elastic(paper), 4)
     bid = next(fid for fid, count in bids_of(found).items() if count == lost)
     taken = {each.id for each in found if each.data["bid"] == bid}
-    paper.cloud.preempt([bid], 0.0)
+    # An auction could give them back to it at once.
+    paper.cloud.preempt([bid], 0.0, again_after=60)
 
     def states() -> dict[str, Any] | None:
         listed = {each.id: each.state for each in paper.provider.list_instances(found[0].task_id)}
