@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from flowlite.node.forkserver import client as warm
-from flowlite.node.system import processes
+from flowlite.node.system import processes, runtime_dir
 from tests.helpers import assert_no_process_left, eventually, kill_processes_of
 
 TASK = f"t-warm-{os.getpid()}"
@@ -177,16 +177,20 @@ def test_it_has_the_users_environment_from_its_start_but_no_ones_ranks(
     client.close()
 
 
-def test_the_socket_directory_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    directory = Path(warm.socket_directory())
-    if directory.parent == tmp_path:
-        directory.chmod(0o755)
-        with pytest.raises(warm.ForkServerError, match="open to others"):
-            warm.socket_directory()
-        directory.chmod(0o700)
-    assert stat.S_IMODE(os.stat(warm.socket_directory()).st_mode) == 0o700
-    monkeypatch.setenv("TMPDIR", str(tmp_path / ("x" * 90)))
+def test_the_socket_directory_is_private(monkeypatch: pytest.MonkeyPatch, flow_home: Path) -> None:
+    monkeypatch.setattr(runtime_dir, "_home", lambda: str(flow_home))
+    monkeypatch.setenv("TMPDIR", str(flow_home))
+    first = Path(warm.socket_directory())
+    assert first.parent == flow_home
+    assert stat.S_IMODE(first.stat().st_mode) == 0o700
+    first.chmod(0o755)
+    second = Path(warm.socket_directory())
+    assert second.parent == flow_home / ".cache"
+    assert stat.S_IMODE(second.stat().st_mode) == 0o700
+    second.chmod(0o755)
+    with pytest.raises(warm.ForkServerError, match="open to others"):
+        warm.socket_directory()
+    monkeypatch.setenv("TMPDIR", str(flow_home / ("x" * 90)))
     assert len(warm.socket_path("any")) < 100
 
 
