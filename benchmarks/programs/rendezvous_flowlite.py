@@ -74,7 +74,7 @@ class SimulatedMember:
 
     @staticmethod
     def _encoded(kind: str, **fields: Any) -> bytes:
-        return encode({"type": kind, "task": TASK, "epoch": 1, **fields})
+        return encode({"type": kind, "task": TASK, "attempt": 1, **fields})
 
 
 def settings_of(count: int) -> GangSettings:

@@ -216,7 +216,7 @@ class DecidingSupervisor(Supervisor):
         """The leader was reached: from now on it is watched."""
         loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(self._watch_leader(self._epoch)),
+            loop.create_task(self._watch_leader(self._attempt)),
             loop.create_task(self._watching.joining(self.link)),  # type: ignore[arg-type]
         ]
 
@@ -225,9 +225,9 @@ class DecidingSupervisor(Supervisor):
         cut_off = all(self._world.apart(CLIENT, f"i-{number}") for number in everything)
         return "" if cut_off else "another host"
 
-    async def _watch_leader(self, epoch: int) -> None:
+    async def _watch_leader(self, attempt: int) -> None:
         finding = await self._watching.leader(self.link)  # type: ignore[arg-type]
-        if epoch == self._epoch and self._ended is None and not self._moving_on:
+        if attempt == self._attempt and self._ended is None and not self._moving_on:
             self._world.given_up.append((0, finding.why))
             self._decide(m.LOST, list(self._roster))
 
@@ -257,7 +257,7 @@ class DecidingSupervisor(Supervisor):
         for task in self._tasks:
             task.cancel()
         self._watching.close()
-        self.story.append(f"{self._world.now:.2f} epoch {self._epoch}: {outcome}")
+        self.story.append(f"{self._world.now:.2f} attempt {self._attempt}: {outcome}")
         self._moving_on = True
         self._send({"type": "release"})
         if outcome in (m.DONE, m.STOPPED) or self._retries == 0:
@@ -299,7 +299,7 @@ class DecidingSupervisor(Supervisor):
         agent = self._agents.get(instance)
         if agent is None:
             return Finding(ProbeAnswer.ABSENT, "its agent was not started")
-        leader = self.leader(agent.settings.epoch)
+        leader = self.leader(agent.settings.attempt)
         hears = leader is not None and not self._world.apart(instance, leader.place)
         life = ProbeAnswer.DEAD if agent.over else ProbeAnswer.ALIVE
         return Finding(life, "its agent has left" if agent.over else "", hears_leader=hears)

@@ -21,7 +21,7 @@ def config(nodes: int = 2, per_node: int = 2) -> AgentConfig:
     return AgentConfig(
         task="t1",
         name="t1",
-        epoch=3,
+        attempt=3,
         instance="i0",
         roster=[f"i{n}" for n in range(nodes)],
         processes_per_node=per_node,
@@ -33,9 +33,9 @@ class Guest(Channel):
     """A worker or an srun of a test."""
 
     def __init__(
-        self, *, secret: bytes = SECRET, task: str = "t1", epoch: int = 3, role: str = STEP_ROLE
+        self, *, secret: bytes = SECRET, task: str = "t1", attempt: int = 3, role: str = STEP_ROLE
     ) -> None:
-        super().__init__(ClientSession(secret, Hello(task, role, "worker", epoch)))
+        super().__init__(ClientSession(secret, Hello(task, role, "worker", attempt)))
         self.heard: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.over = asyncio.Event()
         self.opened = asyncio.Event()
@@ -77,7 +77,7 @@ async def srun(port: int, **wish: Any) -> Guest:
     return guest
 
 
-@pytest.mark.parametrize("how", [{"secret": b"x" * 32}, {"task": "t2"}, {"epoch": 2}])
+@pytest.mark.parametrize("how", [{"secret": b"x" * 32}, {"task": "t2"}, {"attempt": 2}])
 def test_strangers_are_turned_away(how: dict[str, Any]) -> None:
     async def go() -> None:
         router = Router(config(), SECRET, None)

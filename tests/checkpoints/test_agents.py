@@ -56,7 +56,7 @@ def trainer(body: str) -> dict[str, Any]:
     return {"kind": "command", "argv": [sys.executable, "-u", "-c", HEAD + body]}
 
 
-def gang(tmp_path: Path, body: str, *, epoch: int = 1, **options: Any) -> RealGang:
+def gang(tmp_path: Path, body: str, *, attempt: int = 1, **options: Any) -> RealGang:
     need("own-mounts")  # each node shows its own directory at the same path
     asked = {
         "path": "/flowlite-ckpt", "sync": str(tmp_path / "remote"), "every": 0.3, "keep": 3, "nodes": "leader",
@@ -64,7 +64,7 @@ def gang(tmp_path: Path, body: str, *, epoch: int = 1, **options: Any) -> RealGa
     }  # fmt: skip
     options = {"nodes": 1, "processes_per_node": 1, **options}
     return RealGang(
-        tmp_path / "nodes", trainer(body), epoch=epoch, task=TASK,
+        tmp_path / "nodes", trainer(body), attempt=attempt, task=TASK,
         checkpoint=asked, environment={"REMOTE": asked["sync"]}, **options,
     )  # fmt: skip
 
@@ -231,7 +231,7 @@ with open(here / "last.pt", "r+b", buffering=0) as file:
         assert newest(remote) == {"last.pt": b"1" * WHOLE}
         # The next attempt on the same node finds the whole file in its place, and the half under another name.
         body = 'print((here / "last.pt").read_bytes()[:1], (here / "last.pt.unfinished").exists())'
-        with gang(tmp_path, body, epoch=2) as again:
+        with gang(tmp_path, body, attempt=2) as again:
             assert again.run()["outcome"] == "done", again.logs()
             assert again.text(0) == "b'1' True\n"
             assert "is now NAME.unfinished" in " ".join(told(again, "warning"))
@@ -288,7 +288,7 @@ time.sleep(60)
             run.agents[0].wait()
             blocked.unlink()
             assert set(newest(remote)) == {"one.pt"}
-        with gang(tmp_path, 'write(here / "three.pt", b"3")', epoch=2) as again:
+        with gang(tmp_path, 'write(here / "three.pt", b"3")', attempt=2) as again:
             assert again.run()["outcome"] == "done", again.logs()
         assert set(newest(remote)) >= {"one.pt", "three.pt"}
         for name, data in newest(remote).items():
@@ -422,7 +422,7 @@ write(here / "d" / "a.pt", b"a")
 print(sorted(str(p.relative_to(here)) for p in here.rglob("*")), (here / "newest").read_bytes()[:1])
 print(oct((here / "d" / "a.pt").stat().st_mode))
 """
-        with gang(tmp_path, body, nodes=3, epoch=2) as again:
+        with gang(tmp_path, body, nodes=3, attempt=2) as again:
             ended = again.run()
             assert ended["outcome"] == "done", (ended, again.logs())
             for rank in range(3):
@@ -435,7 +435,7 @@ print(oct((here / "d" / "a.pt").stat().st_mode))
         here = tmp_path / "nodes" / "i-000" / "checkpoint"
         (here / "a.pt").write_bytes(b"2" * WHOLE)
         (here / "b.pt").unlink()
-        with gang(tmp_path, "print(*sorted(p.name for p in here.iterdir()))", epoch=2) as again:
+        with gang(tmp_path, "print(*sorted(p.name for p in here.iterdir()))", attempt=2) as again:
             assert again.run()["outcome"] == "done", again.logs()
             assert again.text(0) == "a.pt\n"
         assert newest(remote) == {"a.pt": b"2" * WHOLE}
@@ -444,27 +444,27 @@ print(oct((here / "d" / "a.pt").stat().st_mode))
         self, tmp_path: Path, remote: Path
     ) -> None:
         """The gang has shrunk by its leader. The files of the next one are those of its last restore."""
-        for epoch, name in ((1, "a.pt"), (2, "b.pt")):
-            body = f'if rank == 0: write(here / "{name}", b"{epoch}")'
-            with gang(tmp_path, body, epoch=epoch, nodes=2) as run:
+        for attempt, name in ((1, "a.pt"), (2, "b.pt")):
+            body = f'if rank == 0: write(here / "{name}", b"{attempt}")'
+            with gang(tmp_path, body, attempt=attempt, nodes=2) as run:
                 assert run.run()["outcome"] == "done", run.logs()
         nodes = tmp_path / "nodes"
         assert os.listdir(nodes / "i-001" / "checkpoint") == ["a.pt"]
         os.rename(nodes / "i-000", tmp_path / "gone")
         os.rename(nodes / "i-001", nodes / "i-000")
-        with gang(tmp_path, "print(*sorted(p.name for p in here.iterdir()))", epoch=3) as again:
+        with gang(tmp_path, "print(*sorted(p.name for p in here.iterdir()))", attempt=3) as again:
             assert again.run()["outcome"] == "done", again.logs()
             assert again.text(0) == "a.pt b.pt\n"
         assert newest(remote) == {"a.pt": b"1" * WHOLE, "b.pt": b"2" * WHOLE}
 
     def test_a_damaged_set_is_passed_over(self, tmp_path: Path, remote: Path) -> None:
-        for epoch in (1, 2):
-            with gang(tmp_path, f'write(here / "a.pt", b"{epoch}")', epoch=epoch) as run:
+        for attempt in (1, 2):
+            with gang(tmp_path, f'write(here / "a.pt", b"{attempt}")', attempt=attempt) as run:
                 assert run.run()["outcome"] == "done", run.logs()
         (found,) = manifests(remote, sets_at(remote)[0])
         (remote / found.files[0].object).write_bytes(b"x" * WHOLE)
         os.rename(tmp_path / "nodes", tmp_path / "gone")
-        with gang(tmp_path, 'print((here / "a.pt").read_bytes()[:1])', epoch=3) as again:
+        with gang(tmp_path, 'print((here / "a.pt").read_bytes()[:1])', attempt=3) as again:
             assert again.run()["outcome"] == "done", again.logs()
             assert again.text(0) == "b'1'\n"
 
@@ -475,7 +475,7 @@ print(oct((here / "d" / "a.pt").stat().st_mode))
             assert run.run()["outcome"] == "done", run.logs()
         next((remote / "files").glob("*.pt")).unlink()
         os.rename(tmp_path / "nodes", tmp_path / "gone")
-        with gang(tmp_path, "", epoch=2) as again:
+        with gang(tmp_path, "", attempt=2) as again:
             ended = again.run()
         assert ended["outcome"] == "checks"
         assert "none is whole" in ended["reason"]
@@ -519,7 +519,7 @@ print(*sorted(p.name for p in here.iterdir()))
             ["shard0.pt"], ["shard1.pt"], ["shard2.pt"],
         ]  # fmt: skip
         os.rename(tmp_path / "nodes", tmp_path / "gone")
-        with gang(tmp_path, self.BODY, nodes=3, epoch=2, checkpoint=shards) as again:
+        with gang(tmp_path, self.BODY, nodes=3, attempt=2, checkpoint=shards) as again:
             assert again.run()["outcome"] == "done", again.logs()
             assert [again.text(rank) for rank in range(3)] == [f"shard{r}.pt\n" for r in range(3)]
 
@@ -527,16 +527,16 @@ print(*sorted(p.name for p in here.iterdir()))
         self, tmp_path: Path, remote: Path
     ) -> None:
         shards = {"nodes": "all"}
-        for epoch in (1, 2):
-            body = f'write(here / "shard.pt", b"{epoch}")'
-            with gang(tmp_path, body, nodes=2, epoch=epoch, checkpoint=shards) as run:
+        for attempt in (1, 2):
+            body = f'write(here / "shard.pt", b"{attempt}")'
+            with gang(tmp_path, body, nodes=2, attempt=attempt, checkpoint=shards) as run:
                 assert run.run()["outcome"] == "done", run.logs()
         for name in names_at(remote):
             if name.generation == 2 and name.node == 1:
                 (remote / name.path).unlink()
         os.rename(tmp_path / "nodes", tmp_path / "gone")
         body = 'print((here / "shard.pt").read_bytes()[:1])'
-        with gang(tmp_path, body, nodes=2, epoch=3, checkpoint=shards) as again:
+        with gang(tmp_path, body, nodes=2, attempt=3, checkpoint=shards) as again:
             assert again.run()["outcome"] == "done", again.logs()
             assert [again.text(0), again.text(1)] == ["b'1'\n"] * 2
 
@@ -544,7 +544,7 @@ print(*sorted(p.name for p in here.iterdir()))
         shards = {"nodes": "all"}
         with gang(tmp_path, self.BODY, nodes=2, checkpoint=shards) as run:
             assert run.run()["outcome"] == "done", run.logs()
-        with gang(tmp_path, self.BODY, nodes=1, epoch=2, checkpoint=shards) as again:
+        with gang(tmp_path, self.BODY, nodes=1, attempt=2, checkpoint=shards) as again:
             ended = again.run()
         assert ended["outcome"] == "checks"
         assert "were copied by 2 nodes" in ended["reason"]

@@ -191,7 +191,7 @@ def _reader(gang: RealGang, proxy: Proxy) -> SupervisorClient:
 
     return SupervisorClient(
         task=gang.task,
-        epoch=gang.epoch,
+        attempt=gang.attempt,
         secret=SECRET,
         dial=lambda: asyncio.open_connection(*proxy.address),
         on_chunk=keep,

@@ -46,14 +46,14 @@ class RealGang:
         *,
         nodes: int = 2,
         processes_per_node: int = 2,
-        epoch: int = 1,
+        attempt: int = 1,
         task: str = "",
         shared: bool = True,
         **options: Any,
     ) -> None:
         self.task = task or f"t{secrets.token_hex(5)}"
         self.home = home
-        self.epoch = epoch
+        self.attempt = attempt
         self.agents: list[subprocess.Popen[bytes]] = []
         self.events: list[dict[str, Any]] = []
         self.streams: dict[str, bytearray] = {}
@@ -65,7 +65,7 @@ class RealGang:
                 **{
                     "task": self.task,
                     "name": "test",
-                    "epoch": epoch,
+                    "attempt": attempt,
                     "instance": instance,
                     "roster": roster,
                     "processes_per_node": processes_per_node,
@@ -84,7 +84,7 @@ class RealGang:
             )
             for instance in roster
         ]
-        self.paths = [AttemptPaths(home / each.instance / f"a{epoch}") for each in self.configs]
+        self.paths = [AttemptPaths(home / each.instance / f"a{attempt}") for each in self.configs]
 
     def __enter__(self) -> RealGang:
         for config, paths in zip(self.configs, self.paths, strict=True):
@@ -142,7 +142,7 @@ class RealGang:
 
         self.link = SupervisorClient(
             task=self.task,
-            epoch=self.epoch,
+            attempt=self.attempt,
             secret=SECRET,
             dial=lambda: asyncio.open_connection(place["address"], place["port"]),
             on_chunk=keep,

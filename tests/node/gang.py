@@ -18,7 +18,7 @@ from flowlite.node.rendezvous.supervisor_client import SupervisorClient
 SECRET = b"0123456789abcdef" * 4
 
 
-def settings(nodes: int = 2, processes: int = 2, epoch: int = 1, **changes: Any) -> GangSettings:
+def settings(nodes: int = 2, processes: int = 2, attempt: int = 1, **changes: Any) -> GangSettings:
     """Settings with a quick beat. Nobody is given up for a pause of this machine."""
     values: dict[str, Any] = {
         "beat": 0.1,
@@ -30,7 +30,7 @@ def settings(nodes: int = 2, processes: int = 2, epoch: int = 1, **changes: Any)
     }
     return GangSettings(
         "task-1",
-        epoch,
+        attempt,
         tuple(f"i-{n:04}" for n in range(nodes)),
         processes,
         **{**values, **changes},
@@ -223,7 +223,7 @@ class Gang:
 
         self.supervisor = SupervisorClient(
             task=self.settings.task,
-            epoch=self.settings.epoch,
+            attempt=self.settings.attempt,
             secret=options.pop("secret", SECRET),
             dial=lambda: asyncio.open_connection(*address),
             on_chunk=keep,

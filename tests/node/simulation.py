@@ -2,8 +2,8 @@
 
 Everything random comes from the seed, so a failing seed is a reproduction. Nodes have clocks that are off and run at
 slightly different rates; messages are late and sometimes doubled; connections break, also on one side only, and lose
-what was under way; agents are killed, paused, cut off, and claimed twice; agents of an older epoch turn up at the new
-leader's door. The supervisor here is a model: it probes suspects, and retries in a new epoch once it has made sure of
+what was under way; agents are killed, paused, cut off, and claimed twice; agents of an older attempt turn up at the new
+leader's door. The supervisor here is a model: it probes suspects, and retries in a new attempt once it has made sure of
 the old one.
 
 What must hold is checked where it would break: `World.worker_starts` and `World.check_end`.
@@ -139,37 +139,37 @@ class World:
         self.at(seconds + self.some(5.0, 30.0), partial(self._fail_network, seconds))
 
     def _claim(self, agent: Agent) -> None:
-        """A second agent with the id of the first, of this epoch or of an earlier one."""
-        epoch = max(1, agent.settings.epoch - self.random.randrange(2))
-        roster = self.rosters.get(epoch, ())
+        """A second agent with the id of the first, of this attempt or of an earlier one."""
+        attempt = max(1, agent.settings.attempt - self.random.randrange(2))
+        roster = self.rosters.get(attempt, ())
         if agent.instance in roster:
             settings = GangSettings(
-                "t", epoch, roster, agent.settings.processes_per_node, **self.times
+                "t", attempt, roster, agent.settings.processes_per_node, **self.times
             )
             Agent(self, settings, agent.instance, stray=True)
 
     # What must never happen.
 
     def worker_starts(self, agent: Agent, go: dict[str, Any]) -> None:
-        epoch, roster = agent.settings.epoch, self.rosters[agent.settings.epoch]
+        attempt, roster = agent.settings.attempt, self.rosters[agent.settings.attempt]
         for other in self.agents:
-            if other.working and other.settings.epoch != epoch:
+            if other.working and other.settings.attempt != attempt:
                 raise AssertionError(
-                    f"at {self.now:.2f}: epoch {epoch} starts on {agent.instance} while epoch "
-                    f"{other.settings.epoch} lives on {other.instance}"
+                    f"at {self.now:.2f}: attempt {attempt} starts on {agent.instance} while attempt "
+                    f"{other.settings.attempt} lives on {other.instance}"
                 )
         rank = go["rank"]
         assert roster[rank] == agent.instance, "a node starts at another's rank"
         assert len(m.unpack_addresses(go)) == len(roster), "a start with a wrong roster"
-        started = self.starts.setdefault(epoch, {})
-        assert rank not in started, f"rank {rank} starts twice in epoch {epoch}"
+        started = self.starts.setdefault(attempt, {})
+        assert rank not in started, f"rank {rank} starts twice in attempt {attempt}"
         started[rank] = agent
 
     def check_end(self) -> None:
         assert self.supervisor.outcome is not None, (
             f"no end at {self.now:.0f}: {self.supervisor.story[-10:]}"
         )
-        left = [f"{a.instance}/{a.settings.epoch}" for a in self.agents if not a.over]
+        left = [f"{a.instance}/{a.settings.attempt}" for a in self.agents if not a.over]
         assert not left, f"agents that never end: {left}"
         assert not [agent for agent in self.agents if agent.working], "workers that never end"
 
@@ -301,7 +301,7 @@ class Agent:
         if not self.alive or self._left:
             return
         if self._wire is None:
-            leader = self.world.supervisor.leader(self.settings.epoch, wrong=self._dialed_wrong)
+            leader = self.world.supervisor.leader(self.settings.attempt, wrong=self._dialed_wrong)
             if (
                 leader is not None
                 and not self.world.apart(self.place, leader.place)
@@ -502,7 +502,7 @@ class Supervisor:
             f"i-{world.random.randrange(10**6):06}-{n}" for n in range(nodes)
         )
         self._processes = world.random.choice([1, 2])
-        self._epoch = 0
+        self._attempt = 0
         self._retries = world.random.randrange(3)
         self._agents: dict[str, Agent] = {}
         self._wire: Wire | None = None
@@ -516,13 +516,13 @@ class Supervisor:
     def paused_for(self) -> float:
         return 0.0
 
-    def leader(self, epoch: int, *, wrong: bool = False) -> Agent | None:
-        """The living leader that an agent of this epoch would dial."""
+    def leader(self, attempt: int, *, wrong: bool = False) -> Agent | None:
+        """The living leader that an agent of this attempt would dial."""
         for agent in reversed(self._world.agents):
             if (
                 agent.alive
                 and agent.rendezvous is not None
-                and (wrong or agent.settings.epoch == epoch)
+                and (wrong or agent.settings.attempt == attempt)
             ):
                 return agent
         return None
@@ -533,22 +533,22 @@ class Supervisor:
         self._watch()
 
     def _next_epoch(self) -> None:
-        self._epoch += 1
+        self._attempt += 1
         self._after = 0
         self._ended = None
         self._moving_on = False
         self._heard = self._world.now
         self._agents = {}
-        self._world.rosters[self._epoch] = tuple(self._roster)
+        self._world.rosters[self._attempt] = tuple(self._roster)
         settings = GangSettings(
-            "t", self._epoch, tuple(self._roster), self._processes, **self._world.times
+            "t", self._attempt, tuple(self._roster), self._processes, **self._world.times
         )
         for instance in self._roster:
             if not self._world.chance(self._world.trouble / 10):
                 self._world.at(self._world.some(0.0, 5.0), partial(self._boot, instance, settings))
 
     def _boot(self, instance: str, settings: GangSettings) -> None:
-        if settings.epoch == self._epoch and not self._moving_on and self.outcome is None:
+        if settings.attempt == self._attempt and not self._moving_on and self.outcome is None:
             self._agents[instance] = Agent(self._world, settings, instance)
 
     def _dial(self) -> None:
@@ -567,7 +567,7 @@ class Supervisor:
 
     def _send(self, message: Message) -> None:
         if self._wire is not None:
-            self._wire.send({**message, "task": "t", "epoch": self._epoch}, up=True)
+            self._wire.send({**message, "task": "t", "attempt": self._attempt}, up=True)
 
     def wire_closed(self, wire: Wire) -> None:
         if wire is self._wire:
@@ -620,7 +620,7 @@ class Supervisor:
         self._world.at(1.0, self._watch)
 
     def _decide(self, outcome: str, unstopped: list[str]) -> None:
-        self.story.append(f"{self._world.now:.2f} epoch {self._epoch}: {outcome}")
+        self.story.append(f"{self._world.now:.2f} attempt {self._attempt}: {outcome}")
         self._moving_on = True
         self._send({"type": "release"})
         if outcome in (m.DONE, m.STOPPED) or self._retries == 0:
@@ -651,11 +651,11 @@ class Supervisor:
         self._world.at(wait, self._renew)
 
     def _renew(self) -> None:
-        """The next epoch; one node may have been replaced, and its successor has its rank."""
+        """The next attempt; one node may have been replaced, and its successor has its rank."""
         if self._world.chance(0.3):
             old = self._world.random.choice(self._roster)
             self._roster = succeed(self._roster, [old], [f"{old}r"])
-            assert self._roster.index(f"{old}r") == self._world.rosters[self._epoch].index(old)
+            assert self._roster.index(f"{old}r") == self._world.rosters[self._attempt].index(old)
         self._next_epoch()
 
     def _tear_down(self) -> None:

@@ -57,7 +57,7 @@ def door():
     with tempfile.NamedTemporaryFile() as secret:
         paths = SimpleNamespace(secret=Path(secret.name))
         paths.secret.write_bytes(bytes(32))
-        config = SimpleNamespace(tls=False, bind="127.0.0.1", task="t", epoch=1, roster=[])
+        config = SimpleNamespace(tls=False, bind="127.0.0.1", task="t", attempt=1, roster=[])
         port = Listener(config, paths, "volume", lambda what: True).open(lambda *_: None)
         used, client = measure(port, time.sleep)
         # Once there is room, the peer that waited is accepted, and turned away for what it sends.
@@ -87,7 +87,7 @@ def router():
     from flowlite.node.sbatch.router import Router
 
     async def start():
-        config = SimpleNamespace(tls=False, bind="127.0.0.1", task="t", epoch=1, roster=[])
+        config = SimpleNamespace(tls=False, bind="127.0.0.1", task="t", attempt=1, roster=[])
         router = Router.__new__(Router)
         router._config, router._new_tls, router._secret, router._guests = config, None, bytes(32), set()
         return router.start(), lambda: router._guests
@@ -150,7 +150,7 @@ def test_out_of_threads_one_is_turned_away_and_the_next_is_served(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "secret").write_bytes(bytes(32))
-    config = SimpleNamespace(tls=False, bind="127.0.0.1", task="t", epoch=1, roster=["i"])
+    config = SimpleNamespace(tls=False, bind="127.0.0.1", task="t", attempt=1, roster=["i"])
     paths = SimpleNamespace(secret=tmp_path / "secret")
     port = Listener(config, paths, "volume", lambda what: True).open(lambda *_: None)  # type: ignore[arg-type]
     start, refused = threading.Thread.start, [True]

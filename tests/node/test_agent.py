@@ -24,7 +24,7 @@ IDLE = {"kind": "command", "argv": ["sleep", "60"]}
 CONFIG: dict[str, Any] = {
     "task": "t1",
     "name": "n",
-    "epoch": 1,
+    "attempt": 1,
     "instance": "b",
     "roster": ["a", "b", "c"],
     "processes_per_node": 4,

@@ -47,7 +47,7 @@ class Node:
         assert CERTIFICATE.key is not None
         facts = {
             "task": "t1",
-            "epoch": 1,
+            "attempt": 1,
             "peer": self.name,
             "roster": ["a", "b", "c"],
             "bind": "127.0.0.1",
@@ -170,7 +170,7 @@ def test_a_node_that_dies_or_is_not_there_is_replaced(
     [
         {"secret": bytes(32).hex()},
         {"task": "t2"},
-        {"epoch": 2},
+        {"attempt": 2},
         {"peer": "nobody"},
         {"certificate": OTHER_CERTIFICATE.certificate.decode()},
     ],

@@ -47,7 +47,7 @@ def running_member(grace: float = 10.0) -> Member:
     """A member whose workers run, at time 0."""
     settings = GangSettings("t", 1, ("a", "b"), grace=grace)
     member = Member(settings, "b", "one", 0.0)
-    order = {"task": "t", "epoch": 1}
+    order = {"task": "t", "attempt": 1}
     member.connected({}, 0.0)
     member.receive({**order, "type": "welcome", "rank": 1, "roster": settings.digest}, 0.0)
     prepare = {"type": "prepare", "master_addr": "x", "master_port": 1, "volume_token": ""}
@@ -60,7 +60,7 @@ def running_member(grace: float = 10.0) -> Member:
 
 
 def beat(member: Member, now: float) -> None:
-    member.receive({"type": "beat", "task": "t", "epoch": 1}, now)
+    member.receive({"type": "beat", "task": "t", "attempt": 1}, now)
 
 
 def stop_of(member: Member, times: list[float]) -> tuple[float, Stop]:

@@ -23,12 +23,12 @@ HELLO = Hello("task-1", "member", "i-0000", 1)
 JOIN = {
     "type": "join",
     "task": "task-1",
-    "epoch": 1,
+    "attempt": 1,
     "instance": "i-0000",
     "incarnation": "evil",
     "facts": {},
 }
-STOP = {"type": "stop", "task": "task-1", "epoch": 1, "kind": "cancel", "reason": "evil"}
+STOP = {"type": "stop", "task": "task-1", "attempt": 1, "kind": "cancel", "reason": "evil"}
 
 
 def recording() -> list[bytes]:
@@ -137,7 +137,7 @@ def test_frames_of_a_real_session_cannot_be_replayed_into_it() -> None:
                 session = ClientSession(SECRET, Hello("task-1", "supervisor", "s", 1))
                 writer.write(session.outgoing)
                 session.receive(await reader.read(4096))
-                attach = {"type": "attach", "task": "task-1", "epoch": 1, "after": 0}
+                attach = {"type": "attach", "task": "task-1", "attempt": 1, "after": 0}
                 frames = [
                     session.outgoing,
                     session.seal(encode(attach)),
@@ -193,8 +193,8 @@ def test_a_friend_that_sends_nonsense_is_shown_out_and_the_gang_lives() -> None:
         {"type": "nonsense"},
         {**JOIN, "facts": None},
         {**JOIN, "task": "another"},
-        {"type": "ready", "task": "task-1", "epoch": 1, "facts": {}},
-        {"type": "chunk", "task": "task-1", "epoch": 1},
+        {"type": "ready", "task": "task-1", "attempt": 1, "facts": {}},
+        {"type": "chunk", "task": "task-1", "attempt": 1},
         {**STOP, "type": "halt"},
         {},
     ]

@@ -444,7 +444,7 @@ def test_a_new_attempt_uses_the_warm_process_that_is_there(home: Path) -> None:
     first = RealGang(home, IDLE | command("sh", "-c", "exit 3"))
     with first:
         assert first.run()["outcome"] == "failed"
-        again = RealGang(home, command("true"), task=first.task, epoch=2)
+        again = RealGang(home, command("true"), task=first.task, attempt=2)
         templates = processes.marked({"FLOW_TASK_ID": first.task})
         with again:
             assert again.run()["outcome"] == "done"

@@ -49,7 +49,7 @@ class Node:
         return actions
 
     def hear(self, kind: str, /, **fields: Any) -> list[Any]:
-        message = {"type": kind, "task": "t", "epoch": 2, **fields}
+        message = {"type": kind, "task": "t", "attempt": 2, **fields}
         return self.act(self.machine.receive(message, self.now))
 
     def connect(self) -> list[Any]:
@@ -98,7 +98,7 @@ def test_the_way_of_a_node_that_does_well() -> None:
     assert node.only(Stop) == []
     assert node.machine.outcome == "done"
     assert all(
-        a.message["task"] == "t" and a.message["epoch"] == 2 for a in node.only(SendToLeader)
+        a.message["task"] == "t" and a.message["attempt"] == 2 for a in node.only(SendToLeader)
     )
 
 
@@ -190,10 +190,10 @@ def test_nothing_is_obeyed_before_welcome() -> None:
 def test_an_older_epoch_changes_nothing_and_a_newer_one_ends_this_node() -> None:
     node = Node()
     node.run()
-    assert node.hear("stop", epoch=1, reason="old", grace=1.0) == []
-    assert node.hear("ended", epoch=1, outcome="failed", reason="old") == []
-    node.hear("beat", epoch=3)
-    assert node.only(Stop)[0].reason == "the gang is of epoch 3 already"
+    assert node.hear("stop", attempt=1, reason="old", grace=1.0) == []
+    assert node.hear("ended", attempt=1, outcome="failed", reason="old") == []
+    node.hear("beat", attempt=3)
+    assert node.only(Stop)[0].reason == "the gang is of attempt 3 already"
     assert not node.only(Leave), "not before the workers are gone"
     node.act(node.machine.stopped())
     assert node.only(Leave)[0].how == REFUSED

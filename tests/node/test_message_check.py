@@ -25,7 +25,7 @@ from flowlite.supervise.attempt.leader_events import LeaderEventFilter
 from flowlite.supervise.process.journal import Journal
 from tests.tasks_made_by_hand import HandMade
 
-STAMP = {"task": "task-1", "epoch": 1}
+STAMP = {"task": "task-1", "attempt": 1}
 FACTS = {
     "hostname": "h",
     "python_minor": "3.12",
@@ -243,7 +243,7 @@ async def _take_in(spoiled_message: dict[str, Any], journal: Journal) -> None:
 
     link = SupervisorClient(
         task="task-1",
-        epoch=1,
+        attempt=1,
         secret=bytes(32),
         dial=None,
         on_chunk=keep,

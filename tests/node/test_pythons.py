@@ -86,7 +86,7 @@ class Place:
         config = AgentConfig(
             task="t",
             name="t",
-            epoch=1,
+            attempt=1,
             instance="i",
             roster=["i"],
             processes_per_node=1,

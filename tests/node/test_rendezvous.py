@@ -38,7 +38,7 @@ class Leader:
             "grace": 2.0,
             **changes,
         }
-        self.settings = GangSettings("t", times.pop("epoch", 2), IDS[:nodes], per_node, **times)
+        self.settings = GangSettings("t", times.pop("attempt", 2), IDS[:nodes], per_node, **times)
         self.now = 1000.0
         self.machine = Rendezvous(
             self.settings, self.moment(), "token", copies_for_all=copies_for_all
@@ -86,12 +86,12 @@ class Leader:
         /,
         *,
         name: str | None = None,
-        epoch: int | None = None,
+        attempt: int | None = None,
         **fields: Any,
     ) -> None:
         role = "supervisor" if connection >= SUPERVISOR else "member"
         peer = Peer(role, name or IDS[connection % 10], f"10.0.0.{connection % 10 + 1}")
-        message = {"type": kind, "task": "t", "epoch": epoch or self.settings.epoch, **fields}
+        message = {"type": kind, "task": "t", "attempt": attempt or self.settings.attempt, **fields}
         self.act(self.machine.receive(connection, peer, message, self.moment()))
 
     def join(
@@ -363,12 +363,12 @@ def test_workers_that_cannot_start_end_the_gang_as_an_error() -> None:
 
 def test_an_older_epoch_is_refused_and_a_newer_one_ends_this_gang() -> None:
     leader = Leader()
-    leader.say(1, "join", epoch=1, instance="i-b", incarnation="x", facts={})
+    leader.say(1, "join", attempt=1, instance="i-b", incarnation="x", facts={})
     assert leader.heard(1) == ["refuse"]
     assert leader.closed == [1]
     assert leader.machine.phase == m.GATHERING
     leader.join(0)
-    leader.say(11, "join", epoch=3, instance="i-b", incarnation="x", facts={})
+    leader.say(11, "join", attempt=3, instance="i-b", incarnation="x", facts={})
     assert leader.heard(11) == ["refuse"]
     assert leader.machine.outcome == m.ERROR
     assert "superseded" in leader.machine.reason
@@ -378,10 +378,10 @@ def test_an_older_epoch_is_refused_and_a_newer_one_ends_this_gang() -> None:
 def test_messages_of_an_older_epoch_change_nothing_even_from_a_member() -> None:
     leader = Leader()
     leader.go()
-    leader.say(1, "worker", epoch=1, rank=1, code=1, sizes={}, failure=None)
+    leader.say(1, "worker", attempt=1, rank=1, code=1, sizes={}, failure=None)
     assert leader.machine.outcome is None
     leader.attach()
-    leader.say(SUPERVISOR, "stop", epoch=1, kind="cancel", reason="old")
+    leader.say(SUPERVISOR, "stop", attempt=1, kind="cancel", reason="old")
     assert leader.machine.outcome is None
 
 
@@ -775,7 +775,7 @@ def test_four_thousand_nodes_join_in_time_that_grows_no_faster_than_they() -> No
         actions: list[Any] = []
         for kind, fields in (("join", {"incarnation": "x", "facts": {}}), ("ready", {"facts": {}})):
             for number, instance in enumerate(settings.roster):
-                message = {"type": kind, "task": "t", "epoch": 1, "instance": instance, **fields}
+                message = {"type": kind, "task": "t", "attempt": 1, "instance": instance, **fields}
                 actions += machine.receive(
                     number, Peer("member", instance, "10.0.0.1"), message, LeaderTime(0, 0)
                 )

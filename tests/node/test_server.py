@@ -143,9 +143,9 @@ def test_a_wrong_secret_never_gets_in_and_the_member_says_why() -> None:
 
 def test_an_older_epoch_is_refused() -> None:
     async def scenario() -> None:
-        async with make(epoch=2) as gang:
-            old = FakeNode(settings(epoch=1), 1)
-            with pytest.raises(Refused, match="epoch 2, not 1"):
+        async with make(attempt=2) as gang:
+            old = FakeNode(settings(attempt=1), 1)
+            with pytest.raises(Refused, match="attempt 2, not 1"):
                 await gang.join_as(old)
             assert old.calls == []
 
@@ -310,10 +310,10 @@ def test_orders_given_while_the_line_is_down_arrive_when_it_is_up() -> None:
 
 def test_a_supervisor_of_another_epoch_is_refused() -> None:
     async def scenario() -> None:
-        async with make(epoch=2) as gang:
-            gang.settings = settings(epoch=1)
+        async with make(attempt=2) as gang:
+            gang.settings = settings(attempt=1)
             gang.attach()
-            with pytest.raises(LeaderRefused, match="epoch 2, not 1"):
+            with pytest.raises(LeaderRefused, match="attempt 2, not 1"):
                 await gang.until("ended")
             assert gang.server.outcome is None
 

@@ -35,7 +35,7 @@ def start_agent(host: Host, root: Path, **options: object) -> int:
     values: dict[str, object] = {
         "task": "t1",
         "name": "t",
-        "epoch": 1,
+        "attempt": 1,
         "instance": "a",
         "roster": ["a", "b"],
         "processes_per_node": 1,

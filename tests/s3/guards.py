@@ -48,7 +48,7 @@ class Guard:
         config = AgentConfig(
             task=TASK,
             name="test",
-            epoch=1,
+            attempt=1,
             instance="i-0",
             roster=["i-0"],
             processes_per_node=1,

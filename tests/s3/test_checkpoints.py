@@ -184,15 +184,15 @@ for step in range(step + 1, step + 4):
 """
 
 
-def gang(tmp_path: Path, server: S3Server, url: str, epoch: int, **changes: str) -> RealGang:
+def gang(tmp_path: Path, server: S3Server, url: str, attempt: int, **changes: str) -> RealGang:
     need("own-mounts")
-    home = tmp_path / f"nodes{epoch}"
+    home = tmp_path / f"nodes{attempt}"
     for node in range(2):
         directory = home / f"i-{node:03}"
         directory.mkdir(parents=True)
         (directory / "storage.json").write_text(json.dumps(storage_of(server, url, **changes)))
     return RealGang(
-        home, {"kind": "command", "argv": [sys.executable, "-u", "-c", BODY]}, nodes=2, epoch=epoch,
+        home, {"kind": "command", "argv": [sys.executable, "-u", "-c", BODY]}, nodes=2, attempt=attempt,
         processes_per_node=1, task="ts3checkpoint",
         checkpoint={
             "path": "/flowlite-ckpt", "sync": url, "every": 0.3, "keep": 2, "nodes": "leader", "final_seconds": 30.0,

@@ -243,7 +243,7 @@ class TestTheOpening:
     def talk(self, secret: bytes, **changes: Any) -> tuple[object, object]:
         """What both sides come to: the volume or the error, None or the error."""
         ours, theirs = socket.socketpair()
-        said = {"task": "t1", "role": "volume", "peer": "i-1", "epoch": 1, "purpose": "data"}
+        said = {"task": "t1", "role": "volume", "peer": "i-1", "attempt": 1, "purpose": "data"}
         answers: list[object] = []
 
         def lead() -> None:
@@ -274,7 +274,7 @@ class TestTheOpening:
 
     @pytest.mark.parametrize(
         "changes",
-        [{"task": "t2"}, {"epoch": 2}, {"peer": "i-9"}, {"purpose": "other"}, {"role": "relay"}],
+        [{"task": "t2"}, {"attempt": 2}, {"peer": "i-9"}, {"purpose": "other"}, {"role": "relay"}],
     )
     def test_another_gang_does_not(self, changes: dict[str, Any]) -> None:
         leader, member = self.talk(SECRET, **changes)

@@ -42,7 +42,7 @@ class Meeting:
             config = AgentConfig(
                 task="t1",
                 name="n",
-                epoch=1,
+                attempt=1,
                 instance=f"i{node}",
                 roster=[f"i{each}" for each in range(NODES)],
                 processes_per_node=1,

@@ -43,7 +43,7 @@ def place(
     made = AgentConfig(
         task="t1",
         name="n",
-        epoch=1,
+        attempt=1,
         instance=f"i{rank}",
         roster=["i0", "i1"],
         processes_per_node=2,

@@ -201,7 +201,7 @@ def test_a_leader_that_says_what_no_agent_says_is_named(
             session.receive(await reader.read(4096))
             writer.write(session.outgoing)
             session.outgoing = b""
-        stamp = {"task": "t1", "epoch": 1}
+        stamp = {"task": "t1", "attempt": 1}
         for message in ({"type": "state", **state}, said):
             writer.write(session.seal(encode({**message, **stamp})))
         await reader.read()

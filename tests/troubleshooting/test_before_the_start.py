@@ -17,7 +17,7 @@ from flowlite.node.rendezvous.actions import LeaderTime, Peer, ProveMaster, Send
 from flowlite.node.rendezvous.leader import Rendezvous
 from flowlite.node.system import library_versions, network_interfaces, node_facts
 
-GANG = GangSettings(task="t", epoch=1, roster=("a", "b", "c"), processes_per_node=8)
+GANG = GangSettings(task="t", attempt=1, roster=("a", "b", "c"), processes_per_node=8)
 GIB = 2**30
 H100 = {"count": 8, "kind": "NVIDIA H100 80GB HBM3"}
 SAME = {"gpus": H100, "python_minor": "3.11", "code": "c0de", "agent": "a"}
@@ -228,7 +228,7 @@ def join(gang: Rendezvous, number: int) -> list[Any]:
     body = {
         "type": "join",
         "task": "t",
-        "epoch": 1,
+        "attempt": 1,
         "instance": instance,
         "incarnation": f"i{number}",
         "facts": SAME,

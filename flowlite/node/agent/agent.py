@@ -102,7 +102,7 @@ class Agent:
             paths,
             node=config.node_rank,
             task=config.task,
-            attempt=config.epoch,
+            attempt=config.attempt,
             stop_signal=signal.Signals[config.stop_signal],
             grace=config.grace,
             report=self._on_worker,
@@ -163,7 +163,7 @@ class Agent:
         self._warming.add_done_callback(lambda task: task.cancelled() or task.exception())
         settings = GangSettings(
             task=config.task,
-            epoch=config.epoch,
+            attempt=config.attempt,
             roster=tuple(config.roster),
             processes_per_node=config.workers_per_node,
             leader_address=config.leader_address,

@@ -216,11 +216,11 @@ class Checkpoints:
             "source": self.copies,
             "others_write": self.for_all,
             "outage": self._config.join_timeout,
-            "writer": f"{self._config.task}.{self._config.epoch}",
+            "writer": f"{self._config.task}.{self._config.attempt}",
             "facts": {
                 "task": self._config.task,
                 "name": self._config.name,
-                "attempt": self._config.epoch,
+                "attempt": self._config.attempt,
             },
         }
         file = self._paths.directory / "checkpoints.json"

@@ -41,7 +41,7 @@ class AgentConfig:
     Relative paths in it are relative to the node's directory.
 
     Attributes:
-        epoch: The number of the attempt.
+        attempt: The number of the attempt.
         roster: The instance ids of the gang; the index is the node rank (ranks.py).
         workdir: The working directory of the workers, an absolute path; None for the node's directory. If it is below
             the node's directory, it is made if it does not exist.
@@ -72,7 +72,7 @@ class AgentConfig:
 
     task: str
     name: str
-    epoch: int
+    attempt: int
     instance: str
     roster: list[str]
     processes_per_node: int

@@ -63,7 +63,7 @@ class Container:
         self._config = config
         self._paths = paths
         self._image = str((config.container or {})["image"])
-        self._name = f"flowlite-{config.task}-n{config.node_rank}-a{config.epoch}"
+        self._name = f"flowlite-{config.task}-n{config.node_rank}-a{config.attempt}"
         spec = config.python_spec or {}
         self._wanted = "" if spec.get("any") else str(spec.get("python", ""))
         self._engine: engines.Engine | None = None

@@ -20,7 +20,7 @@ class Gang:
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         self.task = str(facts["task"])
-        self.epoch = int(facts["epoch"])
+        self.attempt = int(facts["attempt"])
         self.roster = [str(each) for each in facts.get("roster", ())]
         self.bind = str(facts.get("bind", ""))
 

@@ -155,7 +155,7 @@ def fetch(order: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         order: As for `TaskContents`; also "peers": [[address, port], ...], and with any of them "gang": {"task",
-            "epoch", "peer", "secret", "certificate"}.
+            "attempt", "peer", "secret", "certificate"}.
 
     Returns:
         {"lacking": number of contents, "bytes": of these, "troubles": [what is wrong with each peer that was asked]}
@@ -167,7 +167,7 @@ def fetch(order: Mapping[str, Any]) -> dict[str, Any]:
 
         facts = order["gang"]
         gang = Gang(facts)
-        hello = Hello(gang.task, CONTENTS_ROLE, str(facts["peer"]), gang.epoch)
+        hello = Hello(gang.task, CONTENTS_ROLE, str(facts["peer"]), gang.attempt)
         with written_out(order["home"], facts) as paths:
             new_tls = tls.client(paths.certificate)
             secret = paths.secret.read_bytes()

@@ -101,7 +101,7 @@ class GangContext:
                 self.config.task,
                 RELAY_ROLE,
                 self.config.instance,
-                self.config.epoch,
+                self.config.attempt,
                 purpose=purpose,
             )
             ask(stream, self.paths.secret.read_bytes(), me)

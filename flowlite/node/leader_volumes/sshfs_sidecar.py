@@ -246,7 +246,7 @@ def tunnel(arguments: list[str]) -> int:
             ask(
                 stream,
                 secret,
-                Hello(config.task, VOLUME_ROLE, config.instance, config.epoch, volume),
+                Hello(config.task, VOLUME_ROLE, config.instance, config.attempt, volume),
             )
             stream.bridge(0, 1)
     except (OSError, WireError) as error:

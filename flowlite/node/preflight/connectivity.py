@@ -51,7 +51,7 @@ class ConnectivityCheck:
 
     Args:
         task: The task's id.
-        epoch: The number of the attempt.
+        attempt: The number of the attempt.
         rank: This node's rank.
         nodes: The number of nodes.
         secret: The task's secret; connections without it get no answer.
@@ -66,7 +66,7 @@ class ConnectivityCheck:
     def __init__(
         self,
         task: str,
-        epoch: int,
+        attempt: int,
         rank: int,
         nodes: int,
         secret: bytes,
@@ -79,7 +79,7 @@ class ConnectivityCheck:
         self._rank = rank
         self._nodes = nodes
         self._secret = secret
-        self._hello = Hello(task, CHECK_ROLE, str(rank), epoch)
+        self._hello = Hello(task, CHECK_ROLE, str(rank), attempt)
         self._address = ""
         self._server: asyncio.Server | None = None
         self.port: int | None = None
@@ -227,7 +227,7 @@ class ConnectivityCheck:
             async with asyncio.timeout(2 * BLOCK_SECONDS):
                 session = ServerSession(self._secret, self._hello.task, (CHECK_ROLE,))
                 await authenticate(reader, writer, session)
-                if session.hello is not None and session.hello.epoch == self._hello.epoch:
+                if session.hello is not None and session.hello.attempt == self._hello.attempt:
                     message, _ = await read_frame(reader, session)
                     answer, block = {}, bytes(_BLOCK)
                     if "bulk" in message:

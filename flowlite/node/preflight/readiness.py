@@ -45,7 +45,7 @@ class Readiness:
         self._config = config
         self._connectivity = ConnectivityCheck(
             config.task,
-            config.epoch,
+            config.attempt,
             config.node_rank,
             config.num_nodes,
             secret,

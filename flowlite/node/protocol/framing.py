@@ -9,7 +9,7 @@ was changed, dropped, reordered, reflected or replayed does not verify, and the 
 
 A connection opens with three frames; nothing else is processed before they have verified:
 
-    client -> server   hello: JSON {flowlite, task, role, peer, epoch, purpose, nonce}; key: from the secret alone
+    client -> server   hello: JSON {flowlite, task, role, peer, attempt, purpose, nonce}; key: from the secret alone
     server -> client   32 random bytes;  key: server's session key, frame 0
     client -> server   proof, empty;     key: client's session key, frame 0
 
@@ -40,7 +40,7 @@ BLOB_LIMIT = 1024 * 1024
 OPENING_LIMIT = 4096
 """The most bytes of a whole frame before the peer has proved that it knows the secret."""
 
-VERSION = 1
+VERSION = 2
 RENDEZVOUS_ROLES = ("member", "supervisor")
 """The roles of the peers of the rendezvous."""
 STEP_ROLE, RELAY_ROLE, VOLUME_ROLE = "step", "relay", "volume"
@@ -84,7 +84,7 @@ class Hello(NamedTuple):
     task: str
     role: str
     peer: str
-    epoch: int
+    attempt: int
     purpose: str = ""
 
 
@@ -364,13 +364,13 @@ class ServerSession(Session):
         fields = decode(header)
         if fields.get("flowlite") != VERSION:
             raise WireError(f"the peer speaks version {fields.get('flowlite')!r}, not {VERSION}")
-        task, role, peer, epoch, purpose = (fields.get(name) for name in Hello._fields)
+        task, role, peer, attempt, purpose = (fields.get(name) for name in Hello._fields)
         if task != self._task or not isinstance(role, str) or role not in self._roles:
             raise WireError("the peer belongs to another task, or has no role here")
-        if not isinstance(peer, str) or not isinstance(epoch, int) or isinstance(epoch, bool):
+        if not isinstance(peer, str) or not isinstance(attempt, int) or isinstance(attempt, bool):
             raise WireError("the peer does not say who it is")
         if not isinstance(purpose, str):
             raise WireError("the peer does not say what it asks for")
         if len(str(fields.get("nonce"))) != 2 * _NONCE:
             raise WireError("the peer's first frame has no nonce")
-        return Hello(task, role, peer, epoch, purpose)
+        return Hello(task, role, peer, attempt, purpose)

@@ -23,7 +23,7 @@ class GangFacts(Protocol):
     """What a listener knows of the gang that it serves. An `AgentConfig` has it all."""
 
     task: str
-    epoch: int
+    attempt: int
     roster: list[str]
     bind: str
     tls: bool
@@ -42,7 +42,7 @@ class Listener:
         """
         self._config = config
         self._known = known
-        self._expected = Hello(config.task, role, "", config.epoch)
+        self._expected = Hello(config.task, role, "", config.attempt)
         self._secret = paths.secret.read_bytes()
         self._opening = threading.Semaphore(_MOST_OPENING)
         self._new_tls = None

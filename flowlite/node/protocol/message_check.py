@@ -132,7 +132,7 @@ FIELDS: dict[str, Shape] = {
     "ack": fields({"offsets": _OFFSETS}),
     "chunk": fields(_CHUNK),
 }
-"""The fields of every message apart from type, task and epoch."""
+"""The fields of every message apart from type, task and attempt."""
 
 _NODE: dict[str, Shape] = {"instance": text, "rank": count}
 EVENTS: dict[str, Shape] = {
@@ -210,7 +210,7 @@ TO_MEMBER = frozenset(
     | {"ack", "beat"}
 )
 TO_SUPERVISOR = frozenset({"state", "event", "chunk", "release", "beat", "refuse"})
-_STAMP = fields({"epoch": integer}, {"steady": number})
+_STAMP = fields({"attempt": integer}, {"steady": number})
 
 
 def check(message: Mapping[str, Any], allowed: frozenset[str], task: str) -> str:

@@ -1,6 +1,6 @@
 """The rendezvous' messages, events, phases and outcomes.
 
-A message is a JSON object with `type`, `task` and `epoch`, plus the fields listed in `message_check.py`, which
+A message is a JSON object with `type`, `task` and `attempt`, plus the fields listed in `message_check.py`, which
 validates every message before it is used. A `chunk` has a blob.
 
 The leader's messages to the supervisor also have "steady", the leader's monotonic clock when the message was sent or
@@ -106,7 +106,7 @@ class GangSettings:
 
     Attributes:
         task: Task id.
-        epoch: Number of the attempt; rises with every restart. Older epochs are refused everywhere.
+        attempt: Number of the attempt; rises with every restart. Older ones are refused everywhere.
         roster: Instance ids by node rank (`node/config/ranks.py`).
         processes_per_node: Workers per node.
         leader_address: The address at which other nodes reach node 0; becomes MASTER_ADDR.
@@ -122,7 +122,7 @@ class GangSettings:
     """
 
     task: str
-    epoch: int
+    attempt: int
     roster: tuple[str, ...]
     processes_per_node: int = 1
     leader_address: str = "127.0.0.1"
@@ -140,9 +140,9 @@ class GangSettings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "roster", tuple(self.roster))
         ranks.check(self.roster)
-        if self.epoch < 1 or self.processes_per_node < 1:
+        if self.attempt < 1 or self.processes_per_node < 1:
             raise ValueError(
-                f"epoch and processes_per_node count from 1; got {self.epoch} and {self.processes_per_node}"
+                f"attempt and processes_per_node count from 1; got {self.attempt} and {self.processes_per_node}"
             )
         object.__setattr__(self, "digest", ranks.digest(self.roster))
         by_instance = {instance: rank for rank, instance in enumerate(self.roster)}

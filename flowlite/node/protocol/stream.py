@@ -224,7 +224,7 @@ def admit(stream: Stream, secret: bytes, expected: Hello, known: Callable[[str, 
     session = ServerSession(secret, expected.task, (expected.role,))
     stream.authenticate(session)
     hello = session.hello
-    if hello is None or hello.epoch != expected.epoch or not known(hello.peer, hello.purpose):
+    if hello is None or hello.attempt != expected.attempt or not known(hello.peer, hello.purpose):
         raise WireError("it is not of this gang, or asks for what is not served here")
     stream.send(session.seal(encode({})))
     stream.end_frames(session)

@@ -73,10 +73,10 @@ Action = Send | Close | ProveMaster | CloseMaster | WorkerEnded | OthersEnded | 
 
 
 class Outbox:
-    """Collects actions in order, and adds task and epoch to every message."""
+    """Collects actions in order, and adds task and attempt to every message."""
 
     def __init__(self, settings: GangSettings) -> None:
-        self._stamp = {"task": settings.task, "epoch": settings.epoch}
+        self._stamp = {"task": settings.task, "attempt": settings.attempt}
         self._actions: list[Action] = []
 
     def add(self, action: Action) -> None:

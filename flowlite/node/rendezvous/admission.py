@@ -45,7 +45,7 @@ def admit(members: Members, phase: str, peer: Peer, join: Message) -> MemberStat
         return Refusal("the gang has ended")
     if member.joined and phase not in (GATHERING, PREPARING):
         return Refusal(
-            f"{name} had started workers under an earlier agent; it can come back in the next epoch only",
+            f"{name} had started workers under an earlier agent; it can come back in the next attempt only",
             member,
             doubt="another agent of it asks to join, so the one that had started is gone",
         )

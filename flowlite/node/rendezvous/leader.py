@@ -104,7 +104,7 @@ class Rendezvous:
         """
         allowed = FROM_MEMBER if peer.role == "member" else FROM_SUPERVISOR
         kind = check(message, allowed, self._settings.task)
-        if message["epoch"] != self._settings.epoch:
+        if message["attempt"] != self._settings.attempt:
             self._other_epoch(connection, peer, message, now)
         elif peer.role == "supervisor":
             self._from_supervisor(connection, kind, message, now)
@@ -126,8 +126,8 @@ class Rendezvous:
         """
         check(chunk, FROM_MEMBER, self._settings.task)
         member = self._members.of_connection(connection)
-        if member is None or chunk["epoch"] != self._settings.epoch:
-            raise MessageError("a chunk before join, or of another epoch")
+        if member is None or chunk["attempt"] != self._settings.attempt:
+            raise MessageError("a chunk before join, or of another attempt")
         self._hear(member, now)
         chunk["node"] = member.rank
         return self._session.connection if self._session.passes(member.rank, chunk, size) else None
@@ -564,11 +564,11 @@ class Rendezvous:
     # Helpers.
 
     def _other_epoch(self, connection: int, peer: Peer, message: Message, now: LeaderTime) -> None:
-        epoch, ours = message["epoch"], self._settings.epoch
-        self._refuse(connection, f"this gang is of epoch {ours}, not {epoch}")
-        if epoch > ours:
+        attempt, ours = message["attempt"], self._settings.attempt
+        self._refuse(connection, f"this gang is of attempt {ours}, not {attempt}")
+        if attempt > ours:
             self._stop(
-                m.ERROR, f"superseded: {peer.role} {peer.name} is of epoch {epoch} already", now
+                m.ERROR, f"superseded: {peer.role} {peer.name} is of attempt {attempt} already", now
             )
 
     def _refuse(self, connection: int, reason: str) -> None:

@@ -173,9 +173,9 @@ class Member:
         kind = check(message, TO_MEMBER, self._settings.task)
         if self.left is not None:
             return []
-        if message["epoch"] != self._settings.epoch and kind != "refuse":
-            if message["epoch"] > self._settings.epoch:
-                self._end(Leave(REFUSED, f"the gang is of epoch {message['epoch']} already"))
+        if message["attempt"] != self._settings.attempt and kind != "refuse":
+            if message["attempt"] > self._settings.attempt:
+                self._end(Leave(REFUSED, f"the gang is of attempt {message['attempt']} already"))
             return self._take()
         if kind == "welcome" or self._heartbeat.fresh(now):
             self._heard = now
@@ -397,7 +397,7 @@ class Member:
             self._tell(message)
 
     def _tell(self, message: Message) -> None:
-        stamped = {**message, "task": self._settings.task, "epoch": self._settings.epoch}
+        stamped = {**message, "task": self._settings.task, "attempt": self._settings.attempt}
         self._out.append(SendToLeader(stamped))
 
     def _take(self) -> list[MemberAction]:
@@ -410,4 +410,6 @@ def _grace_of(message: Message, usual: float) -> float:
 
 
 def _body(message: Message) -> dict[str, Any]:
-    return {name: value for name, value in message.items() if name not in ("type", "task", "epoch")}
+    return {
+        name: value for name, value in message.items() if name not in ("type", "task", "attempt")
+    }

@@ -404,7 +404,7 @@ class MemberClient:
         header = {
             "type": "chunk",
             "task": self._settings.task,
-            "epoch": self._settings.epoch,
+            "attempt": self._settings.attempt,
             "gen": self._machine.sender.generation,
             "rank": rank,
             "stream": stream,
@@ -420,7 +420,7 @@ class _LeaderConnection(Channel):
 
     def __init__(self, link: MemberClient) -> None:
         settings = link._settings
-        hello = Hello(settings.task, "member", link._instance, settings.epoch)
+        hello = Hello(settings.task, "member", link._instance, settings.attempt)
         tls_session = link._new_tls() if link._new_tls else None
         super().__init__(ClientSession(link._secret, hello), tls_session)
         self._link = link

@@ -2,7 +2,7 @@
 
 Usage (kinds of events: see `node/protocol/messages.py`):
 
-    client = SupervisorClient(task=..., epoch=..., secret=..., dial=dial, offsets=sizes_of_files, on_chunk=append)
+    client = SupervisorClient(task=..., attempt=..., secret=..., dial=dial, offsets=sizes_of_files, on_chunk=append)
     async for event in client.events():
         ...                                    # "ended" is the last event; once the streams have the `sizes` of the
     await client.release()                     # worker events, too, release the agents
@@ -71,7 +71,7 @@ class SupervisorClient:
         self,
         *,
         task: str,
-        epoch: int,
+        attempt: int,
         secret: bytes,
         dial: Dial,
         on_chunk: OnChunk,
@@ -99,7 +99,7 @@ class SupervisorClient:
             new_tls: Makes the TLS session of each connection; None if the leader does not encrypt.
         """
         self._task = task
-        self._epoch = epoch
+        self._attempt = attempt
         self._secret = secret
         self._dial = dial
         self._on_chunk = on_chunk
@@ -264,7 +264,7 @@ class SupervisorClient:
             reader, self._writer = await self._dial()
             await self._shake_hands(reader)
             session = ClientSession(
-                self._secret, Hello(self._task, "supervisor", self._name, self._epoch)
+                self._secret, Hello(self._task, "supervisor", self._name, self._attempt)
             )
             self._flush(session)
             frames: list[Frame] = []
@@ -346,7 +346,7 @@ class SupervisorClient:
 
     def _send(self, message: Message) -> None:
         if self._session is not None and self._writer is not None:
-            stamped = {**message, "task": self._task, "epoch": self._epoch}
+            stamped = {**message, "task": self._task, "attempt": self._attempt}
             self._write(self._session.seal(encode(stamped)))
 
     def _order(self, name: str, message: Message) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from ..config.ranks import node_of
 from ..protocol.messages import GangSettings, Message, MessageError, describe_failure, failed
 
-_ENVELOPE = ("type", "task", "epoch")
+_ENVELOPE = ("type", "task", "attempt")
 
 
 class WorkerExits:

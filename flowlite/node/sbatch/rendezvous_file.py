@@ -89,7 +89,7 @@ def dial(
         from ..protocol import tls
 
         tls_session = tls.client(paths.certificate)()
-    hello = Hello(config.task, STEP_ROLE, who, config.epoch)
+    hello = Hello(config.task, STEP_ROLE, who, config.attempt)
     session = ClientSession(paths.secret.read_bytes(), hello)
     connected = socket.create_connection((address, int(leader["steps"])), CONNECT_SECONDS)
     return connected, session, tls_session

@@ -61,7 +61,7 @@ class Router:
     def __init__(
         self, config: AgentConfig, secret: bytes, new_tls: Callable[[], TlsSession] | None
     ) -> None:
-        self.epoch = config.epoch
+        self.attempt = config.attempt
         self._config = config
         self._secret = secret
         self._new_tls = new_tls
@@ -256,7 +256,7 @@ class _LocalClient(Channel):
 
     def on_opened(self) -> None:
         hello = self.session.hello if isinstance(self.session, ServerSession) else None
-        if hello is None or hello.epoch != self._router.epoch:
+        if hello is None or hello.attempt != self._router.attempt:
             self.abort()
 
     def on_frame(self, frame: Frame) -> None:

@@ -220,7 +220,7 @@ class _GangWorker:
             counts=counts,
             directory=directory,
             cores=node_facts.cores(),
-            attempt=self._config.epoch,
+            attempt=self._config.attempt,
             pid=os.getpid(),
         )
         if cluster:

@@ -64,7 +64,7 @@ class Setup:
             paths,
             node=config.node_rank,
             task=config.task,
-            attempt=config.epoch,
+            attempt=config.attempt,
             stop_signal=15,
             grace=config.grace,
             report=self._on_end,

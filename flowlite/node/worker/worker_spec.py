@@ -23,7 +23,7 @@ def place_before_go(config: AgentConfig, inside: Mapping[str, str] | None) -> Wo
     return WorkerPlace(
         task=config.task,
         name=config.name,
-        attempt=config.epoch,
+        attempt=config.attempt,
         mode=config.mode,
         node_rank=config.node_rank,
         local_rank=0,

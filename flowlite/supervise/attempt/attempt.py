@@ -368,7 +368,7 @@ class Attempt:
 
         return SupervisorClient(
             task=self._task_id,
-            epoch=self._attempt,
+            attempt=self._attempt,
             secret=self._paths.secret.read_bytes(),
             dial=dial,
             on_chunk=self._on_chunk,

@@ -361,7 +361,7 @@ class Distribution:
     def _gang(self, certificate: certificates.Certificate) -> dict[str, Any]:
         return {
             "task": self.task_id,
-            "epoch": self.attempt,
+            "attempt": self.attempt,
             "secret": self.secret.hex(),
             "certificate": certificate.certificate.decode(),
         }

@@ -375,7 +375,7 @@ class BringUp:
         return AgentConfig(
             task=self.task_id,
             name=self.name,
-            epoch=self.attempt,
+            attempt=self.attempt,
             instance=node.instance.id,
             roster=[each.instance.id for each in self.nodes],
             processes_per_node=asked.processes_per_node,
