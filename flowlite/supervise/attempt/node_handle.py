@@ -22,6 +22,7 @@ from flowlite.node.protocol.message_check import check_file
 from flowlite.output.redact import Mask
 from flowlite.provider import Instance, NodeSettings, Provider
 from flowlite.supervise.attempt.node_verdict import PATIENCE, ProbeAnswer
+from flowlite.supervise.attempt.shared_listing import SharedListing
 from flowlite.supervise.record.paths import write_private
 
 # Prints the /proc stat line of process $1, with its state and start time. Fails if the process is gone.
@@ -73,8 +74,15 @@ class Node:
         attempt: int,
         *,
         listed: bool = True,
+        listing: SharedListing | None = None,
     ) -> None:
+        """
+        Args:
+            listed: Whether the provider has listed it.
+            listing: What lists the task's instances for all of its nodes.
+        """
         self.listed = listed
+        self._listing = listing or SharedListing(lambda: provider.list_instances(instance.task_id))
         self.instance = instance
         self.settings = settings
         self.rank = rank
@@ -302,8 +310,8 @@ class Node:
 
     def _delisted(self) -> bool:
         with suppress(ProviderError, OSError):
-            listed = self._provider.list_instances(self.instance.task_id)
-            return all(i.id != self.instance.id or i.state == "ended" for i in listed)
+            found = self._listing.get()
+            return all(i.id != self.instance.id or i.state == "ended" for i in found)
         return False
 
     def _last_words(self) -> str:

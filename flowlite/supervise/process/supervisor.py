@@ -37,6 +37,7 @@ from flowlite.supervise.attempt.attempt import Attempt
 from flowlite.supervise.attempt.node_handle import Node
 from flowlite.supervise.attempt.outcome import End
 from flowlite.supervise.attempt.provider_verdict import as_told
+from flowlite.supervise.attempt.shared_listing import SharedListing
 from flowlite.supervise.attempt.unfetched import HoldingPlace
 from flowlite.supervise.failover import Kind, PlaceFailed
 from flowlite.supervise.money import price_text
@@ -533,6 +534,7 @@ class Supervisor:
             found = {i.id: Instance.from_json(i.data) for i in stored} | listed
         self._fresh = []
         self._instances_known = [found[name] for name in self._record.roster]
+        listing = SharedListing(lambda: self._provider.list_instances(self._record.id))
         return [
             Node(
                 self._provider,
@@ -541,6 +543,7 @@ class Supervisor:
                 rank,
                 self._record.attempt,
                 listed=name in listed,
+                listing=listing,
             )
             for rank, name in enumerate(self._record.roster)
         ]
