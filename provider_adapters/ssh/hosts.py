@@ -246,57 +246,45 @@ def everywhere(
 ) -> list[Value | Exception]:
     """Calls a function for all items in parallel. An expected error is returned in place of the value.
 
-    A call that takes longer than `patience` seconds counts as unreachable and is left to finish in the background. A
-    new thread takes the place of its thread, so that every item is asked.
+    Once no call has ended for `patience` seconds, those in progress count as unreachable and are left to finish in the
+    background, and those that have not begun are not made and count as unreachable, too.
     """
     listed = list(items)
     results: dict[int, Value | Exception] = {}
     waiting = collections.deque(enumerate(listed))
-    # When the calls in progress began, but for those that took too long.
-    began: dict[int, float] = {}
     changed = threading.Condition()
+    ended_at = time.monotonic()
 
     def work() -> None:
+        nonlocal ended_at
         while True:
-            with changed:
-                if not waiting:
-                    return
+            try:
                 index, item = waiting.popleft()
-                began[index] = time.monotonic()
+            except IndexError:
+                return
             try:
                 result: Value | Exception = do(item)
             except Exception as error:
                 result = error
             with changed:
-                if began.pop(index, None) is None:
-                    return
-                results[index] = result
+                results[index], ended_at = result, time.monotonic()
                 if len(results) == len(listed):
                     changed.notify()
-
-    def start(threads: int) -> None:
-        for _ in range(threads):
-            threading.Thread(target=work, daemon=True).start()
 
     if len(listed) == 1 and patience is None:
         work()
     else:
-        start(min(_THREADS, len(listed)))
-        with changed:
-            while len(results) < len(listed):
-                now = time.monotonic()
-                if patience is not None:
-                    late = [index for index, at in began.items() if now - at >= patience]
-                    for index in late:
-                        del began[index]
-                        results[index] = NodeUnreachable(f"no answer within {patience:.0f} s")
-                    start(min(len(late), len(waiting)))
-                    if late:
-                        continue
-                    changed.wait(min(began.values(), default=now) + patience - now)
-                else:
-                    changed.wait()
-    found = [results[index] for index in range(len(listed))]
+        for _ in range(min(_THREADS, len(listed))):
+            threading.Thread(target=work, daemon=True).start()
+    with changed:
+        while len(results) < len(listed):
+            left = None if patience is None else ended_at + patience - time.monotonic()
+            if left is not None and left <= 0:
+                break
+            changed.wait(left)
+        waiting.clear()
+        late = NodeUnreachable(f"no answer within {patience or 0:.0f} s")
+        found = [results.get(index, late) for index in range(len(listed))]
     for each in found:
         if isinstance(each, Exception) and not isinstance(each, expected):
             raise each
