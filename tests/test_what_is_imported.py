@@ -75,6 +75,39 @@ def test_an_agent_imports_no_more_than_it_needs_to_begin() -> None:
     assert not found & {"statistics", "fractions"}
 
 
+def collections_in(setup: str, program: str) -> int:
+    """How often the garbage collector has run in a program, after its setup."""
+    ran = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import gc, sys; ran = []; gc.callbacks.append(lambda phase, _: ran.append(phase)); "
+            f"{setup}; ran.clear(); {program}; print(ran.count('start'), file=sys.stderr)",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(ran.stderr.splitlines()[-1])
+
+
+def test_a_command_looks_for_no_garbage_while_it_imports(flow_home: Path) -> None:
+    setup = (
+        "from flowlite.cli import program; sys.argv = ['flow', 'run', '--dry-run', '--', 'true']"
+    )
+    assert collections_in(setup, "assert program() == 0") <= 2
+
+
+def test_a_call_looks_for_no_garbage_while_it_imports(flow_home: Path) -> None:
+    setup = (
+        "from flowlite.api import submission; from flowlite.spec import TaskConfig; "
+        "block = submission.supervisor_ahead(TaskConfig(command=['true'], provider='local')); block.__enter__()"
+    )
+    program = "import flowlite.api.client, flowlite.supervise.process.launch; found = ran[:]"
+    after = "block.__exit__(None, None, None); assert gc.isenabled(); ran[:] = found"
+    assert collections_in(setup, f"{program}; {after}") == 0
+
+
 def test_a_submission_within_a_call_starts_no_second_supervisor(flow_home: Path) -> None:
     config = TaskConfig(command=["true"], provider="local")
     with submission.supervisor_ahead(config):

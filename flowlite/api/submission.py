@@ -6,6 +6,7 @@ that both processes import side by side.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -58,7 +59,20 @@ def supervisor_ahead(
     if config.keep_warm or supervisor_process.ahead() is not None:
         # With `keep_warm`, a supervisor that waits for its next task usually leads this one.
         return nullcontext()
-    return supervisor_process.started_ahead(home(), providers_of(config, provider)[0])
+    return _block(supervisor_process.started_ahead(home(), providers_of(config, provider)[0]))
+
+
+@contextmanager
+def _block(ahead: AbstractContextManager[None]) -> Iterator[None]:
+    # The garbage collector would look several times through what the submission imports, and find nothing.
+    enabled = gc.isenabled()
+    with ahead:
+        gc.disable()
+        try:
+            yield
+        finally:
+            if enabled:
+                gc.enable()
 
 
 def providers_of(config: TaskConfig, provider: str | None = None) -> tuple[str, ...]:
