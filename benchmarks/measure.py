@@ -31,7 +31,8 @@ class Run:
         seconds: From its start to its end.
         reached: From its start to the last mark that its workers left; or the seconds that it measured itself.
         peak_mb: Largest resident memory of it and of the children it waited for.
-        own: With `programs/processor_time.py`, what of `reached` the command itself took.
+        own: With `programs/processor_time.py`, what of `reached` the command itself took; with
+            `programs/rendezvous_flowlite.py`, the processor time of the leader.
     """
 
     seconds: float

@@ -1,5 +1,6 @@
 """Simulated members join our rendezvous over TCP until all have GO; notes the seconds from the first dial.
 
+It also notes the processor time of the leader alone: what one process does here for all members, they do side by side.
 The server is the one of the leader's agent, in a process of its own. The members really shake hands and sign every
 frame, and answer "prepare" at once; what they say is encoded beforehand, since real members do that side by side.
 """
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from flowlite.node.__main__ import collect_seldom
 from flowlite.node.protocol.framing import ClientSession, Hello, encode
 from flowlite.node.protocol.messages import GangSettings
 from flowlite.node.rendezvous.server import RendezvousServer
@@ -83,7 +85,8 @@ def settings_of(count: int) -> GangSettings:
 
 
 async def serve(count: int, ready: multiprocessing.connection.Connection) -> None:
-    """The leader's side; never returns."""
+    """The leader's side, with an agent's garbage collector; never returns."""
+    collect_seldom()
     server = RendezvousServer(settings_of(count), SECRET, bind="127.0.0.1", master=NoMaster())
     ready.send(await server.start())
     await server.run()
@@ -119,6 +122,9 @@ def main() -> None:
     leader.start()
     taken = join(count, here.recv())
     leader.kill()
+    leader.join()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    Path(sys.argv[1], "own").write_text(repr(used.ru_utime + used.ru_stime))
     Path(sys.argv[1], "seconds").write_text(repr(taken))
 
 

@@ -62,7 +62,7 @@ COMMANDS = {
 INTERRUPTED = 130
 # New objects after which the garbage collector looks for some to free. Python's own 700 would have it look through the
 # imported modules again and again, which takes a fifth of their import and finds nothing.
-_NEW_OBJECTS = 50_000
+_NEW_OBJECTS = 100_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:

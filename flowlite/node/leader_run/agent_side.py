@@ -9,14 +9,13 @@ from ..config import distributed_modes
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..sidecar.agent_side import Sidecar, SidecarFailed
 from ..system import node_facts
-from . import context, requirements
 
 _START_SECONDS = 60.0
 _END_SECONDS = 1.0
 
 
 class LeaderRun:
-    """What an agent does for such a gang on its node. Does nothing in other modes."""
+    """What an agent does for such a gang on its node. Does nothing, and imports nothing, in other modes."""
 
     def __init__(self, config: AgentConfig, paths: AttemptPaths) -> None:
         self._config = config
@@ -43,11 +42,15 @@ class LeaderRun:
         """
         if not self.is_led or self._config.container is not None:
             return ""
+        from . import requirements
+
         return await requirements.missing(self._config)
 
     def order(self, orders: Sequence[dict[str, Any]], go: Mapping[str, Any]) -> None:
         """Completes the orders of this node's workers."""
         if self.is_led:
+            from . import context
+
             context.note(self._paths, go, node_facts.cores())
             for order in orders:
                 order["gang"] = str(self._paths.directory)

@@ -18,13 +18,12 @@ from ..config.agent_config import AgentConfig
 from ..rendezvous.member_client import PrepareError
 from ..system import network_interfaces, node_facts, processes
 from ..system.library_versions import relevant, versions_of
-from . import gpu_health
 from .connectivity import ConnectivityCheck
-from .gpu_health import GpuHealth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..python_env.environments import Ready
+    from .gpu_health import GpuHealth
 
 # How long the end of an attempt waits for what the driver says of the GPUs.
 _HEALTH_SECONDS = 6.0
@@ -92,8 +91,8 @@ class Readiness:
 
     async def check_gpus(self) -> None:
         """Check that the node has its GPUs, and reaches them all. Raises PrepareError if not."""
-        health = await asyncio.shield(self._health) if self._health is not None else GpuHealth()
-        if health.out_of_reach:
+        health = await asyncio.shield(self._health) if self._health is not None else None
+        if health is not None and health.out_of_reach:
             raise PrepareError(health.out_of_reach, sick=True)
         config = self._config
         wrong = node_facts.wrong_gpus(config.gpus, node_facts.gpus(config.visible_gpus))
@@ -104,7 +103,7 @@ class Readiness:
                 if card[0] > max(2**30, _TAKEN_SHARE * card[1]):
                     taken = f"{card[0] / 1e9:.1f} GB of {card[1] / 1e9:.1f} GB"
                     raise PrepareError(f"{taken} of a GPU's memory are in use", sick=True)
-            if errors := health.old_errors():
+            if health is not None and (errors := health.old_errors()):
                 raise PrepareError(errors, sick=True)
 
     async def measure(self, order: Mapping[str, Any], python: str) -> dict[str, Any]:
@@ -173,6 +172,9 @@ class Readiness:
         return "; ".join(now.troubles(self._health.result()))
 
     async def _read_health(self) -> GpuHealth:
+        # Imported here, since most nodes have no GPU.
+        from . import gpu_health
+
         return await asyncio.to_thread(gpu_health.read, self._config.visible_gpus)
 
     async def prove(self, order: Mapping[str, Any]) -> None:
