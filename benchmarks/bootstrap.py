@@ -5,11 +5,9 @@ No project is sent: what that costs is in `client_cost`, `client_bytes` and `pro
 
 from __future__ import annotations
 
-import contextlib
 import os
 import statistics
 import subprocess
-import tempfile
 import time
 from functools import partial
 
@@ -33,8 +31,7 @@ def measure(rounds: int) -> list[Row]:
     # As for every contestant (measure.environment): compiling ourselves anew is no part of a start.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for size in SIZES:
-        # From an empty directory: no project travels, as none does with `ssh HOST true`.
-        with pool(size) as hosts, tempfile.TemporaryDirectory() as empty, contextlib.chdir(empty):
+        with pool(size) as hosts:
             cold = _cold(hosts, min(rounds, 3))
             medians = interleave(
                 {"warm": partial(_to_go, size), "ssh": partial(_ssh, hosts)}, rounds
