@@ -59,11 +59,13 @@ def supervisor_ahead(
     if config.keep_warm or supervisor_process.ahead() is not None:
         # With `keep_warm`, a supervisor that waits for its next task usually leads this one.
         return nullcontext()
-    return _block(supervisor_process.started_ahead(home(), providers_of(config, provider)[0]))
+    return _without_collection(
+        supervisor_process.started_ahead(home(), providers_of(config, provider)[0])
+    )
 
 
 @contextmanager
-def _block(ahead: AbstractContextManager[None]) -> Iterator[None]:
+def _without_collection(ahead: AbstractContextManager[None]) -> Iterator[None]:
     # The garbage collector would look several times through what the submission imports, and find nothing.
     enabled = gc.isenabled()
     with ahead:
