@@ -130,11 +130,14 @@ class KeptGangs:
         return [replace(each, state="warm") for each in instances]
 
     def still(self, instances: Sequence[Instance]) -> list[Instance]:
-        """Those of some kept machines that are still kept for a task after this one."""
+        """Those of some kept machines that no task has taken over, and that are not known to have ended.
+
+        Who ended them may have been killed before the cloud was asked.
+        """
         return [
             each
             for each in instances
-            if (launch := self._of(each)) and launch.task == each.task_id and is_kept(launch)
+            if (launch := self._of(each)) and launch.task == each.task_id and not launch.ended
         ]
 
     def to_end(self, instances: Iterable[Instance]) -> list[Instance]:
