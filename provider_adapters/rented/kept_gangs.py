@@ -5,7 +5,7 @@ by writing one file, and no call to the cloud is needed. The machines' tags, or 
 the task that they were launched for; the ledger knows better. In the launch:
 
     frozen["fits"]    what a task must ask for to take the gang over (`gang_fit.py`); without it, it is never kept
-    notes["kept"]     {"until"}: it is kept until then
+    notes["kept"]     {"until"}: it is kept until then; {"ending"}: somebody began to end it
     notes["held"]     {"token", "at", "hold"}: it was taken over by this launch of `Launch.task`
 
 Kept machines have a lease that ends with the time for which they are kept. A gang is kept only once all of them have
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -151,8 +152,8 @@ class KeptGangs:
             with self._ledger.hold(launch.token):
                 launch = self._ledger.read(launch.token) or launch
                 if launch.task == each.task_id:
-                    if "kept" in launch.notes:
-                        self._ledger.note(launch.token, kept=None)
+                    if launch.notes.get("kept"):
+                        self._ledger.note(launch.token, kept={"ending": True})
                     found.append(each)
         return found
 
@@ -173,6 +174,11 @@ class KeptGangs:
             ProviderError: They cannot be ended.
         """
         held = self.held_by(intent)
+        if held is None:
+            for launch in self._half_ended(wanted):
+                # If the cloud does not answer now, the next one to list the launch ends it.
+                with suppress(*_TROUBLE):
+                    cloud.end(launch)
         for launch in [held] if held is not None else self.kept_for(wanted):
             try:
                 if held is None and not cloud.is_suitable(launch):
@@ -197,15 +203,19 @@ class KeptGangs:
 
     def kept_for(self, wanted: str) -> list[Launch]:
         """The launches whose machines are kept, and fit."""
-        if not wanted:
-            return []
-        return [
-            each
-            for each in self._ledger.launches()
-            if not each.ended and each.frozen.get("fits") == wanted and is_kept(each)
-        ]
+        return [each for each in self._fitting(wanted) if is_kept(each)]
 
     # Helpers
+
+    def _half_ended(self, wanted: str) -> list[Launch]:
+        """The launches that fit, and that somebody began to end who may have been killed before the cloud was asked."""
+        return [each for each in self._fitting(wanted) if each.notes.get("kept", {}).get("ending")]
+
+    def _fitting(self, wanted: str) -> list[Launch]:
+        if not wanted:
+            return []
+        found = self._ledger.launches()
+        return [each for each in found if not each.ended and each.frozen.get("fits") == wanted]
 
     def _take(self, launch: Launch, intent: LaunchIntent, cloud: GangCloud) -> list[Instance]:
         """Hands a gang to the task of an intent, once all its machines have answered. It may have it already.

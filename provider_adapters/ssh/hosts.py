@@ -250,7 +250,7 @@ def everywhere(
     background, and those that have not begun are not made and count as unreachable, too.
     """
     listed = list(items)
-    results: dict[int, Value | Exception] = {}
+    results: dict[int, Value | BaseException] = {}
     waiting = collections.deque(enumerate(listed))
     changed = threading.Condition()
     ended_at = time.monotonic()
@@ -263,8 +263,8 @@ def everywhere(
             except IndexError:
                 return
             try:
-                result: Value | Exception = do(item)
-            except Exception as error:
+                result: Value | BaseException = do(item)
+            except BaseException as error:
                 result = error
             with changed:
                 results[index], ended_at = result, time.monotonic()
@@ -284,8 +284,10 @@ def everywhere(
             changed.wait(left)
         waiting.clear()
         late = NodeUnreachable(f"no answer within {patience or 0:.0f} s")
-        found = [results.get(index, late) for index in range(len(listed))]
-    for each in found:
-        if isinstance(each, Exception) and not isinstance(each, expected):
+        ended = [results.get(index, late) for index in range(len(listed))]
+    found: list[Value | Exception] = []
+    for each in ended:
+        if isinstance(each, BaseException) and not isinstance(each, expected):
             raise each
+        found.append(each)
     return found

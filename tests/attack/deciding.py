@@ -366,6 +366,8 @@ class SimulatedCrew:
         done = function(*arguments)
         return await done if asyncio.iscoroutine(done) else done
 
+    look = run
+
 
 def live_through(seed: int) -> None:
     """One gang. Raises AssertionError for what must not be."""

@@ -103,6 +103,7 @@ class HandOvers(Reenactment):
         self._steps = {False: 0, True: 0}
         self._finds_kept = False
         cloud.suffer(Fault(), QUICK)
+        charged_before = self._bill()
         home = self._home = self.home(cloud)
         put_agent(home.directory)
         tasks: list[str] = []
@@ -121,7 +122,7 @@ class HandOvers(Reenactment):
                         self._check_cancelled(home)
                         return True
                 self._end(home)
-                self._check(home, tasks)
+                self._check(home, tasks, charged_before)
         except Exception as error:
             error.add_note(self.world.said.getvalue()[-3000:])
             raise
@@ -207,7 +208,7 @@ class HandOvers(Reenactment):
         listed = self.world.mithril.instances()
         return aws + [each["id"] for each in listed if each["there"] or each["charged"]]
 
-    def _check(self, home: Home, tasks: list[str]) -> None:
+    def _check(self, home: Home, tasks: list[str], charged_before: float) -> None:
         for task in tasks:
             home.task = task
             assert home.record.state == "completed", home.story()
@@ -225,7 +226,7 @@ class HandOvers(Reenactment):
             pairs = itertools.pairwise(times)
             assert all(before[1] <= after[0] + 1e-6 for before, after in pairs), rows
         if self._moment == Moment(self._moment.cloud):
-            charged = self._bill()
+            charged = self._bill() - charged_before
             found = cost_of(rows, max(row.ended_at or 0.0 for row in rows))
             assert abs(found - charged) < 0.01 * charged, (found, charged, rows)
 

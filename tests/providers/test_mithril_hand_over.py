@@ -120,6 +120,15 @@ def test_a_bid_that_will_lose_its_machines_is_ended_and_another_placed(
     assert "take" not in told
 
 
+def test_a_bid_that_a_killed_task_began_to_end_is_ended_by_the_next(paper: Paper) -> None:
+    """The task has noted that it ends it, and was killed before it asked Mithril."""
+    first = kept(paper)
+    assert names(paper.provider._place.kept.to_end(paper.alive(FIRST))) == names(first)
+    second = paper.launch(intend(paper, SECOND))
+    assert not {*names(first)} & {*names(second)}
+    assert [bid["fid"] for bid in paper.live()] == [second[0].data["bid"]]
+
+
 def test_machines_that_do_not_answer_are_ended_and_others_bid_for(paper: Paper) -> None:
     first = kept(paper)
 

@@ -95,3 +95,15 @@ def test_hosts_that_all_hang_take_no_more_threads_and_no_more_time() -> None:
     answer.set()
     assert all(isinstance(each, NodeUnreachable) for each in found)
     assert len(asked) <= hosts._THREADS
+
+
+def test_what_nobody_catches_in_a_call_is_raised_here() -> None:
+    """Whoever waits for the others does not wait for ever."""
+
+    def ask(number: int) -> int:
+        if number == 2:
+            raise SystemExit(5)
+        return number
+
+    with pytest.raises(SystemExit):
+        hosts.everywhere(range(4), ask, NodeUnreachable)
