@@ -64,7 +64,7 @@ def open_session() -> Session:
 
 
 def _close_removed() -> None:
-    """Closes the databases of removed homes once nobody uses them: a test suite has a home for each of its tests."""
+    """Closes the databases of homes that were removed. A test suite has a home for each of its tests."""
     for (pid, home), session in list(_open.items()):
         # The connections of a parent process are not closed in its forked child.
         if pid == os.getpid() and not session.store.path.exists():

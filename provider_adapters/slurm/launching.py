@@ -30,6 +30,7 @@ from provider_adapters.rented.gang_fit import fits
 from provider_adapters.rented.ledger import Call, Launch
 from provider_adapters.slurm import shared
 from provider_adapters.slurm.context import job_name
+from provider_adapters.slurm.first_contact import FirstContact
 from provider_adapters.slurm.kept_jobs import PATIENCE_SECONDS
 from provider_adapters.slurm.launch_notes import (
     frozen_of,
@@ -38,7 +39,6 @@ from provider_adapters.slurm.launch_notes import (
     taken_out,
     unmet,
 )
-from provider_adapters.slurm.meeting import Meeting
 from provider_adapters.slurm.queries import state_words
 from provider_adapters.slurm.script import Script, StepWrapper, render
 
@@ -79,7 +79,7 @@ class Launching:
         self._arrays = arrays
         self._nodes = nodes
         self._kept = kept
-        self._meeting = Meeting(place, ending)
+        self._first_contact = FirstContact(place, ending)
 
     def run(self, intent: LaunchIntent) -> list[Instance]:
         """All nodes of an intent, as soon as all of them answer.
@@ -343,7 +343,7 @@ class Launching:
             raise self._wait(launch, text, queued=not self._may_start_at_once(launch, call, job))
         if job.state in state_words.RUNNING:
             again = given(launch) and job.restarts == run_of(launch)
-            return given(launch) if again else self._meeting.run(launch, call, job)
+            return given(launch) if again else self._first_contact.run(launch, call, job)
         raise self._wait(launch, f"job {number} is {job.state.lower()}")
 
     def _ask_for_less_time(self, launch: Launch, job: Job) -> LaunchPending:

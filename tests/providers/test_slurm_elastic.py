@@ -10,7 +10,7 @@ from flowlite.errors import ConfigError, ProviderError
 from flowlite.node.config.fencing import FENCE_AFTER, SLACK
 from flowlite.provider import Instance, LaunchIntent, LaunchPending
 from flowlite.state import clock
-from provider_adapters.slurm import ending, job_submission, launching, meeting
+from provider_adapters.slurm import ending, first_contact, job_submission, launching
 from tests.providers.slurm_on_paper import TASK, Killed, Paper
 
 
@@ -361,7 +361,7 @@ def test_a_job_of_which_too_few_answer_is_cancelled(
     slurm_paper.slurm.idle = 3
     intent = elastic(slurm_paper)
     begun(slurm_paper, intent, *silent_hosts)
-    monkeypatch.setattr(meeting, "CONTACT_SECONDS", -1.0)
+    monkeypatch.setattr(first_contact, "CONTACT_SECONDS", -1.0)
     with pytest.raises(ProviderError, match="did not answer within"):
         slurm_paper.provider.launch(intent)
     assert slurm_paper.slurm.job().state == "CANCELLED"
@@ -374,7 +374,7 @@ def test_one_that_never_answers_is_gone_on_without(
     slurm.idle = 4
     intent = elastic(slurm_paper)
     begun(slurm_paper, intent, "node03")
-    monkeypatch.setattr(meeting, "CONTACT_SECONDS", -1.0)
+    monkeypatch.setattr(first_contact, "CONTACT_SECONDS", -1.0)
     found = slurm_paper.provider.launch(intent)
     assert hosts(found) == ["node01", "node02", "node04"]
     assert [each.data["nodeid"] for each in found] == [0, 1, 3]

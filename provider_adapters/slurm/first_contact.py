@@ -32,7 +32,7 @@ CONTACT_SECONDS = 240.0
 _PAUSE = 0.5
 
 
-class Meeting:
+class FirstContact:
     """First contact with the nodes of the jobs of one FLOW_HOME."""
 
     def __init__(self, place: SlurmContext, ending: Ending) -> None:
