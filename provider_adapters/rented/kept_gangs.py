@@ -178,7 +178,7 @@ class KeptGangs:
             for launch in self._half_ended(wanted):
                 # If the cloud does not answer now, the next one to list the launch ends it.
                 with suppress(*_TROUBLE):
-                    cloud.end(launch)
+                    self._end(launch, cloud)
         for launch in [held] if held is not None else self.kept_for(wanted):
             try:
                 if held is None and not cloud.is_suitable(launch):
@@ -193,7 +193,7 @@ class KeptGangs:
                 if clock.now() - float(mine.notes["held"]["at"]) < patience:
                     raise LaunchPending(f"{error}; it is asked again", 1.0) from error
             if self._is_given_up(launch, intent):
-                cloud.end(launch)
+                self._end(launch, cloud)
         return []
 
     def held_by(self, intent: LaunchIntent) -> Launch | None:
@@ -210,6 +210,11 @@ class KeptGangs:
     def _half_ended(self, wanted: str) -> list[Launch]:
         """The launches that fit, and that somebody began to end who may have been killed before the cloud was asked."""
         return [each for each in self._fitting(wanted) if each.notes.get("kept", {}).get("ending")]
+
+    def _end(self, launch: Launch, cloud: GangCloud) -> None:
+        cloud.end(launch)
+        # Nobody has to ask for that again.
+        self._ledger.note(launch.token, kept=None)
 
     def _fitting(self, wanted: str) -> list[Launch]:
         if not wanted:
