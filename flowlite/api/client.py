@@ -278,7 +278,7 @@ class Flow:
         names = self._providers(config)
         if "keep_warm" in asked.model_fields_set or ANY in names:
             return False
-        if config.is_elastic or config.spares or config.volumes or config.image:
+        if config.is_elastic or config.volumes or config.image:
             # Such gangs are given back in any case.
             return False
         return any(self._adapter(name).keeps_gangs for name in names)
