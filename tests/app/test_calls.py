@@ -15,6 +15,7 @@ import pytest
 
 import flowlite.api.client
 from flowlite import ConfigError, FlowApp, FlowError, TaskConfig, TaskTimeout
+from flowlite.api.sweeps.sweep import in_order
 
 
 class FakeTask:
@@ -32,6 +33,10 @@ class FakeTask:
     def done(self) -> bool:
         self.looks += 1
         return self.cancelled or self.looks > self.flow.looks_until_done(self)
+
+    @property
+    def status(self) -> str:
+        return "completed" if self.looks > self.flow.looks_until_done(self) else "running"
 
     def wait(self, timeout: float, *, show_logs: bool) -> None:
         self.flow.waits += 1
@@ -405,3 +410,38 @@ def test_a_sweep_is_taken_with_the_loop_that_it_is_for(flow: FakeFlow) -> None:
 async def _loop_over(results: Any) -> None:
     async for _ in results:
         pass
+
+
+class _Step:
+    """A task of a sweep that is in one state after the other, each time somebody looks whether it is done."""
+
+    def __init__(self, *states: str) -> None:
+        self._states = list(states)
+        self.status = states[0]
+
+    @property
+    def done(self) -> bool:
+        if self._states:
+            self.status = self._states.pop(0)
+        return self.status == "completed"
+
+    def result(self, *, show_logs: bool) -> str:
+        return self.status
+
+    def cancel(self) -> None:
+        raise AssertionError("nobody cancels it")
+
+    def wait(self, timeout: float, *, show_logs: bool) -> None:
+        raise TaskTimeout("not yet")
+
+
+def test_machines_are_ended_only_when_no_task_may_take_them_over() -> None:
+    """The last task has no nodes yet when the one before it ends, and may take over those."""
+    first = _Step("running", "completed")
+    last = _Step(*["provisioning"] * 9, "running", "running", "completed")
+    seen: list[str] = []
+    starts = [lambda: first, lambda: last]
+    ended = in_order(starts, max_concurrent=2, when_idle=lambda: seen.append(last.status))
+    assert list(ended) == ["completed"] * 2
+    assert seen[0] == "running", seen
+    assert seen[-1] == "completed", seen

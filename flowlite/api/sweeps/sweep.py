@@ -95,6 +95,10 @@ class Running(Protocol[R_co]):
     def done(self) -> bool:
         """Whether it has completed, failed or been cancelled."""
 
+    @property
+    def status(self) -> str:
+        """Its state; "pending" or "provisioning" if it has no nodes yet."""
+
     def result(self, *, show_logs: bool) -> R_co:
         """Its result; raises the exception that it failed with."""
 
@@ -146,7 +150,8 @@ def in_order(
     No task is started before the first result is asked for, and at most twice `max_concurrent` ahead of the reader. If
     a task fails or the iterator is closed, the tasks that still run are cancelled. After Ctrl-C that is left to
     `on_interrupt`. Output of the tasks is not shown; `watcher` is told of each start and each end. `when_idle` is
-    called when there is less to do than before: a task has ended and none is left to start, or all have ended.
+    called when there is less to do than before: a task has ended, and none is left to start or has no nodes yet; or all
+    have ended.
     """
     waiting: deque[AnyTask] = deque()
     ended: set[int] = set()
@@ -172,7 +177,12 @@ def in_order(
                     watcher.started(waiting[-1])
                 if pauses:
                     yield PAUSE
-            if when_idle is not None and not more and running < ran:
+            # A task that has no nodes yet may take those of one that has ended.
+            if (
+                when_idle is not None
+                and not (more or running >= ran)
+                and not any(_lacks_nodes(task) for task in waiting)
+            ):
                 ran = running
                 when_idle()
             if not waiting:
@@ -205,6 +215,10 @@ def in_order(
                     task.cancel()
         if when_idle is not None:
             when_idle()
+
+
+def _lacks_nodes(task: AnyTask) -> bool:
+    return task.status in ("pending", "provisioning")
 
 
 def _outcome(task: AnyTask, return_exceptions: bool, watcher: Watcher[AnyTask] | None) -> Any:
