@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import subprocess
 import sys
@@ -76,17 +77,33 @@ def test_an_agent_imports_no_more_than_it_needs_to_begin() -> None:
     assert not found & {"flowlite.node.preflight.gpu_health", "flowlite.node.leader_run.context"}
 
 
-def test_an_agent_seldom_looks_for_garbage_and_never_through_what_it_has_imported() -> None:
-    program = (
-        "import gc, sys; from flowlite.node import __main__ as node; from flowlite.node.agent import main; "
-        "main.main = lambda _: print(gc.get_threshold()[0], gc.get_freeze_count(), gc.isenabled()); "
-        "node.main(['agent', 'nowhere'])"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    threshold, frozen, enabled = ran.stdout.split()
+AGENT = """
+import gc, pathlib, sys, types
+from flowlite.node.agent import main
+there, said = pathlib.Path(sys.argv[1]), []
+(there / "agent.json").write_text("{}")
+(there / "secret").write_text("s")
+def say(*_):
+    said.append(f"{gc.get_threshold()[0]} {gc.get_freeze_count()} {gc.isenabled()}")
+    (there / "said").write_text("\\n".join(said))
+needs = types.SimpleNamespace(imports_nothing=True, warm_spec=dict)
+main.AgentConfig = types.SimpleNamespace(from_json=lambda _: types.SimpleNamespace(trace=False))
+main.Agent = lambda *_: types.SimpleNamespace(needs=needs, run=lambda: None)
+main.client = types.SimpleNamespace(fork=say)
+main.asyncio = types.SimpleNamespace(run=say)
+main.run_agent(there)
+"""
+
+
+def test_an_agent_seldom_looks_for_garbage_and_never_through_what_it_has_imported(
+    tmp_path: Path,
+) -> None:
+    """However it was started. Its fork server, and so the workers, have the collector that Python sets."""
+    subprocess.run([sys.executable, "-c", AGENT, str(tmp_path)], check=False, timeout=60)
+    of_fork_server, of_agent = (tmp_path / "said").read_text().splitlines()
+    threshold, frozen, enabled = of_agent.split()
     assert (int(threshold) >= 10_000, int(frozen) > 1000, enabled) == (True, True, "True")
+    assert int(of_fork_server.split()[0]) == gc.get_threshold()[0]
 
 
 def collections_in(setup: str, program: str) -> int:

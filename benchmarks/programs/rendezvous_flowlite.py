@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flowlite.node.__main__ import collect_seldom
+from flowlite.node.agent.main import collect_seldom
 from flowlite.node.protocol.framing import ClientSession, Hello, encode
 from flowlite.node.protocol.messages import GangSettings
 from flowlite.node.rendezvous.server import RendezvousServer

@@ -44,10 +44,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# New objects after which an agent's garbage collector looks for some to free. It finds little, and on the leader of
-# thousands of nodes it would look many times through what is kept for each of them.
-_NEW_OBJECTS = 10_000
-
 # Module, function, and the least number of arguments.
 SUBCOMMANDS: dict[str, tuple[str, str, int]] = {
     "agent": ("agent.main", "main", 1),
@@ -96,15 +92,9 @@ def main(arguments: list[str] | None = None) -> int:
         gc.disable()
     run: Callable[[list[str]], int] = getattr(import_module(f".{module}", __package__), function)
     if agent:
-        collect_seldom()
+        gc.freeze()
+        gc.enable()
     return run(rest)
-
-
-def collect_seldom() -> None:
-    """Sets the garbage collector of an agent: it leaves out what is imported, and seldom looks through the rest."""
-    gc.freeze()
-    gc.set_threshold(_NEW_OBJECTS)
-    gc.enable()
 
 
 def version(_: list[str]) -> int:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 LONGER_LIFE = 86400.0
 """How much later than its first task needs it a machine that may be handed on may end, in seconds."""
+CONTAINER = "the container of a task ends with it"
 # Of a plan's options, those in which plans of tasks that may share machines differ.
 _VARYING = frozenset({"places", "name", "limit_price"})
 # What is attached to a machine, or runs with it, stays with its task. An element of an array knows its number.
@@ -21,7 +22,7 @@ _STAYING = ("volumes", "container", "step_container", "reservation_ends", "array
 def why_not_kept(config: TaskConfig) -> str:
     """Why the machines of a task are not kept for the next one, in words; "" if nothing speaks against it."""
     if config.image:
-        return "the container of a task ends with it"
+        return CONTAINER
     if config.volumes:
         return "volumes stay with their task"
     if config.is_elastic:

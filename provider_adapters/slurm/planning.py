@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flowlite import python_request
 from flowlite.errors import ConfigError
 from flowlite.provider import Plan
+from provider_adapters.rented.gang_fit import CONTAINER, why_not_kept
 from provider_adapters.slurm.queries import partitions as clusters
 from provider_adapters.slurm.queries.partitions import PartitionNodes
 
@@ -291,11 +292,7 @@ def _volumes(config: TaskConfig, settings: SlurmSettings) -> list[dict[str, Any]
 
 def _cannot_be_kept(config: TaskConfig) -> str:
     """Why the job of a task is not kept for the next one, in words; "" if it is."""
-    if config.image or config.slurm.get("image"):
-        return "the container of a task ends with it"
-    if config.volumes:
-        return "volumes stay with their task"
-    return "only gangs of one size are kept" if config.is_elastic else ""
+    return CONTAINER if config.slurm.get("image") else why_not_kept(config)
 
 
 def _notes(config: TaskConfig) -> list[str]:

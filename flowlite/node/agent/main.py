@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -17,6 +18,10 @@ from ..system import processes, trace
 from .agent import Agent
 
 log = logging.getLogger("flowlite.agent")
+
+# New objects after which an agent's garbage collector looks for some to free. It finds little, and on the leader of
+# thousands of nodes it would look many times through what is kept for each of them.
+_NEW_OBJECTS = 10_000
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -65,5 +70,14 @@ def run_agent(directory: Path, began: float | None = None) -> int:
         report = {"outcome": "error", "reason": f"the agent cannot start: {error}", "workers": []}
         write_atomically(paths.report, json.dumps(report))
         return 2
+    # After the fork server has been forked: the collector of workers is as Python sets it.
+    collect_seldom()
     code = asyncio.run(agent.run())
     os._exit(code)
+
+
+def collect_seldom() -> None:
+    """Sets the garbage collector of an agent: it leaves out what is imported, and seldom looks through the rest."""
+    gc.freeze()
+    gc.set_threshold(_NEW_OBJECTS)
+    gc.enable()

@@ -228,7 +228,7 @@ class ForkServer:
 
     def _fork(self, connection: socket.socket, request: Mapping[str, Any], received: bytes) -> None:
         """Forks a reaper for the agent at the other end of the connection."""
-        # Before the agent can hear of its reaper: nobody may take this process for unused from then on.
+        # Recorded before the agent learns of its reaper, so that no other task retires this process as unused.
         self._note(len(self._reapers) + 1)
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD, signal.SIGTERM))
         pid = os.fork()

@@ -12,7 +12,7 @@ JSON on its socket (`helper/daemon_client.py`):
     {"do": "renew"}                                  -> no answer; renews the lease
     {"do": "start", "argv", "log", "environment"}    -> {"pid"}
     {"do": "keep", "seconds"}                        -> {}; ends the task, and waits for another one
-    {"do": "take"}                                   -> {}; goes on with another task
+    {"do": "take"}                                   -> {}; runs another task, after `keep`
     {"do": "end"}                                    -> {}; ends all processes that it started, and itself
 
 Kept, it ends all of the task but the fork servers that are kept, and itself if no other task takes it over in time. It
@@ -355,7 +355,7 @@ class StepDaemon:
         return {}
 
     def _take(self) -> dict[str, Any]:
-        """Goes on with another task."""
+        """Ends the time for which the node is kept: another task uses it."""
         self._refuse_at_the_end()
         if not self._clock.take():
             raise OSError(errno.ETIMEDOUT, "it ends now, since no task has taken it over in time")

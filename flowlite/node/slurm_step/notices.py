@@ -44,7 +44,7 @@ class Clock:
         self._kept, self._kept_until = seconds, time.monotonic() + seconds
 
     def take(self) -> bool:
-        """Whether a kept node goes on with another task. It may go on with it already."""
+        """Whether another task uses the kept node from now on, or does already."""
         if self._kept_until - time.monotonic() < _NEAR:
             return False
         self._kept_until = math.inf
