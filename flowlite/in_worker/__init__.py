@@ -6,7 +6,8 @@
     hidden_modules.py   a user's file that hides a module of the standard library
 
 A node need not have flowlite: the modules of `CARRIED` travel with the node's program and come last in `sys.path`.
-No other package is there, so these modules import only one another and the standard library. A new import at the top of one of them breaks nodes, and not this machine.
+No other package is there, so these modules import only one another and the standard library. A new import at the top
+of one of them breaks nodes, and not this machine.
 
 Imports `errors`. Start with `on_node.py`.
 """

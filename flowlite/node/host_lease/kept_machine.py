@@ -4,9 +4,9 @@ Reads {"task", "root", "home", "lease", "seconds", "notice"} as JSON from standa
 {"ok": false, "error"}. A machine has one owner, so there is no holder as on a host. It ends itself when the lease ends,
 a file that its watchdog reads (preemption/lease_file.py) and that no agent renews any more.
 
-A cloud may write a notice of preemption into a file, and replace the machines that it takes away, when no client is left
-to end the new ones. The machine therefore ends itself as soon as there is a notice, until it is handed over. The file
-KEPT, beside the lease, exists until then.
+A cloud may write a notice of preemption into a file, and replace the machines that it takes away, when no client is
+left to end the new ones. The machine therefore ends itself as soon as there is a notice, until it is handed over. The
+file KEPT, beside the lease, exists until then.
 """
 
 from __future__ import annotations
