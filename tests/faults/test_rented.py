@@ -352,6 +352,7 @@ def test_a_provider_that_cannot_be_asked_is_a_problem_that_is_told(
 def test_every_command_has_it_tidied_up_but_not_all_the_time(
     cloud: RentedProvider, flow_home: Path
 ) -> None:
+    (flow_home / "tidied").unlink()
     assert main(["status"]) == 0
     assert not cloud.calls("others")
     gang = rent("true")

@@ -84,8 +84,6 @@ def laptop(box: CloudInABox, flow_home: Path) -> Laptop:
 # It counts all calls, and each that fails is made again.
 @pytest.mark.no_random_faults
 def test_a_command_on_two_machines(laptop: Laptop) -> None:
-    # The cleanup that `flow` starts in the background every ten minutes looks into each region; it is not counted.
-    (laptop.home / "tidied").touch()
     began = time.monotonic()
     said = laptop.flow(
         "run", "-N", "2", "--provider", "aws", "--", "sh", "-c", "echo $RANK:$WORLD_SIZE"
