@@ -30,12 +30,17 @@ if sys.argv[1:] == ["fail"]:
 
 
 @pytest.fixture
-def flow(flow_home: Path, tmp_path: Path) -> Any:
+def flow(flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     project = tmp_path / "project"
     project.mkdir()
     (project / "flow.toml").write_text("")
     (project / "train.py").write_text(SCRIPT)
-    (project / "beside.py").write_text("VALUE = 1")
+    (project / "beside.py").write_text(
+        "import shutil; VALUE = shutil.get_terminal_size((1, 1)).columns"
+    )
+    # As an interactive Python exports them. Accelerate asks for this size when it is imported.
+    monkeypatch.setenv("COLUMNS", "93")
+    monkeypatch.setenv("LINES", "27")
 
     def flow(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -251,6 +251,9 @@ FOREIGN_NAMES: frozenset[str] = frozenset(
 """The same, by name. Slurm's variables of the allocation are kept: they contradict nothing, and `srun` needs them.
 Those of the step are dropped: MPI takes a process that has them for a task of `srun`, and ends it."""
 
+_SIZE_OF_A_TERMINAL = frozenset({"COLUMNS", "LINES"})
+"""An interactive Python exports them for its children (readline sets them). The output of a worker goes to a file."""
+
 _OURS = frozenset(row.name for row in TABLE if row.strength != DEFAULT) - {
     "CUDA_VISIBLE_DEVICES",
     "PATH",
@@ -258,12 +261,17 @@ _OURS = frozenset(row.name for row in TABLE if row.strength != DEFAULT) - {
 
 
 def is_foreign(name: str) -> bool:
-    """Whether a variable belongs to a launcher (or to an outer flowlite task) and must not be inherited."""
-    return name in _OURS or name in FOREIGN_NAMES or name.startswith(FOREIGN_PREFIXES)
+    """Whether a variable is of a launcher, of an outer flowlite task or of the client's terminal: it is not inherited."""
+    return (
+        name in _OURS
+        or name in FOREIGN_NAMES
+        or name in _SIZE_OF_A_TERMINAL
+        or name.startswith(FOREIGN_PREFIXES)
+    )
 
 
 def without_launchers(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Returns an environment without any launcher's variables."""
+    """Returns an environment without any launcher's variables, and without the size of a terminal."""
     return {name: value for name, value in inherited.items() if not is_foreign(name)}
 
 
