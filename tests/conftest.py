@@ -58,8 +58,8 @@ def flow_home(monkeypatch: pytest.MonkeyPatch, clean_environment: None) -> Itera
     """A fresh FLOW_HOME under a short path; whatever a failed test left running is killed at the end."""
     home = Path(tempfile.mkdtemp(prefix="flow-"))
     put_agent(home)
-    # The first `flow` command after a paid launch would clean up in the background, for 2 s of processor time: on AWS it
-    # asks each region. A test of that removes this mark.
+    # The first `flow` command after a paid launch would clean up in the background, for 2 s of processor time, since it
+    # asks each region of AWS. A test of that removes this mark.
     (home / "tidied").touch()
     monkeypatch.setenv("FLOW_HOME", str(home))
     yield home

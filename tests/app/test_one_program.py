@@ -130,20 +130,10 @@ def _environment(minor: str, config: pytest.Config) -> str:
         fcntl.flock(file, fcntl.LOCK_EX)
         python = directory / "bin" / "python"
         if not (directory / "ready").exists():
-            run(found[0], "-m", "venv", "--clear", directory)
-            run(
-                python,
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--no-compile",
-                "--constraint",
-                lock,
-                "--editable",
-                ROOT,
-                *wanted,
-            )
+            uv = (sys.executable, "-m", "uv")
+            run(*uv, "venv", "--quiet", "--clear", "--python", found[0], directory)
+            install = (*uv, "pip", "install", "--quiet", "--python", python, "--constraint", lock)
+            run(*install, "--editable", ROOT, *wanted)
             (directory / "ready").touch()
     return str(python)
 

@@ -261,7 +261,7 @@ _OURS = frozenset(row.name for row in TABLE if row.strength != DEFAULT) - {
 
 
 def is_foreign(name: str) -> bool:
-    """Whether a variable is of a launcher, of an outer flowlite task or of the client's terminal: it is not inherited."""
+    """Whether a variable is a launcher's, an outer flowlite task's or a terminal's, and must not be inherited."""
     return (
         name in _OURS
         or name in FOREIGN_NAMES
