@@ -124,7 +124,7 @@ def main() -> int:
     finally:
         shutil.rmtree(root)
     sys.stdout.write(f"played {played}, of which {hits} were hit at their call; {wrong} wrong\n")
-    return 1 if wrong else 0
+    return 1 if wrong or not played else 0
 
 
 def check_calls(stage: Reenactment, name: str) -> None:
