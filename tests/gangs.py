@@ -67,7 +67,14 @@ class Gang:
         """All that is known, for the message of a failed test."""
         log = self.paths.supervisor_log
         said = log.read_text()[-2000:] if log.exists() else ""
-        return f"{self.record.state}: {self.record.reason}\n{self.events}\n{said}"
+        wrote = [
+            f"{each.name}: {each.read_text(errors='replace')[-600:]}"
+            for each in self._outputs()
+            if each.stat().st_size
+        ]
+        return "\n".join(
+            [f"{self.record.state}: {self.record.reason}", str(self.events), said, *wrote]
+        )
 
     def end(self, state: str = "completed", timeout: float = 90.0) -> TaskRecord:
         """Waits for the end; nothing may be left of the task then."""
@@ -76,6 +83,13 @@ class Gang:
         assert_no_process_left(self.id)
         assert all(instance.ended_at for instance in self.store.instances(self.id))
         return record
+
+    def _outputs(self) -> list[Path]:
+        return (
+            sorted(self.paths.logs.glob("a*.n*.r*.[oe][ur][tr]"))
+            if self.paths.logs.exists()
+            else []
+        )
 
     def output(self, rank: int, attempt: int = 1, stream: str = "out") -> str:
         """What a rank wrote, as collected here."""

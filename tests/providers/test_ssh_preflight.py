@@ -25,7 +25,7 @@ def test_a_host_with_a_slow_network_is_replaced_before_go(lab: Lab) -> None:
     lab.hosts[1].delay(100)
     command = ("sh", "-c", "echo rank $RANK is on $(hostname)")
     words = ("-N", "3", "--preflight", "full", "--name", "measured", "--", *command)
-    done = lab.flow("run", *words, seconds=240)
+    done = lab.flow("run", *words, seconds=600)
     assert "rank 1 is on node03" in done.stdout
     task = lab.task("measured")
     told = [event["text"] for event in task["events"]]
