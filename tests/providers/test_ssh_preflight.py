@@ -20,6 +20,7 @@ def lab(fresh_hosts: Callable[..., Cluster], flow_home: Path) -> Lab:
     return Lab(fresh_hosts(4), flow_home)
 
 
+@pytest.mark.timeout(660)
 def test_a_host_with_a_slow_network_is_replaced_before_go(lab: Lab) -> None:
     # Packets that take long are few per second on one stream: far fewer than between hosts of a busy machine.
     lab.hosts[1].delay(100)
