@@ -25,7 +25,7 @@ pytest.importorskip("httpx")
 pytestmark = pytest.mark.timeout(1800)
 
 # It takes six seconds before the first case is played, and each then takes a twelfth of one.
-PARTS, SAMPLE, POINTS_OF_A_MARKET, MOMENTS_OF_A_SEASON = 3, 40, 4, 4
+PARTS, SAMPLE, POINTS_OF_A_MARKET, MOMENTS_OF_A_SEASON = 3, 40, 4, 2
 MOMENTS_OF_A_HAND_OVER = 12
 ONE_IN = int(os.environ.get("FLOW_CRASH_ONE_IN", "6"))
 KILLS, KILLS_OF_A_TEST = int(os.environ.get("FLOW_CRASH_KILLS", "20")), 500
