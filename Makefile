@@ -79,7 +79,9 @@ format: $(ENV_READY) ## rewrite the code as `make check` wants it
 docs: $(DOCS_READY) ## the documentation as a site, in site/; a broken link or a page outside the navigation is an error
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
-lock: $(ENV_READY) ## write requirements.lock anew, after a change of dependencies (UPGRADE=--upgrade: newest versions)
+# Not $(ENV_READY): after a change of dependencies it would be made anew first, from a lock that contradicts them.
+lock: ## write requirements.lock anew, after a change of dependencies (UPGRADE=--upgrade: newest versions)
+	@[ -x $(VENV)/bin/uv ] || $(MAKE) env
 	$(LOCKING) --extra dev --extra docs -o $(LOCK)
 	$(LOCKING) --extra dev --extra docs --extra bench -o $(BENCH_LOCK)
 

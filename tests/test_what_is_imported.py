@@ -61,6 +61,15 @@ def test_a_supervisor_imports_no_more_than_it_needs_to_begin() -> None:
     assert not found & {"importlib.metadata", "flowlite.settings.settings"}
 
 
+def test_a_command_that_submits_nothing_needs_no_models(flow_home: Path) -> None:
+    found = modules_after(
+        "import sys; from flowlite.cli import main; sys.stdout = sys.stderr; main(['status']); "
+        "print(*sys.modules, file=sys.__stdout__)"
+    )
+    assert "flowlite.cli.commands.status" in found
+    assert not found & {"pydantic", "asyncio", "httpx", "paramiko"}
+
+
 def test_to_plan_for_this_machine_needs_no_event_loop() -> None:
     found = modules_after(
         "import sys, provider_adapters.local.planning, provider_adapters.local; print(*sys.modules)"
