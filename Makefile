@@ -116,12 +116,12 @@ bench-docs: $(BENCH_READY) ## the same, and write the table into docs/performanc
 GPU_PYTHON ?= python3
 OUT ?= build/gpu
 gpu: ## what only a GPU can show, in less than 8 minutes with the machine's own Python; OUT gets gpu.json and gpu.md
-	@PYTHONPATH=$(CURDIR):$(CURDIR)/build/gpu-packages/site-packages $(GPU_PYTHON) -m benchmarks.gpu $(OUT)
+	@$(GPU_PYTHON) -m benchmarks.gpu $(OUT)
 
 GPU_PYTHON_VERSION ?= 3.12
 gpu-packages: $(ENV_READY) ## what `make gpu` needs beside torch, into build/gpu-packages, for a machine without a package index
-	$(PY) -m pip install --quiet --upgrade --target build/gpu-packages/site-packages --only-binary=:all: --python-version $(GPU_PYTHON_VERSION) \
-		cloudpickle pydantic typer pytest pytest-xdist pytest-timeout hypothesis psutil
+	$(PY) -m pip install --quiet --upgrade --target build/gpu-packages/$(GPU_PYTHON_VERSION)/site-packages --only-binary=:all: \
+		--python-version $(GPU_PYTHON_VERSION) --constraint $(LOCK) cloudpickle pydantic typer pytest pytest-xdist pytest-timeout hypothesis psutil
 
 clean: ## remove the environment and all caches
 	rm -rf .venv build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -40,6 +40,7 @@ def main() -> int:
     asked = parser.parse_intermixed_args()
     if unknown := [name for name in asked.checks if name not in CHECKS]:
         parser.error(f"no check {unknown[0]}")
+    sys.path.insert(0, str(machine.PACKAGES))
     if reason := machine.why_not(rehearse=asked.rehearse):
         print(f"make gpu: {reason}", file=sys.stderr)
         return 2

@@ -22,10 +22,11 @@ REQUIREMENTS = ("torch", "cloudpickle", "pydantic", "typer")
 PYTHON = Path(sys.executable).name
 """As it is found on the PATH of the commands: some machines have no `python`, only `python3`."""
 PROGRAMS = Path(__file__).resolve().parent / "programs"
-PACKAGES = ROOT / "build" / "gpu-packages" / "site-packages"
-"""Where `make gpu-packages` puts requirements for a machine that cannot install any."""
+_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+PACKAGES = ROOT / "build" / "gpu-packages" / _VERSION / "site-packages"
+"""Where `make gpu-packages` puts requirements for a machine with this Python that cannot install any.
+A folder of another name would count as a part of the project, and travel with a function."""
 TOLERANCE_MB = 64
-_PACKAGES = [str(PACKAGES)] if PACKAGES.is_dir() else []
 
 
 class Failed(Exception):
@@ -85,7 +86,7 @@ class Machine:
         """The environment of all commands."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("FLOW_")}
         path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
-        python_path = os.pathsep.join([str(ROOT), str(self.home / "packages"), *_PACKAGES])
+        python_path = os.pathsep.join([str(ROOT), str(self.home / "packages"), str(PACKAGES)])
         here = {"FLOW_HOME": str(self.home), "FLOW_SYNC": "false", "PYTHONPATH": python_path}
         return {**kept, **here, "PATH": path, "GPU_CHECK_DEVICE": self.device}
 

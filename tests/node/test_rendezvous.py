@@ -759,6 +759,22 @@ def test_what_is_no_message_of_a_member_is_refused(kind: str, fields: dict[str, 
     assert leader.machine.phase == m.RUNNING
 
 
+def test_a_join_that_the_leader_does_not_understand_ends_the_wait_at_once() -> None:
+    leader = Leader(nodes=3)
+    leader.attach()
+    leader.join(0)
+    invalid = {"instance": "i-b", "incarnation": "x", "facts": {"shm_bytes": "all"}}
+    for _ in range(4):
+        with pytest.raises(MessageError):
+            leader.say(1, "join", **invalid)
+    assert leader.machine.phase == m.GATHERING
+    leader.say(1, "join", **invalid)
+    assert leader.machine.outcome == m.CHECKS
+    assert "node 1 (i-b) cannot join" in leader.machine.reason
+    assert "join.facts.shm_bytes is not a whole number (str)" in leader.machine.reason
+    assert 1 in leader.closed
+
+
 def test_a_rank_that_is_elsewhere_cannot_be_reported() -> None:
     leader = Leader()
     leader.go()

@@ -22,4 +22,6 @@ total = torch.ones(1, device=device)
 dist.all_reduce(total)
 seen = os.environ.get("CUDA_VISIBLE_DEVICES")
 print(f"rank {dist.get_rank()} of {int(total)} trained with {dist.get_backend()}, GPUs {seen}")
+# Without it a rank that is still in gloo is aborted now and then when the other one leaves.
+dist.barrier()
 dist.destroy_process_group()

@@ -55,7 +55,8 @@ _FACTS = fields(
         "disk_free_bytes": number,
         "disk_total_bytes": number,
         "shm_bytes": integer,
-        "memlock_bytes": integer,
+        # None: without a limit.
+        "memlock_bytes": maybe(integer),
         "connectivity": maybe(count),
     },
 )

@@ -40,6 +40,8 @@ from .supervisor_session import SupervisorSession
 from .worker_exits import WorkerExits
 
 _STRANGERS_NAMED = 4
+_INVALID_JOINS = 5
+"""After so many of one node its agent is taken not to know better. It tries again within a second."""
 
 
 class Rendezvous:
@@ -103,7 +105,12 @@ class Rendezvous:
             MessageError: The message is invalid; close the connection.
         """
         allowed = FROM_MEMBER if peer.role == "member" else FROM_SUPERVISOR
-        kind = check(message, allowed, self._settings.task)
+        try:
+            kind = check(message, allowed, self._settings.task)
+        except MessageError as error:
+            if not self._cannot_join(connection, peer, message, error, now):
+                raise
+            return self._outbox.take()
         if message["attempt"] != self._settings.attempt:
             self._other_epoch(connection, peer, message, now)
         elif peer.role == "supervisor":
@@ -232,6 +239,29 @@ class Rendezvous:
         if self.phase == m.GATHERING and self._members.joined == len(self._members):
             self._all_joined(now)
         self._go_if_ready(now)
+
+    def _cannot_join(
+        self, connection: int, peer: Peer, message: Message, error: MessageError, now: LeaderTime
+    ) -> bool:
+        """Stops a gang that waits for a node whose joins are all invalid: its agent would repeat them for ever.
+
+        Returns:
+            Whether the gang was stopped.
+        """
+        member = self._members.of_instance(peer.name) if peer.role == "member" else None
+        joins = message.get("type") == "join"
+        if member is None or member.joined or not joins or self.phase != m.GATHERING:
+            return False
+        member.invalid_joins += 1
+        if member.invalid_joins < _INVALID_JOINS:
+            return False
+        reason = (
+            f"{self._members.name(member)} cannot join, since the leader does not understand what it says: {error}. "
+            "This is a defect of flowlite: report it, with agent.log of that node"
+        )
+        self._refuse(connection, reason)
+        self._stop(m.CHECKS, reason, now)
+        return True
 
     def _turn_down(self, connection: int, refusal: Refusal, now: LeaderTime) -> None:
         ended = f" ({self.outcome}: {self.reason})" if self.phase == m.ENDED else ""

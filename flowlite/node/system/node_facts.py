@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+# Shared file systems may claim 2**64 bytes, and the leader takes no larger number than SQLite stores.
+_MOST_BYTES = 2**63 - 1
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 # Device files of other accelerators that torch supports.
 _OTHERS = ("kfd", "accel*", "hl[0-9]*", "davinci[0-9]*", "neuron*", "mthreads*", "cambricon*")
@@ -39,8 +41,8 @@ def facts(
         "code": code_digest(call),
         "gpus": gpus(visible_gpus),
         "clock": time.time(),
-        "disk_free_bytes": disk.f_bavail * disk.f_frsize,
-        "disk_total_bytes": disk.f_blocks * disk.f_frsize,
+        "disk_free_bytes": min(disk.f_bavail * disk.f_frsize, _MOST_BYTES),
+        "disk_total_bytes": min(disk.f_blocks * disk.f_frsize, _MOST_BYTES),
         "agent": agent_digest(),
         "cores": cores(),
     }
@@ -53,7 +55,7 @@ def surroundings() -> dict[str, Any]:
     found: dict[str, Any] = {"infiniband": os.path.isdir("/sys/class/infiniband")}
     try:
         shared = os.statvfs("/dev/shm")
-        found["shm_bytes"] = shared.f_blocks * shared.f_frsize
+        found["shm_bytes"] = min(shared.f_blocks * shared.f_frsize, _MOST_BYTES)
         limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
         found["memlock_bytes"] = None if limit == resource.RLIM_INFINITY else limit
     except (OSError, ValueError, AttributeError):
