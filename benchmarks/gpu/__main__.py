@@ -40,7 +40,6 @@ def main() -> int:
     asked = parser.parse_intermixed_args()
     if unknown := [name for name in asked.checks if name not in CHECKS]:
         parser.error(f"no check {unknown[0]}")
-    sys.path.insert(0, str(machine.PACKAGES))
     if reason := machine.why_not(rehearse=asked.rehearse):
         print(f"make gpu: {reason}", file=sys.stderr)
         return 2
@@ -90,4 +89,5 @@ def _write(out: Path, outcomes: Sequence[Outcome], facts: Mapping[str, Any]) -> 
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(machine.PACKAGES))
     sys.exit(main())

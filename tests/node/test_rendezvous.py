@@ -759,19 +759,37 @@ def test_what_is_no_message_of_a_member_is_refused(kind: str, fields: dict[str, 
     assert leader.machine.phase == m.RUNNING
 
 
-def test_a_join_that_the_leader_does_not_understand_ends_the_wait_at_once() -> None:
-    leader = Leader(nodes=3)
+@pytest.mark.parametrize(
+    ("kind", "fields", "field"),
+    [
+        (
+            "join",
+            {"instance": "i-b", "incarnation": "x", "facts": {"shm_bytes": "all"}},
+            "join.facts.shm_bytes is not a whole number (str)",
+        ),
+        (
+            "ready",
+            {"facts": {"speeds": {"gpu": None}}},
+            "ready.facts.speeds.* is not a number (NoneType)",
+        ),
+    ],
+)
+def test_reports_that_the_leader_does_not_understand_end_the_wait(
+    kind: str, fields: dict[str, Any], field: str
+) -> None:
+    leader = Leader()
     leader.attach()
     leader.join(0)
-    invalid = {"instance": "i-b", "incarnation": "x", "facts": {"shm_bytes": "all"}}
+    if kind == "ready":
+        leader.join(1)
     for _ in range(4):
         with pytest.raises(MessageError):
-            leader.say(1, "join", **invalid)
-    assert leader.machine.phase == m.GATHERING
-    leader.say(1, "join", **invalid)
+            leader.say(1, kind, **fields)
+    assert leader.machine.outcome is None
+    leader.say(1, kind, **fields)
     assert leader.machine.outcome == m.CHECKS
-    assert "node 1 (i-b) cannot join" in leader.machine.reason
-    assert "join.facts.shm_bytes is not a whole number (str)" in leader.machine.reason
+    assert "node 1 (i-b) cannot start" in leader.machine.reason
+    assert field in leader.machine.reason
     assert 1 in leader.closed
 
 

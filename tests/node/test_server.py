@@ -130,6 +130,21 @@ def test_who_is_missing_is_named_and_why_if_that_is_known() -> None:
     run(scenario())
 
 
+def test_a_node_that_the_leader_does_not_understand_ends_the_gang_and_is_told() -> None:
+    async def scenario() -> None:
+        gang = settings()
+        async with Gang(
+            gang, [FakeNode(gang, 0), FakeNode(gang, 1, memlock_bytes="unlimited")]
+        ) as them:
+            them.attach()
+            them.join(0)
+            with pytest.raises(Refused, match=r"join\.facts\.memlock_bytes is not a whole number"):
+                await them.join_as(them.nodes[1])
+            assert (await them.until("ended"))["outcome"] == m.CHECKS
+
+    run(scenario())
+
+
 def test_a_wrong_secret_never_gets_in_and_the_member_says_why() -> None:
     async def scenario() -> None:
         async with make(fence_after=3.0, join_timeout=3.0) as gang:

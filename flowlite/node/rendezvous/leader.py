@@ -40,7 +40,7 @@ from .supervisor_session import SupervisorSession
 from .worker_exits import WorkerExits
 
 _STRANGERS_NAMED = 4
-_INVALID_JOINS = 5
+_INVALID_REPORTS = 5
 """After so many of one node its agent is taken not to know better. It tries again within a second."""
 
 
@@ -108,7 +108,7 @@ class Rendezvous:
         try:
             kind = check(message, allowed, self._settings.task)
         except MessageError as error:
-            if not self._cannot_join(connection, peer, message, error, now):
+            if not self._gives_up(connection, peer, message, error, now):
                 raise
             return self._outbox.take()
         if message["attempt"] != self._settings.attempt:
@@ -240,24 +240,24 @@ class Rendezvous:
             self._all_joined(now)
         self._go_if_ready(now)
 
-    def _cannot_join(
+    def _gives_up(
         self, connection: int, peer: Peer, message: Message, error: MessageError, now: LeaderTime
     ) -> bool:
-        """Stops a gang that waits for a node whose joins are all invalid: its agent would repeat them for ever.
+        """Stops a gang that waits for a node whose reports are all invalid: its agent would repeat them for ever.
 
         Returns:
             Whether the gang was stopped.
         """
         member = self._members.of_instance(peer.name) if peer.role == "member" else None
-        joins = message.get("type") == "join"
-        if member is None or member.joined or not joins or self.phase != m.GATHERING:
+        waits = self.phase in (m.GATHERING, m.PREPARING)
+        if member is None or not waits or message.get("type") not in ("join", "ready"):
             return False
-        member.invalid_joins += 1
-        if member.invalid_joins < _INVALID_JOINS:
+        member.invalid_reports += 1
+        if member.invalid_reports < _INVALID_REPORTS:
             return False
         reason = (
-            f"{self._members.name(member)} cannot join, since the leader does not understand what it says: {error}. "
-            "This is a defect of flowlite: report it, with agent.log of that node"
+            f"{self._members.name(member)} cannot start, since the leader does not understand what it reports: "
+            f"{error}. This is a defect of flowlite: report it, with agent.log of that node"
         )
         self._refuse(connection, reason)
         self._stop(m.CHECKS, reason, now)

@@ -27,7 +27,7 @@ class MemberState:
         parted: When its connection broke.
         first: When it first joined.
         notices: Number of the last notice it sent.
-        invalid_joins: How many joins of it were invalid.
+        invalid_reports: How many of its messages `join` and `ready` were invalid.
         prepared: Facts from its report that it is ready, to be compared: see `consistency.COMPARED`.
     """
 
@@ -48,7 +48,7 @@ class MemberState:
     lost: bool = False
     suspect: bool = False
     notices: int = 0
-    invalid_joins: int = 0
+    invalid_reports: int = 0
     prepared: dict[str, Any] = field(default_factory=dict)
 
     @property
