@@ -122,6 +122,9 @@ GPU_PYTHON_VERSION ?= 3.12
 gpu-packages: $(ENV_READY) ## what `make gpu` needs beside torch, into build/gpu-packages, for a machine without a package index
 	$(PY) -m pip install --quiet --upgrade --target build/gpu-packages/$(GPU_PYTHON_VERSION)/site-packages --only-binary=:all: \
 		--python-version $(GPU_PYTHON_VERSION) --constraint $(LOCK) cloudpickle pydantic typer pytest pytest-xdist pytest-timeout hypothesis psutil
+	# OpenCLIP's own requirements would bring torch again.
+	$(PY) -m pip install --quiet --upgrade --target build/gpu-packages/$(GPU_PYTHON_VERSION)/site-packages --only-binary=:all: \
+		--python-version $(GPU_PYTHON_VERSION) --no-deps open_clip_torch==3.3.0 ftfy wcwidth webdataset braceexpand
 
 clean: ## remove the environment and all caches
 	rm -rf .venv build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import re
 import signal
@@ -195,6 +196,35 @@ def marked_tests(here: Machine) -> list[Row]:
     return [Row("tests marked `gpu`", last, to_reach="pass", reached=True)]
 
 
+def open_clip(here: Machine) -> list[Row]:
+    """OpenCLIP's own training program, with the options of its users and synthetic images."""
+    if importlib.util.find_spec("open_clip_train") is None:
+        raise Skipped("open_clip_torch is not installed")
+    batch, steps = (4, 2) if here.rehearsed else (64, 8)
+    device = "cpu" if here.rehearsed else "cuda:0"
+    words = (
+        f"{PYTHON} -m open_clip_train.main --dataset-type synthetic --model ViT-B-32 --precision amp_bf16 "
+        f"--train-num-samples {batch * steps} --batch-size {batch} --epochs 1 --workers 2 --local-loss "
+        "--gather-with-grad --log-every-n-steps 1"
+    )
+    options = ("--gpu", here.kind, "--processes-per-node", "1")
+    done = here.run(*here.flow("run", *options, "--", *words.split(), "--logs", here.home / "clip"))
+    done.demand(f"Device: {device}", f"[{batch * steps}/{batch * steps} (100%)]")
+    # All images are the same, so that the first loss is the logarithm of their number.
+    first = re.search(r"Contrastive_loss: ([0-9.]+)", done.text)
+    if first is None or abs(float(first[1]) - math.log(batch)) > 0.1:
+        raise Failed(f"the first loss is not ln({batch}): {done.text[-1500:]}")
+    return [
+        Row(
+            f"OpenCLIP, ViT-B-32: {steps} steps of {batch}",
+            seconds(done.seconds),
+            f"first loss {first[1]}, ln({batch}) is {math.log(batch):.3f}",
+            to_reach="trains",
+            reached=True,
+        )
+    ]
+
+
 def _trainer(name: str) -> Callable[[Machine], list[Row]]:
     def check(here: Machine) -> list[Row]:
         if importlib.util.find_spec(name) is None:
@@ -220,4 +250,6 @@ CHECKS: dict[str, Callable[[Machine], list[Row]]] = {
     "accelerate": _trainer("accelerate"),
     "lightning": _trainer("lightning"),
     "transformers": _trainer("transformers"),
+    "deepspeed": _trainer("deepspeed"),
+    "open_clip": open_clip,
 }

@@ -226,6 +226,7 @@ class Flow:
         from flowlite.settings.settings import load_settings
         from flowlite.spec.one_or_several import ANY
 
+        _check_current_directory()
         config = config.with_defaults(load_settings({"provider": self._provider}).task_options())
         names: Sequence[str] = self._providers(config)
         every, known = ANY in names, provider_names()
@@ -476,6 +477,16 @@ def _config_of(target: Any) -> TaskConfig:
     raise ConfigError(
         f"run() takes a TaskConfig, a decorated function or the path of a task file, not {target!r}; {hint}"
     )
+
+
+def _check_current_directory() -> None:
+    """Raises ConfigError if the current directory was removed, since files are searched from there."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError(
+            "the current directory was removed; change to one that exists, such as with `cd ~`"
+        ) from None
 
 
 def _interface(value: str) -> Literal["file", "block"]:

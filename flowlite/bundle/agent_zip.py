@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from flowlite.errors import FlowError, StoreError
 from flowlite.in_worker.on_node import CARRIED
+from flowlite.settings.flow_home import explain_os_error
 
 _FORMAT = 3
 _MAIN = """\
@@ -74,7 +75,7 @@ def build_agent_zip(home: Path) -> AgentZip:
         _replace(index, json.dumps({"key": key, "sha256": sha256, "size": len(data)}).encode())
     except OSError as error:
         raise StoreError(
-            f"the node agent cannot be written to {directory}: {error.strerror}"
+            f"the node agent cannot be written: {explain_os_error(home, error)}"
         ) from error
     return AgentZip(path, sha256)
 

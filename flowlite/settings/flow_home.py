@@ -29,6 +29,8 @@ from pathlib import Path
 
 from flowlite.errors import ConfigError
 
+_ROOM = 8 * 1024 * 1024  # for the node's program (4 MB), the store and the first task
+
 
 def home(environment: Mapping[str, str] | None = None) -> Path:
     """The directory of all state: `FLOW_HOME`, or `~/.flowlite`. It need not exist.
@@ -72,6 +74,8 @@ def ensure_home() -> Path:
 
         # Content is written, since an empty file can be created even on a full disk.
         with tempfile.TemporaryFile(dir=path) as probe:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(probe.fileno(), 0, _ROOM)
             probe.write(b"\0" * 4096)
             probe.flush()
             os.fsync(probe.fileno())
@@ -85,6 +89,7 @@ def explain_os_error(path: Path, error: OSError) -> str:
     fixes = {
         errno.ENOSPC: "the disk is full; free some space, or set FLOW_HOME to another disk",
         errno.EDQUOT: "your disk quota is used up; free some space, or set FLOW_HOME to another disk",
+        errno.EFBIG: "a file would exceed the limit for the size of files; raise it with `ulimit -f unlimited`",
         errno.EROFS: "it is on a read-only file system; set FLOW_HOME to a directory you can write",
         errno.ENOTDIR: "it, or a directory of its path, is a file; set FLOW_HOME to a directory",
         errno.EEXIST: "it is a file; set FLOW_HOME to a directory",

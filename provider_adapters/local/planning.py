@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from shutil import which
@@ -32,6 +33,7 @@ def make_plan(config: TaskConfig, settings: ProviderSettings) -> Plan:
     options = settings.values
     price = price_per_hour(options)
     preempted_after = _seconds_until_preemption(options)
+    _check_surroundings()
     _check_machine(config)
     if config.max_price_per_hour is not None and price > config.max_price_per_hour:
         raise CapExceeded(
@@ -137,6 +139,29 @@ def _seconds_until_preemption(options: Mapping[str, Any]) -> float | None:
             f"[providers.local] preempted_after is {after!r}; give seconds, 0 or more"
         )
     return float(after) if after is not None else None
+
+
+def _check_surroundings() -> None:
+    """Raises ConfigError where nodes on this machine could not find each other, or their own processes."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("127.0.0.1", 1))  # Sends nothing.
+        except OSError as error:
+            raise ConfigError(
+                f"the nodes on this machine talk over 127.0.0.1, which cannot be reached ({error.strerror}); enable "
+                "the loopback interface: `ip link set lo up`"
+            ) from None
+    if sys.platform != "linux":
+        return
+    try:
+        seen = os.readlink("/proc/self")
+    except OSError:
+        seen = ""
+    if seen != str(os.getpid()):
+        raise ConfigError(
+            "/proc is not mounted, or shows the processes of another PID namespace, so that no process can be watched "
+            "or ended; mount it: `mount -t proc proc /proc` (`unshare` does so with --mount-proc)"
+        )
 
 
 def _check_machine(config: TaskConfig) -> None:

@@ -73,6 +73,7 @@ def make_plan(
     volumes: Sequence[Mapping[str, Any]],
     ask_price: Callable[[Market, int], Price],
     ask_regions_without: Callable[[str], Collection[str]] = lambda interface: (),
+    ask_users: Callable[[Mapping[str, Any]], Sequence[str]] = lambda volume: (),
 ) -> Plan:
     """The plan of one bid.
 
@@ -82,6 +83,7 @@ def make_plan(
         volumes: Volumes of the project, as the API lists them.
         ask_price: Returns the present price for a number of machines of a market.
         ask_regions_without: Returns the regions that are known to have no volumes of an interface.
+        ask_users: Returns the users of a volume, of those that its entry names.
 
     Raises:
         ConfigError: An option is not possible.
@@ -92,7 +94,7 @@ def make_plan(
             "spot=False: Mithril sells machines by auction, and they may be taken away when others bid more. Leave the "
             "option out, or take another provider"
         )
-    mounts, regions = _volumes(config, volumes)
+    mounts, regions = _volumes(config, volumes, ask_users)
     wish = _wish(config, settings, regions)
     new = sorted({str(each["interface"]) for each in mounts if not each["id"]})
     # Regions that would do, but for a volume that has to be made and the interface that they do not have.
@@ -237,7 +239,9 @@ def _cannot_be_kept(config: TaskConfig, settings: MithrilSettings) -> str:
 
 
 def _volumes(
-    config: TaskConfig, listed: Sequence[Mapping[str, Any]]
+    config: TaskConfig,
+    listed: Sequence[Mapping[str, Any]],
+    ask_users: Callable[[Mapping[str, Any]], Sequence[str]],
 ) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     """Volumes in the form that `launch` and the nodes need, and the regions to which they restrict the choice."""
     by_name = {str(volume["name"]): volume for volume in listed}
@@ -250,7 +254,7 @@ def _volumes(
                 f"`flow volumes create {asked.name} --size-gb 100`"
             )
         if there is not None:
-            _check_volume(path, asked.interface, there)
+            _check_volume(path, asked.interface, there, ask_users)
             regions.add(str(there["region"]))
         size = int(there["capacity_gb"]) if there else int(-(-float(asked.size_gb or 0) // 1))
         mounts.append(
@@ -270,7 +274,12 @@ def _volumes(
     return mounts, tuple(regions)
 
 
-def _check_volume(path: str, interface: str, there: Mapping[str, Any]) -> None:
+def _check_volume(
+    path: str,
+    interface: str,
+    there: Mapping[str, Any],
+    ask_users: Callable[[Mapping[str, Any]], Sequence[str]],
+) -> None:
     kind = str(there["interface"]).lower()
     if kind != interface:
         raise ConfigError(
@@ -278,9 +287,8 @@ def _check_volume(path: str, interface: str, there: Mapping[str, Any]) -> None:
             f"so: `--volume {path}={there['name']},interface={kind}`, or 'interface': {kind!r} beside its name in "
             "volumes="
         )
-    users = [*there.get("bids", ()), *there.get("reservations", ())]
-    if kind == "block" and users:
+    if kind == "block" and (users := ask_users(there)):
         raise ConfigError(
-            f"volumes: {path!r}: the block volume {there['name']!r} is in use ({', '.join(map(str, users))}), and one "
+            f"volumes: {path!r}: the block volume {there['name']!r} is in use ({', '.join(users)}), and one "
             "machine alone can use it; wait until that has ended, or use another"
         )

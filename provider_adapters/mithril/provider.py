@@ -86,6 +86,7 @@ class MithrilProvider(Provider):
             self._place.volumes.listed() if config.volumes else [],
             lambda market, count: price_now(account.api, market, count),
             self._place.volumes.regions_without,
+            self._place.volumes.users,
         )
 
     def regions(self, pattern: str | None = None) -> list[str]:

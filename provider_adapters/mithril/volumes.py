@@ -39,7 +39,7 @@ class Volumes:
 
     def infos(self) -> list[VolumeInfo]:
         """All volumes by name, with their users and costs."""
-        found = [info_of(each, self._users(each)) for each in self.listed()]
+        found = [info_of(each, self.users(each)) for each in self.listed()]
         return sorted(found, key=lambda info: info.name)
 
     def create(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
@@ -57,14 +57,14 @@ class Volumes:
             raise ConfigError(
                 f"volume {name!r} exists, with the interface {str(there['interface']).lower()!r} and not {interface!r}"
             )
-        return info_of(there, self._users(there))
+        return info_of(there, self.users(there))
 
     def delete(self, name: str) -> None:
         """Deletes a volume and its content. Raises NotFound, and ProviderError if it is in use."""
         there = self._named(name)
         if there is None:
             raise NotFound(f"Mithril has no volume {name!r} in this project")
-        if users := self._users(there):
+        if users := self.users(there):
             raise ProviderError(
                 f"the volume {name} is in use by {', '.join(users)}, and was not deleted; end that first "
                 "(`flow cancel`)"
@@ -156,16 +156,24 @@ class Volumes:
             f"[mithril] to one of {', '.join(regions)}; or let the first task make it, with size_gb"
         )
 
-    def _users(self, volume: Mapping[str, Any]) -> tuple[str, ...]:
-        """The users of a volume: our tasks, and any bids and reservations."""
-        bids, held = [*volume.get("bids", ())], [*volume.get("reservations", ())]
-        return tuple(sorted({*map(self._task_of, map(str, bids)), *map(str, held)}))
+    def users(self, volume: Mapping[str, Any]) -> tuple[str, ...]:
+        """The users of a volume: our tasks, and other bids and reservations.
 
-    def _task_of(self, fid: str) -> str:
+        Listings lag, so that an entry may still name a bid that has ended. Each bid is therefore asked for itself.
+        """
+        held = map(str, volume.get("reservations", ()))
+        bids = (self._user_of(str(fid)) for fid in volume.get("bids", ()))
+        return tuple(sorted({*held, *filter(None, bids)}))
+
+    def _user_of(self, fid: str) -> str:
+        """The task of a bid, in words, or its id if it is of no task or unknown; "" if it has ended."""
         try:
-            tags = requests.tags_of(self._account.api.get(f"/v2/spot/bids/{fid}"))
+            bid = self._account.api.get(f"/v2/spot/bids/{fid}")
         except ProviderError:
             return fid
+        if bid["status"] == requests.TERMINATED:
+            return ""
+        tags = requests.tags_of(bid)
         return f"task {tags.task}" if tags is not None and tags.task else fid
 
 

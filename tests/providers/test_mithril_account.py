@@ -18,6 +18,7 @@ from flowlite.spec import TaskConfig
 from provider_adapters.mithril import MithrilProvider
 from provider_adapters.mithril.rest import credentials
 from provider_adapters.mithril.settings import MithrilSettings, read_settings
+from provider_adapters.mithril.volumes import Volumes
 from tests.providers.mithril_on_paper import Paper
 
 pytest.importorskip("httpx")
@@ -147,6 +148,20 @@ def test_volumes_are_made_listed_used_and_deleted(paper: Paper) -> None:
     assert paper.provider.list_volumes() == []
     with pytest.raises(NotFound):
         paper.provider.delete_volume("data")
+
+
+def test_a_disk_whose_bid_has_ended_is_free_though_the_listing_still_names_it(
+    paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = {"/d": {"name": "disk", "interface": "block", "size_gb": 1}}
+    paper.waiting(paper.intend(1, volumes=disk))
+    with pytest.raises(ConfigError, match=r"in use \(task tabcdefghij\)"):
+        paper.intend(1, volumes=disk)
+    listed = paper.provider._place.volumes.listed()
+    paper.end()
+    monkeypatch.setattr(Volumes, "listed", lambda _: listed)
+    paper.intend(1, volumes=disk)
+    paper.provider.delete_volume("disk")
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

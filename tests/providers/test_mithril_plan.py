@@ -309,6 +309,7 @@ def _with_volumes(asked: dict[str, Any], there: list[dict[str, Any]], **options:
         there,
         lambda m, n: Price(m.price, 1.0),
         lambda interface: {"eu-central1-a"} if interface == "block" else set(),
+        lambda volume: tuple(volume["bids"]),
     )
 
 

@@ -1,4 +1,4 @@
-"""A few steps with a trainer as it is installed: `trainers.py accelerate|lightning|transformers`."""
+"""A few steps with a trainer as it is installed: `trainers.py accelerate|lightning|transformers|deepspeed`."""
 
 import os
 import sys
@@ -45,9 +45,33 @@ def with_transformers() -> str:
     return str(model.device)
 
 
+def with_deepspeed() -> str:
+    """Three steps with ZeRO 2 and bfloat16, over nccl on a GPU."""
+    import deepspeed  # type: ignore[import-not-found, unused-ignore]
+
+    model = torch.nn.Linear(8, 1)
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=0.1),
+        config={
+            "train_micro_batch_size_per_gpu": 4,
+            "bf16": {"enabled": True},
+            "zero_optimization": {"stage": 2},
+            "zero_allow_untested_optimizer": True,
+        },
+    )
+    for _ in range(3):
+        engine.backward(engine(torch.ones(4, 8, device=engine.device, dtype=torch.bfloat16)).mean())
+        engine.step()
+    wanted = "gloo" if device == "cpu" else "nccl"
+    assert wanted in torch.distributed.get_backend(), torch.distributed.get_backend()
+    return str(engine.device)
+
+
 trainers = {
     "accelerate": with_accelerate,
     "lightning": with_lightning,
     "transformers": with_transformers,
+    "deepspeed": with_deepspeed,
 }
 print("trained on", trainers[sys.argv[1]]())

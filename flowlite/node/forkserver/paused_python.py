@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 PAUSED = "FLOW_PAUSED"
 """Variable of a held Python: where flowlite's package is, and its name. It is removed before anything is imported."""
 _ORDER = "FLOW_PAUSED_ORDER"
+_HOOK = os.path.join(os.path.dirname(__file__), "hook")
 
 
 def start_of(argv: Sequence[str], python: str, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -73,6 +74,8 @@ def start_of(argv: Sequence[str], python: str, environment: Mapping[str, str]) -
         raise NotForked("PYTHONPATH has a relative path")
     if len(target) > interpreter_target.LONGEST // 2:
         raise NotForked("its name is too long")
+    if any(each in _HOOK for each in (os.pathsep, "\n")):
+        raise NotForked(f"flowlite's files are in {_HOOK!r}, which cannot be in PYTHONPATH")
     return {
         "executable": executable,
         "command": command,
@@ -106,13 +109,12 @@ def _placeholder(start: Mapping[str, Any]) -> str:
 def environment_of(environment: Mapping[str, str], order: str, listener: int) -> dict[str, str]:
     """Returns the environment in which a Python is held. `order` is the file of the fork server's spec."""
     package = (__package__ or "flowlite_node.forkserver").rpartition(".")[0]
-    hook = os.path.join(os.path.dirname(__file__), "hook")
-    above = hook
+    above = _HOOK
     for _ in range(package.count(".") + 3):
         above = os.path.dirname(above)
     return {
         **environment,
-        "PYTHONPATH": os.pathsep.join([hook, *_entries(environment)]),
+        "PYTHONPATH": os.pathsep.join([_HOOK, *_entries(environment)]),
         PAUSED: f"{above}\n{package}",
         _ORDER: f"{listener}\n{order}\n{environment.get('PYTHONPATH', '')}",
     }

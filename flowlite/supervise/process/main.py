@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Coroutine
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Leads the task named on the command line if it has no other supervisor, then the tasks handed over afterwards."""
+    # The client may have been started with signals blocked. All processes below this one would inherit that, and those
+    # that wait for the end of a child would never hear of it.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     task_id, home = sys.argv[1], Path(os.environ["FLOW_HOME"])
     launches = NO_LAUNCH not in sys.argv[2:]
     if task_id == AHEAD:

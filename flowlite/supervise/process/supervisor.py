@@ -218,6 +218,8 @@ class Supervisor:
                 await self._pause(_STORE_PAUSE)
                 with suppress(StoreError):
                     self._journal.reload()
+                    # If only another file cannot be written, the store can still tell the user.
+                    self._journal.waiting(str(error))
 
     async def _go_on(self) -> None:
         """Advances the task by one step, and records what prevented it. Raises StoreError."""

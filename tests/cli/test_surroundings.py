@@ -1,0 +1,138 @@
+"""`flow run` where the process that calls it was started in unusual surroundings."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from flowlite.api.client import Flow
+from tests.helpers import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+ROOT = Path(__file__).parent.parent.parent
+pytestmark = pytest.mark.timeout(120)
+
+
+def _run(
+    home: Path,
+    cwd: Path,
+    before: Callable[[], object] | None = None,
+    *options: str,
+    inside: Sequence[str] = (),
+) -> tuple[int, str]:
+    """Runs a script on two nodes. Returns the exit code, and all that was printed.
+
+    Args:
+        home: The FLOW_HOME.
+        cwd: The current directory.
+        before: Called in the new process, before it becomes `flow`.
+        options: Options of `flow run`.
+        inside: The start of a command line that calls `flow`.
+    """
+    script = home / "train.py"
+    script.write_text("import os\nprint('this is rank', os.environ['RANK'])\n")
+    command = [
+        *inside,
+        sys.executable,
+        "-m",
+        "flowlite.cli",
+        "run",
+        "-N",
+        "2",
+        "--no-sync",
+        *options,
+    ]
+    done = subprocess.run(
+        [*command, "--", "python", str(script)],
+        cwd=cwd,
+        env={**os.environ, "FLOW_HOME": str(home), "PYTHONPATH": str(ROOT)},
+        preexec_fn=before,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def test_all_signals_are_blocked(flow_home: Path, tmp_path: Path) -> None:
+    def block() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
+    code, said = _run(flow_home, tmp_path, block)
+    assert code == 0, said
+    assert "this is rank 0" in said, said
+    assert "this is rank 1" in said, said
+
+
+@pytest.mark.parametrize("name", ["with:colon", "with\nnewline"])
+def test_a_home_that_cannot_be_in_pythonpath(flow_home: Path, tmp_path: Path, name: str) -> None:
+    home = flow_home / name
+    home.mkdir(mode=0o700)
+    code, said = _run(home, tmp_path)
+    assert code == 0, said
+    assert "this is rank 1" in said, said
+
+
+def test_the_current_directory_was_removed(flow_home: Path, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code, said = _run(flow_home, gone, gone.rmdir)
+    assert code == 2, said
+    assert said == (
+        "error: the current directory was removed; change to one that exists, such as with `cd ~`\n"
+    )
+
+
+def _limit_sizes() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+
+
+def test_files_may_not_become_large(flow_home: Path, tmp_path: Path) -> None:
+    code, said = _run(flow_home, tmp_path, _limit_sizes)
+    assert code == 2, said
+    assert "raise it with `ulimit -f unlimited`" in said, said
+    assert not (flow_home / "state.db").exists()
+
+
+def test_a_program_that_cannot_be_written_is_what_the_task_waits_for(
+    flow_home: Path, tmp_path: Path
+) -> None:
+    flow = Flow()
+    assert list(flow.list_tasks()) == []
+    shutil.rmtree(flow_home / "agents", ignore_errors=True)
+    code, said = _run(flow_home, tmp_path, _limit_sizes, "--detach")
+    assert code == 0, said
+    (task,) = flow.list_tasks()
+    eventually(lambda: "raise it with `ulimit -f unlimited`" in task.record.reason)
+    task.cancel()
+    task.wait(timeout=60)
+    assert task.record.state == "cancelled"
+
+
+@pytest.mark.needs("namespaces")
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    [("--net", "`ip link set lo up`"), ("--pid", "`mount -t proc proc /proc`")],
+)
+def test_a_namespace_is_incomplete(
+    flow_home: Path, tmp_path: Path, option: str, advice: str
+) -> None:
+    inside = ["unshare", "--user", "--map-root-user", option, "--fork", "--kill-child"]
+    code, said = _run(flow_home, tmp_path, inside=inside)
+    assert code == 2, said
+    assert advice in said, said
+    assert said.startswith("error: "), said
+    assert said.count("\n") == 1, said
