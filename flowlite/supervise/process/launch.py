@@ -209,12 +209,12 @@ def start_supervisor(
     """
     paths = TaskPaths(home, task_id)
     if spare and (found := _hand_over(home, task_id)) is not None:
-        _note_supervisor(paths, found)
+        process_identity.note_supervisor(home, task_id, found)
         return found.pid
     arguments = (task_id,) if launches else (task_id, supervisor_process.NO_LAUNCH)
     ahead = supervisor_process.ahead(home)
     if ahead is not None and launches and not sleeping:
-        _note_supervisor(paths, process_identity.of_process(ahead.pid))
+        process_identity.note_supervisor(home, task_id, process_identity.of_process(ahead.pid))
         if ahead.lead(task_id):
             return ahead.pid
     with _explained(home), open(paths.supervisor_log, "ab") as log:
@@ -226,7 +226,7 @@ def start_supervisor(
             pid = supervisor_process.let_go(asleep.start(paths, argv, environment, log))
         else:
             pid = supervisor_process.start(home, arguments, subprocess.DEVNULL, log)
-    _note_supervisor(paths, process_identity.of_process(pid))
+    process_identity.note_supervisor(home, task_id, process_identity.of_process(pid))
     return pid
 
 
@@ -235,11 +235,6 @@ def _hand_over(home: Path, task_id: str) -> process_identity.Process | None:
     from flowlite.supervise.process import standby
 
     return standby.hand_over(home, task_id, supervisor_process.environment(home))
-
-
-def _note_supervisor(paths: TaskPaths, process: process_identity.Process) -> None:
-    with suppress(OSError):
-        write_private(paths.supervisor, json.dumps(process.to_json()).encode())
 
 
 def ensure_supervisors(store: Store, home: Path, *, only: str | None = None) -> list[str]:

@@ -98,6 +98,13 @@ def _trace(task_id: str, home: Path, began: float | None) -> None:
         trace.end()
 
 
+def _note_self(home: Path, task_id: str) -> None:
+    """Notes this process as the one that leads. Of several that were started at once, another one may be noted."""
+    this = process_identity.of_process(os.getpid())
+    if process_identity.noted_supervisor(home, task_id) != this:
+        process_identity.note_supervisor(home, task_id, this)
+
+
 def _as_spare() -> Standby:
     # Imported only when nodes are kept warm.
     from flowlite.supervise.process.standby import Standby
@@ -143,6 +150,8 @@ def lead(
                 )
         record = store.get_task(task_id)
         if lease is not None and not record.final:
+            if owner is None:
+                _note_self(home, task_id)
             launches = launches and not is_idle
             supervisor = Supervisor(store, home, record, lease, provider, launches=launches)
             run(supervisor.run())

@@ -9,12 +9,13 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flowlite.node.system import processes
-from flowlite.supervise.record.paths import TaskPaths
+from flowlite.supervise.record.paths import TaskPaths, write_private
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,13 @@ def noted_supervisor(home: Path, task_id: str) -> Process | None:
         return Process(int(noted["pid"]), str(noted["start"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def note_supervisor(home: Path, task_id: str, process: Process) -> None:
+    """Notes a process as the one that supervises a task. Does nothing if it cannot be written."""
+    with suppress(OSError):
+        noted = json.dumps(process.to_json()).encode()
+        write_private(TaskPaths(home, task_id).supervisor, noted)
 
 
 def began() -> float:
