@@ -153,7 +153,10 @@ class StopWatch:
             end()
 
     def asked_to_end(self) -> None:
-        """Called when the agent ends on a signal. In a Slurm job this may be the only notice, so listeners get it."""
+        """Called when the agent ends on a signal, or the gang since another one has. Listeners are told, once.
+
+        Only in a Slurm job: there the signal may be the only notice.
+        """
         if (self._config.preemption or {}).get("kind") == "slurm":
             if not self._warned:
                 self._listeners = self._find_listeners()

@@ -613,7 +613,10 @@ class Rendezvous:
         return order
 
     def _stop_order(self) -> Message:
-        return {"type": "stop", "reason": self.reason, "grace": self._stop_coordinator.grace}
+        order: Message = {"type": "stop", "reason": self.reason}
+        if self.outcome == m.PREEMPTED:
+            order["kind"] = "preempted"
+        return {**order, "grace": self._stop_coordinator.grace}
 
     def _ended_message(self) -> Message:
         return {"type": "ended", "outcome": self.outcome, "reason": self.reason}

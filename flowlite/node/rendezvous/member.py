@@ -61,10 +61,15 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Cancel preparing, let starting finish, stop the workers and report them; answer with `stopped`."""
+    """Cancel preparing, let starting finish, stop the workers and report them; answer with `stopped`.
+
+    Attributes:
+        preempted: Whether a node is being taken away.
+    """
 
     reason: str
     grace: float
+    preempted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +219,8 @@ class Member:
         elif kind == "resume":
             self._out.append(ReleaseWorkers(message["call"]))
         elif kind == "stop":
-            self._stop(message["reason"], _grace_of(message, self._settings.grace))
+            grace = _grace_of(message, self._settings.grace)
+            self._stop(message["reason"], grace, preempted=message.get("kind") == "preempted")
         elif kind == "ended":
             self.outcome, self.reason = message["outcome"], message["reason"]
         elif kind == "release":
@@ -245,10 +251,10 @@ class Member:
         """Whether the leader was never heard, or not for half of `lost_after`."""
         return not self._ever_welcome or now - self._heard >= self._settings.lost_after / 2
 
-    def _stop(self, reason: str, grace: float) -> None:
+    def _stop(self, reason: str, grace: float, *, preempted: bool = False) -> None:
         if not self._stop_ordered:
             self._stop_ordered = True
-            self._out.append(Stop(reason, grace))
+            self._out.append(Stop(reason, grace, preempted))
 
     def _end(self, leave: Leave, grace: float | None = None) -> None:
         """Leaves the gang, after this node's workers have been stopped."""

@@ -83,6 +83,9 @@ class StopListener(Protocol):
     def go_on(self, call: int) -> None:
         """Lets waiting workers continue. `should_stop()` is True from this call on; 0: it stays False."""
 
+    def asked_to_end(self) -> None:
+        """Called before the workers are stopped because a node of the gang is being taken away."""
+
 
 class NodeActions(Protocol):
     """What the rendezvous needs from its node. Implemented by the agent."""
@@ -307,7 +310,9 @@ class MemberClient:
                     self._begin("prepare", self._prepare(order))
                 case Start(go):
                     self._begin("start", self._start(go))
-                case Stop(reason, grace):
+                case Stop(reason, grace, preempted):
+                    if preempted and self._stop_listener is not None:
+                        self._stop_listener.asked_to_end()
                     self._begin("stop", self._stop(reason, grace))
                 case HoldWorkers(seconds, hold, growing):
                     self._hold(seconds, hold, growing)
