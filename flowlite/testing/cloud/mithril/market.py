@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from flowlite.state import clock
 from flowlite.testing.cloud.mithril.fleet import Fleet
 from flowlite.testing.cloud.mithril.records import Bid, Instance
@@ -99,8 +101,16 @@ class Market:
         """Sets what others bid. It counts from the next auction on."""
         auction.price_cents = cents
 
-    def preempt(self, bid: Bid, seconds: float) -> None:
-        """Announces to all machines of a bid that they will be taken away after `seconds`."""
+    def preempt(self, bid: Bid, seconds: float, again_after: float | None = None) -> None:
+        """Announces to all machines of a bid that they will be taken away after `seconds`.
+
+        Args:
+            again_after: For how many seconds after that it cannot win. None: it can win all the time, also during the
+                notice, which is then withdrawn.
+        """
+        if again_after is not None:
+            # Not for a time: on a busy machine an auction may be late, and the loss of the machines even later.
+            bid.barred_until = math.inf
         bid.status = "Preempting"
         bid.happened("Preempted")
         bid.keep()
@@ -112,6 +122,8 @@ class Market:
         def over() -> None:
             with self._world.lock:
                 # The bid may have won again, ended, or been given a later notice.
+                if again_after is not None:
+                    bid.barred_until = clock.monotonic() + again_after
                 mine = [i for i in self._world.instances_of(bid) if i.status == "STATUS_PREEMPTING"]
                 if bid.status != "Preempting" or any((i.end_time or 0) > ends for i in mine):
                     return
@@ -120,10 +132,6 @@ class Market:
                 bid.keep()
 
         self._world.timer.after(seconds, over)
-
-    def bar(self, bid: Bid, seconds: float) -> None:
-        """Keeps a bid from winning for `seconds`."""
-        bid.barred_until = clock.monotonic() + seconds
 
     def relocate(self, instance: Instance, seconds: float) -> None:
         """Announces to a machine that another one replaces it after `seconds`."""

@@ -169,8 +169,7 @@ class Obeying(ABC):
             for bid in wanted.values():
                 if bid.status != "Allocated":
                     raise ValueError(f"{bid.fid} is {bid.status}, and has nothing to be taken away")
-                self.market.bar(bid, seconds + again_after)
-                self.market.preempt(bid, seconds)
+                self.market.preempt(bid, seconds, again_after)
 
     def _bid(self, id: str) -> Bid:
         instance = self.world.instances.get(id)
