@@ -209,7 +209,7 @@ def open_clip(here: Machine) -> list[Row]:
     )
     options = ("--gpu", here.kind, "--processes-per-node", "1")
     done = here.run(*here.flow("run", *options, "--", *words.split(), "--logs", here.home / "clip"))
-    done.demand(f"Device: {device}", f"[{batch * steps}/{batch * steps} (100%)]")
+    done.demand(f"Device {device}", f"[{batch * steps}/{batch * steps} (100%)]")
     # All images are the same, so that the first loss is the logarithm of their number.
     first = re.search(r"Contrastive_loss: ([0-9.]+)", done.text)
     if first is None or abs(float(first[1]) - math.log(batch)) > 0.1:
