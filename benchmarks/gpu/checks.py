@@ -201,7 +201,6 @@ def open_clip(here: Machine) -> list[Row]:
     if importlib.util.find_spec("open_clip_train") is None:
         raise Skipped("open_clip_torch is not installed")
     batch, steps = (4, 2) if here.rehearsed else (64, 8)
-    device = "cpu" if here.rehearsed else "cuda:0"
     words = (
         f"{PYTHON} -m open_clip_train.main --dataset-type synthetic --model ViT-B-32 --precision amp_bf16 "
         f"--train-num-samples {batch * steps} --batch-size {batch} --epochs 1 --workers 2 --local-loss "
@@ -209,7 +208,7 @@ def open_clip(here: Machine) -> list[Row]:
     )
     options = ("--gpu", here.kind, "--processes-per-node", "1")
     done = here.run(*here.flow("run", *options, "--", *words.split(), "--logs", here.home / "clip"))
-    done.demand(f"Device {device}", f"[{batch * steps}/{batch * steps} (100%)]")
+    done.demand(f"Device {here.device}", f"[{batch * steps}/{batch * steps} (100%)]")
     # All images are the same, so that the first loss is the logarithm of their number.
     first = re.search(r"Contrastive_loss: ([0-9.]+)", done.text)
     if first is None or abs(float(first[1]) - math.log(batch)) > 0.1:

@@ -52,6 +52,13 @@ SYMPTOMS: tuple[KnownFailure, ...] = (
         "a run on the CPU",
     ),
     _symptom(
+        "gpu-ordinal",
+        r"invalid device ordinal|Duplicate GPU detected",
+        "a node has more processes than GPUs, or a process chose one that it does not have. Ask for a GPU for each "
+        "process (--gpu h100:2 with --processes-per-node 2). Processes that share one choose it by local_rank % "
+        "torch.cuda.device_count(), and use gloo, since NCCL takes one rank for each GPU",
+    ),
+    _symptom(
         "loader-memory",
         r"DataLoader worker .*killed by signal: Killed",
         "a process that loads data was killed, most likely because the machine ran out of memory: use fewer loader "

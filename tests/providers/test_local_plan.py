@@ -9,6 +9,7 @@ import pytest
 
 from flowlite.api.adapters import adapter
 from flowlite.api.candidates.capped_plan import with_caps
+from flowlite.api.candidates.capped_plan import with_notes
 from flowlite.errors import CapExceeded, ConfigError
 from flowlite.provider import Plan
 from flowlite.spec import TaskConfig
@@ -80,6 +81,13 @@ def test_gpus_that_are_here_are_used(provider: LocalProvider, flow_home: Path) -
     assert (plan.gpu, plan.gpus_per_node, plan.processes_per_node) == ("h100", 4, 4)
     assert plan.options["gpus"] == list(range(8))
     assert plan.notes == ()
+
+
+def test_processes_that_share_gpus_are_noted(provider: LocalProvider, flow_home: Path) -> None:
+    gpus(flow_home, EIGHT)
+    config = TaskConfig(gpu="h100:4", num_instances=2, processes_per_node=8)
+    (note,) = with_notes(config, provider.plan(config)).notes
+    assert note.startswith("8 processes share 4 GPUs on each node (processes_per_node)")
 
 
 @pytest.mark.parametrize("asked", ["h100:5", "a100:4", "h100-94gb:4"])

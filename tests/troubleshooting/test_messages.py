@@ -18,6 +18,8 @@ SAID = {
     "gpu-memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity "
     "of 39.39 GiB of which 12.19 MiB is free.",
     "gpu-access": "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+    "gpu-ordinal": "torch.AcceleratorError: CUDA error: invalid device ordinal\nGPU device may be out of range, do you have "
+    "enough GPUs?",
     "loader-memory": "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed.",
     "shared-memory": "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. It is possible that "
     "dataloader's workers are out of shared memory.",
@@ -69,6 +71,7 @@ def test_what_is_none_of_them_gets_no_advice(text: str) -> None:
     [
         ("gpu-memory", "gradient checkpointing (--grad-checkpointing"),
         ("gpu-access", "-e CUDA_LAUNCH_BLOCKING=1"),
+        ("gpu-ordinal", "--gpu h100:2 with --processes-per-node 2"),
         ("nccl-system", "-e NCCL_DEBUG=INFO -e NCCL_DEBUG_SUBSYS=INIT,NET"),
         ("nccl-cuda", "-e NCCL_P2P_DISABLE=1"),
         ("init-timeout", "AXOLOTL_NCCL_TIMEOUT"),

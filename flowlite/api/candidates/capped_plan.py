@@ -98,6 +98,12 @@ def with_notes(config: TaskConfig, plan: Plan) -> Plan:
             f"{', '.join(sorted(elastic_only))}: no effect on a gang of one size; num_instances=(2, 8) makes it shrink "
             "and grow"
         )
+    if 0 < plan.gpus_per_node < plan.processes_per_node:
+        gpus = f"{plan.gpus_per_node} GPU{'s' * (plan.gpus_per_node > 1)}"
+        notes.append(
+            f"{plan.processes_per_node} processes share {gpus} on each node (processes_per_node), which NCCL refuses, "
+            "as does torch.cuda.set_device(local_rank)"
+        )
     if plan.options.get("workdir") is not None and config.command is not None:
         from flowlite.bundle.files_to_send import stays_behind
 
