@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowlite.api.adapters import adapter
-from flowlite.api.candidates.capped_plan import with_caps
-from flowlite.api.candidates.capped_plan import with_notes
+from flowlite.api.candidates.capped_plan import with_caps, with_notes
 from flowlite.errors import CapExceeded, ConfigError
 from flowlite.provider import Plan
 from flowlite.spec import TaskConfig
