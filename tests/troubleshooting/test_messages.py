@@ -18,8 +18,7 @@ SAID = {
     "gpu-memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity "
     "of 39.39 GiB of which 12.19 MiB is free.",
     "gpu-access": "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
-    "gpu-ordinal": "torch.AcceleratorError: CUDA error: invalid device ordinal\nGPU device may be out of range, do you have "
-    "enough GPUs?",
+    "gpu-ordinal": "torch.AcceleratorError: CUDA error: invalid device ordinal\nGPU device may be out of range",
     "loader-memory": "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed.",
     "shared-memory": "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. It is possible that "
     "dataloader's workers are out of shared memory.",
