@@ -226,8 +226,8 @@ class Function(Generic[P, R]):
 
         `max_concurrent=8` limits the tasks that run at the same time. With `return_exceptions=True` the exception of a
         failed task is yielded in place of its result; otherwise the first failure is raised, and all other tasks are
-        cancelled. If the values are a list or tuple, all calls are checked before any task starts: ConfigError says
-        which does not fit the function.
+        cancelled. If the values have a length, as a list, a range and an array do, all calls are checked before any
+        task starts: ConfigError says which does not fit the function.
         """
         return cast("Function[..., T]", self)._sweep("map", lambda value: (value,))
 

@@ -149,7 +149,7 @@ def test_map_one_at_a_time(flow: FakeFlow) -> None:
 def test_a_map_whose_tasks_are_launched_together(flow: FakeFlow) -> None:
     """Whoever has the nodes keeps the limit, so all are submitted; what has no end, or one value, is not."""
     flow.together = True
-    assert list(double.map(list(range(6)), max_concurrent=2)) == [2 * x for x in range(6)]
+    assert list(double.map(range(6), max_concurrent=2)) == [2 * x for x in range(6)]
     assert [(e["index"], e["size"], e["at_once"]) for e in flow.elements] == [
         (n, 6, 2) for n in range(6)
     ]

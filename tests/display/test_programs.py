@@ -297,7 +297,7 @@ def test_a_map_shows_its_progress_and_names_what_failed(folder: Path) -> None:
     """Away from a terminal: a line for each step, and one for the input that failed; no output of the tasks."""
     done = ran(
         f"{SWEEP}\nif __name__ == '__main__':\n"
-        "    print(len(list(part.map([10, 20, 30], return_exceptions=True, max_concurrent=1))))",
+        "    print(len(list(part.map(range(10, 31, 10), return_exceptions=True, max_concurrent=1))))",
         folder,
     )
     assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Sized
 from typing import Any, Generic, TypeVar, overload
 
 from flowlite.api.sweeps.sweep import Results
@@ -90,7 +90,8 @@ class SweepMethod(Generic[A, R]):
                 is raised, and all other tasks are cancelled.
 
         Raises:
-            ConfigError: A call does not fit the function; those of a list or tuple are all checked before any starts.
+            ConfigError: A call does not fit the function; those of a list, or of anything else that has a length, are
+                all checked before any starts.
         """
         what = f"{self._function}.{self.__name__}"
         calls = self._calls(what, iterable, more, max_concurrent)
@@ -154,7 +155,7 @@ class SweepMethod(Generic[A, R]):
         if not isinstance(iterable, Iterable):
             raise SpecError(f"{what}({iterable!r}): {_remedy(what, iterable)}")
         calls = (self._arguments_of(element) for element in iterable)
-        return list(calls) if isinstance(iterable, list | tuple) else calls
+        return list(calls) if isinstance(iterable, Sized) else calls
 
     def __repr__(self) -> str:
         return f"<{self.__name__} of {self._function}>"
