@@ -74,14 +74,25 @@ def ensure_home() -> Path:
 
         # Content is written, since an empty file can be created even on a full disk.
         with tempfile.TemporaryFile(dir=path) as probe:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(probe.fileno(), 0, _ROOM)
+            _reserve(probe.fileno())
             probe.write(b"\0" * 4096)
             probe.flush()
             os.fsync(probe.fileno())
     except OSError as error:
         raise ConfigError(explain_os_error(path, error)) from None
     return path
+
+
+def _reserve(descriptor: int) -> None:
+    """Takes the room on the disk that a first task needs. Raises OSError if there is none."""
+    if not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        os.posix_fallocate(descriptor, 0, _ROOM)
+    except OSError as error:
+        # Some network file systems cannot tell in advance.
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+            raise
 
 
 def explain_os_error(path: Path, error: OSError) -> str:
