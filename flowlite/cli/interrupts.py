@@ -11,9 +11,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 _AGAIN_SECONDS = 0.02
 
@@ -63,6 +64,29 @@ def remembered() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.unraisablehook = hook
         _heard.set()
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Runs a coroutine in an event loop, where Ctrl-C cancels it at its next `await`. Raises KeyboardInterrupt then.
+
+    An exception in between could hit the event loop itself, which would lose the step of a task that it was about to
+    run, and wait for that task without end. asyncio prevents this only where Python's own handler is in place.
+    """
+    # Imported here: it takes long, and most commands need no event loop.
+    import asyncio
+
+    global _pressed
+    before = signal.getsignal(signal.SIGINT)
+    if before is _press:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        asyncio.run(main)
+    except KeyboardInterrupt:
+        _pressed = True
+        raise
+    finally:
+        if before is _press:
+            signal.signal(signal.SIGINT, _press)
 
 
 def _press(number: int, frame: FrameType | None) -> None:

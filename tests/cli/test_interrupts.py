@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -50,6 +51,28 @@ def test_one_that_python_drops_is_raised_all_the_same(
         pressed_on_the_way(press)
     assert interrupts.pressed()
     assert capfd.readouterr().err == ""
+
+
+def test_an_event_loop_is_interrupted_at_an_await_and_never_in_between() -> None:
+    """An exception inside the loop would lose the step of a task, which the program would wait for without end."""
+    went_on = cleaned_up = False
+
+    async def forwards() -> None:
+        nonlocal went_on, cleaned_up
+        signal.raise_signal(signal.SIGINT)
+        went_on = True
+        try:
+            await asyncio.sleep(30)
+        finally:
+            await asyncio.sleep(0)
+            cleaned_up = True
+
+    with interrupts.remembered():
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.run(forwards())
+        assert (went_on, cleaned_up, interrupts.pressed()) == (True, True, True)
+        # Elsewhere Ctrl-C is heard as before.
+        assert signal.getsignal(signal.SIGINT) is interrupts._press
 
 
 def test_it_is_raised_once() -> None:

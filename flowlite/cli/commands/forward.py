@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flowlite.cli import output
+from flowlite.cli import interrupts, output
 from flowlite.cli.completion import complete_task
 from flowlite.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
     from flowlite.api.task import Task
-    from flowlite.connect.forwarding import Port
+    from flowlite.connect.forwarding import Forwarding, Port
 
 _LOOK_SECONDS = 1.0
 
@@ -45,7 +46,8 @@ def forward(
 ) -> None:
     """Forward ports of this machine to ports of a node, until the task ends or Ctrl-C."""
     from flowlite.api.client import Flow
-    from flowlite.connect.forwarding import parse_port
+    from flowlite.connect.forwarding import Forwarding, parse_port
+    from flowlite.connect.local import LocalConnection
 
     wanted = [parse_port(each) for each in ports]
     found = Flow().get_task(task)
@@ -53,25 +55,28 @@ def forward(
         raise NotFound(
             f"task {found.name} ({found.id}) has ended ({found.status}); its ports can be reached only while it runs"
         )
-    asyncio.run(_forward(found, node, wanted, bind, json))
-
-
-async def _forward(task: Task[Any], node: int, ports: list[Port], bind: str, json: bool) -> None:
-    from flowlite.connect.forwarding import Forwarding
-    from flowlite.connect.local import LocalConnection
-
-    with task.reach(node) as there:
+    # Outside of the event loop, where Ctrl-C would have to wait for it.
+    with found.reach(node) as there:
         if isinstance(there.connection, LocalConnection):
-            _refuse_itself(task, node, ports)
-        forwarding = Forwarding(there.connection, ports, bind, output.tell)
-        try:
-            _show(task, node, bind, await forwarding.open(), json)
-            sys.stdout.flush()
-            while not task.record.final:
-                await asyncio.sleep(_LOOK_SECONDS)
-        finally:
-            await forwarding.close()
-    output.tell(f"task {task.name} ({task.id}) has ended ({task.status})")
+            _refuse_itself(found, node, wanted)
+        forwarding = Forwarding(there.connection, wanted, bind, output.tell)
+        interrupts.run(
+            _forward(found, forwarding, lambda bound: _show(found, node, bind, bound, json))
+        )
+    output.tell(f"task {found.name} ({found.id}) has ended ({found.status})")
+
+
+async def _forward(
+    task: Task[Any], forwarding: Forwarding, show: Callable[[list[Port]], None]
+) -> None:
+    """Forwards until the task has ended. `show` is called with the ports once they are open."""
+    try:
+        show(await forwarding.open())
+        sys.stdout.flush()
+        while not task.record.final:
+            await asyncio.sleep(_LOOK_SECONDS)
+    finally:
+        await forwarding.close()
 
 
 def _refuse_itself(task: Task[Any], node: int, ports: list[Port]) -> None:

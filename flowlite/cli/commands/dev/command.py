@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flowlite.cli import output
+from flowlite.cli import interrupts, output
 from flowlite.cli.commands.dev import listener, ssh_entry
 from flowlite.cli.confirmation import can_ask, confirm_launch
 from flowlite.cli.task_options import task_options, with_task_options
@@ -24,6 +24,7 @@ from flowlite.errors import CapExceeded, ConfigError, FlowError, NotFound
 if TYPE_CHECKING:
     from flowlite.api.candidates.ranking import Candidates
     from flowlite.api.client import Flow
+    from flowlite.api.node_access import NodeAccess
     from flowlite.api.task import Task
     from flowlite.spec import TaskConfig
 
@@ -197,7 +198,8 @@ def _show(task: Task[Any], json: bool) -> None:
     facts["ends"] = f"flow cancel {task.name}{_or_cap(task)}"
     output.facts(facts)
     if port is not None:
-        asyncio.run(_jupyter(task, port))
+        with task.reach(0) as there:
+            interrupts.run(_jupyter(task, there, port))
 
 
 def _or_cap(task: Task[Any]) -> str:
@@ -227,44 +229,43 @@ def _offer_include(line: str) -> None:
     output.tell(f"for ssh and VS Code, put this line at the top of {config}:\n  {line}")
 
 
-async def _jupyter(task: Task[Any], port: int) -> None:
+async def _jupyter(task: Task[Any], there: NodeAccess, port: int) -> None:
     """Waits for Jupyter, shows its address, and forwards its port until the task ends or Ctrl-C."""
     from flowlite.api.session import open_session
     from flowlite.connect.forwarding import Forwarding, Port
     from flowlite.connect.local import LocalConnection
 
     values = json_module.loads(open_session().paths(task.id).secrets.read_bytes())
-    with task.reach(0) as there:
-        deadline = time.monotonic() + _JUPYTER_SECONDS
-        while not await _listens(there.connection, port):
-            if task.record.final:
-                raise task.exception(show_logs=False) or FlowError("Jupyter has ended")
-            if time.monotonic() > deadline:
-                raise FlowError(f"Jupyter does not listen yet; see `flow logs {task.name}`")
-            await asyncio.sleep(_LOOK_SECONDS)
-        if (other := listener.other_user(there, port)) is not None:
-            raise FlowError(
-                f"port {port} of the node is held by uid {other}, another user there, who would get Jupyter's token; "
-                f"end the task (flow cancel {task.name}), and start it on another node"
-            )
-        forwarding = None
-        here = port
-        if not isinstance(there.connection, LocalConnection):
-            forwarding = Forwarding(
-                there.connection, [Port(_free_or_any(port), port)], "127.0.0.1", output.tell
-            )
-            here = (await forwarding.open())[0].local
-        output.say(f"Jupyter  http://127.0.0.1:{here}/?token={values[_TOKEN]}")
-        if forwarding is None:
-            return
-        output.tell(
-            f"Ctrl-C ends the forwarding; the node stays, and `flow dev --name {task.name}` connects again"
+    deadline = time.monotonic() + _JUPYTER_SECONDS
+    while not await _listens(there.connection, port):
+        if task.record.final:
+            raise task.exception(show_logs=False) or FlowError("Jupyter has ended")
+        if time.monotonic() > deadline:
+            raise FlowError(f"Jupyter does not listen yet; see `flow logs {task.name}`")
+        await asyncio.sleep(_LOOK_SECONDS)
+    if (other := listener.other_user(there, port)) is not None:
+        raise FlowError(
+            f"port {port} of the node is held by uid {other}, another user there, who would get Jupyter's token; "
+            f"end the task (flow cancel {task.name}), and start it on another node"
         )
-        try:
-            while not task.record.final:
-                await asyncio.sleep(_LOOK_SECONDS * 2)
-        finally:
-            await forwarding.close()
+    forwarding = None
+    here = port
+    if not isinstance(there.connection, LocalConnection):
+        forwarding = Forwarding(
+            there.connection, [Port(_free_or_any(port), port)], "127.0.0.1", output.tell
+        )
+        here = (await forwarding.open())[0].local
+    output.say(f"Jupyter  http://127.0.0.1:{here}/?token={values[_TOKEN]}")
+    if forwarding is None:
+        return
+    output.tell(
+        f"Ctrl-C ends the forwarding; the node stays, and `flow dev --name {task.name}` connects again"
+    )
+    try:
+        while not task.record.final:
+            await asyncio.sleep(_LOOK_SECONDS * 2)
+    finally:
+        await forwarding.close()
     output.tell(f"task {task.name} ({task.id}) has ended ({task.status})")
 
 
