@@ -77,8 +77,7 @@ def open_clip(run: Run, checkpoints: Path) -> None:
     assert second.count(resumed) == 4
     assert "Start epoch 1" in second
     assert "Start epoch 0" not in second
-    # One epoch of so few images may end above where it began: the loss is that of one batch. It must not have diverged.
-    assert returned(second)["last_loss"] < returned(first)["first_loss"] + 0.2
+    assert returned(second)["last_loss"] < returned(first)["first_loss"]
 
 
 @pytest.mark.hours
