@@ -22,6 +22,7 @@ class Session:
 
     home: Path
     store: Store
+    write_probe: flow_home.WriteProbe
 
     def paths(self, task_id: str) -> TaskPaths:
         """The paths of a task's files."""
@@ -57,7 +58,8 @@ def open_session() -> Session:
             if not path.exists():
                 flow_home.ensure_home()
             _close_removed()
-            session = Session(home, Store(path, skip_damaged=True))
+            store = Store(path, skip_damaged=True)
+            session = Session(home, store, flow_home.WriteProbe(home))
             _open[key] = session
             copy_in_background(home)
         return session

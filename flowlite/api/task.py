@@ -231,6 +231,13 @@ class Task(Generic[R_co]):
                 self._version = version
             return self._latest
 
+    def news_of_recording(self) -> str:
+        """Why nothing new about it can be recorded on this machine, or that it can be again.
+
+        Told once for all tasks of this process; "" if there is nothing to tell.
+        """
+        return self._session.write_probe.news()
+
     def events(self) -> list[Event]:
         """Its history, oldest first: states, nodes, failures, each with a Unix time."""
         return self._session.store.events(self.id)

@@ -44,5 +44,8 @@ class ShownTask(Protocol):
     def cost_is_upper_bound(self) -> bool:
         """Whether it may have cost less, because the end of one of its nodes was not observed."""
 
+    def news_of_recording(self) -> str:
+        """Whether the task can still be recorded, if that has changed and was not told for any task yet; else ""."""
+
     def logs(self, *, follow: bool = False) -> Logs:
         """The output of its workers."""

@@ -57,6 +57,7 @@ class TaskDisplay:
                 return False
             self._screen.add(self)
             self._show_state()
+            self._show_recording()
             moved = self._show_output(ended)
             self._show_unfinished()
             self._screen.flush()
@@ -97,6 +98,11 @@ class TaskDisplay:
             self._sending_told_at = time.monotonic()
         self._state = state
         self._screen.tell(ColouredText(text, DIM))
+
+    def _show_recording(self) -> None:
+        news = self._task.news_of_recording()
+        if news:
+            self._screen.tell(ColouredText(f"· {terminal.in_one_line(news)}", DIM))
 
     def _new_in_reason(self, record: TaskRecord) -> str:
         """The reason of the state, without the failure that stopped the task, since that is shown once, at the end."""

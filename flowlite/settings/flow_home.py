@@ -24,12 +24,16 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from flowlite.errors import ConfigError
 
 _ROOM = 8 * 1024 * 1024  # for the node's program (4 MB), the store and the first task
+_PROBE = 4096  # bytes
+_PROBE_EVERY = 10.0
 
 
 def home(environment: Mapping[str, str] | None = None) -> Path:
@@ -70,29 +74,75 @@ def ensure_home() -> Path:
             )
         if found.st_mode & 0o077:
             path.chmod(0o700)
-        import tempfile
-
-        # Content is written, since an empty file can be created even on a full disk.
-        with tempfile.TemporaryFile(dir=path) as probe:
-            _reserve(probe.fileno())
-            probe.write(b"\0" * 4096)
-            probe.flush()
-            os.fsync(probe.fileno())
+        _probe(path, _ROOM)
     except OSError as error:
         raise ConfigError(explain_os_error(path, error)) from None
     return path
 
 
-def _reserve(descriptor: int) -> None:
-    """Takes the room on the disk that a first task needs. Raises OSError if there is none."""
+def _probe(path: Path, room: int) -> None:
+    """Raises OSError if a file of that many bytes cannot be written in the directory now."""
+    import tempfile
+
+    # Content is written, since an empty file can be created even on a full disk.
+    with tempfile.TemporaryFile(dir=path) as probe:
+        _reserve(probe.fileno(), room)
+        probe.write(b"\0" * _PROBE)
+        probe.flush()
+        os.fsync(probe.fileno())
+
+
+def _reserve(descriptor: int, room: int) -> None:
+    """Takes that many bytes of the disk. Raises OSError if there are not so many."""
     if not hasattr(os, "posix_fallocate"):
         return
     try:
-        os.posix_fallocate(descriptor, 0, _ROOM)
+        os.posix_fallocate(descriptor, 0, room)
     except OSError as error:
         # Some network file systems cannot tell in advance.
         if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
             raise
+
+
+class WriteProbe:
+    """Notices when FLOW_HOME, which has been used so far, can no longer be written, and when it can again.
+
+    A disk that fills up while tasks run does not end them, but nothing new about them is recorded until there is room.
+    Who waits for one would not know why nothing happens.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._next = time.monotonic() + _PROBE_EVERY
+        self._why = ""
+
+    def news(self) -> str:
+        """What a user should know and has not been told. Writes to the disk every ten seconds at most."""
+        with self._lock:
+            if time.monotonic() < self._next:
+                return ""
+            why = self._why_not()
+            self._next = time.monotonic() + _PROBE_EVERY
+            if why == self._why:
+                return ""
+            self._why = why
+        if not why:
+            return f"{self._path} can be written again"
+        return f"{self._path} cannot be written, so nothing new about tasks is recorded: {why}"
+
+    def _why_not(self) -> str:
+        try:
+            _probe(self._path, _PROBE)
+        except FileNotFoundError:
+            return ""  # Not a matter of room: it was removed, which the store tells.
+        except OSError as error:
+            fixes = {
+                errno.ENOSPC: "the disk is full; free some space",
+                errno.EDQUOT: "your disk quota is used up; free some space",
+            }
+            return fixes.get(error.errno or 0, str(error.strerror))
+        return ""
 
 
 def explain_os_error(path: Path, error: OSError) -> str:

@@ -1,4 +1,4 @@
-"""A task is cancelled while the disk of FLOW_HOME has no byte left, so that the store cannot record it."""
+"""The disk of FLOW_HOME has no byte left while a task runs, so that the store can record nothing."""
 
 from __future__ import annotations
 
@@ -109,3 +109,29 @@ def test_without_a_supervisor_it_is_refused(small_disk: Path, gang: Gang) -> Non
     resize(small_disk, ROOM)
     assert launch.cancel(gang.store, small_disk, gang.id)
     gang.end("cancelled")
+
+
+def test_who_waits_for_the_task_is_told(small_disk: Path, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    code = "import time; print('started', flush=True); time.sleep(3600)"
+    with said.open("wb") as out:
+        follower = subprocess.Popen(
+            [sys.executable, "-m", "flowlite.cli", "run", "-N", "2", "--", "python3", "-c", code],
+            env={**os.environ, "FLOW_HOME": str(small_disk)},
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        eventually(lambda: said.read_text().count("] started\n") == 2)
+        fill(small_disk)
+        what = f"· {small_disk} cannot be written, so nothing new about tasks is recorded"
+        eventually(lambda: f"{what}: the disk is full; free some space\n" in said.read_text())
+        resize(small_disk, ROOM)
+        eventually(lambda: f"· {small_disk} can be written again" in said.read_text())
+        assert said.read_text().count("the disk is full") == 1
+    finally:
+        resize(small_disk, ROOM)
+        follower.send_signal(signal.SIGINT)
+        follower.wait(timeout=60)
