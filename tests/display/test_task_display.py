@@ -18,7 +18,9 @@ from tests.display.test_screen import Tty, rows
 def shown(output: io.StringIO, reasons: list[tuple[str, str]]) -> str:
     """What is written while a task has these states and reasons, one after the other."""
     record = SimpleNamespace(state="pending", reason="", final=False)
-    task: Any = SimpleNamespace(record=record, name="t", id="t1", function="f")
+    task: Any = SimpleNamespace(
+        record=record, name="t", id="t1", function="f", news_of_recording=lambda: ""
+    )
     display = TaskDisplay(task, Screen(lambda: output, lambda: output), show_output=False)
     for record.state, record.reason in reasons:
         display.advance(ended=False)
