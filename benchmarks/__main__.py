@@ -67,7 +67,7 @@ def main() -> int:
 
 def _measure(name: str, rounds: int) -> list[table.Row]:
     """Runs one benchmark in a new process: what one leaves in memory would be a part of the next one's peaks."""
-    new = multiprocessing.get_context("spawn")
+    new = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(1, mp_context=new) as process:
         return process.submit(_measure_here, name, rounds).result()
 
