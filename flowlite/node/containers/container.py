@@ -105,9 +105,9 @@ class Container:
                 "user alone. Leave one of them out"
             )
 
-    def _program(self, socket_path: str) -> list[str]:
+    def _program(self, order: Path) -> list[str]:
         """Returns what Python is to run in the container. It first adds packages to the image's, if there are any."""
-        warm = processes.own_command("", "warm", f"{socket_path}.json")[1:]
+        warm = processes.own_command("", "warm", str(order))[1:]
         if not self._adds_packages:
             return warm
         config, place = self._config, self._paths.directory
@@ -143,15 +143,15 @@ class Container:
     async def _run(self, spec: Mapping[str, Any], scene: Mapping[str, Any]) -> None:
         assert self._engine is not None
         path, log = str(spec["socket"]), Path(spec["log"])
-        write_atomically(
-            Path(f"{path}.json"), json.dumps({**spec, "environment": {}, "inside": True})
-        )
+        # Not beside the socket: without a listener there, it would be removed as that of a killed fork server.
+        order = self._paths.directory / "forkserver.json"
+        write_atomically(order, json.dumps({**spec, "environment": {}, "inside": True}))
         with suppress(FileNotFoundError):
             # Of an earlier attempt, whose fork server was killed.
             os.unlink(path)
         variables = self._paths.directory / "container.env"
         write_atomically(variables, self._variables(spec))
-        program = self._program(path)
+        program = self._program(order)
         words = engines.run_command(
             self._engine,
             self._outline(spec, scene, program),

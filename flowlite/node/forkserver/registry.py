@@ -27,7 +27,6 @@ _END_SECONDS = 5.0
 _ANSWER_SECONDS = 30.0
 NAME_LENGTH = 24
 """Length of the file name of a fork server's socket."""
-_LISTEN_SECONDS = 0.05
 
 
 class WarmServer:
@@ -156,11 +155,7 @@ def tidy_alone(directory: str) -> None:
 
 def tidy(directory: str) -> None:
     """Removes the files of fork servers that were killed, kept or not. The caller holds the lock (`alone`)."""
-    # A fork server in a container binds its socket a moment before it listens.
-    dead = _dead(directory)
-    if dead:
-        time.sleep(_LISTEN_SECONDS)
-    for name in dead & _dead(directory):
+    for name in _dead(directory):
         forget(os.path.join(directory, name))
         _forget_reapers(directory, name)
 

@@ -55,8 +55,10 @@ def main(arguments: list[str]) -> NoReturn:
         listener = socket.socket(fileno=int(arguments[1]))
     else:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(spec["socket"])
-        listener.listen(1024)
+        # A socket that does not listen yet looks like that of a fork server that was killed.
+        with registry.alone(spec["socket"]):
+            listener.bind(spec["socket"])
+            listener.listen(1024)
     serve(spec, listener)
 
 

@@ -14,6 +14,7 @@ import stat
 
 from ..config import secret_files
 from ..config.secret_files import attempts
+from ..mount_namespace import unmount
 from ..system import atomic_files, processes
 from . import unused_files
 from .requests import MARKER
@@ -103,9 +104,6 @@ def remove_home(root: str, home: str) -> bool:
     """Removes a task's directory, but nothing that is mounted there. False if something is left."""
     if not _is_home(root, home):
         return False
-    # Imported here because it is slow to import: a holder lives as long as its task and needs this once.
-    from ..mount_namespace import unmount
-
     place = os.path.realpath(home)
     unmount.unmount_below(place)
     with contextlib.suppress(OSError):
@@ -115,8 +113,6 @@ def remove_home(root: str, home: str) -> bool:
 
 def clear(home: str, but: Collection[str]) -> bool:
     """Removes all that is in a task's directory except these names, and what is mounted. False if something is left."""
-    from ..mount_namespace import unmount
-
     place = os.path.realpath(home)
     unmount.unmount_below(place)
     mounted = set(unmount.mounted_below(place))
@@ -137,8 +133,6 @@ def keep_outputs(root: str, home: str) -> bool:
 
 def shed(home: str) -> None:
     """Removes all files of a task's directory, including secrets, except the outputs of its ranks."""
-    from ..mount_namespace import unmount
-
     place = os.path.realpath(home)
     unmount.unmount_below(place)
     mounted = set(unmount.mounted_below(place))
@@ -168,9 +162,6 @@ def _is_output(name: str) -> bool:
 
 def remove_tree(path: str) -> None:
     """Removes a directory or file, but nothing that is mounted in it."""
-    # Imported here because it is slow to import.
-    from ..mount_namespace import unmount
-
     _remove(path, set(unmount.mounted_below(os.path.realpath(path))))
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-from shutil import which
 
 from ..system.libc import MNT_DETACH, Libc
 
@@ -51,6 +49,9 @@ def unmount_below(directory: str | os.PathLike[str]) -> list[str]:
 
 
 def _by_program(path: str) -> bool:
+    # Imported here because it is slow to import, and there is hardly ever something to unmount.
+    from shutil import which
+
     for name in ("fusermount3", "fusermount"):
         program = which(name, path=f"{os.environ.get('PATH', '')}:/usr/bin:/bin:/usr/local/bin")
         if program is not None:
@@ -59,6 +60,8 @@ def _by_program(path: str) -> bool:
 
 
 def _ends_well(command: list[str]) -> bool:
+    import subprocess
+
     try:
         done = subprocess.run(
             command,
