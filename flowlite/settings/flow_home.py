@@ -34,6 +34,10 @@ from flowlite.errors import ConfigError
 _ROOM = 8 * 1024 * 1024  # for the node's program (4 MB), the store and the first task
 _PROBE = 4096  # bytes
 _PROBE_EVERY = 10.0
+_NO_ROOM = {
+    errno.ENOSPC: "the disk is full; free some space",
+    errno.EDQUOT: "your disk quota is used up; free some space",
+}
 
 
 def home(environment: Mapping[str, str] | None = None) -> Path:
@@ -137,19 +141,14 @@ class WriteProbe:
         except FileNotFoundError:
             return ""  # Not a matter of room: it was removed, which the store tells.
         except OSError as error:
-            fixes = {
-                errno.ENOSPC: "the disk is full; free some space",
-                errno.EDQUOT: "your disk quota is used up; free some space",
-            }
-            return fixes.get(error.errno or 0, str(error.strerror))
+            return _NO_ROOM.get(error.errno or 0, str(error.strerror))
         return ""
 
 
 def explain_os_error(path: Path, error: OSError) -> str:
     """Why FLOW_HOME cannot be used, and what to do."""
     fixes = {
-        errno.ENOSPC: "the disk is full; free some space, or set FLOW_HOME to another disk",
-        errno.EDQUOT: "your disk quota is used up; free some space, or set FLOW_HOME to another disk",
+        **{number: f"{fix}, or set FLOW_HOME to another disk" for number, fix in _NO_ROOM.items()},
         errno.EFBIG: "a file would exceed the limit for the size of files; raise it with `ulimit -f unlimited`",
         errno.EROFS: "it is on a read-only file system; set FLOW_HOME to a directory you can write",
         errno.ENOTDIR: "it, or a directory of its path, is a file; set FLOW_HOME to a directory",
