@@ -7,6 +7,7 @@ import importlib
 import multiprocessing
 import os
 import sys
+import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 
@@ -73,7 +74,11 @@ def _measure(name: str, rounds: int) -> list[table.Row]:
 
 
 def _measure_here(name: str, rounds: int) -> list[table.Row]:
-    taken: list[table.Row] = importlib.import_module(f"benchmarks.{name}").measure(rounds)
+    # A task brings the files of the directory that it is started in, and this project grows.
+    with tempfile.TemporaryDirectory(prefix="flow-bench-") as empty:
+        os.chdir(empty)
+        taken: list[table.Row] = importlib.import_module(f"benchmarks.{name}").measure(rounds)
+        os.chdir("/")
     return taken
 
 
