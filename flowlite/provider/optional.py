@@ -25,6 +25,12 @@ class OptionalMethods:
         """
         return plan.price_per_hour
 
+    def prepare_to_launch(self) -> None:
+        """Does what a launch needs and can be done before, such as slow imports. Must make no network call.
+
+        Called while the task waits for its turn, so that free hosts do not wait for it. Not called before each launch.
+        """
+
     @classmethod
     def remembered(cls, home: Path) -> list[ProviderSettings]:
         """Returns the settings needed to end what was launched from this FLOW_HOME, from the adapter's own records.

@@ -210,10 +210,13 @@ class Provisioner:
         had_turn = not lacking.needed or self.is_launching()
         asked_at = clock.now()
         until = math.inf if had_turn else self._wait_ends(record, asked_at)
-        if not had_turn and not await turn.to_launch(tell_waiting, until):
-            if given_up():
-                return None
-            raise self._not_its_turn(record, lacking.needed, asked_at)
+        if not had_turn:
+            preparing = asyncio.ensure_future(self._threads.run(self._provider.prepare_to_launch))
+            if not await turn.to_launch(tell_waiting, until):
+                if given_up():
+                    return None
+                raise self._not_its_turn(record, lacking.needed, asked_at)
+            await preparing
         self._look_at = clock.monotonic() + _FIRST_LOOK
         there = {*kept, *(each.id for each in late)}
         gathered = await self._gather(

@@ -77,6 +77,12 @@ class SshProvider(Provider):
 
         return make_plan(config, self.settings, self._memory)
 
+    def prepare_to_launch(self) -> None:
+        # It loads paramiko.
+        from flowlite.connect.ssh import link
+
+        _ = link
+
     def launch(self, intent: LaunchIntent) -> list[Instance]:
         agent = leases.find_agent(self._home, intent.preload.get("agent"))
         return Launch(

@@ -12,8 +12,12 @@ from flowlite.supervise.queue import asleep
 from flowlite.supervise.queue.current_queue import Queue, in_words
 from flowlite.supervise.record.lifecycle import State
 
-AWAKE_AHEAD = 4
-"""How many tasks of a queue that cannot start yet have a supervisor that is awake."""
+AWAKE_AHEAD = 8
+"""How many tasks of a queue that cannot start yet have a supervisor that is awake.
+
+On a machine with two busy cores, one takes a second to wake up, and four hosts take up to five small tasks a second.
+With four awake, a host was idle for up to 1.5 s (`python -m benchmarks queue`). Each takes some 20 MB.
+"""
 # How many supervisors are awake at a time only to record that their task was cancelled.
 _CANCELLING = 8
 _SEE_PLACE = "`flow queue` shows its place"
