@@ -41,6 +41,13 @@ class Connection(ABC):
             AnswerTooLong: The output is longer than `most` bytes; the command was killed. `follow` takes any amount.
         """
 
+    def run_program(self, argv: Sequence[str], *, input: bytes, timeout: float) -> Completed:
+        """Runs a subcommand of the node's program that reads a question and prints an answer.
+
+        The same as `run` for connections without a process on the node that spares the start of a Python.
+        """
+        return self.run(argv, input=input, timeout=timeout)
+
     def run_afresh(self, argv: Sequence[str], *, timeout: float) -> Completed:
         """Like `run`, over a new connection, since a shared one may be stuck after an outage.
 

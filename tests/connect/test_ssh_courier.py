@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import stat
@@ -249,3 +250,29 @@ def test_it_hears_of_its_client_and_ends_its_session_when_that_falls_silent(
 def _parent(pid: int) -> int:
     stat = Path(f"/proc/{pid}/stat").read_text()
     return int(stat.rpartition(")")[2].split()[1])
+
+
+def test_a_subcommand_is_run_by_a_courier_and_without_one(
+    servers: Servers, connect: Connect, program: list[str], tmp_path: Path, scripts: list[bytes]
+) -> None:
+    argv = [*program[:4], "project"]
+    manifest = b'{"files": [], "links": {}, "directories": ["empty"]}'
+    for name in ("without", "with"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "project.json").write_bytes(manifest)
+    questions = {
+        name: json.dumps({"home": str(tmp_path / name), "blobs": "/none", "packs": []}).encode()
+        for name in ("without", "with")
+    }
+    connection = connect(servers())
+    done = connection.run_program(argv, input=questions["without"], timeout=90)
+    assert (done.code, done.stdout) == (0, b'{"made": true}')
+    assert connection.ask(_HELLO, timeout=90, start=program) is not None
+    scripts.clear()
+    done = connection.run_program(argv, input=questions["with"], timeout=90)
+    assert (done.code, done.stdout, scripts) == (0, b'{"made": true}', [])
+    assert (tmp_path / "with" / "project" / "empty").is_dir()
+    # What fails is run again by itself: the reason is on its standard error.
+    done = connection.run_program(argv, input=b"{}", timeout=90)
+    assert done.code == 1
+    assert b"KeyError: 'home'" in done.stderr

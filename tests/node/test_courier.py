@@ -372,3 +372,66 @@ def test_requests_are_read_as_they_were_sent(size: int) -> None:
     assert not requests.silent
     os.waitpid(process, 0)
     os.close(reading)
+
+
+class TestSubcommands:
+    """What reads a question and prints an answer runs in a forked process, without a Python of its own."""
+
+    def ask(self, courier: Courier, *argv: str, question: Any) -> tuple[dict[str, Any], bytes]:
+        command = [sys.executable, "-I", "-S", str(courier.program), *argv]
+        return courier.ask("run", json.dumps(question).encode(), argv=command)
+
+    def project(self, home: Path) -> dict[str, Any]:
+        """A project with one file and its content; returns the question."""
+        content = b"print('hello')\n"
+        sha256, blobs = hashlib.sha256(content).hexdigest(), home / "blobs"
+        blobs.mkdir(parents=True)
+        (blobs / sha256).write_bytes(content)
+        manifest = {
+            "files": [["train.py", sha256, len(content), False]],
+            "links": {},
+            "directories": [],
+        }
+        (home / "project.json").write_text(json.dumps(manifest))
+        return {"home": str(home), "blobs": str(blobs), "packs": []}
+
+    def test_a_project_is_made(self, courier: Courier, tmp_path: Path) -> None:
+        question = self.project(tmp_path / "home")
+        answer, output = self.ask(courier, "project", question=question)
+        assert (answer, json.loads(output)) == ({"size": len(output)}, {"made": True})
+        assert (tmp_path / "home" / "project" / "train.py").read_text() == "print('hello')\n"
+
+    def test_no_descriptor_and_no_process_is_left(self, courier: Courier, tmp_path: Path) -> None:
+        assert courier.ask("hello") == ({"size": 0}, b"")
+        before = set(os.listdir(f"/proc/{courier.process.pid}/fd"))
+        for number in range(3):
+            self.ask(courier, "project", question=self.project(tmp_path / str(number)))
+        assert set(os.listdir(f"/proc/{courier.process.pid}/fd")) == before
+        eventually(lambda: processes.descendants({courier.process.pid}) <= {courier.process.pid})
+
+    def test_a_list_of_20000_lacking_files_is_brought(
+        self, courier: Courier, tmp_path: Path
+    ) -> None:
+        names = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(20_000)]
+        manifest = {
+            "files": [[f"f{number}", name, 4096, False] for number, name in enumerate(names)],
+            "links": {},
+            "directories": [],
+        }
+        (tmp_path / "project.json").write_text(json.dumps(manifest))
+        question = {"home": str(tmp_path), "blobs": str(tmp_path / "blobs"), "packs": []}
+        _, output = self.ask(courier, "project", question=question)
+        assert [name for name, _ in json.loads(output)["lacking"]] == names
+
+    def test_one_that_fails_is_left_to_the_client(self, courier: Courier, tmp_path: Path) -> None:
+        answer, output = self.ask(courier, "project", question={"home": str(tmp_path)})
+        assert (answer, output) == ({"unfit": True, "size": 0}, b"")
+        assert courier.ask("hello") == ({"size": 0}, b"")
+
+    @pytest.mark.parametrize("argv", [("project", "more"), ("exec",), ("courier",), ()])
+    def test_nothing_else_is_run(self, courier: Courier, argv: tuple[str, ...]) -> None:
+        assert self.ask(courier, *argv, question={})[0]["unfit"]
+
+    def test_nor_another_program(self, courier: Courier, tmp_path: Path) -> None:
+        command = [sys.executable, "-I", "-S", str(tmp_path / "other.pyz"), "project"]
+        assert courier.ask("run", b"{}", argv=command)[0]["unfit"]

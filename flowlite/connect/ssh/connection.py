@@ -88,6 +88,15 @@ class SshConnection(Connection):
     ) -> Completed:
         return self._execute(self._link, argv, input, timeout, most)
 
+    def run_program(self, argv: Sequence[str], *, input: bytes, timeout: float) -> Completed:
+        from flowlite.connect.ssh import courier
+
+        request = {"do": "run", "argv": list(argv)}
+        answer = courier.ask(self._link, request, input, timeout=timeout)
+        if answer is not None:
+            return Completed(0, answer[1], b"")
+        return self.run(argv, input=input, timeout=timeout)
+
     def run_afresh(self, argv: Sequence[str], *, timeout: float) -> Completed:
         from flowlite.connect.ssh import link
 

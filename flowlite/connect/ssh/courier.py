@@ -19,7 +19,7 @@ from flowlite.connect.ssh.commands import Run
 from flowlite.connect.ssh.link import Link
 from flowlite.connect.ssh.quoting import command, readable
 from flowlite.errors import NodeUnreachable
-from flowlite.node.helper.courier import LARGEST_READ, ROOM
+from flowlite.node.helper.courier import LARGEST_CONTENT, ROOM
 
 Answer = tuple[dict[str, Any], bytes]
 
@@ -151,8 +151,8 @@ class _Answer:
             self._size = int(self._head["size"])
         except (ValueError, KeyError, TypeError) as error:
             raise self._no_answer(f"{type(error).__name__}: {error}") from None
-        if not 0 <= self._size <= LARGEST_READ:
-            raise self._no_answer(f"{self._size:,} bytes, where {LARGEST_READ:,} are the most")
+        if not 0 <= self._size <= LARGEST_CONTENT:
+            raise self._no_answer(f"{self._size:,} bytes, where {LARGEST_CONTENT:,} are the most")
         del self._came[: end + 1]
 
     def _no_answer(self, why: str) -> NodeUnreachable:

@@ -8,14 +8,16 @@ gone or busy, uses the other way.
     {"do": "lease", "what", "request", "name"?}     -> {"lease": the answer of host_lease/client.py}
     {"do": "put", "files": [...]}, contents follow  -> {}, or {"unfit"} if a file is missing and was not sent
     {"do": "read", "path", "offset"}                -> {}, content follows; or {"errno", "text"}
-    {"do": "start", "argv", "log", "environment"}   -> {"pid"}; agents only, which are forked from this process
+    {"do": "run", "argv"}, its input follows        -> {}, its output follows; subcommands of this program only (`RUN`)
+    {"do": "start", "argv", "log", "environment"}   -> {"pid"}; agents only
     {"do": "hello"}                                 -> {}; then imports what an agent needs
     {"do": "beat", "within": seconds}               no answer; the next request is due within this time
 
 sshd notices a lost network only when it has data to send, which may never happen. A client that sends heartbeats and
 then misses one is therefore taken for gone: the courier ends, and ends the sshd session that it belongs to.
 
-To fork an agent costs a tenth of starting one, since its modules are imported already.
+Agents and subcommands are forked from this process, which costs a tenth of starting a Python: most of their modules are
+imported already.
 """
 
 from __future__ import annotations
@@ -34,10 +36,13 @@ from ..system import atomic_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
-LARGEST_READ = 1 << 20
+LARGEST_CONTENT = 2 << 20
+"""The largest content of an answer, in bytes. The list of 20,000 files that a node lacks takes 1.6 MB."""
+RUN = {"project": "project_files.make", "pythons": "python_env.environments"}
+"""The modules of the subcommands that may be run: each reads a question and prints an answer."""
 _BLOCK = 1 << 20
 ROOM = "." * 300
 """An unused last argument: a forked agent's command line is written over it."""
@@ -170,6 +175,8 @@ class Courier:
             return self._put(request["files"], content), b""
         if what == "read":
             return _read(request["path"], int(request["offset"]))
+        if what == "run":
+            return self._run(request["argv"], content)
         if what == "start":
             return self._start(request["argv"], request["log"], request["environment"]), b""
         return ({} if what == "hello" else {"unfit": True}), b""
@@ -205,12 +212,42 @@ class Courier:
             return False
         return self._hashes[key] == sha256
 
+    # Subcommands
+
+    def _run(self, argv: list[str], content: bytes) -> tuple[dict[str, Any], bytes]:
+        """Forks a subcommand, if the command is this program, run by this Python. Returns its output.
+
+        One that prints nothing has failed. The client runs it again by itself, which also shows why.
+        """
+        if not self._is_ours(argv, 5) or argv[4] not in RUN:
+            return {"unfit": True}, b""
+        reading, writing = os.pipe()
+        if os.fork() == 0:
+            code = 1
+            try:
+                os.close(reading)
+                code = _answer(RUN[argv[4]], content, writing)
+            except BaseException as error:
+                sys.excepthook(type(error), error, error.__traceback__)
+            finally:
+                os._exit(code)
+        os.close(writing)
+        with open(reading, "rb") as pipe:
+            output = pipe.read(LARGEST_CONTENT + 1)
+        if not 0 < len(output) <= LARGEST_CONTENT:
+            return {"unfit": True}, b""
+        return {}, output
+
+    def _is_ours(self, argv: list[str], length: int) -> bool:
+        """Whether a command of so many words is this program, run by this Python."""
+        ours = [sys.executable, "-I", "-S"]
+        return len(argv) == length and argv[:3] == ours and self._is_us(argv[3])
+
     # The agent
 
     def _start(self, argv: list[str], log: str, environment: dict[str, str]) -> dict[str, Any]:
         """Forks an agent, if the command is this program, run by this Python."""
-        ours = [sys.executable, "-I", "-S"]
-        if argv[:3] != ours or argv[4:5] != ["agent"] or len(argv) != 6 or not self._is_us(argv[3]):
+        if not self._is_ours(argv, 6) or argv[4] != "agent":
             return {"unfit": True}
         directory = os.path.dirname(log)
         if not os.path.isdir(directory):
@@ -266,6 +303,20 @@ def _error(error: OSError) -> dict[str, Any]:
     return {"errno": error.errno or errno.EIO, "text": error.strerror or str(error)}
 
 
+def _answer(module: str, content: bytes, output: int) -> int:
+    """Runs the function `main` of a module in this forked process. Returns its exit status."""
+    import io
+    from importlib import import_module
+
+    # Otherwise the statuses of its own children would be lost.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    gc.enable()
+    sys.stdin = io.TextIOWrapper(io.BytesIO(content))
+    with open(output, "w", encoding="utf-8") as sys.stdout:
+        main: Callable[[list[str]], int] = import_module(f"..{module}", __package__).main
+        return main([])
+
+
 def _read(path: str, offset: int) -> tuple[dict[str, Any], bytes]:
     # Opening must not block, even if the path is a FIFO or a device.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -273,7 +324,7 @@ def _read(path: str, offset: int) -> tuple[dict[str, Any], bytes]:
         facts = os.fstat(descriptor)
         if stat.S_ISDIR(facts.st_mode):
             return {"errno": errno.EISDIR, "text": ""}, b""
-        if not stat.S_ISREG(facts.st_mode) or facts.st_size - offset > LARGEST_READ:
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size - offset > LARGEST_CONTENT:
             return {"unfit": True}, b""
         file.seek(offset)
-        return {}, file.read(LARGEST_READ)
+        return {}, file.read(LARGEST_CONTENT)

@@ -30,13 +30,19 @@ _LOOK = 'kill -0 "$1" 2>/dev/null || exit 3; cat "/proc/$1/stat" 2>/dev/null || 
 _GONE = 3
 # One command for a whole probe. $1 is the directory of the attempt. Prints what the agent wrote in agent.pid, whether
 # it hears its leader, and its /proc stat line.
-# Only a regular file is opened, and little of it is read: whatever lies there, the command ends.
+# Only a regular file is opened, and little of it is read: whatever lies there, the command ends. What the shell can do
+# itself starts no other program.
 _PROBE = """cd "$1" 2>/dev/null && { [ -e agent.pid ] || [ -L agent.pid ]; } || exit 4
 [ -f agent.pid ] && [ ! -L agent.pid ] || exit 5
-noted=$(head -c 4096 agent.pid | tr -d '\\000\\n')
+noted=$(head -c 4096 agent.pid) 2>/dev/null
+noted=${noted%%
+*}
 printf '%s\\n' "$noted"
 if [ -e leader.silent ]; then echo silent; else echo heard; fi
-pid=$(printf '%s\\n' "$noted" | sed -n 's/.*"pid": *\\([0-9][0-9]*\\).*/\\1/p') && [ "$pid" ] || exit 5
+pid=${noted##*'"pid":'}
+pid=${pid#"${pid%%[! ]*}"}
+pid=${pid%%[!0-9]*}
+[ "$pid" ] || exit 5
 """ + _LOOK.replace("$1", "$pid")
 _NOT_STARTED = 4
 _NO_AGENT_FILE = 5
@@ -194,30 +200,33 @@ class Node:
 
     def probe(self) -> Finding:
         """Checks whether the agent's process exists. Never raises."""
-        return self._probe(lambda connection: connection.run)
+        return self._told(self._probe(lambda connection: connection.run))
 
     def probe_afresh(self) -> Finding:
         """Same as `probe`, but over a new connection.
 
         An existing connection may not have recovered yet from an outage that is over.
         """
-        return self._probe(lambda connection: connection.run_afresh)
+        return self._told(self._probe(lambda connection: connection.run_afresh))
 
     def _probe(self, runner: Callable[[Connection], Callable[..., Completed]]) -> Finding:
         try:
             argv = ["sh", "-c", _PROBE, "sh", self.directory]
             looked = runner(self.connection)(argv, timeout=_PROBE_SECONDS)
             finding = _found(looked)
-            if finding.life is ProbeAnswer.ALIVE:
-                return finding
-            finding = replace(finding, why=finding.why + self._last_words())
-            if finding.life is ProbeAnswer.DEAD:
+            if finding.life in (ProbeAnswer.ALIVE, ProbeAnswer.DEAD):
                 return finding
         except (ProviderError, OSError) as error:
             finding = Finding(ProbeAnswer.UNREACHABLE, str(error) or type(error).__name__)
         if self._delisted():
             return Finding(ProbeAnswer.GONE, "the provider does not list it any more")
         return finding
+
+    def _told(self, finding: Finding) -> Finding:
+        """Returns the finding of a probe, with what the agent said last if it does not run."""
+        if finding.life not in (ProbeAnswer.DEAD, ProbeAnswer.ABSENT):
+            return finding
+        return replace(finding, why=finding.why + self._last_words())
 
     def probe_workers(self) -> Finding:
         """Checks whether the reaper of the node's workers exists. It ends with the last of them."""
@@ -271,7 +280,7 @@ class Node:
         pause, silent = 0.01, 0.0
         while True:
             waited = time.monotonic() - asked
-            agent = self.probe()
+            agent = self._probe(lambda connection: connection.run)
             now = time.monotonic()
             if agent.life is ProbeAnswer.UNREACHABLE:
                 silent += now - looked
@@ -340,7 +349,8 @@ def ask_program(node: Node, what: str, asked: object, seconds: float, wrong: str
         NodeUnreachable: The node cannot be reached.
     """
     argv = [node.settings.python, "-I", "-S", node.agent, what]
-    done = node.connection.run(argv, input=json.dumps(asked).encode(), timeout=seconds)
+    question = json.dumps(asked).encode()
+    done = node.connection.run_program(argv, input=question, timeout=seconds)
     try:
         return parse_object(done.stdout)
     except ValueError as error:

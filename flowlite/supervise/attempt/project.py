@@ -111,7 +111,7 @@ def bring(
     manifest = Path(project["manifest"])
     put = [
         File(node.agent, agent[0], 0o700, agent[1], settings.cache),
-        File(f"{settings.home}/{MANIFEST}", manifest, 0o600, str(project["sha256"])),
+        File(f"{settings.home}/{MANIFEST}", manifest, 0o600, project["sha256"], settings.cache),
     ]
     to.put_many(put)
     packs: list[str] = []
