@@ -276,3 +276,17 @@ def test_a_subcommand_is_run_by_a_courier_and_without_one(
     done = connection.run_program(argv, input=b"{}", timeout=90)
     assert done.code == 1
     assert b"KeyError: 'home'" in done.stderr
+
+
+def test_a_subcommand_that_does_not_end_is_killed(
+    servers: Servers, connect: Connect, program: list[str], tmp_path: Path
+) -> None:
+    connection = connect(servers())
+    assert connection.ask(_HELLO, timeout=90, start=program) is not None
+    # To open it waits for a writer.
+    os.mkfifo(tmp_path / "project.json")
+    question = json.dumps({"home": str(tmp_path), "blobs": "/none", "packs": []}).encode()
+    with pytest.raises(TimeoutError, match=r"did not end within 2 s"):
+        connection.run_program([*program[:4], "project"], input=question, timeout=2)
+    eventually(lambda: _couriers(program) == set())
+    assert connection.run(["echo", "here"]).stdout == b"here\n"

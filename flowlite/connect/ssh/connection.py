@@ -92,7 +92,10 @@ class SshConnection(Connection):
         from flowlite.connect.ssh import courier
 
         request = {"do": "run", "argv": list(argv)}
-        answer = courier.ask(self._link, request, input, timeout=timeout)
+        try:
+            answer = courier.ask(self._link, request, input, timeout=timeout)
+        except TimeoutError:
+            raise self._late(argv, timeout) from None
         if answer is not None:
             return Completed(0, answer[1], b"")
         return self.run(argv, input=input, timeout=timeout)
@@ -120,9 +123,11 @@ class SshConnection(Connection):
             text = b"exec " + command(argv)
             return commands.execute(link, text, feed=input, timeout=timeout, most=most)
         except TimeoutError:
-            raise TimeoutError(
-                f"host {self.target.label}: {argv[0]} did not end within {timeout} s"
-            ) from None
+            raise self._late(argv, timeout) from None
+
+    def _late(self, argv: Sequence[str], timeout: float | None) -> TimeoutError:
+        what = f"{argv[0]} did not end within {timeout} s"
+        return TimeoutError(f"host {self.target.label}: {what}")
 
     @contextmanager
     def _begin(self, argv: Sequence[str], seconds: float) -> Iterator[Run]:
