@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -23,10 +24,12 @@ from flowlite.supervise.attempt.node_verdict import ProbeAnswer
 class Here:
     """A connection to this machine, as far as probes need one. `spoil` changes how a command comes out."""
 
-    def __init__(self, spoil: Callable[[Completed], Completed]) -> None:
+    def __init__(self, spoil: Callable[[Completed], Completed], shell: str = "sh") -> None:
         self._spoil = spoil
+        self._shell = shell
 
     def run(self, argv: Sequence[str], *, timeout: float, **_: Any) -> Completed:
+        argv = [self._shell, *argv[1:]] if argv[0] == "sh" else argv
         done = subprocess.run(argv, capture_output=True, timeout=timeout, check=False)
         return self._spoil(Completed(done.returncode, done.stdout, done.stderr))
 
@@ -79,6 +82,41 @@ def test_a_look_that_was_broken_off_proves_nothing(tmp_path: Path, code: int) ->
 
 def test_a_note_that_cannot_be_read_proves_nothing(tmp_path: Path) -> None:
     assert looked_at(tmp_path, {"start": "1"}) is ProbeAnswer.UNREACHABLE
+
+
+ME = processes.identity(os.getpid())
+WRITTEN = {
+    "as an agent writes it": (json.dumps(ME).encode(), ProbeAnswer.ALIVE),
+    "in another order": (json.dumps(dict(reversed(ME.items()))).encode(), ProbeAnswer.ALIVE),
+    "with more space": (json.dumps(ME, separators=(",", ":   ")).encode(), ProbeAnswer.ALIVE),
+    "with zeros and empty lines": (b"\0\0" + json.dumps(ME).encode() + b"\n\n", ProbeAnswer.ALIVE),
+    "nothing": (b"", ProbeAnswer.UNREACHABLE),
+    "no number": (b'{"pid": "a", "start": "1"}', ProbeAnswer.UNREACHABLE),
+    "less than nothing": (b'{"pid": -1, "start": "1"}', ProbeAnswer.UNREACHABLE),
+    "a number alone": (b"%d" % os.getpid(), ProbeAnswer.UNREACHABLE),
+    "many digits": (b"9" * 100_000, ProbeAnswer.UNREACHABLE),
+    "many lines": (b"x\n" * 50_000, ProbeAnswer.UNREACHABLE),
+    "what printf would expand": (rb'\n%s{"pid": 1', ProbeAnswer.UNREACHABLE),
+    "what a shell would run": (
+        b'{"pid": $(touch ran)`touch ran`; touch ran',
+        ProbeAnswer.UNREACHABLE,
+    ),
+    "no process": (b'{"pid": 99999999999999999999, "start": "1"}', ProbeAnswer.DEAD),
+}
+
+
+@pytest.mark.parametrize("shell", [shell for shell in ("dash", "bash") if shutil.which(shell)])
+@pytest.mark.parametrize("written", WRITTEN)
+def test_whatever_is_written_there_a_look_ends_and_runs_nothing(
+    tmp_path: Path, shell: str, written: str
+) -> None:
+    (tmp_path / "a1").mkdir()
+    content, expected = WRITTEN[written]
+    (tmp_path / "a1" / "agent.pid").write_bytes(content)
+    node = Node(Listed(), INSTANCE, NodeSettings(str(tmp_path), sys.executable), 0, 1)  # type: ignore[arg-type]
+    node._connection = Here(lambda it: it, shell)  # type: ignore[assignment]
+    assert node.probe().life is expected
+    assert [each.name for each in tmp_path.rglob("*")] == ["a1", "agent.pid"]
 
 
 def test_only_a_node_where_an_agent_has_run_is_asked_for_its_report(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ _GONE = 3
 # itself starts no other program.
 _PROBE = """cd "$1" 2>/dev/null && { [ -e agent.pid ] || [ -L agent.pid ]; } || exit 4
 [ -f agent.pid ] && [ ! -L agent.pid ] || exit 5
-noted=$(head -c 4096 agent.pid) 2>/dev/null
+noted=$(head -c 4096 agent.pid)
 noted=${noted%%
 *}
 printf '%s\\n' "$noted"
@@ -325,7 +325,7 @@ class Node:
 
     def _last_words(self) -> str:
         """Returns the last line of the agent's log as a clause, or ""."""
-        with suppress(NodeUnreachable, OSError):
+        with suppress(ProviderError, OSError):
             lines = self._end_of("agent.log", _LAST_BYTES).decode(errors="replace").splitlines()
             said = [line.strip() for line in lines if line.strip()]
             if said:
