@@ -27,6 +27,8 @@ from flowlite.node.system import process_title, processes
 from tests.helpers import eventually, processes_of
 from tests.node.test_warm import Client, order
 
+ROOT = Path(__file__).parents[2]
+
 pytestmark = pytest.mark.skipif(not processes.LINUX, reason="nothing is forked elsewhere")
 
 
@@ -63,6 +65,30 @@ def test_the_next_task_finds_what_the_last_one_imported() -> None:
     assert second.ready["fork_server"] == first.ready["fork_server"]
     assert second.ready["reaper"] != first.ready["reaper"]
     second.close()
+
+
+def test_one_that_takes_its_socket_itself_does_so_while_nobody_cleans_up(tmp_path: Path) -> None:
+    """As in a container. A socket without a listener would be removed as that of a killed fork server."""
+    path = warm.socket_path("t-one")
+    spec = warm.make_spec(
+        task="t-one", socket=path, python=sys.executable, log=str(tmp_path / "log")
+    )
+    (tmp_path / "spec.json").write_text(json.dumps({**spec, "inside": True}))
+    with registry.alone(path):
+        command = processes.own_command(sys.executable, "warm", str(tmp_path / "spec.json"))
+        child = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        eventually(lambda: waits_for_lock(child.pid), what="its wait for the lock")
+        assert not os.path.exists(path)
+    eventually(lambda: os.path.exists(path), what="its socket")
+    registry.tidy_alone(warm.socket_directory())
+    warm.dismiss(path)
+    assert child.wait(60) == 0
+
+
+def waits_for_lock(pid: int) -> bool:
+    """Whether a process waits for a lock of a file, as the kernel says."""
+    waiting = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return any(words[1] == "->" and words[5] == str(pid) for words in waiting)
 
 
 def test_it_says_whether_it_can_be_used() -> None:
