@@ -445,3 +445,34 @@ def test_machines_are_ended_only_when_no_task_may_take_them_over() -> None:
     assert list(ended) == ["completed"] * 2
     assert seen[0] == "running", seen
     assert seen[-1] == "completed", seen
+
+
+class _Told:
+    """A watcher that notes which tasks have ended."""
+
+    def __init__(self) -> None:
+        self.ended_ones: list[_Step] = []
+
+    def started(self, task: _Step) -> None: ...
+
+    def ended(self, task: _Step, *, tell: bool) -> None:
+        self.ended_ones.append(task)
+
+    def input_of(self, task: _Step) -> str:
+        return "input"
+
+    def advance(self) -> None: ...
+
+    def pause(self) -> None: ...
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+@pytest.mark.parametrize("looks", range(6))
+def test_each_end_is_told_once_and_before_its_result(looks: int, at_once: int) -> None:
+    """A task may end between any two looks at it."""
+    tasks = [_Step(*["running"] * looks, "completed") for _ in range(3)]
+    told = _Told()
+    starts = [lambda task=task: task for task in tasks]
+    for number, _ in enumerate(in_order(starts, max_concurrent=at_once, watcher=told)):
+        assert tasks[number] in told.ended_ones
+    assert len(told.ended_ones) == 3

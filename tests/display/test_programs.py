@@ -306,7 +306,7 @@ def test_a_map_shows_its_progress_and_names_what_failed(folder: Path) -> None:
         "part: 1 of 3 done",
         "part: 2 of 3 done, 1 failed",
         "part: 3 of 3 done, 1 failed",
-    ]
+    ], done.stderr
     (failure,) = [line for line in lines if "no 20" in line]
     assert re.fullmatch(
         r"input 1, part\(20\): task part \(\S+\) failed: first failure: node 0, rank 0: ValueError: no 20",

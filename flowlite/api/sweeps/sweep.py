@@ -161,10 +161,14 @@ def in_order(
         while True:
             running = 0
             for task in waiting:
+                if id(task) in ended:
+                    continue
+                # A task may end between two looks at it, so there is one for each round.
                 if not task.done:
                     running += 1
-                elif watcher is not None and id(task) not in ended:
-                    ended.add(id(task))
+                    continue
+                ended.add(id(task))
+                if watcher is not None:
                     watcher.ended(task, tell=return_exceptions or task is not waiting[0])
             while more and running < max_concurrent and len(waiting) < 2 * max_concurrent:
                 start = next(source, None)
@@ -187,9 +191,7 @@ def in_order(
                 when_idle()
             if not waiting:
                 return
-            if watcher is not None and waiting[0].done and id(waiting[0]) not in ended:
-                continue
-            if not waiting[0].done:
+            if id(waiting[0]) not in ended:
                 if watcher is not None:
                     watcher.advance()
                 if pauses:
