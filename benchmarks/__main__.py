@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import multiprocessing
 import os
@@ -75,10 +76,8 @@ def _measure(name: str, rounds: int) -> list[table.Row]:
 
 def _measure_here(name: str, rounds: int) -> list[table.Row]:
     # A task brings the files of the directory that it is started in, and this project grows.
-    with tempfile.TemporaryDirectory(prefix="flow-bench-") as empty:
-        os.chdir(empty)
+    with tempfile.TemporaryDirectory(prefix="flow-bench-") as empty, contextlib.chdir(empty):
         taken: list[table.Row] = importlib.import_module(f"benchmarks.{name}").measure(rounds)
-        os.chdir("/")
     return taken
 
 

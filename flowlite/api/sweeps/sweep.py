@@ -163,7 +163,7 @@ def in_order(
             for task in waiting:
                 if id(task) in ended:
                     continue
-                # A task may end between two looks at it, so there is one for each round.
+                # The state is read once in each round, since the task may end between two reads.
                 if not task.done:
                     running += 1
                     continue

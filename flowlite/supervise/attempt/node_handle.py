@@ -30,8 +30,8 @@ _LOOK = 'kill -0 "$1" 2>/dev/null || exit 3; cat "/proc/$1/stat" 2>/dev/null || 
 _GONE = 3
 # One command for a whole probe. $1 is the directory of the attempt. Prints what the agent wrote in agent.pid, whether
 # it hears its leader, and its /proc stat line.
-# The command opens only a regular file and reads little of it, so that it ends, whatever a task has written there. The
-# shell parses the file itself, since each program that it starts takes a millisecond.
+# A task can write anything to that file. The command therefore opens it only if it is a regular file, and reads at most
+# 4,096 bytes. The shell parses them itself, since each program that it starts takes a millisecond.
 _PROBE = """cd "$1" 2>/dev/null && { [ -e agent.pid ] || [ -L agent.pid ]; } || exit 4
 [ -f agent.pid ] && [ ! -L agent.pid ] || exit 5
 noted=$(head -c 4096 agent.pid)
