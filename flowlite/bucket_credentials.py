@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from flowlite.connect import bounded_botocore
 from flowlite.errors import ConfigError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.s3.sigv4 import Credential
 from flowlite.settings.suggest import did_you_mean
 

@@ -8,10 +8,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from flowlite.display.waiting import Pauses
+from flowlite.node.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from flowlite.display.shown_task import ShownTask

@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import ConfigError, ProviderError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.supervise.attempt.log_writer import Collector, add_all
 from flowlite.supervise.record.paths import TaskPaths
 

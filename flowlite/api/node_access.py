@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowlite.errors import NodeUnreachable, NotFound
+from flowlite.node.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from flowlite.api.session import Session

@@ -6,13 +6,14 @@ import hashlib
 import os
 import posixpath
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowlite.connect import fetching
 from flowlite.connect.values import File
 from flowlite.errors import NotFound
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.supervise.attempt.outputs import manifest, packs
 from flowlite.supervise.attempt.outputs.output_directory import NameTaken, OutputDirectory
 

@@ -6,10 +6,10 @@ and exceptions alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flowlite.api.gang_shape import worker_node
+from flowlite.node.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from flowlite.bundle.result import Outcome

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings import flow_home
 from flowlite.state.store import Store
 from flowlite.supervise.cleanup.store_copy import copy_in_background

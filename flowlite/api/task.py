@@ -6,11 +6,11 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from flowlite.errors import NotFound, TaskTimeout
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system import trace
 from flowlite.output import redact
 from flowlite.output.reader import LogLine, Logs, parse_since

@@ -31,7 +31,6 @@ import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +42,7 @@ from flowlite.bundle.project import Project
 from flowlite.bundle.signature import bind, function_name, raw_function
 from flowlite.bundle.source import Source, reachable, snapshot
 from flowlite.errors import BundleError, BundleWarning, StoreError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.serialization import pickling
 from flowlite.node.serialization.envelope import write_envelope
 from flowlite.node.worker.process_settings import note_settings

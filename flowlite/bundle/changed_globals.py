@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from flowlite.node.quick_dataclass import dataclass
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _REMOTE = frozenset(

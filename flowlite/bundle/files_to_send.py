@@ -11,7 +11,6 @@ import posixpath
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from flowlite.bundle.project_files import (
 )
 from flowlite.bundle.signature import raw_function
 from flowlite.errors import BundleError, ConfigError
+from flowlite.node.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from flowlite.provider import Plan

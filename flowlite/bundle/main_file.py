@@ -12,9 +12,10 @@ import os
 import sys
 import types
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.serialization.main_module import PROGRAM
 
 _LONGEST = 16 * 1024 * 1024

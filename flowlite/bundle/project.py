@@ -15,7 +15,8 @@ import sys
 import sysconfig
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from flowlite.node.quick_dataclass import dataclass
 
 # flowlite's own modules are sent in the agent's zip. Debuggers are outside of site-packages but belong to no project.
 NEVER_SENT = frozenset(

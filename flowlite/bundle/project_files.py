@@ -19,11 +19,12 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from flowlite.bundle import ignore_rules
 from flowlite.errors import BundleError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings import flow_home
 from flowlite.settings.private_files import directories_above
 

@@ -14,7 +14,6 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from flowlite.bundle.project_files import ProjectListing
 from flowlite.connect.values import has_content
 from flowlite.errors import BundleError, ConfigError, StoreError
 from flowlite.node.project_files.manifest import Entry, ManifestError, ProjectManifest
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings.private_files import write_private
 
 _BLOCK = 1 << 20

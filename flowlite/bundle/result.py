@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flowlite.errors import RemoteError, RemoteTraceback, ResultUnavailable, TaskFailed
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.serialization.result_file import OutcomeError, OutcomeFile, read_outcome
 
 

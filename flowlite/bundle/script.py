@@ -14,7 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.machinery import PathFinder
 from pathlib import Path
 from shutil import which
@@ -24,6 +24,7 @@ from flowlite.bundle.imports import LATE_IMPORTS, READ_RANKS, is_submodule, may_
 from flowlite.bundle.project import is_installed_file
 from flowlite.node.config import python_command
 from flowlite.node.config.python_command import NoPython, NotForked, PythonCommand
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.spec.launchers import launcher_in
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import os
 import sys
 import types
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from flowlite.bundle import scan
@@ -34,6 +34,7 @@ from flowlite.bundle.ignore_rules import (
 from flowlite.bundle.main_file import MainFile
 from flowlite.bundle.project import NEVER_SENT, Project, Top
 from flowlite.errors import BundleError
+from flowlite.node.quick_dataclass import dataclass
 
 MOST_FILES = 10_000
 MOST_BYTES = 128 * 1024 * 1024

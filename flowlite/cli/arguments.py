@@ -9,11 +9,12 @@ import types
 import typing
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from flowlite.errors import ConfigError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings.suggest import did_you_mean
 from flowlite.spec.other_tools import flag_for
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flowlite.cli import output
 from flowlite.cli.confirmation import confirm_launch
 from flowlite.errors import ConfigError, FlowError
+from flowlite.node.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rich.cells import cell_len
+
+from flowlite.node.quick_dataclass import dataclass
 
 ELLIPSIS = "…"
 GAP = 2

@@ -17,12 +17,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
 import flowlite
 from flowlite.errors import ConfigError, NotFound
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings.private_files import write_private
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)

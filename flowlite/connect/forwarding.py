@@ -10,10 +10,10 @@ import asyncio
 import errno
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from flowlite.connect.base import Connection
 from flowlite.errors import ConfigError, NodeUnreachable
+from flowlite.node.quick_dataclass import dataclass
 
 BLOCK = 64 * 1024
 # As seen from the node: the default address of most servers.

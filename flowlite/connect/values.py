@@ -8,8 +8,10 @@ import hashlib
 import os
 import posixpath
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
+
+from flowlite.node.quick_dataclass import dataclass
 
 _BLOCK = 256 * 1024
 

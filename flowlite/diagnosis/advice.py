@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from flowlite.node.quick_dataclass import dataclass
 
 _MOST = 2
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from flowlite.node.quick_dataclass import dataclass
 
 # Frames of a rank that waits for others: (end of the file name, functions; none means all, what it waits in).
 _WAITS: tuple[tuple[str, tuple[str, ...], str], ...] = (

@@ -25,4 +25,5 @@ The rooms, each of which imports only rooms below it:
     attached_volumes, buckets, checkpoints, protocol
     mount_namespace, outputs, s3, serialization
     system, config                               facts and functions of the machine; the agent's configuration
+    quick_dataclass                              `dataclass` for all of flowlite, which takes less of an import
 """

@@ -10,10 +10,10 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.notify.targets import Kind, kind_of
 from flowlite.terminal import plain
 

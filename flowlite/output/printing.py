@@ -8,9 +8,9 @@ distinguishes them from colours that are part of a text.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TextIO
 
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.output import redact
 from flowlite.terminal import in_one_line, plain
 

@@ -13,7 +13,7 @@ import re
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import chain, repeat
@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from flowlite import terminal
 from flowlite.errors import ConfigError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.output import html
 from flowlite.output.log_files import Stream
 from flowlite.output.redact import Mask

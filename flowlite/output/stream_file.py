@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.output.log_files import KINDS, Stream
 from flowlite.output.time_index import TimeIndex
 from flowlite.terminal import clean_line, without_colours

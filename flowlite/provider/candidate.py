@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Self
 
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider.json_value import JsonValue
 from flowlite.provider.plan import Plan
 

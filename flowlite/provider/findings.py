@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider.json_value import JsonValue
 
 if TYPE_CHECKING:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider.json_value import JsonValue
 
 PRICES = "prices"

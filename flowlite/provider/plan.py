@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider.json_value import JsonValue
 
 REHEARSED = frozenset({"local"})

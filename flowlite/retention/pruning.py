@@ -11,10 +11,10 @@ import os
 import shutil
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings.private_files import write_private
 
 if TYPE_CHECKING:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from flowlite.errors import ConfigError
+from flowlite.node.quick_dataclass import dataclass
 
 GOOD = 0.9
 """The efficiency from which scaling is called good, from the OpenCLIP guide."""

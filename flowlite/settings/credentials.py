@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from flowlite.errors import PermissionRefused
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.output import redact
 
 SERVICE = "flowlite"

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
+
+from flowlite.node.quick_dataclass import dataclass
 
 Keys = tuple[str, ...]
 # The origin of settings that are not set.

@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from flowlite.errors import ConfigError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings import entry_points, parse, trust
 from flowlite.settings.flow_home import ensure_home as ensure_home
 from flowlite.settings.flow_home import home as home

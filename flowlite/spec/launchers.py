@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from flowlite.node.quick_dataclass import dataclass
 
 _MODULES = {
     "torch.distributed.run": "torchrun",

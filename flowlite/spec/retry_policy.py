@@ -6,7 +6,8 @@ Standard library only, so that the supervisor may use it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from flowlite.node.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, field_serializer, model_validator
 
 from flowlite.errors import SpecError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.notify.targets import shown
 from flowlite.spec import fields
 from flowlite.spec.base import Spec

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from flowlite.errors import SpecError
+from flowlite.node.quick_dataclass import dataclass
 
 
 def read_text(path: Path) -> str:

@@ -13,10 +13,10 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from flowlite.errors import StoreDamaged, StoreError
+from flowlite.node.quick_dataclass import dataclass
 
 DIRECTORY = "backups"
 DAILY = "daily"

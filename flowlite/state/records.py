@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
+
+from flowlite.node.quick_dataclass import dataclass
 
 FINAL_STATES = frozenset({"completed", "failed", "cancelled"})
 STATES = FINAL_STATES | {"pending", "provisioning", "starting", "running", "stopping"}

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider.json_value import field_names
 from flowlite.settings.private_files import write_private
 from flowlite.state.records import InstanceRecord, Intent, TaskRecord

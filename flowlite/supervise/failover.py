@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import Plan
 from flowlite.state.store import FullPlace, TaskRecord
 

@@ -8,7 +8,8 @@ Pure: `process/growth.py` carries it out.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+from flowlite.node.quick_dataclass import dataclass
 
 GIVE_UP_SECONDS = 1800.0
 """How long the new nodes wait for the workers to stop, before they are given back."""

@@ -7,7 +7,6 @@ import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +23,7 @@ from flowlite.errors import (
     StoreError,
 )
 from flowlite.node.config import ranks
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan, Provider
 from flowlite.state import clock
 from flowlite.state.store import InstanceRecord, Intent, Lease, Store, TaskRecord

@@ -6,11 +6,12 @@ import functools
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import FlowError
+from flowlite.node.quick_dataclass import dataclass
 from provider_adapters import identity
 from provider_adapters.aws.catalog.regions import Catalog
 from provider_adapters.aws.session import Clients

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from flowlite.errors import (
@@ -15,6 +14,7 @@ from flowlite.errors import (
     ProviderError,
     QuotaExceeded,
 )
+from flowlite.node.quick_dataclass import dataclass
 
 # No capacity in this zone, or not at this price; another zone may have some.
 CAPACITY = frozenset(

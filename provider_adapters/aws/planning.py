@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flowlite import python_request
 from flowlite.errors import CapExceeded, ConfigError, ProviderError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import Plan
 from flowlite.state import clock
 from provider_adapters.aws import network, requests

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from flowlite.node.quick_dataclass import dataclass
 
 # Tagged in the call that creates the machines: a crash before a later call would leave them without tags.
 _TAGGED = ("instance", "volume", "network-interface")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system import node_facts
 from flowlite.spec.gpu import KINDS, GpuRequest
 

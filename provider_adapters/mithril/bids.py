@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from flowlite.node.quick_dataclass import dataclass
 from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.rest.client import ApiRefused, MithrilApi, NotThere
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import PRICES, Instance
 from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.rest.client import MithrilApi

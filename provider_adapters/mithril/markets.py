@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.spec.gpu import KINDS, GpuRequest
 from flowlite.state import clock
 from provider_adapters.mithril.rest import requests

@@ -6,11 +6,12 @@ import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from flowlite.errors import ConfigError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings.parse import duration_seconds
 from flowlite.settings.provider_settings import SSH_CONFIG_VARIABLE, ProviderSettings
 from flowlite.settings.suggest import did_you_mean

@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import HostKeyError, NodeUnreachable, ProviderError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.state import clock
 from provider_adapters.rented import first_contact_commands, ports
 from provider_adapters.rented.keys import client_key

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.node.quick_dataclass import dataclass
 from provider_adapters.rented.userdata import HOST_KEY_TOOL
 from provider_adapters.rented.watchdog import DIRECTORY
 

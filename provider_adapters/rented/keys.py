@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from flowlite.errors import ProviderError
+from flowlite.node.quick_dataclass import dataclass
 from provider_adapters.rented.durable import make_directory, sync_directory
 
 _NAME = "id_ed25519"

@@ -23,11 +23,12 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
 from flowlite.errors import ProviderError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings.provider_settings import Keys, ProviderSettings
 from flowlite.state import clock
 from provider_adapters.rented.durable import make_directory, write_durably

@@ -9,9 +9,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from flowlite.errors import ConfigError
+from flowlite.node.quick_dataclass import dataclass
 from provider_adapters.rented import watchdog
 from provider_adapters.rented.keys import KeyPair
 

@@ -12,12 +12,13 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowlite.connect.bounded import MOST_SAID
 from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import LaunchPending
 from provider_adapters.ssh.patience import Patience
 

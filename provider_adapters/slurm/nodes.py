@@ -8,7 +8,6 @@ import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from flowlite.connect.step.errors import srun_lost
 from flowlite.connect.values import File
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.protocol.json_shapes import count, fields, flag, text
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.sbatch import hostlist
 from flowlite.node.slurm_step.daemon import home_of, instance_id
 from provider_adapters.slurm.queries import parse

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from flowlite.connect.programs import SAFE_IN_SHELL, UNSAFE
+from flowlite.node.quick_dataclass import dataclass
 
 # Waits for the step daemon of a node, then becomes the Python that the step daemon runs in. The name of a Python comes
 # before its arguments and is replaced, since that Python is not known beforehand.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from flowlite.errors import ConfigError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings.parse import duration_seconds
 from flowlite.settings.provider_settings import SSH_CONFIG_VARIABLE, ProviderSettings
 from flowlite.settings.suggest import did_you_mean

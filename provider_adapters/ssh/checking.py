@@ -9,7 +9,6 @@ import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from flowlite.errors import ConfigError, HostKeyError, NodeUnreachable, Provider
 from flowlite.node.host_lease.client import NAME as LEASE
 from flowlite.node.preflight import gpu_health
 from flowlite.node.preflight.gpu_health import GpuHealth
+from flowlite.node.quick_dataclass import dataclass
 from provider_adapters.ssh import host_requirements, hosts, leases
 from provider_adapters.ssh.hosts import Facts, Memory
 from provider_adapters.ssh.pools import Host, Pool

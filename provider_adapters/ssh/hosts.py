@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +17,7 @@ from flowlite.connect import programs
 from flowlite.connect.bounded import last_line, parse_object
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.host_lease.client import NAME as LEASE
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.state import clock
 from provider_adapters.ssh import host_answers
 from provider_adapters.ssh.pools import Host

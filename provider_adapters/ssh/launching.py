@@ -10,7 +10,6 @@ import random
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +19,7 @@ from flowlite.errors import (
     NodeUnreachable,
     ProviderError,
 )
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.spec.gpu import GpuRequest
 from flowlite.state import clock

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from flowlite.connect.bounded import last_line, parse_object
 from flowlite.connect.ssh.connection import SshConnection
 from flowlite.connect.values import Completed
 from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import Instance
 from provider_adapters.ssh import host_answers
 from provider_adapters.ssh.hosts import Facts

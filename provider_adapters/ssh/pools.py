@@ -6,11 +6,11 @@ import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from flowlite.connect.ssh.targets import is_host_name, is_user_name
 from flowlite.errors import ConfigError, SpecError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider.json_value import copied
 from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.settings.suggest import did_you_mean

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from flowlite.api.candidates.alternatives import Alternative, alternatives_of
@@ -23,6 +23,7 @@ from flowlite.api.candidates.capped_plan import adapters_plan, capped_plan, with
 from flowlite.api.candidates.ranking import Candidates, LeftOut, ranked
 from flowlite.api.candidates.spot_ceilings import PlannedPlace, with_common_ceilings
 from flowlite.errors import ConfigError, FlowError, ProviderError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import Candidate, Plan
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from flowlite.errors import CapExceeded, ConfigError, FlowError, ProviderError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import Candidate, Plan
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from flowlite.errors import ConfigError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.supervise.attempt.outputs.manifest import OutputFile
 from flowlite.supervise.attempt.outputs.output_directory import OutputDirectory
 

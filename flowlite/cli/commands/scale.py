@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +18,7 @@ from flowlite.cli.commands.run import config_of
 from flowlite.cli.confirmation import asks_before, confirm
 from flowlite.cli.task_options import task_options, with_task_options
 from flowlite.errors import CapExceeded, ConfigError, FlowError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.scaling.ladder import Run, read_nodes, rungs_of
 from flowlite.scaling.metric import NoMetric, of_lines, of_result
 from flowlite.supervise.money import price_text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +15,7 @@ from flowlite import terminal
 from flowlite.cli import output
 from flowlite.cli.completion import complete_state, complete_task
 from flowlite.errors import ConfigError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings.suggest import did_you_mean
 from flowlite.state import clock
 from flowlite.supervise import gang_size

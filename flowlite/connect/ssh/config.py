@@ -15,12 +15,13 @@ import re
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, lru_cache
 from pathlib import Path
 
 from flowlite.connect.ssh.kept_values import Sources
 from flowlite.errors import ConfigError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings import ssh_config_words
 
 SYSTEM_FILE = "/etc/ssh/ssh_config"

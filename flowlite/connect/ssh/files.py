@@ -8,7 +8,6 @@ import posixpath
 import secrets
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from flowlite.connect.bounded import MOST_JSON, Tail, too_long
@@ -18,6 +17,7 @@ from flowlite.connect.ssh.link import Link
 from flowlite.connect.ssh.quoting import quote, readable
 from flowlite.connect.values import File
 from flowlite.errors import NodeUnreachable
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system.atomic_files import NOT_REGULAR
 
 _BLOCK = 256 * 1024

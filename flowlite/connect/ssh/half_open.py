@@ -33,8 +33,10 @@ import time
 import weakref
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from flowlite.node.quick_dataclass import dataclass
 
 Address = tuple[Any, ...]
 

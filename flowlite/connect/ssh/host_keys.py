@@ -13,13 +13,14 @@ import hmac
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowlite.connect.ssh.config import matches_pattern
 from flowlite.connect.ssh.kept_values import KeptValues, Sources
 from flowlite.errors import ConfigError, HostKeyError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings import flow_home
 
 if TYPE_CHECKING:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, TypeVar
+
+from flowlite.node.quick_dataclass import dataclass
 
 Value = TypeVar("Value")
 

@@ -7,13 +7,14 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowlite.connect.ssh.kept_values import KeptValues, Sources
 from flowlite.connect.ssh.library import paramiko
 from flowlite.errors import NodeUnreachable
+from flowlite.node.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from flowlite.connect.ssh.targets import SshTarget

@@ -7,12 +7,13 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from flowlite.connect.ssh import config
 from flowlite.connect.ssh.kept_values import KeptValues, Sources
 from flowlite.errors import ConfigError
+from flowlite.node.quick_dataclass import dataclass
 
 PORT = 22
 # The keys that OpenSSH tries if no IdentityFile is set, as far as paramiko can read them.

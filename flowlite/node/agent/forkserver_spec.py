@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..forkserver import client
+from ..quick_dataclass import dataclass
 from ..system import node_facts
 from ..worker.environment import script_environment
 from ..worker.worker_spec import secret_names

@@ -21,13 +21,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..mount_namespace import namespace, unmount
+from ..quick_dataclass import dataclass
 from ..s3.client import S3Error, Store, read_storage
 from ..s3.readable import explain, find
 from ..sidecar.process_side import ending, report

@@ -17,9 +17,11 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, NamedTuple
 from urllib.parse import quote
+
+from ..quick_dataclass import dataclass
 
 _NAME = re.compile(
     r"sets/(\d{6,})\.([\w.-]+)/(\d{6,})/(\d{4,})of(\d{4,})\.([0-9a-f]{16})\.json", re.ASCII

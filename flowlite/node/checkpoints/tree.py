@@ -6,9 +6,10 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from ..quick_dataclass import dataclass
 from .manifest import File, leads_inside
 from .stability import FileState, is_temporary
 

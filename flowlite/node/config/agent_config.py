@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any
 
+from ..quick_dataclass import dataclass
 from . import distributed_modes
 from .fencing import FENCE_AFTER
 from .ranks import global_rank

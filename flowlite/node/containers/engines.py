@@ -7,9 +7,9 @@ import os
 import shutil
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..quick_dataclass import dataclass
 from ..system import processes
 
 _ANSWER_SECONDS = 30.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
 from ..protocol.framing import RELAY_ROLE, Hello, WireError
 from ..protocol.stream import OPENING_SECONDS, Stream, ask
+from ..quick_dataclass import dataclass
 from ..worker.launcher_files import apart
 from .hostnames import node_named
 

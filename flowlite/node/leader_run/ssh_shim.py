@@ -10,9 +10,9 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from ..quick_dataclass import dataclass
 from ..system import processes
 from .context import GangContext, Unreachable
 from .remote_exec import run

@@ -11,9 +11,11 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from shutil import which
+
+from ..quick_dataclass import dataclass
 
 DRIVER = Path("/proc/driver/nvidia/gpus")
 """Where the driver lists its GPUs, by PCI address."""

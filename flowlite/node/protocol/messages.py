@@ -50,11 +50,12 @@ import binascii
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ..config import ranks
 from ..config.fencing import FENCE_AFTER
+from ..quick_dataclass import dataclass
 
 Message = dict[str, Any]
 

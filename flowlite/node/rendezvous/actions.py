@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..protocol.messages import GangSettings, Message
+from ..quick_dataclass import dataclass
 
 
 class LeaderTime(NamedTuple):

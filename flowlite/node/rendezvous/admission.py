@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..protocol.messages import ENDED, GATHERING, PREPARING, Message
+from ..quick_dataclass import dataclass
 from .actions import Peer
 from .membership import Members, MemberState
 

@@ -10,7 +10,6 @@ connection loses none. An order of the leader is carried out once, even if it is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ..config import fencing
@@ -18,6 +17,7 @@ from ..log_stream.flow_control import StreamSender
 from ..protocol import messages as m
 from ..protocol.message_check import TO_MEMBER, check
 from ..protocol.messages import GangSettings, Message, MessageError
+from ..quick_dataclass import dataclass
 from .heartbeat import Heartbeat
 
 RELEASED = "released"

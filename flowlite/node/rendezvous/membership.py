@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ..protocol.messages import GangSettings
+from ..quick_dataclass import dataclass
 
 RECONNECT_GRACE = 0.5
 """Seconds that a node has to reconnect after its connection broke, before it is suspected."""

@@ -7,8 +7,9 @@ however many figures it reports, and paths count only if they lead from it to an
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from ..quick_dataclass import dataclass
 
 SLOW_GPU, SLOW_CPU, SLOW_LINK = 0.7, 0.5, 0.3
 """Shares of the others' median below which a GPU, a processor or a path between nodes is slow."""

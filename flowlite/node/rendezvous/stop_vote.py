@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+
+from ..quick_dataclass import dataclass
 
 MARGIN = 3.0
 """Seconds that are reserved for signals and messages in transit."""

@@ -22,11 +22,12 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import IO, Any
 from xml.etree import ElementTree
 
+from ..quick_dataclass import dataclass
 from . import bounded_xml
 from .sigv4 import Credential, signed_headers
 

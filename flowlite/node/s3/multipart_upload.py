@@ -6,9 +6,9 @@ import hashlib
 import re
 import urllib.parse
 from concurrent.futures import wait
-from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
+from ..quick_dataclass import dataclass
 from .client import S3Error, without_namespace
 
 TYPE_CHECKING = False

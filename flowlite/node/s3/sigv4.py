@@ -10,7 +10,9 @@ import hmac
 import time
 import urllib.parse
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from ..quick_dataclass import dataclass
 
 UNSIGNED = "UNSIGNED-PAYLOAD"
 

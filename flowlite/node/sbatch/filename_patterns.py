@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from ..quick_dataclass import dataclass
 
 _SIGN = re.compile(r"%(\d*)([%AajJNnstux])")
 _OF_A_TASK = frozenset("Nnt")

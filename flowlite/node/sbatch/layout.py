@@ -7,7 +7,8 @@ uses the whole gang gives task `n` to rank `n`, so that a trainer's SLURM_PROCID
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from ..quick_dataclass import dataclass
 
 
 class LayoutError(ValueError):

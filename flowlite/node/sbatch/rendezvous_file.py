@@ -6,12 +6,13 @@ import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
 from ..protocol.framing import STEP_ROLE, ClientSession, Hello
+from ..quick_dataclass import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,12 +18,13 @@ import signal
 import socket
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ..config.agent_config import AgentConfig
 from ..protocol.channel import Channel
 from ..protocol.framing import STEP_ROLE, Frame, ServerSession, WireError, encode
+from ..quick_dataclass import dataclass
 from ..system.accepting import accept_in_loop
 from .layout import LayoutError, Placement, StepRequest, place
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ..quick_dataclass import dataclass
 from . import hostlist
 from .getopt import Option, OptionError, read
 from .layout import StepRequest

@@ -12,11 +12,12 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
+from ..quick_dataclass import dataclass
 from ..system import processes
 from . import slurm_environment
 from .filename_patterns import Names, fill

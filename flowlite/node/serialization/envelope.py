@@ -22,8 +22,9 @@ import os
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from ..quick_dataclass import dataclass
 
 ADDRESSED = b"FLOWc1\r\n"
 SEALED = b"FLOWr1\r\n"

@@ -26,9 +26,9 @@ import re
 import sys
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ..quick_dataclass import dataclass
 from .envelope import Piece
 from .main_module import PROGRAM
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from ..quick_dataclass import dataclass
 from . import pickling
 from .safe_base import type_name
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from ..quick_dataclass import dataclass
 from . import pickling, remote_exception, safe
 from .envelope import EnvelopeError, Piece, open_envelope, write_envelope
 

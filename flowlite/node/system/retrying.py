@@ -14,9 +14,9 @@ import errno
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ..config import fencing
+from ..quick_dataclass import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import sys
 import tempfile
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from ..quick_dataclass import dataclass
 from ..serialization import main_module, pickling, result_file
 from ..serialization.envelope import Envelope, EnvelopeError, open_envelope
 from ..system import trace

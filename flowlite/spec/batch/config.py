@@ -7,11 +7,12 @@ import re
 import secrets
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from flowlite.errors import SpecError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.sbatch.getopt import OptionError
 from flowlite.node.sbatch.layout import LayoutError, per_node_of
 from flowlite.node.sbatch.srun_options import seconds

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from flowlite.errors import SpecError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.sbatch.getopt import OptionError
 from flowlite.spec.batch import values
 from flowlite.spec.batch.script import Directive

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from flowlite.errors import SpecError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.sbatch.getopt import OptionError, find, read
 from flowlite.settings.suggest import did_you_mean
 from flowlite.spec.batch.table import LONG, TABLE

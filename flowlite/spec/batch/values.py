@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.sbatch.getopt import OptionError
 from flowlite.node.sbatch.srun_options import signal_number
 

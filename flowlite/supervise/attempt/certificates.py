@@ -9,8 +9,8 @@ from __future__ import annotations
 import datetime
 import ipaddress
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.supervise.record.paths import TaskPaths, write_private
 
 # Wide enough for any clock. A node's clock may be off by years, and the certificate is used for one attempt only.

@@ -14,13 +14,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from flowlite.connect.bounded import parse_object
 from flowlite.connect.pipe import Pipe
 from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system import trace
 from flowlite.supervise.attempt import certificates
 from flowlite.supervise.attempt.node_handle import Node

@@ -12,12 +12,13 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from flowlite.connect.fetching import Partial
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.config.ranks import global_rank, node_of
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system.byte_sizes import human_size
 from flowlite.output import redact
 from flowlite.supervise.attempt import unfetched

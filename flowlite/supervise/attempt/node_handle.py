@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from flowlite.connect.values import Completed, File
 from flowlite.errors import AnswerTooLong, NodeUnreachable, ProviderError
 from flowlite.node.config.agent_config import AgentConfig
 from flowlite.node.protocol.message_check import check_file
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.output.redact import Mask
 from flowlite.provider import Instance, NodeSettings, Provider
 from flowlite.supervise.attempt.node_verdict import PATIENCE, ProbeAnswer

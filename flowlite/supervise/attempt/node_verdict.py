@@ -21,10 +21,10 @@ connection (`Reachability`), since a connection made before an outage recovers s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from flowlite.node.config import fencing
+from flowlite.node.quick_dataclass import dataclass
 
 UNANSWERED = 3
 """How many probes in a row must have failed before a node can be lost."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from flowlite.node.config.ranks import node_of
 from flowlite.node.protocol import messages
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.supervise.attempt.leader_events import trimmed
 from flowlite.supervise.attempt.node_handle import Node
 from flowlite.supervise.attempt.unfetched import MissingOnNode

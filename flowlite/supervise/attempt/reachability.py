@@ -7,10 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 from flowlite.errors import HostKeyError, NodeUnreachable
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.supervise.attempt.node_handle import Finding, Node
 from flowlite.supervise.attempt.node_verdict import (
     HANGS,

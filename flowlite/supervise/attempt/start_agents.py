@@ -9,13 +9,14 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import ProviderError
 from flowlite.node.config import distributed_modes
 from flowlite.node.config.agent_config import AgentConfig
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system import trace
 from flowlite.supervise.attempt import certificates, distribution, project
 from flowlite.supervise.attempt.node_handle import Node, start_agents

@@ -16,8 +16,9 @@ the task is cancelled or its money is used up.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
+
+from flowlite.node.quick_dataclass import dataclass
 
 PATIENCE = 600.0
 """Seconds for which results and logs are waited for that do not come."""

@@ -6,12 +6,13 @@ import json
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
 from flowlite.errors import FlowError, StoreDamaged
 from flowlite.node.mount_namespace import unmount
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import (
     Instance,
     Provider,

@@ -10,11 +10,12 @@ import signal
 import sqlite3
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from flowlite.errors import StoreDamaged, StoreError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.state import backups, snapshots
 from flowlite.state.backups import Backup
 from flowlite.state.database import alone_with

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import Plan
 from flowlite.state import clock
 from flowlite.state.store import InstanceRecord, TaskRecord

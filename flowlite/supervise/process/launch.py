@@ -15,11 +15,11 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flowlite.errors import ConfigError, NotFound, StoreError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system import trace
 from flowlite.provider import Candidate, Plan
 from flowlite.state import clock

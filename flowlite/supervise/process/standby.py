@@ -17,11 +17,11 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import flowlite
 from flowlite.node.forkserver import client, compatibility, registry, staleness
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system import peer_credentials, processes
 from flowlite.node.system.accepting import accept
 from flowlite.supervise.record import process_identity

@@ -10,8 +10,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from flowlite.node.quick_dataclass import dataclass
 
 MARGIN_SECONDS = 120.0
 """What a task may take besides its limit: to start its agents, to stop its workers, and to bring its files home."""

@@ -9,8 +9,9 @@ Every task that has begun passes through `stopping`. It becomes final only when 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from flowlite.node.quick_dataclass import dataclass
 
 
 class State(StrEnum):

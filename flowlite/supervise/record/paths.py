@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.output.log_files import Stream
 from flowlite.settings.private_files import make_durable
 from flowlite.settings.private_files import write_private as write_private

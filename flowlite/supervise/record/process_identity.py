@@ -10,10 +10,10 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system import processes
 from flowlite.supervise.record.paths import TaskPaths, write_private
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from flowlite.node.config import distributed_modes
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import Plan
 from flowlite.spec.retry_policy import RetryPolicy
 from flowlite.state.store import TaskRecord

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.spec.gpu import KINDS, GpuRequest
 
 _FAMILY = re.compile(r"([a-z]+)(\d+)?")

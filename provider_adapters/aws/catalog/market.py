@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from flowlite.node.quick_dataclass import dataclass
 from provider_adapters.aws.catalog.instance_types import Machine, MachineRequirements, by_size
 from provider_adapters.aws.catalog.regions import Catalog
 

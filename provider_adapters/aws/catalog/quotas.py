@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from flowlite.errors import ProviderError, QuotaExceeded
+from flowlite.node.quick_dataclass import dataclass
 from provider_adapters.aws.errors import explained
 from provider_adapters.aws.session import Clients
 

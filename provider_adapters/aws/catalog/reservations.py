@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from flowlite.errors import ConfigError
+from flowlite.node.quick_dataclass import dataclass
 from provider_adapters.aws.errors import explained
 from provider_adapters.aws.session import Clients
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from flowlite.node.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
+from flowlite.node.quick_dataclass import dataclass
 from provider_adapters.aws import pages
 from provider_adapters.aws.errors import code_of, explained
 

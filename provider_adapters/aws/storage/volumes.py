@@ -17,11 +17,11 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import ConfigError, NotFound, ProviderError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import VolumeInfo
 from provider_adapters.aws.catalog.regions import DISK
 from provider_adapters.aws.storage.common import (

@@ -11,9 +11,10 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+
+from flowlite.node.quick_dataclass import dataclass
 
 # The API refuses names of API keys of 60 characters or more; bids get the same names.
 LONGEST_NAME = 59

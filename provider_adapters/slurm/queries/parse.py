@@ -8,7 +8,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from flowlite.node.quick_dataclass import dataclass
 
 # Columns of fixed width, so that the content of one is never taken for another. Unlike `-o`, `-O` has the restarts.
 _QUEUE = {

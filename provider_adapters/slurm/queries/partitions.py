@@ -6,11 +6,11 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowlite.errors import ConfigError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings.suggest import did_you_mean
 from provider_adapters.slurm.queries import parse
 from provider_adapters.slurm.queries.parse import Partition

@@ -13,11 +13,12 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.node.quick_dataclass import dataclass
 from provider_adapters.slurm.login import SlurmUnreachable, last_line
 from provider_adapters.slurm.queries import parse, state_words
 from provider_adapters.slurm.queries.parse import Job

@@ -12,12 +12,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from flowlite.connect import fetching
 from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system.byte_sizes import human_size
 from flowlite.supervise.attempt.node_handle import Node
 from flowlite.supervise.attempt.outputs import packs

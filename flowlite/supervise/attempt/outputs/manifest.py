@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from flowlite.connect.base import Connection
 from flowlite.errors import ProviderError
 from flowlite.node.project_files.links import conflict, leads_out
 from flowlite.node.protocol.json_shapes import count
+from flowlite.node.quick_dataclass import dataclass
 
 _LIST_SECONDS = 120.0
 # Bytes of a list of as many files as are fetched from a node.

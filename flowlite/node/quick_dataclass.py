@@ -1,0 +1,180 @@
+"""`dataclass`, as in `dataclasses`, but made in an eighth of the time.
+
+`dataclasses` compiles the source of up to six methods for each class: 0.34 to 0.42 ms for a frozen class with eight
+fields (Python 3.11 to 3.13). The supervisor of a small call imports 56 such classes, and the call waits for that. Here
+`dataclasses` only finds the fields, and the methods are closures, which are compiled already. To create an instance
+takes 1 µs longer.
+
+`replace`, `fields`, `asdict` and `field` of `dataclasses` work on such classes as always. To type checkers they are the
+same. Not supported: `InitVar`, `order=`, `unsafe_hash=` and `init=False` for a whole class. A class that inherits from
+one of these must be one itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import FrozenInstanceError
+from operator import attrgetter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from dataclasses import dataclass as dataclass
+    from inspect import Signature
+    from typing import Any
+else:
+
+    def dataclass(cls=None, /, *, frozen=False, slots=False, eq=True, repr=True, kw_only=False):
+        """Makes a class a dataclass. The arguments are those of `dataclasses.dataclass`."""
+
+        def make(cls):
+            own = frozenset(vars(cls))
+            made = dataclasses.dataclass(
+                cls, init=False, repr=False, eq=False, slots=slots, kw_only=kw_only
+            )
+            _add_init(made)
+            names = [each.name for each in dataclasses.fields(made)]
+            if repr and "__repr__" not in own:
+                shown = [each.name for each in dataclasses.fields(made) if each.repr]
+                made.__repr__ = _repr_of(shown)
+            if eq and "__eq__" not in own:
+                compared = [each.name for each in dataclasses.fields(made) if each.compare]
+                _add_comparison(made, compared, hashable=frozen, has_hash="__hash__" in own)
+            if frozen:
+                _freeze(made, names)
+                if slots and "__getstate__" not in own:
+                    _add_state(made, names)
+            return made
+
+        return make if cls is None else make(cls)
+
+
+_put = object.__setattr__
+
+
+def _add_init(cls: type) -> None:
+    fields = dataclasses.fields(cls)
+    known = frozenset(each.name for each in fields if each.init)
+    positional = tuple(each.name for each in fields if each.init and not each.kw_only)
+    missing = dataclasses.MISSING
+    defaults = {each.name: each.default for each in fields if each.default is not missing}
+    factories = {
+        each.name: each.default_factory for each in fields if each.default_factory is not missing
+    }
+    required = known - defaults.keys() - factories.keys()
+    has_post_init = hasattr(cls, "__post_init__")
+
+    def __init__(self: Any, *args: Any, **given: Any) -> None:
+        fits = len(args) <= len(positional) and given.keys() <= known
+        if args:
+            by_place = dict(zip(positional, args, strict=False))
+            fits = fits and given.keys().isdisjoint(by_place)
+            given |= by_place
+        if not (fits and given.keys() >= required):
+            _refuse(cls, positional, args, given, known, required)
+        for name, value in {**defaults, **given}.items():
+            _put(self, name, value)
+        for name in factories.keys() - given.keys():
+            _put(self, name, factories[name]())
+        if has_post_init:
+            self.__post_init__()
+
+    __init__.__qualname__ = f"{cls.__qualname__}.__init__"
+    cls.__init__ = __init__  # type: ignore[misc]
+    cls.__signature__ = _SignatureOnDemand()  # type: ignore[attr-defined]
+
+
+def _refuse(
+    cls: type,
+    positional: tuple[str, ...],
+    args: tuple[object, ...],
+    given: Mapping[str, object],
+    known: frozenset[str],
+    required: frozenset[str],
+) -> None:
+    """Raises the TypeError that Python raises for arguments that do not fit."""
+    what = f"{cls.__qualname__}.__init__()"
+    if unknown := [name for name in given if name not in known]:
+        raise TypeError(f"{what} got an unexpected keyword argument {unknown[0]!r}")
+    if len(args) > len(positional):
+        raise TypeError(
+            f"{what} takes {len(positional)} positional arguments but {len(args)} were given"
+        )
+    if lacking := sorted(required - given.keys()):
+        raise TypeError(f"{what} missing required arguments: {', '.join(lacking)}")
+    raise TypeError(f"{what} got multiple values for an argument")
+
+
+class _SignatureOnDemand:
+    """The `__signature__` of a class, for `help()` and `inspect`, which is made when it is asked for."""
+
+    def __get__(self, instance: object, cls: type) -> Signature:
+        from inspect import Parameter, Signature
+
+        made = []
+        for each in dataclasses.fields(cls):
+            if each.init:
+                default: object = each.default
+                if default is dataclasses.MISSING:
+                    has_factory = each.default_factory is not dataclasses.MISSING
+                    default = ... if has_factory else Parameter.empty
+                kind = Parameter.KEYWORD_ONLY if each.kw_only else Parameter.POSITIONAL_OR_KEYWORD
+                made.append(Parameter(each.name, kind, default=default, annotation=each.type))
+        made.sort(key=lambda each: each.kind)
+        return Signature(made)
+
+
+def _repr_of(names: list[str]) -> Callable[[Any], str]:
+    def __repr__(self: Any) -> str:
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return f"{type(self).__qualname__}({shown})"
+
+    return __repr__
+
+
+def _add_comparison(cls: type, names: list[str], *, hashable: bool, has_hash: bool) -> None:
+    # With no names, all instances are equal.
+    values: Callable[[Any], Any] = attrgetter(*names) if names else lambda _: ()
+
+    def __eq__(self: Any, other: object) -> Any:
+        return values(self) == values(other) if type(other) is type(self) else NotImplemented
+
+    def __hash__(self: Any) -> int:
+        return hash(values(self))
+
+    cls.__eq__ = __eq__  # type: ignore[assignment]
+    if hashable and not has_hash:
+        cls.__hash__ = __hash__  # type: ignore[assignment]
+    elif not has_hash:
+        cls.__hash__ = None  # type: ignore[assignment]
+
+
+def _freeze(cls: type, names: Iterable[str]) -> None:
+    fixed = frozenset(names)
+
+    def __setattr__(self: Any, name: str, value: object) -> None:
+        if type(self) is cls or name in fixed:
+            raise FrozenInstanceError(f"cannot assign to field {name!r}")
+        _put(self, name, value)
+
+    def __delattr__(self: Any, name: str) -> None:
+        if type(self) is cls or name in fixed:
+            raise FrozenInstanceError(f"cannot delete field {name!r}")
+        object.__delattr__(self, name)
+
+    cls.__setattr__ = __setattr__  # type: ignore[assignment]
+    cls.__delattr__ = __delattr__  # type: ignore[assignment]
+
+
+def _add_state(cls: type, names: list[str]) -> None:
+    """Lets instances be pickled and copied: a frozen class with slots has no other way to restore them."""
+
+    def __getstate__(self: Any) -> list[Any]:
+        return [getattr(self, name) for name in names]
+
+    def __setstate__(self: Any, state: Iterable[Any]) -> None:
+        for name, value in zip(names, state, strict=True):
+            _put(self, name, value)
+
+    cls.__getstate__ = __getstate__  # type: ignore[method-assign, assignment]
+    cls.__setstate__ = __setstate__  # type: ignore[attr-defined]

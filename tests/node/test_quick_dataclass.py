@@ -1,0 +1,201 @@
+"""Dataclasses of `flowlite.node.quick_dataclass` behave as those of the standard library."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import pickle
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import field
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlite.node.quick_dataclass import dataclass as quick
+
+NAMES = ("a", "b", "c", "d")
+VALUES = st.sampled_from([0, 1, "x", 2.5, None])
+
+
+@st.composite
+def definitions(draw: st.DrawFn) -> tuple[dict[str, bool], list[tuple[str, dict[str, Any]]]]:
+    """The arguments of the decorator, and the fields with the arguments of `field`."""
+    how = {name: draw(st.booleans()) for name in ("frozen", "slots", "eq", "repr", "kw_only")}
+    fields: list[tuple[str, dict[str, Any]]] = []
+    has_default = False
+    for name in draw(st.lists(st.sampled_from(NAMES), unique=True)):
+        what: dict[str, Any] = {
+            option: False for option in ("repr", "compare", "init") if draw(st.integers(0, 4)) == 0
+        }
+        kind = draw(st.sampled_from(["plain", "default", "factory"]))
+        # A field without a default cannot follow one with a default, nor be left out of the arguments.
+        if kind == "plain" and not has_default:
+            what.pop("init", None)
+        elif kind == "factory":
+            what["default_factory"] = list
+        else:
+            what["default"] = draw(VALUES)
+        has_default = has_default or "default" in what or "default_factory" in what
+        fields.append((name, what))
+    return how, fields
+
+
+def make(decorator: Any, how: dict[str, bool], fields: list[tuple[str, dict[str, Any]]]) -> Any:
+    namespace: dict[str, Any] = {
+        "__annotations__": {name: "object" for name, _ in fields},
+        "__doc__": "A class.",
+        "__module__": __name__,
+        "__qualname__": "Made",
+        **{name: field(**what) for name, what in fields},
+    }
+    return decorator(**how)(types.new_class("Made", (), {}, lambda body: body.update(namespace)))
+
+
+def outcome(do: Callable[[], Any]) -> Any:
+    """What a call returns, or which exception it raises."""
+    try:
+        return do()
+    except Exception as error:
+        return type(error)
+
+
+def looks(made: Any, other: Any) -> list[Any]:
+    """All that can be seen of an instance, `other` being one of the same class."""
+    if isinstance(made, type):
+        return [made]
+    names = [each.name for each in dataclasses.fields(made)]
+    changed = copy.copy(made)
+    return [
+        [getattr(made, name) for name in names],
+        made == other,
+        made == made,
+        made == 1,
+        outcome(lambda: hash(made) == hash(copy.copy(made))) if type(made).__hash__ else None,
+        outcome(lambda: hash(made) == hash(other)),
+        repr(made).partition(" object at ")[0],
+        dataclasses.asdict(made),
+        dataclasses.astuple(made),
+        outcome(lambda: repr(dataclasses.replace(made, a=7)).partition(" object at ")[0]),
+        [outcome(lambda name=name: setattr(changed, name, 3)) for name in names],
+        [outcome(lambda name=name: delattr(changed, name)) for name in names],
+        # With slots, Python 3.11 refuses an unknown name by another exception than it meant to.
+        isinstance(outcome(lambda: setattr(changed, "unknown", 3)), type),
+        outcome(lambda: [getattr(changed, name, "gone") for name in names]),
+    ]
+
+
+@given(
+    definitions(),
+    st.lists(VALUES, max_size=5),
+    st.dictionaries(st.sampled_from((*NAMES, "e")), VALUES, max_size=4),
+    st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4),
+)
+def test_all_that_can_be_seen_of_a_class_is_as_with_the_standard_library(
+    definition: tuple[dict[str, bool], list[tuple[str, dict[str, Any]]]],
+    args: list[Any],
+    given_names: dict[str, Any],
+    others: dict[str, Any],
+) -> None:
+    ours, theirs = make(quick, *definition), make(dataclasses.dataclass, *definition)
+    for one in (ours, theirs):
+        one.__name__ = one.__qualname__ = "Made"
+    seen = [
+        looks(
+            outcome(lambda cls=cls: cls(*args, **given_names)),
+            outcome(lambda cls=cls: cls(**others)),
+        )
+        for cls in (ours, theirs)
+    ]
+    assert seen[0] == seen[1]
+    assert ours.__match_args__ == theirs.__match_args__
+    assert dataclasses.is_dataclass(ours)
+    signatures = [
+        [
+            (each.name, each.kind, each.default is inspect.Parameter.empty)
+            for each in parameters.values()
+        ]
+        for parameters in (inspect.signature(ours).parameters, inspect.signature(theirs).parameters)
+    ]
+    assert signatures[0] == signatures[1]
+
+
+@quick(frozen=True, slots=True)
+class Point:
+    """A point."""
+
+    kind: ClassVar[str] = "point"
+    x: int
+    y: int = 0
+    tags: list[str] = field(default_factory=list, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.x < 0:
+            raise ValueError("x is negative")
+
+
+@quick(frozen=True, slots=True)
+class Named(Point):
+    """A point with a name."""
+
+    name: str = ""
+
+
+def test_pickles_and_copies_are_equal() -> None:
+    named = Named(1, tags=["a"], name="n")
+    for again in (pickle.loads(pickle.dumps(named)), copy.copy(named), copy.deepcopy(named)):
+        assert again == named
+        assert again.tags == ["a"]
+    assert {named: 1}[pickle.loads(pickle.dumps(named))] == 1
+
+
+def test_a_subclass_has_the_fields_of_both() -> None:
+    assert repr(Named(1, 2, name="n")) == "Named(x=1, y=2, tags=[], name='n')"
+    assert Named(1) != Point(1)
+    with pytest.raises(ValueError, match="negative"):
+        Named(-1)
+
+
+def test_each_instance_gets_its_own_value_of_a_factory() -> None:
+    assert Point(1).tags is not Point(1).tags
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Point(), r"Point.__init__\(\) missing required arguments: x"),
+        (lambda: Point(1, z=2), r"Point.__init__\(\) got an unexpected keyword argument 'z'"),
+        (lambda: Point(1, x=2), r"Point.__init__\(\) got multiple values for an argument"),
+        (
+            lambda: Point(1, 2, [], 4),
+            r"Point.__init__\(\) takes 3 positional arguments but 4 were given",
+        ),
+    ],
+)
+def test_wrong_arguments_are_named(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_nothing_is_compiled_for_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes classes of `dataclasses` slow."""
+    compiled = []
+
+    def note(event: str, args: tuple[Any, ...]) -> None:
+        if event == "compile" and watching:
+            compiled.append(args)
+
+    watching = True
+    sys.addaudithook(note)
+    try:
+        make(quick, {"frozen": True, "slots": True}, [("a", {}), ("b", {"default": 1})])
+        mine = len(compiled)
+        make(dataclasses.dataclass, {"frozen": True}, [("a", {}), ("b", {"default": 1})])
+    finally:
+        watching = False
+    assert mine == 0
+    assert len(compiled) > mine
