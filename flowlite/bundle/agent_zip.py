@@ -63,16 +63,18 @@ def build_agent_zip(home: Path) -> AgentZip:
     key = _key(files)
     directory = home / "agents"
     index = directory / "index.json"
-    known = _cached(index, key)
-    if known is not None:
-        return known
+    cached = _cached(index, key)
+    if cached is not None:
+        return cached
     data = _zip(files)
     sha256 = hashlib.sha256(data).hexdigest()
     path = directory / f"{sha256}.pyz"
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _replace(path, data)
-        _replace(index, json.dumps({"key": key, "sha256": sha256, "size": len(data)}).encode())
+        # With the mode that it has on a node, a local node gets a hard link.
+        _replace(path, data, 0o700)
+        known = {"key": key, "sha256": sha256, "file": _state(path)}
+        _replace(index, json.dumps(known).encode(), 0o600)
     except OSError as error:
         raise StoreError(
             f"the node agent cannot be written: {explain_os_error(home, error)}"
@@ -118,17 +120,21 @@ def _key(files: dict[str, str]) -> str:
 
 
 def _cached(index: Path, key: str) -> AgentZip | None:
+    """Returns the file that was built last if it has this key and was not written to since."""
     try:
         known = json.loads(index.read_bytes())
-        if known["key"] != key:
-            return None
         path = index.parent / f"{known['sha256']}.pyz"
-        data = path.read_bytes()
+        if known["key"] == key and known["file"] == _state(path):
+            return AgentZip(path, known["sha256"])
     except (OSError, ValueError, KeyError, TypeError):
-        return None
-    if hashlib.sha256(data).hexdigest() != known["sha256"]:
-        return None
-    return AgentZip(path, known["sha256"])
+        pass
+    return None
+
+
+def _state(path: Path) -> list[int]:
+    """What changes when a file is written to, but not when it is copied together with its time."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]
 
 
 def _zip(files: dict[str, str]) -> bytes:
@@ -158,10 +164,11 @@ def _bytecode(source: bytes, name: str) -> bytes:
     return head + importlib.util.source_hash(source) + marshal.dumps(code, _MARSHAL)
 
 
-def _replace(path: Path, data: bytes) -> None:
+def _replace(path: Path, data: bytes, mode: int) -> None:
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
     try:
         with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
             file.write(data)
         os.replace(temporary, path)
     except BaseException:

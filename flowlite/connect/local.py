@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flowlite.connect import local_courier
 from flowlite.connect.base import Connection
 from flowlite.connect.bounded import MOST_OUTPUT, Output
 from flowlite.connect.fetching import make_private
@@ -72,6 +73,9 @@ class LocalConnection(Connection):
         return LocalPipe(argv)
 
     def start(self, argv: Sequence[str], *, log: str, environment: Mapping[str, str]) -> int:
+        forked = local_courier.start_agent(argv, log, environment)
+        if forked is not None:
+            return forked
         _reap()
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:

@@ -32,6 +32,14 @@ class OptionalMethods:
         """
 
     @classmethod
+    def start_ahead(cls, home: Path) -> None:
+        """Starts what nodes of this provider will probably need, and returns at once. Must make no network call.
+
+        Called first of all in the process of a supervisor, whose task is not known yet, so that it starts while this
+        process imports. The provider may turn out to be another one.
+        """
+
+    @classmethod
     def remembered(cls, home: Path) -> list[ProviderSettings]:
         """Returns the settings needed to end what was launched from this FLOW_HOME, from the adapter's own records.
 

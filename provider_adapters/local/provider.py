@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowlite.connect import local_courier
+from flowlite.connect.agent_program import built_last
 from flowlite.connect.local import LocalConnection
 from flowlite.errors import NodeUnreachable, NotFound, ProviderError
 from flowlite.node.host_lease import cleanup
@@ -71,6 +73,12 @@ class LocalProvider(Provider):
         from provider_adapters.local.planning import make_plan
 
         return make_plan(config, self.settings)
+
+    @classmethod
+    def start_ahead(cls, home: Path) -> None:
+        # The first task of a FLOW_HOME builds it.
+        with suppress(ProviderError):
+            local_courier.start_ahead(built_last(home).path)
 
     def launch(self, intent: LaunchIntent) -> list[Instance]:
         plan = Plan.from_json(intent.plan)

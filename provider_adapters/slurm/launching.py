@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import base64
 import gzip
-import json
 import secrets
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowlite.connect.agent_program import built_last
 from flowlite.errors import ProviderError
 from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan
 from flowlite.state import clock
@@ -482,8 +482,4 @@ def _program(home: Path, given_path: str | None) -> Path:
     """The node's program of a launch, else the one that was built last."""
     if given_path and Path(given_path).exists():
         return Path(given_path)
-    index = home / "agents" / "index.json"
-    try:
-        return index.with_name(f"{json.loads(index.read_bytes())['sha256']}.pyz")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ProviderError(f"there is no node agent in {index.parent}: {error}") from error
+    return built_last(home).path

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.connect import programs
+from flowlite.connect.agent_program import built_last
 from flowlite.connect.base import Connection
 from flowlite.connect.bounded import last_line, parse_object
 from flowlite.connect.ssh.connection import SshConnection
@@ -45,11 +46,7 @@ def find_agent(home: Path, given: str | None) -> Agent:
     if given:
         path = Path(given)
         return Agent(path, path.stem)
-    try:
-        known = json.loads((home / "agents" / "index.json").read_bytes())
-        return Agent(home / "agents" / f"{known['sha256']}.pyz", str(known["sha256"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ProviderError(f"there is no node agent in {home / 'agents'}: {error}") from error
+    return Agent(*built_last(home))
 
 
 def take(

@@ -14,14 +14,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from flowlite.connect.bounded import MOST_JSON, Tail, parse_object
+from flowlite.connect.bounded import Tail
+from flowlite.connect.courier_answer import Answer, CourierAnswer
 from flowlite.connect.ssh.commands import Run
 from flowlite.connect.ssh.link import Link
 from flowlite.connect.ssh.quoting import command, readable
 from flowlite.errors import NodeUnreachable
-from flowlite.node.helper.courier import LARGEST_CONTENT, ROOM
-
-Answer = tuple[dict[str, Any], bytes]
+from flowlite.node.helper.courier import ROOM
 
 _BUSY_SECONDS = 5.0
 # A heartbeat is no reason to start a command of one's own instead.
@@ -108,7 +107,10 @@ class Courier:
         head = json.dumps({**request, "size": len(content)}).encode() + b"\n"
         self._run.send((head + content,))
         label = self._link.target.label
-        answer, said = _Answer(label), Tail(f"host {label}: what our program there complains of")
+        answer, said = (
+            CourierAnswer(f"host {label}"),
+            Tail(f"host {label}: what our program there complains of"),
+        )
         for stream, block in self._run.pieces(deadline):
             if stream == "err":
                 said.add(block)
@@ -120,43 +122,6 @@ class Courier:
         """Closes its channel, which ends the program on the host."""
         self.gone = True
         self._held.close()
-
-
-class _Answer:
-    """Parses an answer: a line of JSON, followed by as many bytes as the line says."""
-
-    def __init__(self, label: str) -> None:
-        self._label = label
-        self._came = bytearray()
-        self._head: dict[str, Any] | None = None
-        self._size = 0
-
-    def take(self, block: bytes) -> Answer | None:
-        """Returns the answer once it is complete. Raises NodeUnreachable if it is invalid."""
-        self._came += block
-        if self._head is None:
-            self._read_head()
-        if len(self._came) > self._size + (MOST_JSON if self._head is None else 0):
-            raise self._no_answer(f"{len(self._came):,} bytes where {self._size:,} were to come")
-        if self._head is None or len(self._came) < self._size:
-            return None
-        return self._head, bytes(self._came)
-
-    def _read_head(self) -> None:
-        end = self._came.find(b"\n")
-        if end < 0:
-            return
-        try:
-            self._head = parse_object(bytes(self._came[:end]))
-            self._size = int(self._head["size"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise self._no_answer(f"{type(error).__name__}: {error}") from None
-        if not 0 <= self._size <= LARGEST_CONTENT:
-            raise self._no_answer(f"{self._size:,} bytes, where {LARGEST_CONTENT:,} are the most")
-        del self._came[: end + 1]
-
-    def _no_answer(self, why: str) -> NodeUnreachable:
-        return NodeUnreachable(f"host {self._label}: our program there answers nonsense ({why})")
 
 
 def ask(

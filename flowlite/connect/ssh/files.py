@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flowlite.connect.bounded import MOST_JSON, Tail, too_long
+from flowlite.connect.courier_answer import Answer
 from flowlite.connect.ssh import courier
 from flowlite.connect.ssh.commands import Run
 from flowlite.connect.ssh.link import Link
@@ -116,9 +117,7 @@ def _put_by_courier(link: Link, uploads: Sequence[_Upload]) -> bool:
     return answer is not None and "errno" not in answer[0]
 
 
-def _ask_courier(
-    link: Link, request: Mapping[str, Any], content: bytes = b""
-) -> courier.Answer | None:
+def _ask_courier(link: Link, request: Mapping[str, Any], content: bytes = b"") -> Answer | None:
     try:
         return courier.ask(link, request, content, timeout=_STALL_SECONDS)
     except TimeoutError:

@@ -3,7 +3,8 @@
 The courier (`courier.py`) is used over SSH. The first of several small requests starts it, on a channel that stays
 open. It forks agents, which look from outside as if they had been started directly. It ends with its channel, and
 after 45 s without a heartbeat from its client. Nothing depends on it: if it is busy or gone, the client runs a
-command of its own. Its client is `connect/ssh/courier.py`.
+command of its own. Its client is `connect/ssh/courier.py`; on this machine, where it only forks agents, it is
+`connect/local_courier.py`.
 
 The mux server (`mux_server.py`) is used for nodes that are reached through one command, such as
 `srun --overlap`. It carries many streams over one pipe, since each further `srun` would be a step of the job. Each

@@ -78,6 +78,7 @@ def main(arguments: list[str]) -> int:
         if request["do"] == "hello" or answer.get("lease", {}).get("lease"):
             # The client prepares other things that the agent needs meanwhile.
             get_ready()
+            courier.hash_program()
     if requests.silent:
         end_session()
     return 0
@@ -163,6 +164,8 @@ class Courier:
     def __init__(self, channel: tuple[int, ...]) -> None:
         self._channel = channel
         self._program = sys.argv[0]
+        # The file is named by its hash.
+        self._sha256 = os.path.basename(self._program).partition(".")[0]
         self._hashes: dict[tuple[int, ...], str] = {}
 
     def do(self, request: Mapping[str, Any], content: bytes) -> tuple[dict[str, Any], bytes]:
@@ -219,7 +222,7 @@ class Courier:
 
         One that prints nothing has failed. The client runs it again by itself, which also shows why.
         """
-        if not self._is_ours(argv, 5) or argv[4] not in RUN:
+        if not self._is_ours(argv) or len(argv) != 5 or argv[4] not in RUN:
             return {"unfit": True}, b""
         reading, writing = os.pipe()
         if os.fork() == 0:
@@ -238,16 +241,15 @@ class Courier:
             return {"unfit": True}, b""
         return {}, output
 
-    def _is_ours(self, argv: list[str], length: int) -> bool:
-        """Whether a command of so many words is this program, run by this Python."""
-        ours = [sys.executable, "-I", "-S"]
-        return len(argv) == length and argv[:3] == ours and self._is_us(argv[3])
+    def _is_ours(self, argv: list[str]) -> bool:
+        """Whether a command is a subcommand of this program, run by this Python."""
+        return argv[:3] == [sys.executable, "-I", "-S"] and len(argv) > 4 and self._is_us(argv[3])
 
     # The agent
 
     def _start(self, argv: list[str], log: str, environment: dict[str, str]) -> dict[str, Any]:
-        """Forks an agent, if the command is this program, run by this Python."""
-        if not self._is_ours(argv, 6) or argv[4] != "agent":
+        """Forks the agents of a command, if it is this program, run by this Python."""
+        if not self._is_ours(argv) or argv[4:5] != ["agent"]:
             return {"unfit": True}
         directory = os.path.dirname(log)
         if not os.path.isdir(directory):
@@ -268,12 +270,16 @@ class Courier:
         finally:
             os._exit(code)
 
+    def hash_program(self) -> None:
+        """Hashes this program, so that neither its agents have to, nor this process when it is put in its place."""
+        self._has(self._program, self._sha256)
+
     def _note_digest(self) -> None:
-        """Spares the agent hashing the program again, which was hashed here before it was put in its place."""
+        """Spares the agents hashing the program again."""
         from ..system import node_facts
 
         for sha256 in self._hashes.values():
-            if sha256 == os.path.basename(self._program):
+            if sha256 == self._sha256:
                 node_facts.note_digest(sha256)
 
     def _become(self, argv: list[str], log: str, environment: dict[str, str]) -> None:
@@ -294,7 +300,7 @@ class Courier:
         try:
             if os.path.samefile(program, self._program):
                 return True
-            return self._has(program, os.path.basename(self._program))
+            return self._has(program, self._sha256)
         except OSError:
             return False
 

@@ -1,7 +1,8 @@
 """The supervisor's process: how it starts, leads its task, and ends.
 
 A client starts it before it imports what it needs to plan and bundle the call; it imports meanwhile and then reads
-the id of its task from a pipe. A client that submits nothing, or ends, ends it (`supervisor_process.py`).
+the id of its task from a pipe. A client that submits nothing, or ends, ends it (`supervisor_process.py`). First of
+all it has the adapter start what nodes will probably need (`early.py`).
 
 Commands and SDK calls restart a supervisor when its owner is provably dead or its lease has expired (`launch.py`). A
 task that has no machines and has had no supervisor for 10 minutes is not restarted: it needs `flow resume`

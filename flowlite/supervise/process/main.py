@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flowlite.connect.ssh import half_open
 from flowlite.errors import FlowError, LeaseLost
 from flowlite.node.system import process_title, processes, trace
-from flowlite.provider import adapter_class, provider_of_task
+from flowlite.provider import provider_of_task
 from flowlite.state.store import Store
 from flowlite.supervise.process.resuming import launches_nothing, may_lead
 from flowlite.supervise.process.supervisor import Supervisor
@@ -38,7 +38,7 @@ def main() -> None:
     task_id, home = sys.argv[1], Path(os.environ["FLOW_HOME"])
     launches = NO_LAUNCH not in sys.argv[2:]
     if task_id == AHEAD:
-        task_id = _task_from_client(home, sys.argv[2])
+        task_id = _task_from_client(home)
     if os.environ.get("FLOW_DEBUG"):
         from flowlite.settings import request_log
 
@@ -65,11 +65,8 @@ def main() -> None:
     os._exit(code)
 
 
-def _task_from_client(home: Path, provider: str) -> str:
+def _task_from_client(home: Path) -> str:
     """Waits for the id of its task on standard input (`SupervisorAhead`). Exits if the client submits none."""
-    # A provider that cannot be imported is reported when the task is known.
-    with contextlib.suppress(Exception):
-        adapter_class(provider)
     task_id = sys.stdin.readline().strip()
     if not task_id:
         os._exit(0)

@@ -28,6 +28,7 @@ _NOT_INHERITED = frozenset({"FLOW_TASK_ID", "FLOW_TASK_NAME", "FLOW_NODE_RANK", 
 _PROGRAM = (
     "import gc, sys; gc.disable(); sys.path.insert(0, sys.argv.pop()); sys.modules['ssl'] = None; import asyncio; "
     "del sys.modules['ssl']; "
+    "from flowlite.supervise.process.early import begin; begin(); "
     "from flowlite.supervise.process.main import main; gc.freeze(); gc.enable(); main()"
 )
 
