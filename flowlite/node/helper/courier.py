@@ -10,7 +10,7 @@ gone or busy, uses the other way.
     {"do": "read", "path", "offset"}                -> {}, content follows; or {"errno", "text"}
     {"do": "run", "argv"}, its input follows        -> {}, its output follows; subcommands of this program only (`RUN`)
     {"do": "start", "argv", "log", "environment"}   -> {"pid"}; agents only
-    {"do": "hello"}                                 -> {}; then imports what an agent needs
+    {"do": "hello"}                                 -> {}; then imports what an agent needs that encrypts nothing
     {"do": "beat", "within": seconds}               no answer; the next request is due within this time
 
 sshd notices a lost network only when it has data to send, which may never happen. A client that sends heartbeats and
@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> int:
             break
         if request["do"] == "hello" or answer.get("lease", {}).get("lease"):
             # The client prepares other things that the agent needs meanwhile.
-            get_ready()
+            get_ready(encrypts=request["do"] != "hello")
             courier.hash_program()
     if requests.silent:
         end_session()
@@ -145,15 +145,22 @@ def end_session() -> None:
         return
 
 
-def get_ready() -> None:
-    """Imports the modules of an agent, so that agents forked from this process do not have to."""
+def get_ready(*, encrypts: bool) -> None:
+    """Imports the modules of an agent, so that agents forked from this process do not have to.
+
+    Args:
+        encrypts: Whether its gang will probably have several hosts. To import ssl takes 5 ms and 5 MB.
+    """
     if "ssl" not in sys.modules:
         # As for a started agent (__main__.py); the modules that encrypt remove this block.
         sys.modules["ssl"] = None  # type: ignore[assignment]
     from ..agent import main as beginning
-    from ..protocol import tls
 
-    _ = beginning, tls
+    _ = beginning
+    if encrypts:
+        from ..protocol import tls
+
+        _ = tls
     # Imported objects are never garbage. If the collector visited them, every child would copy their memory pages.
     gc.freeze()
 
@@ -254,7 +261,7 @@ class Courier:
         directory = os.path.dirname(log)
         if not os.path.isdir(directory):
             return {"errno": errno.ENOENT, "text": f"{directory} is not there"}
-        get_ready()
+        get_ready(encrypts=False)
         self._note_digest()
         pid = os.fork()
         if pid:

@@ -243,7 +243,7 @@ class StepDaemon:
     def serve(self) -> int:
         """Serves until the end. Returns the exit status."""
         processes.adopt_orphans()
-        courier.get_ready()
+        courier.get_ready(encrypts=True)
         poll = select.poll()
         for each in (self._listener.fileno(), self._wake):
             poll.register(each, select.POLLIN)
