@@ -139,6 +139,10 @@ class Connection(ABC):
             output.add("out", block)
         return output.take("out")
 
+    def read_at_once(self, path: str) -> bytes | None:
+        """The content of a small file if that takes no command on the node, else None. Raises FileNotFoundError."""
+        return None
+
     @abstractmethod
     def stream(self, argv: Sequence[str], *, terminal: bool) -> int:
         """Runs a command on our own stdin, stdout and stderr, on a terminal if `terminal`. Returns its exit status."""

@@ -122,6 +122,9 @@ class LocalConnection(Connection):
             while block := file.read(_BLOCK):
                 yield block
 
+    def read_at_once(self, path: str) -> bytes | None:
+        return self.read_all(path)
+
     def follow(self, argv: Sequence[str], take: Callable[[str, bytes], None]) -> int:
         try:
             child = _with_pipes(argv, subprocess.DEVNULL)

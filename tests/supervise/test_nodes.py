@@ -144,3 +144,86 @@ def test_only_a_node_where_an_agent_has_run_is_asked_for_its_report(tmp_path: Pa
     (directory / "agent.pid").write_text("nonsense")
     node.look_for_agent()
     assert (node.has_run, node.report_seen) == (False, None)
+
+
+class Direct(Here):
+    """A connection to this machine that reads small files at once, and notes the commands that are run."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda it: it)
+        self.commands: list[Sequence[str]] = []
+
+    def run(self, argv: Sequence[str], *, timeout: float, **more: Any) -> Completed:
+        self.commands.append(argv)
+        return super().run(argv, timeout=timeout, **more)
+
+    def read_at_once(self, path: str) -> bytes | None:
+        return Path(path).read_bytes()
+
+    def read_all(self, path: str, most: int) -> bytes:
+        return Path(path).read_bytes()
+
+
+def one_that_has_ended() -> dict[str, Any]:
+    gone = subprocess.Popen(["true"])
+    noted = processes.identity(gone.pid)
+    gone.wait()
+    return noted
+
+
+def directly(home: Path, agent: Any, environment: Any) -> tuple[Node, Direct]:
+    """A node whose agent noted these processes; `None` stands for a file that is not there."""
+    (home / "a1").mkdir()
+    for name, noted in (("agent.pid", agent), ("env.json", environment)):
+        if noted is not None:
+            (home / "a1" / name).write_text(json.dumps(noted))
+    node = Node(Listed(), INSTANCE, NodeSettings(str(home), sys.executable), 0, 1)  # type: ignore[arg-type]
+    connection = Direct()
+    node._connection = connection  # type: ignore[assignment]
+    return node, connection
+
+
+@pytest.mark.parametrize("reaper", [True, False], ids=["workers", "no workers"])
+def test_a_gang_that_has_left_is_found_gone_without_a_command(tmp_path: Path, reaper: bool) -> None:
+    environment = {"reaper": one_that_has_ended()} if reaper else {}
+    node, connection = directly(tmp_path, one_that_has_ended(), environment)
+    assert node.stop(1.0)
+    assert connection.commands == []
+
+
+@pytest.mark.parametrize("what", ["agent", "reaper"])
+def test_what_still_runs_is_not_found_gone(tmp_path: Path, what: str) -> None:
+    gone = one_that_has_ended()
+    with subprocess.Popen(["sleep", "600"]) as running:
+        living = processes.identity(running.pid)
+        agent, reaper = (living, gone) if what == "agent" else (gone, living)
+        node, _ = directly(tmp_path, agent, {"reaper": reaper})
+        assert not node._leaves_soon()
+        running.kill()
+    assert node._leaves_soon()
+
+
+@pytest.mark.parametrize(
+    ("agent", "environment"),
+    [
+        (None, {}),
+        ({"pid": -1}, {}),
+        ({"pid": "../self"}, {}),
+        ("nonsense", {}),
+        (one_that_has_ended(), None),
+        (one_that_has_ended(), {"reaper": {"pid": "x"}}),
+        (one_that_has_ended(), {"reaper": 7}),
+    ],
+)
+def test_what_an_agent_never_writes_is_left_to_the_ordinary_way(
+    tmp_path: Path, agent: Any, environment: Any
+) -> None:
+    node, _ = directly(tmp_path, agent, environment)
+    assert not node._leaves_soon()
+
+
+def test_a_connection_that_reads_nothing_at_once_uses_commands(tmp_path: Path) -> None:
+    node, connection = directly(tmp_path, one_that_has_ended(), {})
+    connection.read_at_once = lambda path: None  # type: ignore[method-assign]
+    assert node.stop(1.0)
+    assert connection.commands != []

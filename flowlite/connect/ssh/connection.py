@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _MOST_AT_ONCE = 64
 _START_SECONDS = 60.0
+_AT_ONCE_SECONDS = 10.0
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -176,6 +177,11 @@ class SshConnection(Connection):
         from flowlite.connect.ssh import files as ssh_files
 
         return ssh_files.read_file(self._link, path, offset)
+
+    def read_at_once(self, path: str) -> bytes | None:
+        from flowlite.connect.ssh import files as ssh_files
+
+        return ssh_files.read_by_courier(self._link, path, timeout=_AT_ONCE_SECONDS)
 
     def follow(self, argv: Sequence[str], take: Callable[[str, bytes], None]) -> int:
         from flowlite.connect.ssh import commands

@@ -117,11 +117,18 @@ def _put_by_courier(link: Link, uploads: Sequence[_Upload]) -> bool:
     return answer is not None and "errno" not in answer[0]
 
 
-def _ask_courier(link: Link, request: Mapping[str, Any], content: bytes = b"") -> Answer | None:
+def _ask_courier(
+    link: Link,
+    request: Mapping[str, Any],
+    content: bytes = b"",
+    *,
+    timeout: float | None = None,
+) -> Answer | None:
+    timeout = timeout or _STALL_SECONDS
     try:
-        return courier.ask(link, request, content, timeout=_STALL_SECONDS)
+        return courier.ask(link, request, content, timeout=timeout)
     except TimeoutError:
-        raise _stands_still(link, _STALL_SECONDS) from None
+        raise _stands_still(link, timeout) from None
 
 
 def _upload(number: int, file: File) -> _Upload:
@@ -302,6 +309,23 @@ def os_error(link: Link, what: str, said: str, code: int) -> OSError:
 # Reading
 
 
+def read_by_courier(
+    link: Link, path: str, offset: int = 0, *, timeout: float | None = None
+) -> bytes | None:
+    """Returns the bytes of a small file from `offset` on; None if the courier is not there, or cannot read it.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        NodeUnreachable: The host does not answer.
+    """
+    answer = _ask_courier(link, {"do": "read", "path": path, "offset": offset}, timeout=timeout)
+    if answer is None:
+        return None
+    if answer[0].get("errno") == errno.ENOENT:
+        raise os_error(link, f"cannot read {path}", _REASONS[_ABSENT], _ABSENT)
+    return None if "errno" in answer[0] else answer[1]
+
+
 def read_file(link: Link, path: str, offset: int) -> Iterator[bytes]:
     """Yields the bytes of a file from `offset` to its end. Ends without an error only if all of them arrived.
 
@@ -310,11 +334,9 @@ def read_file(link: Link, path: str, offset: int) -> Iterator[bytes]:
         OSError: It cannot be read.
         NodeUnreachable: The connection broke.
     """
-    answer = _ask_courier(link, {"do": "read", "path": path, "offset": offset})
-    if answer is not None and answer[0].get("errno") == errno.ENOENT:
-        raise os_error(link, f"cannot read {path}", _REASONS[_ABSENT], _ABSENT)
-    if answer is not None and "errno" not in answer[0]:
-        yield answer[1]
+    content = read_by_courier(link, path, offset)
+    if content is not None:
+        yield content
         return
     name = quote(path)
     tool = b"cat" if offset == 0 else b"tail -c +%d" % (offset + 1)
