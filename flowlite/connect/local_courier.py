@@ -28,6 +28,8 @@ _BLOCK = 1 << 16
 _UNUSED_SECONDS = 60.0
 # All agents of a task have one command line, and the paths are long here.
 _ROOM = ROOM * 8
+# A pipe holds twice as much, so that whoever writes a request never waits for the courier to read it.
+_LONGEST_REQUEST = 1 << 15
 
 _lock = threading.Lock()
 _present: _Courier | None = None
@@ -88,8 +90,7 @@ class _Courier:
         # Otherwise it would be a zombie from its end until that of this process.
         threading.Thread(target=self._child.wait, name="flowlite-courier", daemon=True).start()
         self._greeted = False
-        self._send({"do": "beat", "within": _UNUSED_SECONDS})
-        self._send({"do": "hello"})
+        self._send(_line(do="beat", within=_UNUSED_SECONDS) + _line(do="hello"))
 
     def start_agent(
         self, argv: Sequence[str], log: str, environment: Mapping[str, str]
@@ -98,20 +99,20 @@ class _Courier:
             raise ChildProcessError(
                 "the courier of this machine has the environment of another task"
             )
+        request = _line(do="start", argv=list(argv), log=log, environment=dict(environment))
+        if len(request) > _LONGEST_REQUEST:
+            return None
         deadline = time.monotonic() + _ANSWER_SECONDS
         if not self._greeted:
             self._answer(deadline)
             self._greeted = True
-        self._send(
-            {"do": "start", "argv": list(argv), "log": log, "environment": dict(environment)}
-        )
+        self._send(request)
         pid = self._answer(deadline).get("pid")
         return pid if isinstance(pid, int) else None
 
-    def _send(self, request: Mapping[str, object]) -> None:
+    def _send(self, lines: bytes) -> None:
         assert self._child.stdin is not None
-        # A request fits into the pipe.
-        self._child.stdin.write(json.dumps(request).encode() + b"\n")
+        self._child.stdin.write(lines)
 
     def _answer(self, deadline: float) -> dict[str, object]:
         answers = self._child.stdout
@@ -131,3 +132,7 @@ class _Courier:
         """Ends the process."""
         with self._child as child:
             child.kill()
+
+
+def _line(**request: object) -> bytes:
+    return json.dumps(request).encode() + b"\n"

@@ -111,6 +111,15 @@ def test_another_program_is_not_its_business(
     assert start("first") is not None
 
 
+def test_a_command_that_does_not_fit_into_its_pipe_is_not_its_business(
+    begin: Callable[[], int], start: Callable[..., int | None], tmp_path: Path
+) -> None:
+    begin()
+    argv = [sys.executable, "-I", "-S", "agent.pyz", "agent", "x" * (1 << 20)]
+    assert local_courier.start_agent(argv, str(tmp_path / "log"), {}) is None
+    assert start("first") is not None
+
+
 def test_the_same_program_at_another_path_is_its_business(
     begin: Callable[[], int], start: Callable[..., int | None], program: Path, tmp_path: Path
 ) -> None:
