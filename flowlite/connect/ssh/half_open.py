@@ -33,10 +33,8 @@ import time
 import weakref
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
-
-from flowlite.node.quick_dataclass import dataclass
 
 Address = tuple[Any, ...]
 
