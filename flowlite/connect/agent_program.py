@@ -1,4 +1,4 @@
-"""The node's program that was built last in a FLOW_HOME (`bundle/agent_zip.py`), for whoever is not handed one."""
+"""Finds the node's program that was built last in a FLOW_HOME (`bundle/agent_zip.py`), for callers without a task."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _BLOCK = 1 << 16
 _UNUSED_SECONDS = 60.0
 # All agents of a task have one command line, and the paths are long here.
 _ROOM = ROOM * 8
-# A pipe holds twice as much, so that whoever writes a request never waits for the courier to read it.
+# A pipe holds twice as much. So writing a request never waits for the courier to read it.
 _LONGEST_REQUEST = 1 << 15
 
 _lock = threading.Lock()

@@ -55,6 +55,15 @@ def start(program: Path, tmp_path: Path) -> Callable[..., int | None]:
     return ask
 
 
+def start_by_connection(program: Path, tmp_path: Path) -> None:
+    """Starts an agent as a supervisor does, and waits until it has run."""
+    directory = tmp_path / "first"
+    directory.mkdir()
+    argv = [sys.executable, "-I", "-S", str(program), "agent", str(directory)]
+    assert LocalConnection().start(argv, log=str(tmp_path / "log"), environment={}) > 0
+    eventually(lambda: (directory / "report.json").exists(), timeout=30, what="a report")
+
+
 def ended(pid: int) -> bool:
     row = processes.row(pid)
     return row is None or row.dead
@@ -145,11 +154,7 @@ def test_without_an_answer_it_is_ended_and_agents_are_started_by_themselves(
     courier = begin()
     monkeypatch.setattr(local_courier, "_ANSWER_SECONDS", 0.2)
     os.kill(courier, signal.SIGSTOP)
-    directory = tmp_path / "first"
-    directory.mkdir()
-    argv = [sys.executable, "-I", "-S", str(program), "agent", str(directory)]
-    assert LocalConnection().start(argv, log=str(tmp_path / "log"), environment={}) > 0
-    eventually(lambda: (directory / "report.json").exists(), timeout=30, what="a report")
+    start_by_connection(program, tmp_path)
     assert ended(courier)
 
 
@@ -158,11 +163,7 @@ def test_a_courier_that_was_killed_is_no_hindrance(
 ) -> None:
     courier = begin()
     os.kill(courier, signal.SIGKILL)
-    directory = tmp_path / "first"
-    directory.mkdir()
-    argv = [sys.executable, "-I", "-S", str(program), "agent", str(directory)]
-    assert LocalConnection().start(argv, log=str(tmp_path / "log"), environment={}) > 0
-    eventually(lambda: (directory / "report.json").exists(), timeout=30, what="a report")
+    start_by_connection(program, tmp_path)
 
 
 def test_it_ends_when_nobody_has_asked_it_for_a_while(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,18 +36,23 @@ def was_forked(agent: int) -> bool:
     return b"\0PATH=" not in b"\0" + environment
 
 
-def test_agents_of_each_attempt_are_forked(flow_home: Path, tmp_path: Path) -> None:
-    put_agent(flow_home)
-    go_on = tmp_path / "go-on"
+def waiting_for(file: Path) -> Callable[[], None]:
+    """Returns a function that ends when a file is there."""
 
     def wait() -> None:
         import time
 
-        while not go_on.exists():
+        while not file.exists():
             time.sleep(0.01)
 
+    return wait
+
+
+def test_agents_of_each_attempt_are_forked(flow_home: Path, tmp_path: Path) -> None:
+    put_agent(flow_home)
+    go_on = tmp_path / "go-on"
     app = FlowApp(num_instances=2, retries=1)
-    task = app.function(wait).spawn()
+    task = app.function(waiting_for(go_on)).spawn()
     first = agents_of(flow_home, task.id, 1)
     assert all(map(was_forked, first))
     os.kill(first[0], signal.SIGKILL)
@@ -59,14 +65,7 @@ def test_agents_of_each_attempt_are_forked(flow_home: Path, tmp_path: Path) -> N
 def test_a_supervisor_that_was_killed_leaves_no_courier(flow_home: Path, tmp_path: Path) -> None:
     put_agent(flow_home)
     go_on = tmp_path / "go-on"
-
-    def wait() -> None:
-        import time
-
-        while not go_on.exists():
-            time.sleep(0.01)
-
-    task = FlowApp(num_instances=2).function(wait).spawn()
+    task = FlowApp(num_instances=2).function(waiting_for(go_on)).spawn()
     agents_of(flow_home, task.id, 1)
     supervisor = process_identity.noted_supervisor(flow_home, task.id)
     assert supervisor is not None
