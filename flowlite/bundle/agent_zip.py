@@ -63,9 +63,9 @@ def build_agent_zip(home: Path) -> AgentZip:
     key = _key(files)
     directory = home / "agents"
     index = directory / "index.json"
-    cached = _cached(index, key)
-    if cached is not None:
-        return cached
+    known = _cached(index, key)
+    if known is not None:
+        return known
     data = _zip(files)
     sha256 = hashlib.sha256(data).hexdigest()
     path = directory / f"{sha256}.pyz"
@@ -73,8 +73,8 @@ def build_agent_zip(home: Path) -> AgentZip:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         # With the mode that it has on a node, a local node gets a hard link.
         _replace(path, data, 0o700)
-        known = {"key": key, "sha256": sha256, "file": _state(path)}
-        _replace(index, json.dumps(known).encode(), 0o600)
+        built = {"key": key, "sha256": sha256, "size": len(data)}
+        _replace(index, json.dumps(built).encode(), 0o600)
     except OSError as error:
         raise StoreError(
             f"the node agent cannot be written: {explain_os_error(home, error)}"
@@ -120,21 +120,17 @@ def _key(files: dict[str, str]) -> str:
 
 
 def _cached(index: Path, key: str) -> AgentZip | None:
-    """Returns the file that was built last if it has this key and was not written to since."""
     try:
         known = json.loads(index.read_bytes())
+        if known["key"] != key:
+            return None
         path = index.parent / f"{known['sha256']}.pyz"
-        if known["key"] == key and known["file"] == _state(path):
-            return AgentZip(path, known["sha256"])
+        data = path.read_bytes()
     except (OSError, ValueError, KeyError, TypeError):
-        pass
-    return None
-
-
-def _state(path: Path) -> list[int]:
-    """What changes when a file is written to, but not when it is copied together with its time."""
-    status = path.stat()
-    return [status.st_size, status.st_mtime_ns]
+        return None
+    if hashlib.sha256(data).hexdigest() != known["sha256"]:
+        return None
+    return AgentZip(path, known["sha256"])
 
 
 def _zip(files: dict[str, str]) -> bytes:
