@@ -119,30 +119,31 @@ class WriteProbe:
         self._path = path
         self._lock = threading.Lock()
         self._next = time.monotonic() + _PROBE_EVERY
-        self._why = ""
+        self._warning = ""
 
     def news(self) -> str:
         """What a user should know and has not been told. Writes to the disk every ten seconds at most."""
         with self._lock:
             if time.monotonic() < self._next:
                 return ""
-            why = self._why_not()
+            warning = not_recorded(self._path)
             self._next = time.monotonic() + _PROBE_EVERY
-            if why == self._why:
+            if warning == self._warning:
                 return ""
-            self._why = why
-        if not why:
-            return f"{self._path} can be written again"
-        return f"{self._path} cannot be written, so nothing new about tasks is recorded: {why}"
+            self._warning = warning
+        return warning or f"{self._path} can be written again"
 
-    def _why_not(self) -> str:
-        try:
-            _probe(self._path, _PROBE)
-        except FileNotFoundError:
-            return ""  # Not a matter of room: it was removed, which the store tells.
-        except OSError as error:
-            return _NO_ROOM.get(error.errno or 0, str(error.strerror))
-        return ""
+
+def not_recorded(path: Path) -> str:
+    """A sentence which says why FLOW_HOME cannot be written now; "" if it can. Writes to the disk."""
+    try:
+        _probe(path, _PROBE)
+    except FileNotFoundError:
+        return ""  # Not a matter of room: it was removed, which the store tells.
+    except OSError as error:
+        why = _NO_ROOM.get(error.errno or 0, str(error.strerror))
+        return f"{path} cannot be written, so nothing new about tasks is recorded: {why}"
+    return ""
 
 
 def explain_os_error(path: Path, error: OSError) -> str:

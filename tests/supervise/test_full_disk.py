@@ -76,13 +76,7 @@ def written(gang: Gang) -> list[Path]:
 def test_a_supervisor_that_lives_hears_it(small_disk: Path, gang: Gang) -> None:
     workers = [gang.worker(0), gang.worker(1)]
     fill(small_disk)
-    done = subprocess.run(
-        [sys.executable, "-m", "flowlite.cli", "cancel", gang.id],
-        env={**os.environ, "FLOW_HOME": str(small_disk)},
-        capture_output=True,
-        text=True,
-        timeout=90,
-    )
+    done = flow(small_disk, "cancel", gang.id)
     assert (done.returncode, done.stderr) == (0, "")
     assert "is being cancelled" in done.stdout
     assert gang.record.cancel_requested_at is None
@@ -111,12 +105,60 @@ def test_without_a_supervisor_it_is_refused(small_disk: Path, gang: Gang) -> Non
     gang.end("cancelled")
 
 
-def test_who_waits_for_the_task_is_told(small_disk: Path, tmp_path: Path) -> None:
+def flow(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "flowlite.cli", *words],
+        env={**os.environ, "FLOW_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+
+
+def full(home: Path) -> str:
+    return (
+        f"{home} cannot be written, so nothing new about tasks is recorded: "
+        "the disk is full; free some space\n"
+    )
+
+
+@pytest.mark.parametrize("words", [[], ["--json"], ["TASK"]])
+def test_who_looks_at_the_task_is_told(small_disk: Path, gang: Gang, words: list[str]) -> None:
+    fill(small_disk)
+    words = [gang.id if word == "TASK" else word for word in words]
+    done = flow(small_disk, "status", *words)
+    assert (done.returncode, done.stderr) == (0, f"warning: {full(small_disk)}")
+    assert gang.id in done.stdout
+    resize(small_disk, ROOM)
+    assert flow(small_disk, "status", *words).stderr == ""
+
+
+def test_a_full_disk_does_not_concern_finished_tasks(small_disk: Path, gang: Gang) -> None:
+    assert launch.cancel(gang.store, small_disk, gang.id)
+    gang.end("cancelled")
+    fill(small_disk)
+    assert flow(small_disk, "status").stderr == ""
+
+
+FOLLOWERS = {
+    "run": ["run", "--name", "told", "-N", "2", "--", "python3", "-c", "CODE"],
+    "logs": ["logs", "--follow"],
+}
+
+
+@pytest.mark.parametrize("command", FOLLOWERS)
+def test_who_waits_for_the_task_is_told(small_disk: Path, tmp_path: Path, command: str) -> None:
     said = tmp_path / "said"
     code = "import time; print('started', flush=True); time.sleep(3600)"
+    words = [code if word == "CODE" else word for word in FOLLOWERS[command]]
+    if command == "logs":
+        started = flow(
+            small_disk, "run", "--name", "told", "--detach", "-N", "2", "--", "python3", "-c", code
+        )
+        assert started.returncode == 0, started.stderr
     with said.open("wb") as out:
         follower = subprocess.Popen(
-            [sys.executable, "-m", "flowlite.cli", "run", "-N", "2", "--", "python3", "-c", code],
+            [sys.executable, "-m", "flowlite.cli", *words],
             env={**os.environ, "FLOW_HOME": str(small_disk)},
             cwd=tmp_path,
             stdin=subprocess.DEVNULL,
@@ -125,9 +167,13 @@ def test_who_waits_for_the_task_is_told(small_disk: Path, tmp_path: Path) -> Non
         )
     try:
         eventually(lambda: said.read_text().count("] started\n") == 2)
-        fill(small_disk)
-        what = f"· {small_disk} cannot be written, so nothing new about tasks is recorded"
-        eventually(lambda: f"{what}: the disk is full; free some space\n" in said.read_text())
+
+        def told() -> bool:
+            # Again and again: the copy of the store that a day's first command starts gives its room back if it fails.
+            fill(small_disk)
+            return f"· {full(small_disk)}" in said.read_text()
+
+        eventually(told, every=0.2)
         resize(small_disk, ROOM)
         eventually(lambda: f"· {small_disk} can be written again" in said.read_text())
         assert said.read_text().count("the disk is full") == 1
@@ -135,3 +181,4 @@ def test_who_waits_for_the_task_is_told(small_disk: Path, tmp_path: Path) -> Non
         resize(small_disk, ROOM)
         follower.send_signal(signal.SIGINT)
         follower.wait(timeout=60)
+        flow(small_disk, "cancel", "--wait", "told")

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flowlite import terminal
 from flowlite.cli import output
 from flowlite.cli.task_argument import OptionalTask, task_or_newest
-from flowlite.display.screen import Screen, terminal_screen
+from flowlite.display.screen import terminal_screen
+from flowlite.output.printing import DIM, ColouredText
 
 if TYPE_CHECKING:
     from flowlite.output.reader import LogLine
@@ -43,13 +45,20 @@ def logs(
     if found.record.final and (pruned := was_pruned(open_session(), found.id, LOGS)):
         output.warn(pruned)
     screen = terminal_screen()
+
+    def pause(line: LogLine | None) -> None:
+        if news := found.news_of_recording():
+            screen.tell(ColouredText(f"· {terminal.in_one_line(news)}", DIM))
+        screen.show_row("" if json or line is None else str(line))
+        screen.flush()
+
     lines = found.logs(
         node=node,
         rank=rank,
         follow=follow,
         tail=tail,
         since=since,
-        on_pause=lambda line: _pause(screen, None if json else line),
+        on_pause=pause,
     )
     try:
         if json:
@@ -64,12 +73,6 @@ def logs(
             raise
         output.tell(f"\nstopped following; task {found.name} ({found.id}) continues")
         raise output.Quit(130) from None
-
-
-def _pause(screen: Screen, line: LogLine | None) -> None:
-    """Shows an unfinished line in the last row, or clears the row."""
-    screen.show_row("" if line is None else str(line))
-    screen.flush()
 
 
 def json_line(line: LogLine) -> dict[str, Any]:

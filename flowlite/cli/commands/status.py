@@ -92,6 +92,8 @@ def status(
             _watch(flow, TaskFilters(only=found.id))
         else:
             _show_one(found, json)
+            if warning := _not_recorded([found]):
+                output.warn(warning)
             _ask_to_resume([found] if not json and found.needs_resume else [])
         return
     wanted = TaskFilters(_states(state), name, all)
@@ -135,12 +137,14 @@ class TaskSelection:
         older: Number of finished tasks that pass the filters but are not shown.
         others: Number of tasks that do not pass the filters.
         left: Ids of tasks that wait for `flow resume`.
+        warning: Why what is shown may be out of date; "" if it is not.
     """
 
     tasks: list[Task[Any]]
     older: int
     others: int
     left: frozenset[str]
+    warning: str
 
     @classmethod
     def of(cls, flow: Flow, wanted: TaskFilters) -> TaskSelection:
@@ -153,7 +157,7 @@ class TaskSelection:
         older = set() if wanted.all else {one.id for one in finished[SHOWN:]}
         shown = flow.list_tasks(ids=[one.id for one in fitting if one.id not in older])
         left = frozenset(one.id for one in shown if one.needs_resume)
-        return cls(shown, len(older), len(keys) - len(fitting), left)
+        return cls(shown, len(older), len(keys) - len(fitting), left, _not_recorded(shown))
 
     def not_shown(self) -> list[str]:
         """Sentences that say how many tasks are not shown, and which options show them."""
@@ -167,6 +171,15 @@ class TaskSelection:
                 f"{_tasks(self.others, 'other')} not shown; `flow status` without --state and --name shows them"
             )
         return said
+
+
+def _not_recorded(tasks: Sequence[Task[Any]]) -> str:
+    """Why nothing new about these tasks can be recorded; "" if it can, or if all have ended."""
+    from flowlite.settings import flow_home
+
+    if all(one.record.final for one in tasks):
+        return ""
+    return flow_home.not_recorded(flow_home.home())
 
 
 def _tasks(count: int, what: str) -> str:
@@ -201,6 +214,8 @@ def _show_list(flow: Flow, wanted: TaskFilters, json: bool) -> None:
     warm = flow.warm_nodes()
     if json:
         output.print_json("tasks", [_task_json(one, listing.left, warm) for one in listing.tasks])
+        if listing.warning:
+            output.warn(listing.warning)
         return
     if listing.tasks:
         _print_table(listing)
@@ -214,6 +229,8 @@ def _show_list(flow: Flow, wanted: TaskFilters, json: bool) -> None:
     _ask_to_resume(waiting)
     for text in listing.not_shown():
         output.tell_wrapped(text)
+    if listing.warning:
+        output.warn(listing.warning)
     if warm:
         output.say()
         output.say(_warm_line(warm))
@@ -332,9 +349,10 @@ def _picture(listing: TaskSelection, width: int, height: int) -> Any:
     from rich.console import Group
 
     # The rows between the heading and the notes on tasks that are not shown.
-    room = max(1, height - 2 - len(listing.not_shown()))
+    notes = [*listing.not_shown(), *filter(None, [listing.warning])]
+    room = max(1, height - 2 - len(notes))
     tasks = listing.tasks[:room]
-    below = [output.cell(text) for text in listing.not_shown()]
+    below = [output.cell(text) for text in notes]
     if len(listing.tasks) > room:
         tasks = tasks[:-1]
         below.insert(
@@ -347,24 +365,24 @@ def _picture(listing: TaskSelection, width: int, height: int) -> Any:
 
 
 def _picture_of_one(listing: TaskSelection, width: int, height: int) -> Any:
-    """The screen of `--watch TASK`: its line, its whole reason, its last events and the last lines of its output."""
+    """The screen of `--watch TASK`: its line, its whole reason, its last events, its last output."""
     from rich.console import Group
 
     (task,) = listing.tasks
     drawn, _ = _fitted([task], listing.left, width)
-    reason = terminal.in_one_line(_reason(task, listing.left))
-    told = [output.cell(reason)] if reason else []
+    texts = filter(None, (listing.warning, _reason(task, listing.left)))
+    told = [terminal.in_one_line(text) for text in texts]
     events = [
         output.cell(f"{time.strftime('%H:%M:%S', time.localtime(event.at))}  {event.text}")
         for event in _told_once(task.events())[-_EVENTS_WATCHED:]
     ]
-    # Two rows for the task, an empty one, and those that a long reason takes.
-    room = height - 4 - len(events) - (len(reason) // max(1, width) + 1 if reason else 0)
+    # Two rows for the task, an empty one, and those that long texts take.
+    room = height - 4 - len(events) - sum(len(text) // max(1, width) + 1 for text in told)
     lines = [output.cell(str(line)) for line in task.logs(tail=max(0, room))] if room > 0 else []
     for row in (*events, *lines):
         row.truncate(width, overflow="ellipsis")
     parts = [output.cell(""), *lines] if lines else []
-    return Group(drawn, *told, *events, *parts)
+    return Group(drawn, *map(output.cell, told), *events, *parts)
 
 
 # One task
