@@ -167,13 +167,8 @@ def test_who_waits_for_the_task_is_told(small_disk: Path, tmp_path: Path, comman
         )
     try:
         eventually(lambda: said.read_text().count("] started\n") == 2)
-
-        def told() -> bool:
-            # Again and again: the copy of the store that a day's first command starts gives its room back if it fails.
-            fill(small_disk)
-            return f"· {full(small_disk)}" in said.read_text()
-
-        eventually(told, every=0.2)
+        fill(small_disk)
+        eventually(lambda: f"· {full(small_disk)}" in said.read_text())
         resize(small_disk, ROOM)
         eventually(lambda: f"· {small_disk} can be written again" in said.read_text())
         assert said.read_text().count("the disk is full") == 1
