@@ -31,6 +31,7 @@ class NodeAccess:
             without the node's files.
         home: The task's directory on the node.
         program: Words that run the node's own program there; empty if the node is gone.
+        instance: The id of the machine.
     """
 
     connection: Connection
@@ -38,6 +39,7 @@ class NodeAccess:
     prefix: tuple[str, ...]
     home: str = ""
     program: tuple[str, ...] = ()
+    instance: str = ""
 
     def argv(self, command: str | Sequence[str] | None) -> list[str]:
         """The words to run through the connection. A string is run by the shell; None starts an interactive shell."""
@@ -74,7 +76,7 @@ def access(session: Session, record: TaskRecord, node: int) -> Iterator[NodeAcce
     program = (settings.python, "-I", "-S", agent)
     prefix = (*program, "exec", settings.home, "--")
     with provider.connect(instance) as connection:
-        yield NodeAccess(connection, False, prefix, settings.home, program)
+        yield NodeAccess(connection, False, prefix, settings.home, program, instance.id)
 
 
 def _instance(session: Session, record: TaskRecord, node: int) -> InstanceRecord:

@@ -14,7 +14,7 @@ from flowlite.connect import fetching
 from flowlite.connect.values import File
 from flowlite.errors import NotFound
 from flowlite.node.quick_dataclass import dataclass
-from flowlite.supervise.attempt.outputs import manifest, packs
+from flowlite.supervise.attempt.outputs import digests, manifest, packs
 from flowlite.supervise.attempt.outputs.output_directory import NameTaken, OutputDirectory
 
 if TYPE_CHECKING:
@@ -63,21 +63,22 @@ def bring(
     below: str = "",
     name: str = "",
 ) -> CopyResult:
-    """Copies files from a node to a local directory; files that an earlier call has copied are not copied again.
+    """Copies files from a node to a local directory. Files that are here with the same content are not copied again.
 
     Args:
         below: Prefix of the local paths.
         name: Local name of a single file.
     """
     copied = CopyResult()
-    lacking = []
-    for file in found.files:
-        if destination.has(name or f"{below}{file.path}", file):
-            moved(file.size)
-            _count(copied, file)
-        else:
-            lacking.append(file)
-    for group in packs.groups(lacking):
+    compared = destination.compare(
+        {name or f"{below}{file.path}": file for file in found.files},
+        lambda alike: digests.fetch(there.connection, there.program, found.root, alike),
+    )
+    for file in compared.here:
+        moved(file.size)
+        _count(copied, file)
+    copied.taken += compared.taken
+    for group in packs.groups(compared.lacking):
         changed = group
         if len(group) > 1:
             changed = _bring_pack(there, found, group, destination, copied, below)
@@ -85,7 +86,8 @@ def bring(
         for file in changed:
             path = name or f"{below}{file.path}"
             try:
-                destination.take(path, file, _fetching(there, found, file, moved))
+                source = _source(there, found, file)
+                destination.take(path, file, source, _fetching(there, found, file, moved))
             except NameTaken:
                 copied.taken.append(path)
             else:
@@ -106,13 +108,21 @@ def _bring_pack(
     """Copies small files in one request. Returns those that have changed since they were listed."""
     contents = packs.fetch(there.connection, there.program, found.root, group)
     pairs = list(zip(group, contents, strict=True))
-    come = [(f"{below}{file.path}", file, each) for file, each in pairs if each is not None]
+    come = [
+        (f"{below}{file.path}", file, _source(there, found, file), each)
+        for file, each in pairs
+        if each is not None
+    ]
     taken = destination.take_all(come)
     copied.taken += taken
-    for path, file, _ in come:
+    for path, file, _, _ in come:
         if path not in taken:
             _count(copied, file)
     return [file for file, content in pairs if content is None]
+
+
+def _source(there: NodeAccess, found: OutputManifest, file: OutputFile) -> str:
+    return f"{there.instance} {found.root}/{file.path}"
 
 
 def _count(copied: CopyResult, file: OutputFile) -> None:
@@ -143,7 +153,7 @@ def place_for(there: NodeAccess, source: Path, path: str) -> str:
     _check(there)
     place, is_directory = manifest.look(there.connection, there.program, home=there.home, path=path)
     if is_directory or path.endswith("/"):
-        place = posixpath.join(place, source.resolve().name)
+        place = posixpath.join(place, os.path.basename(os.path.abspath(source)))
     return posixpath.normpath(place)
 
 

@@ -147,6 +147,14 @@ def warn(text: str) -> None:
     tell(ColouredText("warning:", YELLOW), " ", text)
 
 
+def not_overwritten(paths: Sequence[str], place: str) -> FlowError:
+    """The error about files that were not copied, since other files have their names in that place."""
+    names = ", ".join(paths[:3]) + (", …" if paths[3:] else "")
+    return FlowError(
+        f"not written over other files in {place}: {names}; remove them, or give another target"
+    )
+
+
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints a table: with rich on a terminal; elsewhere as aligned columns in which no cell is cut."""
     if sys.stdout.isatty():

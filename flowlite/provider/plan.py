@@ -36,7 +36,8 @@ class Plan(JsonValue):
         unmet_price: Present price, if it is above the one offered, so that a launch waits until it falls; else None.
         max_run_seconds: Longest run after GO, from the time and cost caps; None for no limit.
         max_cost: US dollars in all, or None.
-        reserved_seconds: Time before `max_cost` is used up that is reserved for stopping and giving nodes back.
+        reserved_seconds: Longest time for which instances are charged after the run: to stop the workers, and to give
+            the nodes back. `max_cost` reserves it.
         warm_seconds: How long the nodes are kept, and charged, after the run for the next task.
         may_exceed: When the cost may exceed the caps, in words; "" if they are strict bounds.
         not_included: What the provider charges besides, in words, which is in no figure of the task and under no cap:

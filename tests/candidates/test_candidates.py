@@ -20,6 +20,9 @@ from flowlite.errors import CapExceeded, ConfigError, FlowError, SpecError
 from flowlite.spec import TaskConfig
 from tests.candidates.shops import Shop, Ware, by_name
 
+# From the end of the run to that of the machines, at most: the grace period, and the provider's own time.
+END_HOURS = (TaskConfig().grace_seconds + Shop.teardown_seconds) / 3600
+
 H100, A100 = "h100:8", "a100-80gb:8"
 
 
@@ -100,7 +103,7 @@ def test_the_worst_case_counts_and_not_the_price_of_now() -> None:
     wild = Shop("wild", [Ware(H100, "", 5.0, spot=True, ceiling=30.0)])
     found = choose(task(gpu=H100, max_run_time_hours=2), wild, calm)
     assert [each.plan.provider for each in found.ranked] == ["calm", "wild"]
-    assert found.dearest.worst_case_cost == 60.0
+    assert found.dearest.worst_case_cost == pytest.approx(30.0 * (2 + END_HOURS))
 
 
 def spot_shop(*wares: Ware, caps: bool = True) -> Shop:
@@ -125,7 +128,8 @@ def test_spot_that_costs_less_now_comes_first_and_may_not_rise_further_than_else
         ("near", 1.0),
         ("far", 1.0),
     ]
-    assert [each.plan.worst_case_cost for each in found.ranked] == [2.0, 2.0]
+    worst = 2 + END_HOURS
+    assert [each.plan.worst_case_cost for each in found.ranked] == [pytest.approx(worst)] * 2
     # The run that the money pays for is that at the lower ceiling, everywhere.
     paid = choose(task(gpu=H100, spot=True, max_cost=3.0), spot_shop(FAR, NEAR))
     assert len({each.plan.max_run_seconds for each in paid.ranked}) == 1
@@ -413,7 +417,9 @@ def brute_force(
             ):
                 continue
             top = ceiling if ware.spot else ware.price
-            worst = 0.0 if top == 0 else math.inf if hours is None else top * nodes * hours
+            worst = 0.0 if top == 0 else math.inf
+            if top and hours is not None:
+                worst = top * nodes * (hours + END_HOURS)
             costs.append((top > 0, round(worst, 6), round(top * nodes, 6), ware.price * nodes))
     return min(costs, default=None)
 

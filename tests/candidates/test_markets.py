@@ -21,7 +21,9 @@ pytest.importorskip("httpx")
 from flowlite.testing.cloud.ec2 import market as ec2
 from flowlite.testing.cloud.mithril.box import PaperMithril
 from flowlite.testing.cloud.mithril.catalog import InstanceType, instance_types
+from provider_adapters.aws.provider import AwsProvider
 from provider_adapters.aws.settings import AwsSettings
+from provider_adapters.mithril.provider import MithrilProvider
 from provider_adapters.mithril.settings import AROUND_SECONDS, MithrilSettings
 from tests.crash.paper import Paper
 
@@ -48,10 +50,15 @@ ZONES = {
     "us-west-1": [f"us-west-1{letter}" for letter in "abc"],
     "us-west-2": [f"us-west-2{letter}" for letter in "abcd"],
 }
-# From the launch to GO, at most.
-START_HOURS = {
-    "aws": (AwsSettings().boot_timeout + 3600) / 3600,
-    "mithril": (MithrilSettings().boot_timeout + AROUND_SECONDS) / 3600,
+# The grace period of the workers.
+GRACE = TaskConfig().grace_seconds
+# From the launch to GO, and from the end of the run to that of the machines, at most.
+BESIDE_HOURS = {
+    "aws": (AwsSettings().boot_timeout + 3600 + GRACE + AwsProvider.teardown_seconds) / 3600,
+    "mithril": (
+        MithrilSettings().boot_timeout + AROUND_SECONDS + GRACE + MithrilProvider.teardown_seconds
+    )
+    / 3600,
 }
 
 
@@ -229,7 +236,7 @@ def brute_force(market: Market) -> list[tuple[float, float, float, str]]:
     for now, top, where in ours:
         worst = math.inf if money is None else float(money)
         if hours is not None:
-            worst = min(worst, top * nodes * (hours + START_HOURS[where.split()[0]]))
+            worst = min(worst, top * nodes * (hours + BESIDE_HOURS[where.split()[0]]))
         costs.append((round(worst, 4), round(top * nodes, 4), round(now * nodes, 4), where))
     return sorted(costs)
 

@@ -57,7 +57,8 @@ def test_a_running_task(lab: Lab, running: str, tmp_path: Path) -> None:
     # Again: nothing is overwritten, and what is there is there.
     flow("cp", f"{running}:runs", ".")
     (here / "f").write_text("mine")
-    assert "not written over other files: f" in flow("cp", f"{running}:runs/deep/f", ".", code=1)
+    refused = flow("cp", f"{running}:runs/deep/f", ".", code=1)
+    assert f"not written over other files in {here}: f; remove them" in refused
     assert (here / "f").read_text() == "mine"
     # To the node, and back.
     (here / "data" / "sub").mkdir(parents=True)

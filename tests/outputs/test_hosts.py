@@ -43,9 +43,11 @@ def test_a_transfer_that_is_cut_goes_on_where_it_was(lab: Lab, tmp_path: Path) -
             "run", "--detach", "--outputs", "runs/**", "--", "sh", "-c", script, cwd=tmp_path
         ).stdout.split()[-1]
     place = Path(json.loads((lab.home / "tasks" / task / "outputs.json").read_bytes())["to"])
-    part = place / ".incoming" / "runs" / ".big.part"
-    eventually(lambda: part.exists() and part.stat().st_size > 0, timeout=90, every=0.001)
-    before = part.stat().st_size
+
+    def part() -> int:
+        return sum(each.stat().st_size for each in (place / ".incoming").glob(".*.part"))
+
+    before = eventually(part, timeout=90, every=0.001)
     # All sessions of sshd, and with them every connection.
     host.exec(["pkill", "-9", "-f", "sshd: .*@notty"])
     lab.wait(task, "completed", timeout=120)

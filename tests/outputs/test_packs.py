@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from flowlite.api.node_access import NodeAccess
 from flowlite.connect.bounded import MOST_OUTPUT
 from flowlite.connect.local import LocalConnection
 from flowlite.connect.values import Completed
+from flowlite.errors import NodeUnreachable
 from flowlite.supervise.attempt.outputs import packs
 from flowlite.supervise.attempt.outputs.manifest import OutputFile
 from flowlite.supervise.attempt.outputs.output_directory import OutputDirectory
@@ -82,9 +84,60 @@ def test_nine_hundred_files_take_one_request(source: Path, tmp_path: Path) -> No
     assert (copied.files, copied.bytes, moved[0]) == (902, found.size, found.size)
     # The list, and one pack.
     assert (connection.commands, connection.reads) == (2, [str(source / "large")])
-    # Again, nothing is sent.
+    # Again, nothing is sent but the digests.
     assert node_files.bring(there, found, OutputDirectory(here), add).files == 902
-    assert connection.commands == 2
+    assert (connection.commands, connection.reads) == (3, [str(source / "large")])
+    assert not (here / ".incoming").exists()
+
+
+SIZES = [10, 3 * packs.PACKED_BELOW]
+
+
+def two_sources(tmp_path: Path, size: int) -> list[Path]:
+    """Two directories on different nodes, with a file of one name, size and time in each."""
+    sources = [tmp_path / "node0", tmp_path / "node1"]
+    for source, content in zip(sources, (b"a", b"b"), strict=True):
+        source.mkdir()
+        (source / "f").write_bytes(content * size)
+        os.utime(source / "f", ns=(10**18, 10**18))
+    return sources
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_another_file_of_the_same_size_and_time_is_not_taken_for_it(
+    tmp_path: Path, size: int
+) -> None:
+    here = OutputDirectory(tmp_path / "here")
+    results = []
+    for rank, source in enumerate(two_sources(tmp_path, size)):
+        there = NodeAccess(Counting(), False, (), str(tmp_path), PROGRAM, f"i-{rank}")
+        found = node_files.files_at(there, str(source))
+        results.append(node_files.bring(there, found, here, lambda _: None))
+    assert [(each.files, each.taken) for each in results] == [(1, []), (0, ["f"])]
+    assert (tmp_path / "here" / "f").read_bytes() == b"a" * size
+
+
+class Breaking(Counting):
+    """Its reads break after the first block."""
+
+    def read(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        yield next(super().read(path, offset))
+        raise NodeUnreachable("cut")
+
+
+def test_a_file_is_not_continued_with_the_content_of_another_node(tmp_path: Path) -> None:
+    here = OutputDirectory(tmp_path / "here")
+    first, second = two_sources(tmp_path, SIZES[1])
+    broken = NodeAccess(Breaking(), False, (), str(tmp_path), PROGRAM, "i-0")
+    with pytest.raises(NodeUnreachable):
+        node_files.bring(broken, node_files.files_at(broken, str(first)), here, lambda _: None)
+    assert list((tmp_path / "here" / ".incoming").iterdir())
+    # The same path, as on two hosts.
+    shutil.rmtree(first)
+    second.rename(first)
+    there = NodeAccess(Counting(), False, (), str(tmp_path), PROGRAM, "i-1")
+    node_files.bring(there, node_files.files_at(there, str(first)), here, lambda _: None)
+    assert (tmp_path / "here" / "f").read_bytes() == b"b" * SIZES[1]
 
 
 def test_files_that_changed_meanwhile(source: Path, tmp_path: Path) -> None:

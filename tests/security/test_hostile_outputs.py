@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Sequence
@@ -36,11 +37,20 @@ def lay(root: Path, found: OutputManifest) -> None:
     destination = OutputDirectory(root)
     for file in found.files:
         with contextlib.suppress(NameTaken):
-            destination.take(file.path, file, lambda staged: _write(staged, b"x"))
-    destination.take_all([(file.path, file, b"x") for file in found.files])
+            destination.take(file.path, file, "", lambda staged: _write(staged, b"x"))
+    destination.take_all([(file.path, file, "", b"x") for file in found.files])
     for path, target in found.links:
         with contextlib.suppress(NameTaken):
             destination.link(path, target)
+
+
+def _is_circle(path: Path) -> bool:
+    """Whether links lead back to themselves, for which `realpath` returns what no program would open."""
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def _write(staged: Path, content: bytes) -> None:
@@ -87,7 +97,8 @@ def test_whatever_a_node_lists_twice_nothing_appears_outside(
     assert [path.name for path in above.iterdir()] in ([], ["x"])
     assert all(path == root for path in (above / "x").glob("*"))
     for path in root.rglob("*"):
-        assert os.path.realpath(path).startswith(f"{os.path.realpath(root)}"), path
+        inside = os.path.realpath(path).startswith(os.path.realpath(root))
+        assert inside or _is_circle(path), path
 
 
 @given(_PATHS, _PATHS)
@@ -105,8 +116,8 @@ def test_names_of_files_that_are_still_coming_are_not_taken_from_a_node(tmp_path
         destination.link(".incoming", "g")
     found = listed([".incoming/f", 1, 1, False])
     with pytest.raises(NameTaken):
-        destination.take(".incoming/f", found.files[0], lambda staged: _write(staged, b"x"))
-    assert destination.take_all([(".incoming/f", found.files[0], b"x")]) == [".incoming/f"]
+        destination.take(".incoming/f", found.files[0], "", lambda staged: _write(staged, b"x"))
+    assert destination.take_all([(".incoming/f", found.files[0], "", b"x")]) == [".incoming/f"]
 
 
 def test_a_file_where_a_directory_should_be_is_named(tmp_path: Path) -> None:
@@ -116,7 +127,9 @@ def test_a_file_where_a_directory_should_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     found = listed(["a/b", 1, 1, False])
     with pytest.raises(NameTaken):
-        OutputDirectory(tmp_path).take("a/b", found.files[0], lambda staged: _write(staged, b"x"))
+        OutputDirectory(tmp_path).take(
+            "a/b", found.files[0], "", lambda staged: _write(staged, b"x")
+        )
 
 
 @pytest.mark.parametrize(

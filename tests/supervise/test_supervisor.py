@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -166,6 +167,17 @@ def test_the_deadline_counts_all_attempts_together(flow_home: Path) -> None:
         or "no time is left" in record.reason
     )
     assert 2 <= record.attempt <= 3
+
+
+@pytest.mark.parametrize("what", ["time", "money"])
+def test_no_delay_that_outlasts_the_cap_is_paid_for(flow_home: Path, what: str) -> None:
+    limit = {"max_run_seconds": 60.0, "max_run_time_hours": 60 / 3600}
+    caps: dict[str, Any] = limit if what == "time" else {"max_cost": 60.0}
+    retries = {"max_retries": 3, "delay": 600.0}
+    gang = submit(flow_home, shell("exit 1"), price=3600.0, retries=retries, **caps)
+    record = gang.end("failed")
+    assert record.reason.endswith(f"; no {what} is left for another attempt in 5 min")
+    assert record.attempt == 1
 
 
 def test_a_gang_is_stopped_when_its_money_is_used_up(flow_home: Path) -> None:

@@ -136,6 +136,14 @@ def test_a_bucket(flow: Run, s3_server: S3Server, source: Path, tmp_path: Path) 
     flow("put", str(source), "s3://data")
     after = s3_server.client().head_object(Bucket="data", Key="data/sub/large")["LastModified"]
     assert before == after
+    # Another version of the same size, which is older than the object.
+    another = os.urandom(40_000_000)
+    large.write_bytes(another)
+    os.utime(large, (1e9, 1e9))
+    flow("put", str(large), "s3://data/data/sub/large")
+    assert (
+        s3_server.client().get_object(Bucket="data", Key="data/sub/large")["Body"].read() == another
+    )
     s3_server.client().create_multipart_upload(Bucket="data", Key="data/half")
     assert "1 file removed" in flow("rm", "s3://data/data/half")
     flow("rm", "s3://data/data/half", code=3)
@@ -216,6 +224,61 @@ def test_a_transfer_that_breaks_goes_on(source: Path, tmp_path: Path, after: boo
     assert contents(here) == contents(source)
 
 
+@pytest.mark.usefixtures("flow_home")
+def test_links_here(flow: Run, source: Path, tmp_path: Path) -> None:
+    (source / "link").symlink_to("sub/run")
+    (source / "elsewhere").symlink_to(tmp_path)
+    (source / "nowhere").symlink_to("none")
+    os.mkfifo(source / "pipe")
+    flow("create", "ckpt")
+    said = flow("put", str(source), "ckpt")
+    assert "not copied: 3 links to directories or to nothing, and special files" in said
+    assert "5 files (20 MB)" in said
+    flow("put", str(source / "link"), "ckpt")
+    assert "link" in flow("ls", "ckpt")
+    assert "neither a file nor a directory" in flow("put", str(source / "pipe"), "ckpt", code=2)
+
+
+def unpacked(tmp_path: Path, size: int) -> list[Path]:
+    """Two versions of a file, as from archives which set one time for all files."""
+    versions = [tmp_path / "one", tmp_path / "two"]
+    for version, content in zip(versions, (b"a", b"b"), strict=True):
+        version.write_bytes(content * size)
+        os.utime(version, ns=(10**18, 10**18))
+    return versions
+
+
+@pytest.mark.parametrize("size", [10, 3 * on_machine._PART])
+def test_another_version_of_the_same_size_and_time(tmp_path: Path, size: int) -> None:
+    root, here = tmp_path / "volume", tmp_path / "here"
+    root.mkdir()
+    volume = MachineVolume("v", LocalConnection(), (sys.executable,), str(root))
+    one, two = unpacked(tmp_path, size)
+    for version in (one, two):
+        volume.put(sources_of(version, "f"), lambda _: None)
+        assert (root / "f").read_bytes() == version.read_bytes()
+    volume.put(sources_of(one, "g"), lambda _: None)
+    destination = OutputDirectory(here)
+    assert volume.get("f", volume.tree("f"), destination, "x", lambda _: None) == []
+    assert volume.get("f", volume.tree("f"), destination, "x", lambda _: None) == []
+    assert volume.get("g", volume.tree("g"), destination, "x", lambda _: None) == ["x"]
+    assert (here / "x").read_bytes() == two.read_bytes()
+
+
+def test_a_version_is_not_continued_with_another(tmp_path: Path) -> None:
+    root = tmp_path / "volume"
+    root.mkdir()
+    one, two = unpacked(tmp_path, 3 * on_machine._PART)
+    # The state, and the first part.
+    broken = MachineVolume("v", Breaking(3, after=False), (sys.executable,), str(root))
+    with pytest.raises(NodeUnreachable):
+        broken.put(sources_of(one, "f"), lambda _: None)
+    assert [each.stat().st_size for each in root.iterdir()] == [on_machine._PART]
+    volume = MachineVolume("v", LocalConnection(), (sys.executable,), str(root))
+    volume.put(sources_of(two, "f"), lambda _: None)
+    assert (root / "f").read_bytes() == two.read_bytes()
+
+
 def test_a_file_that_changes_meanwhile(source: Path, tmp_path: Path) -> None:
     root = tmp_path / "volume"
     root.mkdir()
@@ -254,7 +317,7 @@ def test_no_path_of_a_machine_leads_elsewhere(path: str) -> None:
 
 
 def test_a_part_that_is_cut_short_is_no_file(tmp_path: Path) -> None:
-    asked = {"root": str(tmp_path), "do": "write", "files": [["f", 5, 1, False, 0, 5]]}
+    asked = {"root": str(tmp_path), "do": "write", "files": [["f", 5, 1, "v", False, 0, 5]]}
     out = io.BytesIO()
     program.main(io.BytesIO(json.dumps(asked).encode() + b"\nabc"), out)
     assert "only a part of it arrived" in json.loads(out.getvalue())["failed"]

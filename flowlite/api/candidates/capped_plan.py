@@ -77,9 +77,10 @@ def with_caps(config: TaskConfig, plan: Plan, teardown_seconds: float) -> Plan:
         plan = dataclasses.replace(plan, may_exceed=f"if the spot price rises{also}")
     bounds = [each for each in (config.max_run_seconds, plan.max_run_seconds) if each is not None]
     reserved = 0.0
-    if (paid := plan.paid_seconds) is not None:
+    if plan.is_paid:
         checkpoint = config.checkpoint.final_seconds if config.checkpoint is not None else 0.0
         reserved = config.grace_seconds + checkpoint + teardown_seconds
+    if (paid := plan.paid_seconds) is not None:
         bounds.append(max(0.0, paid - reserved))
     return dataclasses.replace(
         plan, max_run_seconds=min(bounds, default=None), reserved_seconds=reserved

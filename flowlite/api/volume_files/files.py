@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,13 +48,38 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file of this machine to send, and its path in the storage."""
+    """A file of this machine to send, and its path in the storage.
+
+    Attributes:
+        version: Tells it from other files of the same path, size and time: archives are often unpacked with one time
+            for all files.
+    """
 
     local: Path
     path: str
     size: int
     modified_ns: int
     program: bool
+    version: str
+
+    @classmethod
+    def of(cls, local: Path, path: str) -> Source:
+        """A file as it is now."""
+        status = local.stat()
+        identity = f"{status.st_dev} {status.st_ino} {status.st_ctime_ns}"
+        return cls(
+            local,
+            path,
+            status.st_size,
+            status.st_mtime_ns,
+            bool(status.st_mode & 0o100),
+            hashlib.sha256(identity.encode()).hexdigest()[:16],
+        )
+
+    def digest(self) -> str:
+        """The sha256 of its content."""
+        with self.local.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class Storage(Protocol):
@@ -98,12 +124,25 @@ def sources_of(local: Path, target: str) -> list[Source]:
     found = []
     for path in _files_below(local):
         relative = path.relative_to(local).as_posix() if path != local else ""
-        status = path.stat()
         place = "/".join(part for part in (target, relative) if part)
-        found.append(
-            Source(path, place, status.st_size, status.st_mtime_ns, bool(status.st_mode & 0o100))
-        )
+        found.append(Source.of(path, place))
     return found
+
+
+def name_of(local: Path) -> str:
+    """The name of a path, also of `.` and `..`. That of a link is its own."""
+    return os.path.basename(os.path.abspath(local))
+
+
+def count_others(local: Path) -> int:
+    """The number of links to directories, of links that lead nowhere, and of special files, which are not sent."""
+    if not local.is_dir():
+        return 0
+    return sum(
+        path.is_symlink() if path.is_dir() else not path.is_file()
+        for directory, below, names in os.walk(local)
+        for path in (Path(directory, name) for name in (*below, *names))
+    )
 
 
 def _files_below(local: Path) -> Iterator[Path]:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from datetime import datetime
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from flowlite.api.volume_files.files import Entry, Moved, Source, Tree
@@ -23,6 +23,8 @@ Value = TypeVar("Value")
 _SECONDS = 120.0
 # Bytes of one request for a part of an object.
 _RANGE = 16 << 20
+# Sizes of parts of flowlite, and of other programs by default: the AWS CLI and boto3, rclone, s3cmd, mc and others.
+_PART_SIZES = dict.fromkeys((PART, *(mib << 20 for mib in (5, 8, 15, 16, 32, 64, 128))))
 
 
 def open_bucket(url: str) -> BucketFiles:
@@ -110,7 +112,7 @@ class BucketFiles:
         taken: list[str] = []
         for file in tree.files:
             place = name or file.path
-            if destination.has(place, file):
+            if destination.has(place, file) and _fits(destination.root / place, file.version):
                 moved(file.size)
                 continue
             key = path if tree.single else "/".join(part for part in (path, file.path) if part)
@@ -123,6 +125,7 @@ class BucketFiles:
                 destination.take(
                     place,
                     file,
+                    f"{self.name} {self._store.place} {key}",
                     lambda staged, read=read, size=file.size: fetching.fetch(  # type: ignore[misc]
                         read, staged, size
                     ),
@@ -164,14 +167,7 @@ class BucketFiles:
     def _has(self, source: Source) -> bool:
         """Whether the object has the content of the file, as far as its checksum tells."""
         found = [each for each in self._listed(source.path, 1) if each.key == source.path]
-        if not found or found[0].size != source.size:
-            return False
-        if source.size <= PART:
-            with source.local.open("rb") as file:
-                return hashlib.file_digest(file, "md5").hexdigest() == found[0].etag
-        # The checksum of an object in parts is not that of its content.
-        written = _time(found[0].modified)
-        return written is not None and written * 1e9 > source.modified_ns
+        return bool(found) and found[0].size == source.size and _fits(source.local, found[0].etag)
 
     def _objects(self, path: str) -> Iterator[S3Object]:
         """The object of that key, or all below it as a directory."""
@@ -207,7 +203,31 @@ class BucketFiles:
 
 def _file(path: str, found: S3Object) -> OutputFile:
     written = _time(found.modified)
-    return OutputFile(path, found.size, int((written or 0.0) * 1e9), False)
+    return OutputFile(path, found.size, int((written or 0.0) * 1e9), False, found.etag)
+
+
+def _fits(local: Path, etag: str) -> bool:
+    """Whether the etag of an object is that of a file's content. False if that cannot be told.
+
+    It is the MD5 of the content; for an object in parts, the MD5 of the MD5s of the parts, and their number. For some
+    encrypted objects it is neither.
+    """
+    _, dash, number = etag.partition("-")
+    if not dash:
+        with local.open("rb") as file:
+            return hashlib.file_digest(file, "md5").hexdigest() == etag
+    size = local.stat().st_size
+    fitting = (each for each in _PART_SIZES if number == str(-(-size // each)))
+    return any(_etag_in_parts(local, each) == etag for each in fitting)
+
+
+def _etag_in_parts(local: Path, part: int) -> str:
+    digests = []
+    with local.open("rb") as file:
+        while block := file.read(part):
+            digests.append(hashlib.md5(block, usedforsecurity=False).digest())
+    whole = hashlib.md5(b"".join(digests), usedforsecurity=False)
+    return f"{whole.hexdigest()}-{len(digests)}"
 
 
 def _time(text: str) -> float | None:

@@ -74,14 +74,13 @@ class MachineVolume:
     def get(
         self, path: str, tree: Tree, destination: OutputDirectory, name: str, moved: Moved
     ) -> list[str]:
-        taken: list[str] = []
-        lacking = []
-        for file in tree.files:
-            if destination.has(name or file.path, file):
-                moved(file.size)
-            else:
-                lacking.append(file)
-        for group in packs.groups(lacking):
+        compared = destination.compare(
+            {name or file.path: file for file in tree.files},
+            lambda files: self._digests([_whole(path, tree, file) for file in files]),
+        )
+        moved(sum(file.size for file in compared.here))
+        taken = compared.taken
+        for group in packs.groups(compared.lacking):
             if len(group) > 1 or group[0].size < _PART:
                 taken += self._get_small(path, tree, group, destination, name, moved)
                 continue
@@ -90,6 +89,7 @@ class MachineVolume:
                 destination.take(
                     name or file.path,
                     file,
+                    self._source(path, tree, file),
                     lambda staged, file=file: fetching.fetch(  # type: ignore[misc]
                         lambda offset: self._parts(path, tree, file, offset, moved),
                         staged,
@@ -105,15 +105,19 @@ class MachineVolume:
     def put(self, sources: list[Source], moved: Moved) -> None:
         for begin in range(0, len(sources), _MOST_FILES):
             group = sources[begin : begin + _MOST_FILES]
-            asked = [[each.path, each.size, each.modified_ns] for each in group]
+            asked = [[each.path, each.size, each.modified_ns, each.version] for each in group]
             have = self._ask({"do": "state", "files": asked})[0]["have"]
-            lacking = []
-            for each, there in zip(group, have, strict=True):
-                if there == -1:
+            lacking = [
+                (each, int(there)) for each, there in zip(group, have, strict=True) if there != -1
+            ]
+            for _, there in lacking:
+                moved(there)
+            alike = [each for each, there in zip(group, have, strict=True) if there == -1]
+            for each, digest in zip(alike, self._digests([e.path for e in alike]), strict=True):
+                if each.digest() == digest:
                     moved(each.size)
                 else:
-                    moved(there)
-                    lacking.append((each, int(there)))
+                    lacking.append((each, 0))
             self._send(lacking, moved)
 
     def remove(self, path: str, *, recursive: bool) -> int:
@@ -121,6 +125,17 @@ class MachineVolume:
         return int(answer["files"])
 
     # Transfers
+
+    def _source(self, path: str, tree: Tree, file: OutputFile) -> str:
+        return f"{self.name} {self._root}/{_whole(path, tree, file)}"
+
+    def _digests(self, paths: Sequence[str]) -> list[str]:
+        """The sha256 of each file; "" if it cannot be read."""
+        found: list[str] = []
+        for begin in range(0, len(paths), _MOST_FILES):
+            asked = list(paths[begin : begin + _MOST_FILES])
+            found += map(str, self._ask({"do": "digest", "files": asked})[0]["sha256"])
+        return found
 
     def _get_small(
         self,
@@ -140,7 +155,8 @@ class MachineVolume:
                 raise FlowError(
                     f"the volume {self.name}: {file.path} was changed while it was copied; run it again"
                 )
-            come.append((name or file.path, file, content[position : position + size]))
+            source = self._source(path, tree, file)
+            come.append((name or file.path, file, source, content[position : position + size]))
             position += size
         taken = destination.take_all(come)
         moved(position)
@@ -180,7 +196,7 @@ class MachineVolume:
                 part = _read(each, offset, min(_PART, each.size - offset))
                 if size + len(part) > _AT_ONCE:
                     flush()
-                head = [each.path, each.size, each.modified_ns, each.program]
+                head = [each.path, each.size, each.modified_ns, each.version, each.program]
                 asked.append([*head, offset, len(part)])
                 content.append(part)
                 size += len(part)

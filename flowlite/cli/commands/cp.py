@@ -47,19 +47,20 @@ def cp(
     node = int(found["node"] or 0)
     if here[0]:
         copied = _send(task, node, Path(source), found["path"] or ".", target)
-        place = target
+        place, root = target, ""
     else:
-        copied, place = _bring(task, node, found["path"] or ".", Path(target))
+        copied, below, name = _bring(task, node, found["path"] or ".", Path(target))
+        place, root = str(below / name), str(below)
     if json:
         shown = {"files": copied.files, "bytes": copied.bytes, "taken": copied.taken}
         output.print_json("copied", {"to": place, **shown})
-    else:
+    elif copied.files or not copied.taken:
         from flowlite.node.system.byte_sizes import human_size
 
         number = "1 file" if copied.files == 1 else f"{copied.files:,} files"
         output.tell(f"{number} ({human_size(copied.bytes)}) in {place}")
     if copied.taken:
-        raise FlowError(f"not written over other files: {', '.join(copied.taken[:3])}")
+        raise output.not_overwritten(copied.taken, root)
 
 
 def _on_node(text: str) -> re.Match[str] | None:
@@ -67,7 +68,8 @@ def _on_node(text: str) -> re.Match[str] | None:
     return _ON_NODE.fullmatch(text)
 
 
-def _bring(task: Task[Any], node: int, path: str, target: Path) -> tuple[CopyResult, str]:
+def _bring(task: Task[Any], node: int, path: str, target: Path) -> tuple[CopyResult, Path, str]:
+    """Returns what was copied, the local directory, and the local name of a single file."""
     from flowlite.api import node_files
     from flowlite.cli.transfer_progress import Transfer
     from flowlite.supervise.attempt.outputs.output_directory import OutputDirectory
@@ -79,7 +81,7 @@ def _bring(task: Task[Any], node: int, path: str, target: Path) -> tuple[CopyRes
             copied = node_files.bring(
                 there, found, OutputDirectory(root), transfer.moved, name=name
             )
-    return copied, str(root / name if name else root)
+    return copied, root, name
 
 
 def _place_here(path: str, target: Path, *, single: bool) -> tuple[Path, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 
 from flowlite.cli import output
 from flowlite.cli.task_argument import OptionalTask, task_or_newest
-from flowlite.errors import ConfigError, FlowError, NotFound
+from flowlite.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
     from flowlite.api.task import Task
@@ -54,8 +55,7 @@ def outputs(
     else:
         _show(came, to or place, files)
     if refused:
-        names = ", ".join(refused[:3]) + (", …" if refused[3:] else "")
-        raise FlowError(f"not written over other files in {to}: {names}")
+        raise output.not_overwritten(refused, str(to))
 
 
 def _came(task: Task[Any]) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def _copy(place: Path, files: list[str], to: Path) -> list[str]:
     for path in files:
         source, target = place / path, to / path
         if target.exists() or target.is_symlink():
-            if not _is_same(source, target):
+            if not (target.is_file() and filecmp.cmp(source, target, shallow=False)):
                 refused.append(path)
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -89,11 +89,6 @@ def _copy(place: Path, files: list[str], to: Path) -> list[str]:
         shutil.copy2(source, partial)
         partial.rename(target)
     return refused
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    a, b = one.stat(), other.lstat()
-    return (a.st_size, a.st_mtime_ns) == (b.st_size, b.st_mtime_ns)
 
 
 def _show(came: dict[str, Any], place: Path, files: list[str]) -> None:
@@ -140,4 +135,4 @@ def _bring_now(task: Task[Any], to: Path | None, as_json: bool) -> None:
         number = "1 file" if all_of_it.files == 1 else f"{all_of_it.files:,} files"
         output.tell(f"{number} ({human_size(all_of_it.bytes)}) in {to}")
     if all_of_it.taken:
-        raise FlowError(f"not written over other files in {to}: {', '.join(all_of_it.taken[:3])}")
+        raise output.not_overwritten(all_of_it.taken, str(to))

@@ -12,7 +12,7 @@ import typer
 
 from flowlite.cli import output
 from flowlite.cli.completion import complete_provider
-from flowlite.errors import ConfigError, FlowError, NotFound
+from flowlite.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
     from flowlite.provider import VolumeInfo
@@ -191,21 +191,25 @@ def put(
     As with cp, it is copied into a directory that exists. Existing files are replaced. Run again, an interrupted
     copy resumes.
     """
-    from flowlite.api.volume_files.files import sources_of
+    from flowlite.api.volume_files.files import count_others, name_of, sources_of
     from flowlite.api.volume_files.storage import open_storage, split
     from flowlite.cli.transfer_progress import Transfer
 
     if not source.exists():
         raise ConfigError(f"{source} does not exist")
+    if not source.is_dir() and not source.is_file():
+        raise ConfigError(f"{source} is neither a file nor a directory")
     name, path, is_directory = split(volume)
     with open_storage(name, provider) as storage:
         if is_directory or storage.is_directory(path):
-            own = source.resolve().name
+            own = name_of(source)
             path = f"{path}/{own}" if path else own
         sources = sources_of(source, path)
         total = sum(each.size for each in sources)
         with Transfer(path, total) as transfer:
             storage.put(sources, transfer.moved)
+    if others := count_others(source):
+        output.warn(f"not copied: {others} links to directories or to nothing, and special files")
     _tell_copied(len(sources), total, _shown(name, path), json)
 
 
@@ -238,9 +242,10 @@ def get(
         output.warn(f"not copied: {tree.others} links, special files and names that are no paths")
     copied = [file for file in tree.files if (single or file.path) not in taken]
     place = str(root / single if single else root)
-    _tell_copied(len(copied), sum(file.size for file in copied), place, json)
+    if copied or json or not taken:
+        _tell_copied(len(copied), sum(file.size for file in copied), place, json)
     if taken:
-        raise FlowError(f"not written over other files in {root}: {', '.join(taken[:3])}")
+        raise output.not_overwritten(taken, str(root))
 
 
 def ls(volume: Place, provider: Provider = None, json: Json = False) -> None:

@@ -248,7 +248,8 @@ def main(_: list[str]) -> int:
     """The subcommand `outputs`: reads {"home", "patterns" or "path"}; prints the result of `outputs` or `everything`.
 
     A relative path starts in the working directory of the workers. With "look" it only prints the resolved path and
-    whether it is a directory: {"path", "directory"}. With "read" it prints files (`contents.py`).
+    whether it is a directory: {"path", "directory"}. With "read" or "digest" it prints what files contain
+    (`contents.py`).
 
     The result is printed as lines of JSON, so that no reader needs to hold it as one document: first everything but
     files and links, then each file, then each link.
@@ -256,6 +257,9 @@ def main(_: list[str]) -> int:
     asked: Mapping[str, Any] = json.loads(sys.stdin.buffer.read())
     if "read" in asked:
         contents.write(str(asked["root"]), list(asked["read"]), sys.stdout.buffer)
+        return 0
+    if "digest" in asked:
+        contents.write_digests(str(asked["root"]), list(asked["digest"]), sys.stdout.buffer)
         return 0
     home = str(asked["home"])
     try:

@@ -6,18 +6,21 @@ JSON, and then the content that was asked for. All paths are relative to the roo
     {"do": "list", "path"}                    -> {"entries": [[name, size, modified, "file" | "directory" | "other"]]}
     {"do": "tree", "path"}                    -> {"single", "files": [[path, size, modified, executable]], "others"}
     {"do": "read", "files": [[path, offset, most]]}  -> {"sizes": [size, or -1 for a file that is gone]}, contents
-    {"do": "state", "files": [[path, size, modified]]}
-                                              -> {"have": [bytes that are there; -1 for a file that is complete]}
-    {"do": "write", "files": [[path, size, modified, executable, offset, length]]}, contents  -> {}
+    {"do": "digest", "files": [path]}         -> {"sha256": [hexadecimal, or "" for a file that cannot be read]}
+    {"do": "state", "files": [[path, size, modified, version]]}
+                                              -> {"have": [bytes that are there; -1 for a file that seems complete]}
+    {"do": "write", "files": [[path, size, modified, version, executable, offset, length]]}, contents  -> {}
     {"do": "remove", "path", "recursive"}     -> {"files": their number}
 
-Times are in nanoseconds. A file that is being written has a name of its own, which depends on its size and time, and
-gets its final name when it is complete. A failure is {"failed": text, "errno": number}.
+Times are in nanoseconds. A version tells a file from others of its path, size and time. A file that is being written
+has a name of its own, made of all these, and gets its final name when it is complete. A failure is {"failed": text,
+"errno": number}.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -73,6 +76,8 @@ class VolumeFiles:
         if what == "read":
             content += [self._read(*each) for each in request["files"]]
             return {"sizes": [len(each) for each in content]}
+        if what == "digest":
+            return {"sha256": [self._digest(path) for path in request["files"]]}
         if what == "state":
             return {"have": [self._have(*each) for each in request["files"]]}
         if what == "write":
@@ -145,7 +150,18 @@ class VolumeFiles:
                 content += block
         return bytes(content)
 
-    def _have(self, path: str, size: int, modified: int) -> int:
+    def _digest(self, path: str) -> str:
+        digest = hashlib.sha256()
+        offset = 0
+        try:
+            while block := self._read(path, offset, 1 << 24):
+                digest.update(block)
+                offset += len(block)
+        except (OSError, RequestRefused):
+            return ""
+        return digest.hexdigest()
+
+    def _have(self, path: str, size: int, modified: int, version: str) -> int:
         place = self._place(path)
         try:
             status = os.lstat(place)
@@ -158,7 +174,7 @@ class VolumeFiles:
         except OSError:
             pass
         try:
-            return os.lstat(_partial(place, size, modified)).st_size
+            return os.lstat(_partial(place, size, modified, version)).st_size
         except OSError:
             return 0
 
@@ -168,13 +184,14 @@ class VolumeFiles:
         path: str,
         size: int,
         modified: int,
+        version: str,
         executable: bool,
         offset: int,
         length: int,
     ) -> None:
         place = self._place(path)
         self._make(os.path.dirname(place))
-        partial = _partial(place, size, modified)
+        partial = _partial(place, size, modified, version)
         descriptor = os.open(
             partial, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
         )
@@ -233,9 +250,9 @@ def _file(path: str, status: os.stat_result) -> list[Any]:
     return [path, status.st_size, status.st_mtime_ns, bool(status.st_mode & stat.S_IXUSR)]
 
 
-def _partial(place: str, size: int, modified: int) -> str:
+def _partial(place: str, size: int, modified: int, version: str) -> str:
     directory, name = os.path.split(place)
-    return os.path.join(directory, f".{name[:150]}.{size:x}-{modified:x}.part")
+    return os.path.join(directory, f".{name[:150]}.{size:x}-{modified:x}-{version}.part")
 
 
 def _is_partial(name: str) -> bool:

@@ -574,10 +574,10 @@ class Supervisor:
             return "failed", self._spent or self._limits.time_is_over(self._record, end.reason)
         if not self._may_retry(end):
             return "failed", end.reason
-        if (left := self._time_left()) is not None and left <= 0:
+        # Nodes are charged during the delay too, and it counts as time of the run.
+        if nothing_left := self._nothing_left(self._delay_after(end)):
             self._capped = True
-            what = "time" if (self._limits.time_left(self._record) or 0.0) <= 0 else "money"
-            return "failed", f"{end.reason}; no {what} is left for another attempt"
+            return "failed", f"{end.reason}; {nothing_left}"
         return None
 
     async def _end_with(self, attempt: Attempt, end: End, outcome: str, reason: str) -> None:
@@ -695,12 +695,8 @@ class Supervisor:
 
     async def _retry(self, attempt: Attempt, end: End) -> None:
         """Makes sure that nothing of the old attempt runs any more, then begins a new one."""
-        spared = self._spare_takes_over(end)
-        counts = not (end.outcome in _UNCOUNTED or spared or self._goes_on_without(end))
+        counts, delay = self._counts(end), self._delay_after(end)
         used = self._record.retries_used + counts
-        delay = self._asked.retries.delay_before(used) if counts else self._preemption_pause(end)
-        if spared or end.outcome in (messages.SICK, messages.GROWING):
-            delay = 0.0
         soon = f" in {wording.duration(delay)}" if delay else ""
         why = f"a new attempt begins{soon}: {end.reason}"
         if end.outcome == messages.GROWING:
@@ -715,8 +711,7 @@ class Supervisor:
         beside = {*end.replace, *(unclear or ())}
         self._provisioner.set_aside(beside, attempt.out_of_reach, self._sick(attempt))
         await self._end_unusable()
-        # Nodes are charged during the delay too.
-        await self._sleep(min(delay, self._limits.seconds_of_money(self._instances())))
+        await self._sleep(delay)
         if self._cancelled.is_set():
             await self._end_with(attempt, end, "cancelled", "cancelled before the next attempt")
             return
@@ -724,9 +719,27 @@ class Supervisor:
             self._capped = True
             await self._end_with(attempt, end, "failed", spent)
             return
+        if nothing_left := self._nothing_left():
+            self._capped = True
+            await self._end_with(attempt, end, "failed", f"{end.reason}; {nothing_left}")
+            return
         of = f" of {self._asked.retries.max_retries + 1}" if counts else ""
         why = f"attempt {self._record.attempt + 1}{of} after {end.reason}"
         self._journal.step(TaskEvent.RETRY, why=why, retries_used=used)
+
+    def _counts(self, end: End) -> bool:
+        """Whether another attempt after this end uses up a retry."""
+        return not (
+            end.outcome in _UNCOUNTED or self._spare_takes_over(end) or self._goes_on_without(end)
+        )
+
+    def _delay_after(self, end: End) -> float:
+        """Seconds to wait before another attempt."""
+        if self._counts(end):
+            return self._asked.retries.delay_before(self._record.retries_used + 1)
+        if self._spare_takes_over(end) or end.outcome in (messages.SICK, messages.GROWING):
+            return 0.0
+        return self._preemption_pause(end)
 
     async def _end_unusable(self) -> None:
         """Ends instances that the next attempt cannot use, before the delay. Failures are retried after it."""
@@ -772,6 +785,15 @@ class Supervisor:
             if self._spent:
                 self._stop_attempt("deadline", self._spent)
                 attempt.give_up_collecting()
+
+    def _nothing_left(self, delay: float = 0.0) -> str:
+        """Which cap forbids another attempt after a delay; "" if none does."""
+        left = self._time_left()
+        if left is None or left > delay:
+            return ""
+        what = "money" if self._limits.seconds_of_money(self._instances()) <= delay else "time"
+        soon = f" in {wording.duration(delay)}" if delay else ""
+        return f"no {what} is left for another attempt{soon}"
 
     def _time_left(self) -> float | None:
         left = self._limits.time_left(self._record, self._instances())

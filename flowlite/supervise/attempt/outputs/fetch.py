@@ -99,7 +99,7 @@ class OutputFetch:
             before_writing: Raises if another supervisor has taken over.
         """
         self._patterns = tuple(patterns)
-        self._landing = OutputDirectory(to)
+        self._landing = OutputDirectory(to, own=True)
         self._nodes = nodes
         self._reach = reach
         self._tell = tell
@@ -276,12 +276,12 @@ class OutputFetch:
             raise NodeUnreachable("it was not waited for any more")
         self._moved = time.monotonic()
         come = [
-            (f"{below}{file.path}", file, content)
+            (f"{below}{file.path}", file, self._source(node, file), content)
             for file, content in zip(group, contents, strict=True)
             if content is not None
         ]
         taken = set(self._landing.take_all(come))
-        for path, file, _ in come:
+        for path, file, _, _ in come:
             if path in taken:
                 self._note_taken(path)
             else:
@@ -290,18 +290,21 @@ class OutputFetch:
 
     def _one(self, node: Node, path: str, file: OutputFile) -> bool:
         """Fetches one file. False if the node does not have it any more, or if its path here is taken."""
-        source = f"{self._manifests[node.rank].root}/{file.path}"
+        place = f"{self._manifests[node.rank].root}/{file.path}"
 
         def read(offset: int) -> Iterator[bytes]:
-            for block in node.connection.read(source, offset):
+            for block in node.connection.read(place, offset):
                 if self._stop.is_set():
                     raise NodeUnreachable("it was not waited for any more")
                 self._moved = time.monotonic()
                 self._bytes[node.rank] += len(block)
                 yield block
 
+        source = self._source(node, file)
         try:
-            self._landing.take(path, file, lambda staged: fetching.fetch(read, staged, file.size))
+            self._landing.take(
+                path, file, source, lambda staged: fetching.fetch(read, staged, file.size)
+            )
         except NameTaken:
             self._note_taken(path)
             return False
@@ -310,6 +313,9 @@ class OutputFetch:
             self._brought.left_out[why] = self._brought.left_out.get(why, 0) + 1
             return False
         return True
+
+    def _source(self, node: Node, file: OutputFile) -> str:
+        return f"{node.instance.id} {self._manifests[node.rank].root}/{file.path}"
 
     def _note_taken(self, path: str) -> None:
         if path not in self._brought.taken:

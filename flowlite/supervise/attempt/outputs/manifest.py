@@ -28,12 +28,14 @@ class OutputFile:
         size: Bytes.
         modified_ns: Time of its last modification there.
         program: Whether it is executable.
+        version: What else tells it from other files of the same path, size and time, if anything does.
     """
 
     path: str
     size: int
     modified_ns: int
     program: bool
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,125 +1,177 @@
 """Writes files from nodes below one directory. No existing file is overwritten, and no path leads out of the directory.
 
 A file is first written to `.incoming` below the directory, gets its time and mode there, and is then given its name,
-which fails if the name exists. An interrupted fetch can therefore go on, and a file at its final name is complete.
+which fails if the name exists. An interrupted fetch can therefore go on, and a file at its final name is complete. The
+name in `.incoming` stands for all that identifies the content, so that no file goes on with the content of another.
 """
 
 from __future__ import annotations
 
+import filecmp
+import hashlib
+import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings.private_files import sync
 from flowlite.supervise.attempt.outputs.manifest import OutputFile
 
 _INCOMING = ".incoming"
 # Files that are synced to disk at a time.
 _SYNCS = 16
+# A fetch of which nothing has come for as long has ended (`fetching.steady` gives up after half of it).
+_ABANDONED_SECONDS = 120.0
 
 
 class NameTaken(Exception):
     """Another file has that name already."""
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Files of a node or volume, compared with those in a directory here.
+
+    Attributes:
+        here: Files that are here already.
+        taken: Paths that another file of the same size and time has.
+        lacking: All others.
+    """
+
+    here: list[OutputFile]
+    taken: list[str]
+    lacking: list[OutputFile]
+
+
 class OutputDirectory:
     """One directory on this machine."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, own: bool = False) -> None:
+        """
+        Args:
+            root: The directory, which need not exist.
+            own: Whether nobody else writes into it. What is left of other fetches is then removed at the end.
+        """
         self.root = root
+        self._own = own
         self._incoming = root / _INCOMING
         umask = os.umask(0)
         os.umask(umask)
         self._modes = (0o666 & ~umask, 0o777 & ~umask)
 
     def has(self, path: str, file: OutputFile) -> bool:
-        """Whether the file is here already."""
+        """Whether a file of that name, size and time is here."""
         try:
             status = os.lstat(self.root / path)
         except OSError:
             return False
         return (status.st_size, status.st_mtime_ns) == (file.size, file.modified_ns)
 
-    def take(self, path: str, file: OutputFile, fetch: Callable[[Path], None]) -> None:
-        """Writes a file to a relative path.
+    def compare(
+        self,
+        files: Mapping[str, OutputFile],
+        digests: Callable[[Sequence[OutputFile]], Sequence[str]],
+    ) -> Compared:
+        """Compares files with those here. Content is compared only where name, size and time are equal.
+
+        Args:
+            files: The files by their paths relative to the directory.
+            digests: Returns the sha256 of each file at its source; "" if it cannot be read.
+        """
+        alike = {path: file for path, file in files.items() if self.has(path, file)}
+        compared = Compared([], [], [file for path, file in files.items() if path not in alike])
+        wanted = digests(list(alike.values())) if alike else ()
+        for (path, file), digest in zip(alike.items(), wanted, strict=True):
+            with open(self.root / path, "rb") as opened:
+                equal = hashlib.file_digest(opened, "sha256").hexdigest() == digest
+            if equal:
+                compared.here.append(file)
+            else:
+                compared.taken.append(path)
+        return compared
+
+    def take(self, path: str, file: OutputFile, source: str, fetch: Callable[[Path], None]) -> None:
+        """Writes a file to a relative path, unless a file of the same content is there.
 
         Args:
             path: Path relative to the directory.
-            file: The file on the node.
-            fetch: Called with the path to write to. Continues what an earlier call left there.
+            file: The file at its source.
+            source: Identifies the node or storage, and the file's path there.
+            fetch: Called with the path to write to. Continues what an earlier call for the same file left there.
 
         Raises:
-            Taken: Another file has that name.
+            NameTaken: Another file has that name.
             OSError: The file cannot be written.
         """
-        if self.has(path, file):
-            return
-        staged = self._stage(path)
+        staged = self._stage(path, file, source)
         fetch(staged)
         self._dress(staged, file)
         sync(staged)
-        self._name(path, staged)
+        self._name(path, file, staged)
 
-    def take_all(self, contents: Sequence[tuple[str, OutputFile, bytes]]) -> list[str]:
-        """Writes small files, each to its relative path. Returns the paths that another file has.
+    def take_all(self, contents: Sequence[tuple[str, OutputFile, str, bytes]]) -> list[str]:
+        """Writes small files: path, file and source as for `take`, and the content.
+
+        Returns:
+            The paths that another file has.
 
         Raises OSError.
         """
         taken = []
-        staged: list[tuple[str, Path]] = []
-        for path, file, content in contents:
-            if self.has(path, file):
-                continue
+        staged: list[tuple[str, OutputFile, Path]] = []
+        for path, file, source, content in contents:
             try:
-                place = self._stage(path)
+                place = self._stage(path, file, source)
             except NameTaken:
                 taken.append(path)
                 continue
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             place.write_bytes(content)
-            staged.append((path, place))
+            staged.append((path, file, place))
             self._dress(place, file)
         # File systems write what is synced at the same time together.
         with ThreadPoolExecutor(_SYNCS) as syncs:
-            list(syncs.map(sync, [place for _, place in staged]))
-        for path, place in staged:
+            list(syncs.map(sync, [place for _, _, place in staged]))
+        for path, file, place in staged:
             try:
-                self._name(path, place)
+                self._name(path, file, place)
             except NameTaken:
                 taken.append(path)
         return taken
 
-    def _stage(self, path: str) -> Path:
-        """Returns the path to write a file to at first. Raises Taken if another file has its name."""
-        target = self.root / path
-        if os.path.lexists(target):
+    def _stage(self, path: str, file: OutputFile, source: str) -> Path:
+        """Returns the path to write a file to at first. Raises NameTaken if another file has its name."""
+        if os.path.lexists(self.root / path) and not self.has(path, file):
             raise NameTaken(path)
         self._make_parents(path)
-        return self._incoming / path
+        identity = json.dumps([source, path, file.size, file.modified_ns, file.version])
+        return self._incoming / hashlib.sha256(os.fsencode(identity)).hexdigest()[:32]
 
     def _dress(self, staged: Path, file: OutputFile) -> None:
         os.chmod(staged, self._modes[file.program])
         os.utime(staged, ns=(file.modified_ns, file.modified_ns))
 
-    def _name(self, path: str, staged: Path) -> None:
-        """Gives a complete file its name. Raises Taken."""
+    def _name(self, path: str, file: OutputFile, staged: Path) -> None:
+        """Gives a complete file its name, unless a file of the same content has it. Raises NameTaken."""
         target = self.root / path
         try:
             os.link(staged, target, follow_symlinks=False)
-        except FileExistsError:
-            raise NameTaken(path) from None
         except OSError:
-            # The file system has no hard links.
-            if os.path.lexists(target):
+            if not os.path.lexists(target):
+                # The file system has no hard links.
+                os.rename(staged, target)
+            elif not (self.has(path, file) and filecmp.cmp(staged, target, shallow=False)):
+                staged.unlink()
                 raise NameTaken(path) from None
-            os.rename(staged, target)
         staged.unlink(missing_ok=True)
 
     def link(self, path: str, target: str) -> None:
-        """Creates a symbolic link. Raises Taken, OSError."""
+        """Creates a symbolic link. Raises NameTaken, OSError."""
         place = self.root / path
         self._make_parents(path)
         try:
@@ -129,15 +181,26 @@ class OutputDirectory:
                 raise NameTaken(path) from None
 
     def finish(self) -> None:
-        """Removes `.incoming` and syncs the directories once all files are here. Raises OSError."""
-        with suppress(FileNotFoundError):
-            shutil.rmtree(self._incoming)
+        """Tidies `.incoming` up, and syncs the directories once all files are here. Raises OSError."""
+        if self._own:
+            with suppress(FileNotFoundError):
+                shutil.rmtree(self._incoming)
+        else:
+            self._remove_abandoned()
         if self.root.is_dir():
             for directory, _, _ in os.walk(self.root):
                 sync(Path(directory))
 
+    def _remove_abandoned(self) -> None:
+        """Removes what is left of interrupted fetches, and `.incoming` unless another fetch uses it."""
+        with suppress(OSError):
+            for entry in list(os.scandir(self._incoming)):
+                if time.time() - entry.stat(follow_symlinks=False).st_ctime > _ABANDONED_SECONDS:
+                    os.unlink(entry)
+            self._incoming.rmdir()
+
     def _make_parents(self, path: str) -> None:
-        """Creates the directories above a file. Raises Taken if one of them is a symbolic link or another file."""
+        """Creates the directories above a file. Raises NameTaken if one of them is a symbolic link or another file."""
         first, *others = path.split("/")
         if first == _INCOMING:
             # A link in there would be written through.

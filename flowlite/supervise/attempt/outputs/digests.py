@@ -1,0 +1,52 @@
+"""Asks a node for the digests of its files, to compare them with files of the same size and time here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from flowlite.connect.base import Connection
+from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.supervise.attempt.outputs.manifest import OutputFile
+
+_MOST_FILES = 1000
+_SECONDS = 60.0
+# The slowest machine that is waited for.
+_HASHED_PER_SECOND = 20e6
+
+
+def fetch(
+    connection: Connection, program: Sequence[str], root: str, files: Sequence[OutputFile]
+) -> list[str]:
+    """Returns the sha256 of each file in hexadecimal; "" if the node cannot read it.
+
+    Args:
+        connection: The connection to the node.
+        program: Command that runs the agent's zipapp there.
+        root: The directory on the node that paths are relative to.
+        files: The files.
+
+    Raises:
+        NodeUnreachable: The node does not answer.
+        ProviderError: Its answer is invalid.
+    """
+    found = []
+    for begin in range(0, len(files), _MOST_FILES):
+        group = files[begin : begin + _MOST_FILES]
+        asked = {"root": root, "digest": [file.path for file in group]}
+        seconds = _SECONDS + sum(file.size for file in group) / _HASHED_PER_SECOND
+        try:
+            done = connection.run(
+                [*program, "outputs"], input=json.dumps(asked).encode(), timeout=seconds
+            )
+        except TimeoutError as error:
+            raise NodeUnreachable(str(error)) from error
+        try:
+            answers = [json.loads(line) for line in done.stdout.splitlines()]
+            found += [str(answer.get("sha256", "")) for answer in answers]
+        except (ValueError, AttributeError) as error:
+            raise ProviderError(f"it does not say what its files contain: {error}") from None
+        if done.code != 0 or len(answers) != len(group):
+            said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+            raise ProviderError(f"its files cannot be read: {' '.join(said) or done.code}")
+    return found
