@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 from flowlite.api.session import Session, open_session
 from flowlite.api.submission import providers_of, supervisor_ahead
 from flowlite.api.task import Task
-from flowlite.errors import ConfigError
+from flowlite.errors import ConfigError, ProviderError
 from flowlite.node.system import trace
 
 if TYPE_CHECKING:
@@ -453,15 +453,41 @@ class Volumes:
     def look(self) -> tuple[Sequence[VolumeInfo], Sequence[str]]:
         """All volumes, by name, and what could not be looked at, such as a region that is denied; a line each."""
         provider = self._flow._chosen()
-        found = sorted(provider.list_volumes(), key=lambda volume: volume.name)
+        users = _volume_users(self._flow._session, provider.name)
+        found = [
+            volume
+            if volume.used_by
+            else dataclasses.replace(volume, used_by=tuple(users.get(volume.name, ())))
+            for volume in sorted(provider.list_volumes(), key=lambda volume: volume.name)
+        ]
         return found, provider.not_looked_at()
 
     def delete(self, name: str) -> None:
-        """Deletes a volume and everything on it. Raises NotFound if there is no such volume."""
+        """Deletes a volume and everything on it.
+
+        Raises:
+            NotFound: There is no such volume.
+            ProviderError: A task uses it.
+        """
         from flowlite.api import import_guard
 
         import_guard.refuse("deletes a volume")
-        self._flow._chosen().delete_volume(name)
+        provider = self._flow._chosen()
+        if users := _volume_users(self._flow._session, provider.name).get(name):
+            raise ProviderError(
+                f"volume {name!r} is in use by {users[0]}; wait for its end or cancel it first"
+            )
+        provider.delete_volume(name)
+
+
+def _volume_users(session: Session, provider: str) -> dict[str, list[str]]:
+    """The unfinished tasks of this FLOW_HOME that use volumes of a provider, by the volume's name."""
+    users: dict[str, list[str]] = {}
+    for record in session.store.list_tasks(unfinished=True):
+        if record.provider == provider:
+            for volume in (record.config.get("volumes") or {}).values():
+                users.setdefault(volume["name"], []).append(f"task {record.id}")
+    return users
 
 
 def _config_of(target: Any) -> TaskConfig:

@@ -258,6 +258,16 @@ class TestVolumes:
         assert (hosts.shared / "ckpt" / "r1").read_text() == "from 1\n"
         [volume] = lab.json("volumes", "list")
         assert (volume["name"], volume["location"]) == ("ckpt", "/mnt/shared/ckpt")
+        waiting = ("sh", "-c", "until [ -e /ckpt/go ]; do sleep 0.1; done")
+        task = lab.submit("--volume", "/ckpt=ckpt", "--", *waiting)
+        lab.wait(task, "running")
+        [volume] = lab.json("volumes", "list")
+        assert volume["used_by"] == [f"task {task}"]
+        refused = lab.flow("volumes", "delete", "ckpt", "--yes", code=5).stderr
+        assert f"volume 'ckpt' is in use by task {task}; wait for its end" in refused
+        assert (hosts.shared / "ckpt" / "r1").exists()
+        (hosts.shared / "ckpt" / "go").touch()
+        lab.wait(task, "completed")
         lab.flow("volumes", "delete", "ckpt", "--yes")
         assert not (hosts.shared / "ckpt").exists()
         lab.flow("volumes", "delete", "ckpt", "--yes", code=3)
