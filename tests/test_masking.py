@@ -43,6 +43,8 @@ def texts(directory: Path, **options: object) -> list[str]:
 FORMS = {
     "plain": SECRET,
     "in a URL": quote(SECRET, safe=""),
+    "in a URL, as Python does by default": quote(SECRET),
+    "in a URL, as JavaScript's encodeURIComponent": quote(SECRET, safe="!'()*"),
     "in JSON": json.dumps({"token": SECRET}),
     "in base64": base64.b64encode(SECRET.encode()).decode(),
     "in base64 with a user before it": base64.b64encode(f"me:{SECRET}".encode()).decode(),

@@ -161,7 +161,10 @@ class Flow:
         if inputs_of is not None and not files_now:
             kept = kept_project(self._session, inputs_of.record, config, places.sent_to)
         with trace.span("list the project's files"):
-            travelling = self.travelling(config, places.sent_to) if kept is None else None
+            travelling = None
+            if kept is None:
+                earlier = None if inputs_of is None else inputs_of.record.call.get("project")
+                travelling = self.travelling(config, places.sent_to, earlier)
         if inputs_of is not None and kept is not None:
             self._note(
                 f"the project's files are those of task {inputs_of.id}, as it was submitted; --now sends them as they "
@@ -239,12 +242,15 @@ class Flow:
         )
         return config, found
 
-    def travelling(self, config: TaskConfig, plan: Plan) -> FilesToSend | None:
+    def travelling(
+        self, config: TaskConfig, plan: Plan, earlier: Mapping[str, Any] | None = None
+    ) -> FilesToSend | None:
         """The files of this machine that are sent to the nodes of a task; None if there are none.
 
         Args:
             config: The task, as `plan` gave it.
             plan: Where it runs.
+            earlier: The project of the task whose call is repeated, if it had one.
 
         Raises:
             BundleError: The files are too large, or cannot be read.
@@ -253,7 +259,7 @@ class Flow:
         from flowlite.bundle import files_to_send
         from flowlite.settings.settings import load_settings
 
-        return files_to_send.find(config, plan, load_settings()["max_project_size"])
+        return files_to_send.find(config, plan, load_settings()["max_project_size"], earlier)
 
     def launches_together(self, config: TaskConfig) -> bool:
         """Whether tasks like this one may be launched together, as a job array of Slurm is.

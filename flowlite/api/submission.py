@@ -134,7 +134,8 @@ def submit(
         if kept is not None:
             call["project"] = _project_again(kept, draft)
         elif travelling is not None:
-            call["project"] = _project(travelling, session.home, draft)
+            earlier = {} if inputs_of is None else inputs_of.call.get("project", {})
+            call["project"] = _project(travelling, session.home, draft, earlier.get("main"))
         with _interrupts_held_back():
             record = launch.submit(
                 session.store,
@@ -359,19 +360,33 @@ def _call(
     return bundle.function, bundle.call_config(str(draft.paths.bundle))
 
 
-def _project(travelling: FilesToSend, home: Path, draft: TaskDraft) -> dict[str, Any]:
-    """Takes a snapshot of the files that are sent to nodes. Returns the entry "project" of the call."""
+def _project(
+    travelling: FilesToSend, home: Path, draft: TaskDraft, main: str | None
+) -> dict[str, Any]:
+    """Takes a snapshot of the files that are sent to nodes. Returns the entry "project" of the call.
+
+    Args:
+        travelling: The files.
+        home: FLOW_HOME.
+        draft: The task.
+        main: The program's file in the project, if the call of an earlier task is repeated.
+    """
     from flowlite.bundle.main_file import note_main_file
     from flowlite.bundle.project_snapshot import MANIFEST, take_snapshot
 
     target = draft.paths.bundle / MANIFEST
     taken = take_snapshot(home, travelling.listing, travelling.others, target)
-    project = {"manifest": str(taken.path), "sha256": taken.sha256, "start": travelling.start}
-    main = note_main_file()
-    if main is not None:
-        path = os.path.relpath(os.path.realpath(main.path), travelling.listing.root)
-        if path in travelling.listing.files:
-            project["main"] = path
+    root = travelling.listing.root
+    project = {
+        "manifest": str(taken.path),
+        "sha256": taken.sha256,
+        "root": root,
+        "start": travelling.start,
+    }
+    if main is None and (file := note_main_file()) is not None:
+        main = os.path.relpath(os.path.realpath(file.path), root)
+    if main in travelling.listing.files:
+        project["main"] = main
     return project
 
 

@@ -69,13 +69,16 @@ class FilesToSend:
         return self.listing.why_not(below)
 
 
-def find(config: TaskConfig, plan: Plan, most: int) -> FilesToSend | None:
+def find(
+    config: TaskConfig, plan: Plan, most: int, earlier: Mapping[str, Any] | None = None
+) -> FilesToSend | None:
     """Finds the files to send with a task; None if there are none.
 
     Args:
         config: The task.
         plan: Where it runs.
         most: Most bytes that may be sent.
+        earlier: The project of the task whose call is repeated, which is sent as it is now.
 
     Raises:
         BundleError: The files are too large, or cannot be read.
@@ -83,8 +86,10 @@ def find(config: TaskConfig, plan: Plan, most: int) -> FilesToSend | None:
     """
     if plan.options.get("workdir") is not None:
         return None
-    found = _find(config)
-    _check_command(config, found)
+    # Tasks of flowlite before this was recorded have no root.
+    here = _directory_again(earlier) if earlier and "root" in earlier else os.getcwd()
+    found = _find(config, here, _directory_of(config) or here)
+    _check_command(config, found, here)
     if found is not None:
         _check_size(found, most)
     return found
@@ -92,11 +97,12 @@ def find(config: TaskConfig, plan: Plan, most: int) -> FilesToSend | None:
 
 def stays_behind(config: TaskConfig) -> list[str]:
     """The files that a command names and that other machines would not have, as sentences."""
-    named = dict.fromkeys(_named_files(config))
+    here = os.getcwd()
+    named = dict.fromkeys(_named_files(config, here))
     if not named or config.directory_on_node is not None:
         return []
     try:
-        found = _find(config)
+        found = _find(config, here, here)
     except ConfigError:
         return []
     if found is None:
@@ -108,11 +114,10 @@ def stays_behind(config: TaskConfig) -> list[str]:
     ]
 
 
-def _find(config: TaskConfig) -> FilesToSend | None:
+def _find(config: TaskConfig, here: str, directory: str) -> FilesToSend | None:
+    """Finds the files of the project that `directory` is in. Workers start where `here` is in it, or at its root."""
     if config.sync is False and not config.files:
         return None
-    here = os.getcwd()
-    directory = _directory_of(config)
     root = find_root(directory)
     if config.sync is False or root is None:
         if config.sync:
@@ -134,15 +139,26 @@ def _find(config: TaskConfig) -> FilesToSend | None:
     return FilesToSend(listing, others, start) if listing.files or others or listing.links else None
 
 
-def _directory_of(config: TaskConfig) -> str:
-    """The directory whose project is sent: that of the function's file, or the current directory for a command."""
+def _directory_of(config: TaskConfig) -> str | None:
+    """The directory of the function's file, whose project is sent; None if there is none, as for a command."""
     call = config.call
     if config.command is None and call is not None:
         code = getattr(raw_function(call.function), "__code__", None)
         file = str(getattr(code, "co_filename", ""))
         if file and os.path.isfile(file) and not is_installed_file(file):
             return os.path.dirname(os.path.abspath(file))
-    return os.getcwd()
+    return None
+
+
+def _directory_again(earlier: Mapping[str, Any]) -> str:
+    """The directory of this machine that the workers of an earlier task started in a copy of. Raises ConfigError."""
+    directory = os.path.join(str(earlier["root"]), str(earlier["start"]))
+    if not os.path.isdir(directory):
+        raise ConfigError(
+            f"the project of the earlier task is not here any more: there is no directory {directory}; leave out "
+            "--now, or submit the task anew"
+        )
+    return os.path.normpath(directory)
 
 
 def _start_in(workdir: str, start: str, listing: ProjectListing) -> str:
@@ -199,7 +215,7 @@ def _size(path: Path) -> int:
 # Files that a command names
 
 
-def _check_command(config: TaskConfig, found: FilesToSend | None) -> None:
+def _check_command(config: TaskConfig, found: FilesToSend | None, here: str) -> None:
     """Refuses a command that names a file which exists here but will not be on the nodes."""
     if found is None and config.setup:
         # `setup` may create the file.
@@ -207,15 +223,22 @@ def _check_command(config: TaskConfig, found: FilesToSend | None) -> None:
     if isinstance(config.command, str) and _SHELL.search(config.command):
         return
     why: Callable[[str], str | None] = found.why_not if found else lambda _: _why_nothing(config)
-    missing = {path: reason for path in _named_files(config) if (reason := why(path))}
+    missing = {path: reason for path in _named_files(config, here) if (reason := why(path))}
     if not missing:
         return
     path, reason = next(iter(missing.items()))
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
     raise ConfigError(
-        f"the command names {path}{more}, which is only on this machine: {reason}. Send it with --file {path}, or put "
-        "it on a volume or in a bucket and name it by its path there"
+        f"the command names {path}{more}, which is only on this machine: {reason}. {_send_it(path)}, or put it on a "
+        "volume or in a bucket and name it by its path there"
     )
+
+
+def _send_it(path: str) -> str:
+    if not path.startswith("../"):
+        return f"Send it with --file {path}"
+    name = posixpath.basename(path)
+    return f"Send it with --file {name}={path}, and name it {name} in the command"
 
 
 def _why_nothing(config: TaskConfig) -> str:
@@ -224,12 +247,16 @@ def _why_nothing(config: TaskConfig) -> str:
     return f"{os.getcwd()} is no project, but a home directory or one that everybody may write to"
 
 
-def _named_files(config: TaskConfig) -> Iterator[str]:
-    """The words of a command that are files on this machine, relative to the working directory."""
+def _named_files(config: TaskConfig, here: str) -> Iterator[str]:
+    """The words of a command that are files on this machine, relative to the working directory.
+
+    Args:
+        here: The directory in whose copy the command starts, but for `workdir`.
+    """
     if config.command is None or config.batch is not None:
         return
     words = list(_words(config.command))
-    base = os.path.join(os.getcwd(), config.workdir or ".")
+    base = os.path.join(here, config.workdir or ".")
     for at, word in enumerate(words):
         candidates = [word, word.partition("=")[2]]
         if at and words[at - 1] == "-m":

@@ -97,6 +97,7 @@ def program() -> int:
     Another Ctrl-C while Python shuts down would otherwise replace the exit code by the signal, or print a traceback.
     """
     code = INTERRUPTED
+    _open_standard_streams()
     gc.set_threshold(_NEW_OBJECTS)
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     with suppress(KeyboardInterrupt):
@@ -106,6 +107,17 @@ def program() -> int:
     # Python joins threads before it runs the atexit handlers.
     signal.signal(signal.SIGINT, lambda *_: os._exit(code))
     return code
+
+
+def _open_standard_streams() -> None:
+    """Connects standard streams that the shell has closed (`>&-`) to nothing, so that no file gets their numbers."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", closefd=False)
 
 
 def _debug(arguments: list[str]) -> None:
@@ -176,12 +188,24 @@ def _invoke(arguments: list[str]) -> int:
     if name in ("run", "scale") and "--" in words:
         # The parser drops the first `--`; a second one is read in place of a target.
         words.insert(words.index("--"), "--")
+    if name == "ssh" and "--" in words and not _names_a_task(words[1 : words.index("--")]):
+        # What follows is a program for the newest task.
+        words.insert(words.index("--") + 1, "")
     if "_FLOW_COMPLETE" in os.environ:
         command(prog_name="flow")
     # `command(...)` would exit the process itself on a broken pipe.
     with command.make_context("flow", words, obj={"arguments": arguments}) as context:
         command.invoke(context)
     return 0
+
+
+def _names_a_task(words: Sequence[str]) -> bool:
+    """Whether a word of `flow ssh` is neither an option nor the value of one."""
+    values = ("--node", "--command", "-c")
+    return any(
+        not word.startswith("-") and before not in values
+        for before, word in zip(("", *words), words, strict=False)
+    )
 
 
 def _application(name: str | None) -> Any:

@@ -5,8 +5,11 @@ Everything is printed through `output/printing.py`, which cleans it.
 
 from __future__ import annotations
 
+import errno
 import json as json_module
 import os
+import select
+import stat
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -40,6 +43,8 @@ COLOURS = {
     "cancelled": "yellow",
     "stopping": "yellow",
 }
+# What a pipe without a reader, a full disk or a file-size limit gives.
+_STREAM_ERRORS = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 # Longer texts are not coloured, since parsing them takes too long.
 _LONGEST_COLOURED = 50_000
 
@@ -115,6 +120,35 @@ def task_json(task: ShownTask) -> dict[str, Any]:
         "estimated_cost": round(task.estimated_cost, 6),
         "upper_bound": task.cost_is_upper_bound,
     }
+
+
+# Streams
+
+
+def drop_unusable_streams(error: OSError) -> bool:
+    """Replaces the streams by nothing that an error may be about: a pipe that nobody reads, a file that cannot grow.
+
+    Returns:
+        Whether the error can be about a stream.
+    """
+    if error.filename is not None or error.errno not in _STREAM_ERRORS:
+        return False
+    for stream in (sys.stdout, sys.stderr):
+        descriptor = stream.fileno()
+        is_file = error.errno != errno.EPIPE and not stream.isatty()
+        pipe = stat.S_ISFIFO(os.fstat(descriptor).st_mode)
+        if (pipe and not _has_reader(descriptor)) or (is_file and not pipe):
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, descriptor)
+            os.close(nothing)
+    return True
+
+
+def _has_reader(descriptor: int) -> bool:
+    """Whether somebody can still read what is written into a pipe."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return not any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 # Text

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import warnings
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -195,16 +193,21 @@ def _leave(task: Task[Any], json: bool) -> int:
 
 
 def _stay(task: Task[Any], *, json: bool, show_logs: bool) -> int:
-    output.tell(beginning(task))
     try:
+        output.tell(beginning(task))
         follow(task, show_logs)
         return _end(task, json=json, logs_shown=show_logs)
-    except BrokenPipeError:
-        # The reader of the output has closed the pipe; the task is still followed, for its exit code.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        output.tell(f"nobody reads the output any more; task {task.name} ({task.id}) goes on")
-        error = task.exception(show_logs=False)
-        return 0 if error is None else output.exit_code(error)
+    except OSError as error:
+        # The reader of the output has closed the pipe, or the file that it goes to cannot grow. The task is still
+        # followed, for its exit code.
+        if not output.drop_unusable_streams(error):
+            raise
+        output.tell(
+            f"the output cannot be shown any more ({error.strerror}); task {task.name} ({task.id}) goes on, and this "
+            "command ends with it"
+        )
+        failure = task.exception(show_logs=False)
+        return 0 if failure is None else output.exit_code(failure)
 
 
 def _end(task: Task[Any], *, json: bool, logs_shown: bool) -> int:
@@ -269,7 +272,7 @@ def follow(task: Task[Any], show_logs: bool) -> None:
     try:
         wait_for_end(task, display)
     finally:
-        with suppress(BrokenPipeError):
+        with suppress(OSError):
             screen.flush()
 
 

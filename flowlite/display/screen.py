@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from shutil import get_terminal_size
 from typing import TextIO
 
@@ -23,11 +24,24 @@ class Screen:
 
     The streams are looked up at each write, since programs and notebooks replace `sys.stderr`. A stream that is closed,
     or that does not exist in a program without a console, is not written to.
+
+    Args:
+        lines: Returns the stream of the workers' lines.
+        notes: Returns the stream of flowlite's own messages.
+        dispensable: Whether nothing is shown any more once a stream cannot be written; else OSError is raised.
     """
 
-    def __init__(self, lines: Callable[[], TextIO | None], notes: Callable[[], TextIO | None]):
+    def __init__(
+        self,
+        lines: Callable[[], TextIO | None],
+        notes: Callable[[], TextIO | None],
+        *,
+        dispensable: bool = False,
+    ) -> None:
         self._lines = lines
         self._notes = notes
+        self._dispensable = dispensable
+        self._failed = False
         self._lock = threading.RLock()
         self._row = ""
         self._shown: set[object] = set()
@@ -55,9 +69,9 @@ class Screen:
 
     def tell(self, *parts: str | ColouredText) -> None:
         """Writes a message of flowlite's own, as a line."""
-        with self._lock:
+        with self._lock, self._writing():
             self.clear_row()
-            stream = _usable(self._notes())
+            stream = self._usable(self._notes())
             if stream is not None:
                 self._flush_lines()
                 printing.write(stream, *parts)
@@ -65,9 +79,9 @@ class Screen:
 
     def write_lines(self, block: str) -> None:
         """Writes whole lines of workers."""
-        with self._lock:
+        with self._lock, self._writing():
             self.clear_row()
-            stream = _usable(self._lines())
+            stream = self._usable(self._lines())
             if stream is not None:
                 printing.write_lines(stream, block)
                 if stream.isatty():
@@ -75,7 +89,7 @@ class Screen:
 
     def flush(self) -> None:
         """Flushes both streams; called whenever there is nothing more to write for now."""
-        with self._lock:
+        with self._lock, self._writing():
             self._flush_lines()
 
     # The last row
@@ -83,7 +97,7 @@ class Screen:
     @property
     def has_row(self) -> bool:
         """Whether there is a last row that can be rewritten, as on a terminal."""
-        stream = _usable(self._lines())
+        stream = self._usable(self._lines())
         return stream is not None and stream.isatty()
 
     def show_row(self, text: str) -> None:
@@ -104,19 +118,28 @@ class Screen:
                 self._rewrite("")
 
     def _rewrite(self, text: str) -> None:
-        stream = _usable(self._lines())
-        if stream is not None:
-            printing.rewrite(stream, text)
-            stream.flush()
+        with self._writing():
+            stream = self._usable(self._lines())
+            if stream is not None:
+                printing.rewrite(stream, text)
+                stream.flush()
 
     def _flush_lines(self) -> None:
-        stream = _usable(self._lines())
+        stream = self._usable(self._lines())
         if stream is not None:
             stream.flush()
 
+    def _usable(self, stream: TextIO | None) -> TextIO | None:
+        return None if self._failed or stream is None or stream.closed else stream
 
-def _usable(stream: TextIO | None) -> TextIO | None:
-    return None if stream is None or stream.closed else stream
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            if not self._dispensable:
+                raise
+            self._failed = True
 
 
 def terminal_screen() -> Screen:
@@ -125,7 +148,8 @@ def terminal_screen() -> Screen:
 
 
 def _program_screen() -> Screen:
-    return Screen(lambda: sys.stderr, lambda: sys.stderr)
+    # A program must get its result also if nobody reads what it says.
+    return Screen(lambda: sys.stderr, lambda: sys.stderr, dispensable=True)
 
 
 _of_program = _program_screen()

@@ -24,6 +24,8 @@ SHORTEST = 4
 SHOWN = "***"
 # A line of a multi-line value, or a piece of base64, is less specific than a whole value, so it must be longer.
 _SHORTEST_PART = 8
+# Characters that programs leave as they are in a URL: all are escaped, Python's `quote`, JavaScript's two functions.
+_KEPT_IN_URLS = ("", "/", "!'()*", ";,/?:@&=+$!*'()#")
 
 
 class Mask:
@@ -211,10 +213,11 @@ def _forms(value: str) -> Iterator[str]:
     parts = [line.strip() for line in value.splitlines()]
     for part in parts:
         if len(parts) == 1 or len(part) >= _SHORTEST_PART:
-            yield from (part, quote(part, safe=""), quote_plus(part), json.dumps(part)[1:-1])
+            yield from (part, json.dumps(part)[1:-1], quote_plus(part))
+            yield from (quote(part, safe=safe) for safe in _KEPT_IN_URLS)
     for text in {value, value.strip()}:
         yield json.dumps(text)[1:-1]
-        yield quote(text, safe="")
+        yield from (quote(text, safe=safe) for safe in _KEPT_IN_URLS)
 
 
 def _pattern(form: str, edged: bool) -> str:

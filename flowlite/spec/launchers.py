@@ -24,10 +24,16 @@ _MODULES = {
 
 # Options that tell a launcher which runs once per node about the other nodes.
 _TOLD: Mapping[str, tuple[str, ...]] = {
-    "torchrun": ("nnodes", "rdzv_endpoint", "rdzv_backend", "master_addr"),
+    "torchrun": ("nnodes", "rdzv_endpoint", "master_addr"),
     "accelerate launch": ("num_machines", "machine_rank", "config_file"),
     "deepspeed": ("no_ssh", "node_rank"),
     "horovodrun": (),
+}
+
+# Options that tell it that there are no others; None for any value.
+_ALONE: Mapping[str, Mapping[str, tuple[str, ...] | None]] = {
+    "torchrun": {"nnodes": ("1", "1:1"), "standalone": None},
+    "accelerate launch": {"num_machines": ("1",)},
 }
 
 # Programs that only start another program, with those of their options that take a value.
@@ -87,12 +93,16 @@ class Launcher:
     @property
     def knows_other_nodes(self) -> bool:
         """Whether its options name other nodes, so that the launchers of all nodes form one world."""
-        given = {
-            word.lstrip("-").partition("=")[0].replace("-", "_")
-            for word in self.arguments
-            if word.startswith("-")
-        }
-        return bool(given & set(_TOLD[self.name]))
+        given: dict[str, str] = {}
+        for word, following in zip(self.arguments, (*self.arguments[1:], ""), strict=True):
+            if word.startswith("-"):
+                name, has_value, value = word.lstrip("-").partition("=")
+                # The options of the script come after those of the launcher.
+                given.setdefault(name.replace("-", "_"), value if has_value else following)
+        for name, values in _ALONE.get(self.name, {}).items():
+            if name in given and (values is None or given[name] in values):
+                return False
+        return bool(given.keys() & set(_TOLD[self.name]))
 
 
 def launcher_problem(

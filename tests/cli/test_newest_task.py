@@ -51,7 +51,14 @@ def test_outputs_are_those_of_the_newest(flow: Flow) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("ssh", "-c", "true"), ("ssh-config",), ("top", "--once"), ("doctor", "--no-links")]
+    "words",
+    [
+        ("ssh", "-c", "true"),
+        ("ssh", "--", "echo", "hi"),
+        ("ssh-config",),
+        ("top", "--once"),
+        ("doctor", "--no-links"),
+    ],
 )
 def test_what_needs_nodes_takes_the_newest_that_has_some(
     flow: Flow, words: tuple[str, ...]

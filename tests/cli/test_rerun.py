@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,51 @@ app = FlowApp()
 def work(factor: int, words: list[str] = []) -> list:
     return [factor * 2, int(os.environ["WORLD_SIZE"]), os.environ["KEY"]]
 """
+
+
+PLACE = """\
+from pathlib import Path
+from flowlite import FlowApp
+
+app = FlowApp()
+
+
+@app.function(sync=True)
+def place() -> str:
+    return Path(__file__).parent.joinpath("data.csv").read_text() + Path("data.csv").read_text()
+
+
+if __name__ == "__main__":
+    print(place.remote(), __file__)
+"""
+
+
+def test_the_project_of_a_function_is_that_of_the_first_run_also_from_elsewhere(
+    flow: Flow, tmp_path: Path, flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    project.mkdir()
+    elsewhere.mkdir()
+    (project / "pyproject.toml").touch()
+    (project / "place.py").write_text(PLACE)
+    (project / "data.csv").write_text("first ")
+    (elsewhere / "data.csv").write_text("elsewhere ")
+    environment = {**os.environ, "FLOW_HOME": str(flow_home)}
+    argv = [sys.executable, "place.py"]
+    done = subprocess.run(argv, cwd=project, env=environment, capture_output=True, text=True)
+    assert done.stdout.startswith("first first "), done.stderr
+    (project / "data.csv").write_text("second ")
+    monkeypatch.chdir(elsewhere)
+    assert "first first" in flow("rerun", "place").out
+    now = flow("rerun", "place", "--now")
+    assert "second second" in now.out, now.err
+    # The program's own file is its place in the copy again.
+    (project / "data.csv").write_text("third ")
+    again = flow("rerun", "place")
+    assert "second second" in again.out, again.err
+    shutil.rmtree(project)
+    refused = flow("rerun", "place", "--now")
+    assert (refused.code, "there is no directory" in refused.err) == (2, True), refused.err
 
 
 @pytest.fixture
@@ -91,6 +137,7 @@ def test_the_project_is_as_the_first_run_had_it(
     monkeypatch.chdir(project)
     assert flow("rm", "-y", "reads").code == 0
     assert flow("rerun", "reads").out.strip().endswith("first")
+    monkeypatch.chdir(elsewhere)
     now = flow("rerun", "reads", "--now")
     assert (now.out.strip().endswith("second"), "--now" in now.err) == (True, False)
     # Unused contents go only when no inputs name them.

@@ -94,6 +94,7 @@ def test_one_process_in_all_may_be_a_launcher() -> None:
         ["torchrun", "--nnodes=2", "--node-rank", "$NODE_RANK", "train.py"],
         ["torchrun", "--rdzv-endpoint=$MASTER_ADDR:29500", "train.py"],
         ["accelerate", "launch", "--num_machines", "2", "train.py"],
+        ["torchrun", "--nnodes", "1:4", "train.py", "--nnodes=1"],
     ],
 )
 def test_a_launcher_on_each_node_that_knows_the_others_is_right(words: list[str]) -> None:
@@ -101,6 +102,22 @@ def test_a_launcher_on_each_node_that_knows_the_others_is_right(words: list[str]
     assert TaskConfig(command=line, num_instances=2, processes_per_node=1).command == line
     with pytest.raises(SpecError, match="--manual"):
         TaskConfig(command=line, num_instances=2, processes_per_node=2)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["torchrun", "--nnodes=1", "train.py"],
+        ["torchrun", "--nnodes", "1:1", "--rdzv-endpoint=localhost:0", "train.py"],
+        ["torchrun", "--standalone", "--nnodes=2", "train.py"],
+        ["torchrun", "--rdzv_backend=c10d", "train.py"],
+        ["accelerate", "launch", "--num_machines", "1", "train.py"],
+    ],
+)
+def test_a_launcher_on_each_node_that_knows_of_no_other_is_refused(words: list[str]) -> None:
+    with pytest.raises(SpecError, match="2 separate models; add --manual"):
+        TaskConfig(command=words, num_instances=2)
+    assert TaskConfig(command=words).command
 
 
 @given(

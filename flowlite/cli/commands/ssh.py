@@ -55,7 +55,7 @@ def ssh(
         raise ConfigError("a program after TASK and --command exclude each other; give one")
     if words:
         command = words[0] if len(words) == 1 else shlex.join(words)
-    found = task_or_newest(Flow(), task, unfinished=True)
+    found = task_or_newest(Flow(), task or None, unfinished=True)
     if node == "all":
         if command is None:
             raise ConfigError("--node all needs a command; a shell is opened on one node at a time")

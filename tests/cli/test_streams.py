@@ -1,0 +1,78 @@
+"""What becomes of a command, and of its exit status, if its output cannot be written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FLOW = f"{sys.executable} -m flowlite.cli"
+FAILS = "run -- sh -c 'echo hi; sleep 1; echo more; exit 3'"
+FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+GOES_ON = "goes on, and this command ends with it"
+
+PROGRAM = """\
+import sys, time
+from pathlib import Path
+from flowlite import FlowApp
+
+app = FlowApp()
+
+
+@app.function()
+def work() -> int:
+    print("hi")
+    time.sleep(1)
+    return 7
+
+
+if __name__ == "__main__":
+    Path("result").write_text(str(work.remote()))
+"""
+
+
+def bash(line: str, home: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {line}"],
+        env={**os.environ, "FLOW_HOME": str(home)},
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{FLOW} {FAILS} | head -1",
+        f"{FLOW} {FAILS} 2>&1 | head -1",
+        pytest.param(f"{FLOW} {FAILS} >/dev/full", marks=FULL),
+        pytest.param(f"{FLOW} {FAILS} 2>/dev/full", marks=FULL),
+    ],
+    ids=["head", "head of both", "full disk", "full disk for messages"],
+)
+def test_the_exit_status_is_that_of_the_task(line: str, flow_home: Path, tmp_path: Path) -> None:
+    done = bash(line, flow_home, tmp_path)
+    assert done.returncode == 1
+    told = GOES_ON in done.stderr
+    assert told == ("2>" not in line), done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_streams_that_the_shell_closed(closed: str, flow_home: Path, tmp_path: Path) -> None:
+    done = bash(f"{FLOW} run -- sh -c 'echo hi' {closed}", flow_home, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert ("hi\n" in done.stdout) == (" >&-" not in f" {closed}")
+    assert bash(f"{FLOW} status {closed}", flow_home, tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("messages", ["2>&1 | head -1", pytest.param("2>/dev/full", marks=FULL)])
+def test_a_program_gets_its_result(messages: str, flow_home: Path, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    bash(f"{sys.executable} program.py {messages}", flow_home, tmp_path)
+    assert (tmp_path / "result").read_text() == "7"
