@@ -296,6 +296,12 @@ class Flow:
 
         return end_warm_nodes(self._session.store, self._session.home, pool=pool)[1]
 
+    def end_kept(self, tasks: Collection[str]) -> list[str]:
+        """Ends the machines that tasks keep warm for later ones. Returns the problems, in words."""
+        from flowlite.supervise.cleanup.warm_nodes import end_warm_nodes
+
+        return end_warm_nodes(self._session.store, self._session.home, tasks=tasks)[1]
+
     # Finding
 
     def get_task(self, name: str) -> Task[Any]:

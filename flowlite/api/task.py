@@ -172,6 +172,17 @@ class Task(Generic[R_co]):
         return cost_so_far(self._session.store, self.id)
 
     @property
+    def committed_cost(self) -> float:
+        """What it has cost so far, in US dollars, with what its nodes that are kept warm will cost until they end."""
+        from flowlite.supervise.money.cost import cost_of
+
+        now = clock.now()
+        return sum(
+            cost_of([each], now if each.ended_at is None else max(now, each.ended_at))
+            for each in self._session.store.instances(self.id)
+        )
+
+    @property
     def cost_is_upper_bound(self) -> bool:
         """Whether `estimated_cost` is an upper bound, because the end of one of its nodes was not observed."""
         from flowlite.supervise.money.cost import is_upper_bound

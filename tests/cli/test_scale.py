@@ -90,11 +90,11 @@ def test_the_cost_of_the_whole_ladder_is_shown_before(flow: Flow, flow_home: Pat
     words = ("scale", "train.py", *LADDER, "--max-run-time-hours", "0.5", "--dry-run")
     ran = flow(*words, "--repeat", "3")
     assert ran.code == 0
-    # $10 an hour and node, half an hour, 1 + 2 + 4 nodes, three times.
-    assert "cost at most $105.00, for all runs together" in ran.err
+    # $10 an hour and node, half an hour and 10 s to stop, 1 + 2 + 4 nodes, three times.
+    assert "cost at most $105.58, for all runs together" in ran.err
     assert "4 × this machine" in ran.err
     assert "train on 1, 2, 4 nodes, 3 times each: 9 tasks, one after the other" in ran.err
-    assert flow(*words, "--json").json["worst_case_cost"] == 35.0
+    assert flow(*words, "--json").json["worst_case_cost"] == pytest.approx(70 * 1810 / 3600)
     assert flow(*words, "--json", "--max-cost", "20").json["worst_case_cost"] == 20.0
     assert "no limit: set max_run_time_hours" in flow("scale", "train.py", *LADDER, "--dry-run").err
     assert not (flow_home / "tasks").exists()
@@ -185,6 +185,21 @@ def test_the_cap_of_the_ladder_is_what_earlier_runs_have_left(
     ladder = scale.Ladder([config], [plan], "it", "rate", 1, 5.0, False, [Run(1, 1, cost=spent)])
     assert scale._run(client, ladder, config, plan).reason == reason
     assert getattr(client, "asked", config).max_cost == (2.0 if spent < 5 else 5.0)
+
+
+def test_nodes_that_a_run_keeps_are_under_the_cap_of_the_ladder(
+    flow: Flow, flow_home: Path
+) -> None:
+    (flow_home / "config.toml").write_text("[providers.local]\nprice_per_hour = 3600.0\n")
+    words = ("--nodes", "1,2", "--metric", "samples_per_s", "--keep-warm", "10m")
+    ran = flow("scale", "train.py", *words, "--max-cost", "60", "--json")
+    assert ran.code == 0, ran.err
+    one, two = (Client().get_task(f"train-n{nodes}") for nodes in (1, 2))
+    # The first run's nodes are of no use for the second, and end before it begins.
+    assert one.committed_cost == one.estimated_cost < 30
+    assert two.record.config["max_cost"] == pytest.approx(60 - one.committed_cost)
+    assert 30 < one.committed_cost + two.committed_cost <= 60 * 1.001
+    flow("gc", "--warm")
 
 
 # Ctrl-C

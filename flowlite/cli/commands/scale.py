@@ -70,11 +70,14 @@ class Ladder:
         """When the runs can cost more than `worst_case`, in words; "" if it is a strict bound."""
         return next((plan.may_exceed for plan in self.plans if plan.may_exceed), "")
 
-    def left(self) -> float | None:
-        """The part of `--max-cost` that is not spent yet; None without the option."""
+    def left(self, flow: Flow) -> float | None:
+        """The part of `--max-cost` that is neither spent nor needed for kept nodes; None without the option."""
         if self.max_cost is None:
             return None
-        return self.max_cost - sum(each.cost for each in self.runs)
+        return self.max_cost - sum(
+            flow.get_task(each.task).committed_cost if each.task else each.cost
+            for each in self.runs
+        )
 
     def about(self) -> dict[str, Any]:
         """The fields of the JSON output that are not about a rung."""
@@ -265,6 +268,9 @@ def _climb(flow: Flow, ladder: Ladder, given: Path | None, json: bool) -> int:
     code = 0
     try:
         for config, plan in zip(ladder.configs, ladder.plans, strict=True):
+            if ladder.runs:
+                # A run of another size has no use for them.
+                _end_kept(flow, ladder)
             for _ in range(ladder.repeat):
                 ladder.runs.append(_run(flow, ladder, config, plan))
                 _say(ladder.runs[-1], ladder.metric)
@@ -276,6 +282,12 @@ def _climb(flow: Flow, ladder: Ladder, given: Path | None, json: bool) -> int:
     if ladder.runs:
         _show(ladder, directory, json)
     return code or int(any(each.value is None for each in ladder.runs))
+
+
+def _end_kept(flow: Flow, ladder: Ladder) -> None:
+    """Ends the nodes that runs have kept for others of their size."""
+    for problem in flow.end_kept([each.task for each in ladder.runs]):
+        output.warn(f"nodes that were kept could not be ended: {problem}")
 
 
 class _Left(Exception):
@@ -291,7 +303,7 @@ def _run(flow: Flow, ladder: Ladder, config: TaskConfig, plan: Plan) -> Run:
     from flowlite.cli.submit_and_follow import follow, interrupted, warnings_as_lines
 
     nodes, workers = plan.num_instances, plan.num_instances * plan.processes_per_node
-    left = ladder.left()
+    left = ladder.left(flow)
     if left is not None and plan.is_paid:
         if left <= 0:
             return Run(nodes, workers, reason=f"not run: max_cost of ${ladder.max_cost:g} is spent")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from flowlite.errors import FlowError
@@ -30,13 +30,31 @@ def warm_nodes(store: Store, home: Path) -> list[InstanceRecord]:
 
 
 def end_warm_nodes(
-    store: Store, home: Path, *, dry_run: bool = False, pool: str | None = None
+    store: Store,
+    home: Path,
+    *,
+    dry_run: bool = False,
+    pool: str | None = None,
+    tasks: Collection[str] | None = None,
 ) -> tuple[list[InstanceRecord], list[str]]:
-    """Ends warm nodes now: all, or those of one sweep. Returns those that were ended, and the problems in words."""
+    """Ends warm nodes now.
+
+    Args:
+        store: The store.
+        home: FLOW_HOME.
+        dry_run: End nothing.
+        pool: Only those of this sweep.
+        tasks: Only those of these tasks.
+
+    Returns:
+        Those that were ended, and the problems in words.
+    """
     ended: list[InstanceRecord] = []
     problems: list[str] = []
     for task, rows in _by_task(warm_nodes(store, home)).items():
         if pool not in (None, store.get_task(task).plan.get("options", {}).get("pool")):
+            continue
+        if tasks is not None and task not in tasks:
             continue
         try:
             if not dry_run:
