@@ -219,11 +219,15 @@ def _mode(mode: str | None, manual: bool) -> str | None:
 def _pairs(option: str, given: Sequence[str] | None, form: str) -> dict[str, str] | None:
     if not given:
         return None
-    found = {}
+    found: dict[str, str] = {}
     for word in given:
         key, equals, value = word.partition("=")
         if not equals or not key or not value:
             raise ConfigError(f"{option}: {word!r} is not allowed; write {form}")
+        if key in found:
+            raise ConfigError(
+                f"{option}: {key} is given twice, with {found[key]} and {value}; give each path once"
+            )
         found[key] = value
     return found
 
@@ -258,7 +262,7 @@ def _files(given: Sequence[str] | None) -> dict[str, str] | None:
 
     A file without a path keeps its path below the current directory, or only its name if it is elsewhere.
     """
-    found = {}
+    found: dict[str, str] = {}
     for word in given or ():
         place, equals, source = word.partition("=")
         if not equals or os.path.exists(word):
@@ -268,6 +272,10 @@ def _files(given: Sequence[str] | None) -> dict[str, str] | None:
                 place = os.path.basename(os.path.abspath(word))
         if not place or not source:
             raise ConfigError(f"--file: {word!r} is not allowed; write FILE or PATH=FILE")
+        if found.get(place, source) != source:
+            raise ConfigError(
+                f"--file: {found[place]} and {source} would both be {place}; write PATH={source}"
+            )
         found[place] = source
     return found or None
 

@@ -236,3 +236,62 @@ def test_the_token_is_not_shown_where_another_user_listens(
         assert "token=" not in shown.out + shown.err
     finally:
         main(["cancel", "-w", "dev"])
+
+
+@pytest.mark.usefixtures("flow_home")
+def test_options_of_a_node_that_runs_already(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    os.chdir(tmp_path)
+    assert main(["dev", "--env", "A=b"]) == 0
+    capsys.readouterr()
+    assert main(["dev", "--env", "A=b"]) == 0
+    assert "warning" not in capsys.readouterr().err
+    assert main(["dev", "--env", "A=c", "-N", "2"]) == 0
+    err = capsys.readouterr().err
+    assert "environment, num_instances: no effect on task dev" in err
+    assert "`flow cancel dev` ends it" in err
+    assert main(["dev", "--jupyter"]) == 2
+    assert "was started without Jupyter" in capsys.readouterr().err
+    assert main(["cancel", "-w", "dev"]) == 0
+
+
+@pytest.mark.usefixtures("flow_home")
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_node_without_jupyter(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, form: list[str]
+) -> None:
+    """Jupyter is no dependency of the tests."""
+    os.chdir(tmp_path)
+    for _ in range(3):
+        assert main(["dev", "--jupyter", *form]) == 1
+        assert "exited with 1" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_only_the_processes_of_the_task_have(
+    hosts: Cluster, flow_home: Path, tmp_path: Path
+) -> None:
+    lab = Lab(hosts, flow_home, list(hosts)[:1])
+    done = lab.flow("dev", "--volume", "/data=ckpt", "--env", "FOO=bar", cwd=tmp_path)
+    note, inside = done.stderr.split("note: ")[-1].splitlines()[:2]
+    assert "/data, its variables: in `flow ssh dev`, not in ssh and VS Code" in note
+    config = tmp_path / "ssh_config"
+    config.write_text(f"Include {flow_home}/dev/*/config\n")
+
+    def by_ssh(line: str) -> str:
+        with lab.cluster.enter_laptop():
+            return subprocess.run(
+                ["ssh", "-F", str(config), "flow-dev", line],
+                env=lab.environment,
+                capture_output=True,
+                text=True,
+                timeout=90,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            ).stdout
+
+    assert by_ssh("ls -d /data; echo $FOO") == "\n"
+    assert by_ssh(f"{inside.strip()} -c 'ls -d /data; echo $FOO'") == "/data\nbar\n"
+    lab.flow("cancel", "-w", "dev")

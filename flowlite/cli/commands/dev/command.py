@@ -19,7 +19,7 @@ from flowlite.cli import interrupts, output
 from flowlite.cli.commands.dev import listener, ssh_entry
 from flowlite.cli.confirmation import can_ask, confirm_launch
 from flowlite.cli.task_options import task_options, with_task_options
-from flowlite.errors import CapExceeded, ConfigError, FlowError, NotFound
+from flowlite.errors import CapExceeded, ConfigError, FlowError, NodeUnreachable, NotFound
 
 if TYPE_CHECKING:
     from flowlite.api.candidates.ranking import Candidates
@@ -44,6 +44,8 @@ _TOKEN = "JUPYTER_TOKEN"
 _JUPYTER_PORT = 8888
 _LOOK_SECONDS = 0.5
 _JUPYTER_SECONDS = 300.0
+# For how long a node that does not answer may still turn out to have ended.
+_ENDED_SECONDS = 10.0
 # Ends at once when the task is stopped.
 _WAIT = "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait; done"
 _START_JUPYTER = """\
@@ -84,9 +86,38 @@ def dev(
         task = _start(flow, _config(name, jupyter, options), yes or json)
         output.tell(f"task {task.name} ({task.id}); to end it: flow cancel {task.name}")
     else:
+        _check_options(task, _config(name, jupyter, options), jupyter)
         output.tell(f"task {task.name} ({task.id}) is {task.status} already")
-    _wait_until_running(task)
-    _show(task, json)
+    try:
+        _wait_until_running(task)
+        _show(task, json)
+    except KeyboardInterrupt:
+        output.tell(
+            f"\ninterrupted; task {task.name} ({task.id}) goes on: `flow dev --name {task.name}` shows how to connect, "
+            f"`flow cancel {task.name}` ends it"
+        )
+        raise output.Quit(130) from None
+
+
+def _check_options(task: Task[Any], asked: TaskConfig, jupyter: bool) -> None:
+    """Warns about options that a node which runs already does not have. Raises ConfigError if it has no Jupyter."""
+    end = f"`flow cancel {task.name}` ends it, and another --name starts another node beside it"
+    if jupyter and _jupyter_port(task) is None:
+        raise ConfigError(
+            f"--jupyter: task {task.name} ({task.id}) runs already, and was started without Jupyter; {end}"
+        )
+    wanted, given = asked.to_dict(), asked.model_fields_set - {"command", "secrets"}
+    other = [name for name in sorted(given) if wanted[name] != task.record.config.get(name)]
+    if other:
+        output.warn(
+            f"{', '.join(other)}: no effect on task {task.name} ({task.id}), which runs already; {end}"
+        )
+
+
+def _jupyter_port(task: Task[Any]) -> int | None:
+    """The port of Jupyter on a node of `flow dev`; None if it was started without."""
+    command = task.record.config["command"]
+    return int(command[-1]) if len(command) > 3 else None
 
 
 def _config(name: str, jupyter: bool, options: dict[str, Any]) -> TaskConfig:
@@ -169,11 +200,17 @@ def _show(task: Task[Any], json: bool) -> None:
         config = ssh_entry.write(task, here)
     except ConfigError as error:
         why = str(error)
-    with task.reach(0) as there:
-        done = there.connection.run(there.argv(["pwd"]), timeout=60)
+    port = _jupyter_port(task)
+    try:
+        with task.reach(0) as there:
+            done = there.connection.run(there.argv(["pwd"]), timeout=60)
+            inside = shlex.join(there.argv(["bash"]))
+            if port is not None:
+                interrupts.run(_wait_for_jupyter(task, there, port))
+    except NodeUnreachable as error:
+        # A node without Jupyter may just have ended.
+        raise _failure(task) or error from None
     directory = done.stdout.decode("utf-8", "replace").strip() or "/"
-    command = task.record.config["command"]
-    port = int(command[-1]) if len(command) > 3 else None
     name, line = ssh_entry.alias(task.name), ssh_entry.include_line(here)
     shown: dict[str, Any] = {
         "task": task.id,
@@ -182,6 +219,7 @@ def _show(task: Task[Any], json: bool) -> None:
         "host": name if config else None,
         "include": line if config else None,
         "jupyter_port": port,
+        "jupyter_token": _token_of(task) if port is not None else None,
     }
     if json:
         output.print_json("dev", shown)
@@ -197,9 +235,36 @@ def _show(task: Task[Any], json: bool) -> None:
         facts["VS Code"] = f"code {shlex.quote(directory)} (the node is this machine)"
     facts["ends"] = f"flow cancel {task.name}{_or_cap(task)}"
     output.facts(facts)
+    if config is not None and (missing := _only_in_the_task(task)):
+        output.tell(
+            f"note: {missing}: in `flow ssh {task.name}`, not in ssh and VS Code. In a terminal of those, this leads "
+            f"there:\n  {inside}"
+        )
     if port is not None:
         with task.reach(0) as there:
             interrupts.run(_jupyter(task, there, port))
+
+
+def _only_in_the_task(task: Task[Any]) -> str:
+    """What the processes of the task have and a login on the node does not; "" for nothing."""
+    config = task.record.config
+    paths = [*(config.get("volumes") or ()), *(config.get("mounts") or ())]
+    found = [", ".join(paths)] if paths else []
+    if config.get("image"):
+        found.append("the image")
+    if config.get("environment") or config.get("secrets"):
+        found.append("its variables")
+    return ", ".join(found)
+
+
+def _failure(task: Task[Any]) -> BaseException | None:
+    """Why the task has ended; None if it does not end now."""
+    deadline = time.monotonic() + _ENDED_SECONDS
+    while time.monotonic() < deadline:
+        if task.status not in ("pending", "running"):
+            return task.exception(show_logs=False)
+        time.sleep(_LOOK_SECONDS)
+    return None
 
 
 def _or_cap(task: Task[Any]) -> str:
@@ -229,13 +294,15 @@ def _offer_include(line: str) -> None:
     output.tell(f"for ssh and VS Code, put this line at the top of {config}:\n  {line}")
 
 
-async def _jupyter(task: Task[Any], there: NodeAccess, port: int) -> None:
-    """Waits for Jupyter, shows its address, and forwards its port until the task ends or Ctrl-C."""
+def _token_of(task: Task[Any]) -> str:
     from flowlite.api.session import open_session
-    from flowlite.connect.forwarding import Forwarding, Port
-    from flowlite.connect.local import LocalConnection
 
     values = json_module.loads(open_session().paths(task.id).secrets.read_bytes())
+    return str(values[_TOKEN])
+
+
+async def _wait_for_jupyter(task: Task[Any], there: NodeAccess, port: int) -> None:
+    """Waits until Jupyter listens. Raises the task's error if it ends before, or FlowError."""
     deadline = time.monotonic() + _JUPYTER_SECONDS
     while not await _listens(there.connection, port):
         if task.record.final:
@@ -243,6 +310,13 @@ async def _jupyter(task: Task[Any], there: NodeAccess, port: int) -> None:
         if time.monotonic() > deadline:
             raise FlowError(f"Jupyter does not listen yet; see `flow logs {task.name}`")
         await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def _jupyter(task: Task[Any], there: NodeAccess, port: int) -> None:
+    """Shows the address of Jupyter, and forwards its port until the task ends or Ctrl-C."""
+    from flowlite.connect.forwarding import Forwarding, Port
+    from flowlite.connect.local import LocalConnection
+
     if (other := listener.other_user(there, port)) is not None:
         raise FlowError(
             f"port {port} of the node is held by uid {other}, another user there, who would get Jupyter's token; "
@@ -255,7 +329,7 @@ async def _jupyter(task: Task[Any], there: NodeAccess, port: int) -> None:
             there.connection, [Port(_free_or_any(port), port)], "127.0.0.1", output.tell
         )
         here = (await forwarding.open())[0].local
-    output.say(f"Jupyter  http://127.0.0.1:{here}/?token={values[_TOKEN]}")
+    output.say(f"Jupyter  http://127.0.0.1:{here}/?token={_token_of(task)}")
     if forwarding is None:
         return
     output.tell(
