@@ -99,6 +99,9 @@ srun -n4 sh -c 'test $SLURM_PROCID != 2 || exit 7; sleep 600'
 echo "failed: $?"
 srun -K0 -n4 sh -c 'test $SLURM_PROCID != 2 || exit 7; exit 0'
 echo "independent: $?"
+srun -n4 sh -c 'trap "" TERM; test $SLURM_PROCID = 0 || sleep 0.5; exit $((SLURM_PROCID + 3))'
+echo "highest: $?"
+echo "job: $(scontrol show job $SLURM_JOB_ID | grep -o ^JobId) $(scontrol show job | grep -o ^JobId)"
 srun -n1 sh -c 'kill -9 $$'
 echo "killed: $?"
 srun -n1 /does/not/exist
@@ -112,7 +115,7 @@ srun -n1 sh -c "yes | head -c 3000000" | wc -c
 srun -t 0:01 -n1 sleep 600
 echo "limit: $?"
 sleep 0.1 & srun -n1 true & srun -n1 true & wait
-echo "steps: $(srun -n1 sh -c 'test $SLURM_STEP_ID -ge 18 && echo counted')"
+echo "steps: $(srun -n1 sh -c 'test $SLURM_STEP_ID -ge 19 && echo counted')"
 exit 5
 """
 
@@ -133,6 +136,8 @@ def test_what_srun_promises(run: Run, tmp_path: Path, monkeypatch: pytest.Monkey
         "cwd: /",
         "failed: 7",
         "independent: 7",
+        "highest: 6",
+        "job: JobId JobId",
         "killed: 137",
         "missing: 127",
         "refused: 1",

@@ -110,6 +110,22 @@ def _ctrl_c_ends_it(lab: Lab) -> None:
     os.close(terminal)
 
 
+def _what_was_started_there_ends_with_the_task(lab: Lab) -> None:
+    """Also if nobody waits for it any more."""
+    names = the_hosts(lab)
+    background = "nohup sleep 4321 >/dev/null 2>&1 & echo of $FLOW_TASK_ID"
+    said = lab.flow("ssh", "long", "--node", "all", "-c", background).stdout
+    assert said.count(f"of {lab.task('long')['id']}") == 2
+    hosts = [host for host in lab.cluster if host.name in names]
+
+    def sleeping() -> list[str]:
+        return [host.exec(["pgrep", "-fx", "sleep 4321"]).stdout for host in hosts]
+
+    assert all(sleeping())
+    lab.flow("cancel", "--wait", "long")
+    assert not any(sleeping())
+
+
 def _a_shell(lab: Lab) -> None:
     name = the_hosts(lab)[1]
     with lab.cluster.enter_laptop():
@@ -167,6 +183,7 @@ def test_a_task_on_other_machines(lab: Lab) -> None:
     _commands_on_nodes(lab)
     _lines_come_live(lab)
     _configuration_for_editors(lab)
+    _what_was_started_there_ends_with_the_task(lab)
     _after_the_end(lab)
 
 

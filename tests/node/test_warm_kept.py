@@ -129,13 +129,15 @@ def test_what_is_imported_early_is_there_when_the_agents_come(place: Path) -> No
 
 
 def test_each_task_finds_its_own_processes_and_none_finds_the_fork_server(place: Path) -> None:
-    one, two = Client(spec_of("t-one")), Client(spec_of("t-two"))
+    # Other tests beside this one have tasks "t-one", too.
+    mine, other = f"t-one-{os.getpid()}", f"t-two-{os.getpid()}"
+    one, two = Client(spec_of(mine)), Client(spec_of(other))
     assert one.ready["fork_server"] == two.ready["fork_server"]
-    worker = one.start(place, "sleep", "600", FLOW_TASK_ID="t-one")
-    assert set(processes_of("t-one")) == {one.ready["reaper"], worker}
-    assert set(processes_of("t-two")) == {two.ready["reaper"]}
+    worker = one.start(place, "sleep", "600", FLOW_TASK_ID=mine)
+    assert set(processes_of(mine)) == {one.ready["reaper"], worker}
+    assert set(processes_of(other)) == {two.ready["reaper"]}
     environment = processes.environment_of(one.ready["reaper"])
-    assert environment == {"FLOW_TASK_ID": "t-one", "FLOW_HOME": str(place)}
+    assert environment == {"FLOW_TASK_ID": mine, "FLOW_HOME": str(place)}
     assert "FLOW_TASK_ID" not in processes.environment_of(one.ready["fork_server"])
     one.close()
     gone(worker)

@@ -21,7 +21,7 @@ import socket
 
 from ..config.python_command import NotForked
 from ..system import node_facts, peer_credentials, process_title, processes, runtime_dir
-from ..worker.environment import without_launchers
+from ..worker.environment import OWNERS, without_launchers
 from . import compatibility, paused_python, registry
 
 TYPE_CHECKING = False
@@ -135,7 +135,7 @@ def make_kept_spec(
     key = compatibility.key(whole, python, node_facts.agent_digest(), start)
     name = f"{registry.PREFIX}{key[: registry.NAME_LENGTH - len(registry.PREFIX)]}"
     socket = os.path.join(socket_directory(), name)
-    owners = {name: os.environ[name] for name in compatibility.OWNERS if name in os.environ}
+    owners = {name: os.environ[name] for name in OWNERS if name in os.environ}
     return {
         "task": "",
         "socket": socket,

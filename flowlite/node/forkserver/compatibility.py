@@ -10,15 +10,12 @@ from __future__ import annotations
 import os
 import re
 
-from ..worker.environment import without_launchers
+from ..worker.environment import OWNERS, without_launchers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
-
-OWNERS = ("FLOW_HOME", "FLOW_LEASE")
-"""The variables of flowlite that a fork server keeps. Its home or lease is found by them."""
 
 _OF_SHELLS_AND_SESSIONS = """
     _ PWD OLDPWD SHLVL PS1 TERM TERM_PROGRAM TERM_PROGRAM_VERSION TERM_SESSION_ID COLORTERM WINDOWID

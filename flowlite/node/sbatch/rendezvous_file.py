@@ -34,6 +34,7 @@ class JobFacts:
         node: This node's rank.
         directory: Where the script starts, or would start on this node.
         environment: The environment it starts with, or would.
+        of_slurm: Whether the gang is a job of a cluster, so that Slurm knows the job by this number.
     """
 
     job: str
@@ -42,6 +43,7 @@ class JobFacts:
     node: int
     directory: str
     environment: dict[str, str]
+    of_slurm: bool = False
 
     def write(self, attempt: Path) -> None:
         """Writes the file, readable by its user only, since the variables include secrets."""

@@ -1,6 +1,7 @@
 """`scontrol` inside a batch script, with the requests that scripts make, above all `show hostnames`.
 
-Other requests are passed to Slurm's own scontrol if this node has it.
+Other requests are passed to Slurm's own scontrol if this node has it. It knows nothing of the job's number where the
+gang is none of its jobs.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ def main(arguments: list[str]) -> int:
             names = ",".join(plain[2:]).replace("\n", ",")
             _say(hostlist.compress(hostlist.expand(names)))
             return 0
+        if what in ("job", "jobs") and _is_own_job(attempt, plain[2:]):
+            return _job(attempt, plain[2:])
         real = _real(str(programs(attempt)))
         if real is not None:
             os.execv(real, ["scontrol", *words])
@@ -39,6 +42,12 @@ def main(arguments: list[str]) -> int:
         f"`show hostlist` and `show job`, not {' '.join(words) or 'nothing'!r}\n"
     )
     return 1
+
+
+def _is_own_job(attempt: Path, words: list[str]) -> bool:
+    """Whether the job asked for is the gang's own, and none of Slurm's."""
+    ground = JobFacts.read(attempt)
+    return not ground.of_slurm and words[:1] in ([], [ground.job])
 
 
 def _hostnames(words: list[str]) -> int:

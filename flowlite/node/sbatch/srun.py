@@ -237,7 +237,9 @@ class _Client:
         code = 128 + int(number) if number else int(message.get("code", 1))
         first = len(self._left) == len(self._nodes)
         self._left.discard(task)
+        # Other tasks may fail at the same time as the one for which the rest is ended.
         if code and not (self._ending and number in (signal.SIGTERM, signal.SIGKILL)):
+            self._worst = max(self._worst, code)
             name = self._nodes[task]
             how = message.get("text") or (
                 f"{signal.strsignal(int(number)) or number}"
@@ -245,8 +247,6 @@ class _Client:
                 else f"Exited with exit code {code}"
             )
             _say(f"error: {name}: task {task}: {how}")
-        if code and not self._ending:
-            self._worst = max(self._worst, code)
         if not self._left:
             self._ended.set()
         elif code and self._step.kill_on_bad_exit:
@@ -261,7 +261,13 @@ class _Client:
             return
         self._ending = True
         self._worst = self._worst or EXIT_USAGE
-        _say(f"error: {why}: {len(self._left)} tasks of this step are ended")
+        count = len(self._left)
+        left = (
+            "1 other task of this step is"
+            if count == 1
+            else f"{count} other tasks of this step are"
+        )
+        _say(f"error: {why}: {left} ended")
         self._tell({"type": "signal", "number": int(signal.SIGTERM)})
         asyncio.get_running_loop().call_later(
             _KILL_AFTER, self._tell, {"type": "signal", "number": int(signal.SIGKILL)}

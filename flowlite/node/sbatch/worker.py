@@ -227,7 +227,7 @@ class _GangWorker:
             own |= {name: environment[name] for name in _OF_CLUSTER if name in environment}
         self._their_bash_env = own.get("BASH_ENV", "")
         own |= shell_startup.variables(self._paths.directory, own)
-        return JobFacts(job, names, counts, self._config.node_rank, directory, own)
+        return JobFacts(job, names, counts, self._config.node_rank, directory, own, cluster)
 
 
 class _Link(Channel):

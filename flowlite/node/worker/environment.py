@@ -309,6 +309,9 @@ def worker_environment(
     return environment
 
 
+OWNERS = ("FLOW_HOME", "FLOW_LEASE")
+"""The variables of flowlite by which the processes of a home or a lease are found. A fork server keeps them, too."""
+
 _BEFORE_GO = frozenset(
     {
         "FLOW_NODE_RANK",

@@ -11,7 +11,7 @@ from typing import Any
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..system import addresses, node_facts
 from . import launcher_files
-from .environment import WorkerPlace, path_with, worker_environment
+from .environment import OWNERS, WorkerPlace, path_with, worker_environment
 
 
 def place_before_go(config: AgentConfig, inside: Mapping[str, str] | None) -> WorkerPlace:
@@ -125,8 +125,14 @@ def call_with_paths(call: Mapping[str, Any], paths: AttemptPaths) -> dict[str, A
 
 
 def beyond_inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that differ from the agent's own environment. `exec` adds them to its own."""
-    return {name: value for name, value in environment.items() if os.environ.get(name) != value}
+    """Returns the variables that `exec` adds to its own environment.
+
+    They are those that differ from the agent's own environment, and those by which the processes of a task are found at
+    its end.
+    """
+    own = os.environ
+    marks = {name: own[name] for name in ("FLOW_TASK_ID", *OWNERS) if name in own}
+    return {name: value for name, value in environment.items() if own.get(name) != value} | marks
 
 
 def secret_names(paths: AttemptPaths) -> list[str]:
