@@ -26,7 +26,7 @@ from .targets import Target, TargetError, place_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from typing import Any
 
 SETTLE_SECONDS = 2.0
@@ -163,13 +163,18 @@ class Copier:
             self.watch.look(found.files, writing, time.monotonic())
             self.memory.note(self.watch.finished, self.watch.doubtful)
 
-    def cut(self, reaper: int | None) -> None:
-        """Records that a worker was killed or failed: files still changing before that may be incomplete."""
+    def cut(self, reaper: int | None, renamed: Collection[str]) -> None:
+        """Records that a worker was killed or failed: files still changing before that may be incomplete.
+
+        Args:
+            reaper: The process above the workers.
+            renamed: Files that were seen to be renamed into their place and not to be written since.
+        """
         found = tree.look_at(self.root)
         writing = tree.open_for_writing(found, processes.descendants([reaper] if reaper else []))
         with self._lock:
             self.watch.look(found.files, writing, time.monotonic())
-            self.watch.cut()
+            self.watch.cut(renamed)
             self.memory.note(self.watch.finished, self.watch.doubtful)
 
     def end(self) -> None:

@@ -25,6 +25,7 @@ import time
 from ..sidecar.process_side import report
 from ..system import processes
 from .copier import SETTLE_SECONDS, Copier, CopiesRemoved, Replaced
+from .renames import RenameWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ FINAL = 999_999
 _QUIET_SECONDS = 60.0
 """How long a copy that is due waits for a moment in which no file is being written."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_RENAMES_EVERY = 0.02
 _LOOKING_SHARE = 20
 """Scans take at most one part in this many of the time."""
 
@@ -45,6 +47,8 @@ class CheckpointSidecar:
 
     def __init__(self, copier: Copier) -> None:
         self._copier = copier
+        self._renames: RenameWatch | None = None
+        self._read_renames_at = 0.0
         self._every = float(copier.order["every"])
         self._received = b""
         self._reaper: int | None = None
@@ -59,8 +63,7 @@ class CheckpointSidecar:
 
     def serve(self) -> int:
         while True:
-            ready, _, _ = select.select([0], [], [], self._pause())
-            if ready:
+            if 0 in self._wait():
                 data = os.read(0, 65536)
                 if not data:
                     return 0
@@ -84,8 +87,9 @@ class CheckpointSidecar:
                 report("restored", **self._copier.restore(bool(request["aside"])))
             elif what == "start":
                 self._start(request["reaper"])
-            elif what == "cut" and self._began is not None:
-                self._copier.cut(self._reaper)
+            elif what == "cut" and self._began is not None and self._renames is not None:
+                self._renames.read()
+                self._copier.cut(self._reaper, self._renames.renamed)
             elif what == "hurry":
                 self._hurried = True
                 self._due = min(self._due, time.monotonic())
@@ -96,6 +100,7 @@ class CheckpointSidecar:
 
     def _start(self, reaper: int | None) -> None:
         self._reaper = reaper
+        self._renames = RenameWatch(self._copier.root)
         self._began = time.monotonic()
         self._due = self._began + self._every
         self._copying = threading.Thread(target=self._claim_aside, daemon=True)
@@ -114,6 +119,8 @@ class CheckpointSidecar:
             time.sleep(self._retry_pause())
         # A later scan would take what the user changes from now on for a file that its writer left incomplete.
         self._began = None
+        if self._renames is not None:
+            self._renames.close()
         report("finished", replaced=self._replaced, **copier.told())
 
     def _wait_for_rest(self) -> None:
@@ -129,6 +136,24 @@ class CheckpointSidecar:
             self._copier.look(None)
 
     # Scans and copies when they are due
+
+    def _wait(self) -> list[int]:
+        """Waits until something is due or has come. Returns 0, the descriptor of the requests, if some have come.
+
+        Renames are noted soon, so that no new directory is watched too late, but not after each of many writes.
+        """
+        pause, renames = self._pause(), self._renames
+        if renames is None or renames.fileno() < 0:
+            return select.select([0], [], [], pause)[0]
+        until_read = max(0.0, self._read_renames_at - time.monotonic())
+        if until_read:
+            pause = until_read if pause is None else min(pause, until_read)
+        awaited = [0] if until_read else [0, renames.fileno()]
+        ready = select.select(awaited, [], [], pause)[0]
+        if renames.fileno() in ready:
+            renames.read()
+            self._read_renames_at = time.monotonic() + _RENAMES_EVERY
+        return ready
 
     def _pause(self) -> float | None:
         if self._began is None:

@@ -7,7 +7,7 @@ changing may be incomplete. They stay *doubtful* until they change.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from typing import NamedTuple
 
 _TEMPORARY_ENDS = (
@@ -109,12 +109,16 @@ class StabilityWatch:
             if path not in self.doubtful
         )
 
-    def cut(self) -> None:
-        """Records that a writer was killed or failed: files still changing at the last scan may be incomplete."""
+    def cut(self, renamed: Collection[str] = ()) -> None:
+        """Records that a writer was killed or failed: files still changing at the last scan may be incomplete.
+
+        Args:
+            renamed: Files that were seen to be renamed into their place and not to be written since.
+        """
         self.doubtful |= {
             path: self._files[path].mark
             for path in self.unfinished
-            if self._since[path] == _NEVER or not self._files[path].was_renamed
+            if self._since[path] == _NEVER or not (self._files[path].was_renamed or path in renamed)
         }
 
     def end(self, files: Mapping[str, FileState]) -> None:
