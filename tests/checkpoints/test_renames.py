@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -158,4 +157,3 @@ def test_the_checkpoint_of_the_moment_before_a_kill_is_there(
     assert done.returncode == 0, done.stderr
     assert "'last.pt'" in done.stdout
     assert "'torn.pt'" not in done.stdout
-    assert signal.SIGKILL.name in done.stderr or "killed" in done.stderr.lower()
