@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -49,6 +50,8 @@ _KEPT = frozenset(
         *("VIRTUAL_ENV", "PYTHONPATH", "SSH_AUTH_SOCK", "AWS_PROFILE"),
     }
 )
+# The names of processes that read the tables of `crontab`.
+_DAEMONS = frozenset({"cron", "crond", "fcron", "bcron-sched"})
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from flowlite.cli import program; sys.exit(program())"
 
 
@@ -257,6 +260,18 @@ def choose() -> str:
         "--schedule needs a timer of the system: no systemd runs for this user (`systemctl --user status`), and there "
         "is no program crontab. Install cron (`apt install cron`), or have another scheduler run the command"
     )
+
+
+def daemon_warning(timer: str) -> str:
+    """Why timers of this system may never fire; "" if nothing is known against it."""
+    if timer != "cron" or not sys.platform.startswith("linux"):
+        return ""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with suppress(OSError):
+                if Path("/proc", name, "comm").read_text().strip() in _DAEMONS:
+                    return ""
+    return "no cron daemon runs on this machine, so that nothing will start it; start one (`service cron start`)"
 
 
 def environment_for(named: Sequence[str], given: Mapping[str, str], home: Path) -> dict[str, str]:

@@ -168,7 +168,8 @@ class Settings:
     def entry(self, name: str) -> Entry:
         """A setting with its origin. Raises ConfigError if there is no setting of this name."""
         if name not in self.entries:
-            raise ConfigError(f"no setting {name!r}{did_you_mean(name, SETTINGS)}")
+            known = f"; known: {', '.join(SETTINGS)}"
+            raise ConfigError(f"no setting {name!r}{did_you_mean(name, SETTINGS) or known}")
         return self.entries[name]
 
     @property
@@ -459,8 +460,10 @@ def set_value(name: str, text: str, path: Path | None = None) -> Entry:
             f"options of a provider are written by hand: in {target}, {key} under [{table}]"
         )
     entry = _entry(name, text, str(target))
-    if name == "provider" and not _is_adapter(text):
-        raise ConfigError(f"provider: {_no_adapter(text)}")
+    if name == "provider":
+        for each in [entry.value] if isinstance(entry.value, str) else entry.value:
+            if each != "any" and not _is_adapter(each):
+                raise ConfigError(f"provider: {_no_adapter(each)}")
     _rewrite(target, name, f"{name} = {_toml(entry.value)}")
     return entry
 

@@ -74,7 +74,7 @@ def test_a_ladder_says_it(flow: Flow) -> None:
         "--dry-run",
     )
     assert (
-        f"cost at most $35.00, for all runs together, or more {WHEN}"
+        f"cost at most $35.19, for all runs together, or more {WHEN}"
         in flow(*words, "--", "true").err
     )
     data = flow(*words, "--json", "--", "true").json

@@ -91,7 +91,9 @@ def test_a_failure_that_is_retried_and_the_last_one_are_told(flow_home: Path, ho
     task = Flow().run(config, wait=True)
     eventually(lambda: len(hook.got) == 2)
     assert [body["event"] for body in hook.got] == ["retrying", "failed"]
-    assert "exited with 3" in hook.got[1]["text"]
+    for body in hook.got:
+        assert "exited with 3" in body["text"]
+        assert "exited with 3" in body["task"]["reason"]
     assert task.status == "failed"
 
 

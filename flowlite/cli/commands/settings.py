@@ -165,4 +165,6 @@ def trust_project(
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
     return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

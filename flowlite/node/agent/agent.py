@@ -467,6 +467,10 @@ class Agent:
 
     def _tell(self, kind: str, text: str) -> None:
         log.info("%s", text)
+        # On the leader, the end of the gang must not overtake it.
+        server = self._server
+        if server is not None and server.notice(self._config.node_rank, kind, text):
+            return
         if self._link is not None:
             self._link.notice(text, kind)
 

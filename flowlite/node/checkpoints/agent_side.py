@@ -187,6 +187,12 @@ class Checkpoints:
                 "warning",
                 f"checkpoint: {_some(told['unfinished'])} was being written when its writer ended, and was not copied",
             )
+        if told["skipped"]:
+            self._tell(
+                "warning",
+                f"checkpoint: {_some(told['skipped'])} was not copied: links that lead out of the directory, pipes and "
+                "sockets are left out",
+            )
         if told["replaced"]:
             self._tell("warning", f"checkpoint: {self._last_trouble}")
         else:

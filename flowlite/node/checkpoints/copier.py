@@ -235,15 +235,15 @@ class Copier:
 
     def told(self) -> dict[str, Any]:
         """Summarises the newest set of this node, and the files that are not in it."""
-        left_out = self.watch.unfinished
+        left_out = {"unfinished": self.watch.unfinished, "skipped": sorted(self._look.skipped)}
         if self.newest is None:
-            return {"files": 0, "bytes": 0, "set": "", "unfinished": left_out}
+            return {"files": 0, "bytes": 0, "set": "", **left_out}
         name, manifest = self.newest
         return {
             "files": len(manifest.files),
             "bytes": manifest.size,
             "set": set_label(name),
-            "unfinished": left_out,
+            **left_out,
         }
 
     def prune(self) -> None:

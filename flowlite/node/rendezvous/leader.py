@@ -170,6 +170,11 @@ class Rendezvous:
         self._stop(m.STOP_OUTCOMES.get(kind, m.ERROR), reason, now)
         return self._outbox.take()
 
+    def notice(self, rank: int, kind: str, text: str, now: LeaderTime) -> list[Action]:
+        """Records a notice of the leader's own node, before anything that follows; `kind` as in `messages.NOTICES`."""
+        self._notice(self._members[rank], kind, m.shorten(text, 2000), now)
+        return self._outbox.take()
+
     def copied(self, now: LeaderTime) -> list[Action]:
         """Notes that the leader's node has made the last copy, or could not."""
         self._copied = True
@@ -323,11 +328,9 @@ class Rendezvous:
                 if self._members.leader_heard_nobody(since):
                     reason = self._why_the_leader_was_cut_off()
             self._stop(outcome, reason, now)
-        elif kind == "notice" and message["number"] > member.notices and self.phase != m.ENDED:
+        elif kind == "notice" and message["number"] > member.notices:
             member.notices = message["number"]
-            text = f"{self._members.name(member)}: {message['text']}"
-            what = message["kind"] if message["kind"] in m.NOTICES else "warning"
-            self._session.record(what, now, text=text, **member.who)
+            self._notice(member, message["kind"], message["text"], now)
         elif kind == "vanish":
             self._stop_coordinator.notice(member, message, self.phase, now)
         elif kind == "calls" and self.phase == m.RUNNING:
@@ -339,6 +342,13 @@ class Rendezvous:
             if self.phase == m.STOPPING:
                 self._session.record("stopped", now, **member.who)
             self._end_if_settled(now)
+
+    def _notice(self, member: MemberState, kind: str, text: str, now: LeaderTime) -> None:
+        if self.phase != m.ENDED:
+            what = kind if kind in m.NOTICES else "warning"
+            self._session.record(
+                what, now, text=f"{self._members.name(member)}: {text}", **member.who
+            )
 
     def _worker(self, member: MemberState, message: Message, now: LeaderTime) -> None:
         """Records that a worker has ended, and stops or ends the gang where that follows."""

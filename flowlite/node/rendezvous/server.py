@@ -178,6 +178,13 @@ class RendezvousServer:
         if self._machine is not None:
             self._act(self._machine.halt(kind, reason, self._now()))
 
+    def notice(self, rank: int, kind: str, text: str) -> bool:
+        """Records a notice of the leader's own node at once. Returns False before the gang is known."""
+        if self._machine is None:
+            return False
+        self._act(self._machine.notice(rank, kind, text, self._now()))
+        return True
+
     def copied(self) -> None:
         """Notes that the last copy for all nodes was made or has failed. A gang that ended well has waited for it."""
         if self._machine is not None:

@@ -10,6 +10,7 @@ A client submits a task in these steps:
 from __future__ import annotations
 
 import json
+import os
 import secrets as random_secrets
 import shutil
 import subprocess
@@ -124,6 +125,7 @@ def submit(
         if record.config.get("outputs"):
             below = (outputs_below or paths.directory).absolute()
             to = below / OUTPUTS / f"{record.name}-{record.id}"
+            _check_place_of_outputs(to.parent)
             write_private(paths.outputs, json.dumps({"to": str(to)}).encode())
     store.create_task(record)
     draft.submitted = True
@@ -131,6 +133,19 @@ def submit(
         with trace.span("start the supervisor"):
             _start(store, paths.home, record, spare=bool(record.config.get("keep_warm")))
     return record
+
+
+def _check_place_of_outputs(directory: Path) -> None:
+    """Raises ConfigError if outputs cannot be written below a directory, which would be found out only at the end."""
+    if os.path.lexists(directory) and not directory.is_dir():
+        raise ConfigError(
+            f"outputs: {directory} is no directory, and the outputs go below it; rename it"
+        )
+    above = directory if directory.is_dir() else directory.parent
+    if above.is_dir() and not os.access(above, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"outputs: {above} is not writable for you, and the outputs go below it; start from another directory"
+        )
 
 
 def cancel(store: Store, home: Path, task_id: str) -> bool:

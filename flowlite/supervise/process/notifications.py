@@ -6,6 +6,7 @@ history, where targets are shown without their keys.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -45,14 +46,36 @@ def targets_of(paths: TaskPaths) -> tuple[list[str], Path]:
         return [], Path("/")
 
 
-def begin(paths: TaskPaths, event: str) -> None:
-    """Starts the process that sends the notifications of an event, if the task has targets."""
+def begin(paths: TaskPaths, event: str, reason: str = "") -> None:
+    """Starts the process that sends the notifications of an event, if the task has targets.
+
+    Args:
+        paths: Of the task.
+        event: What has happened.
+        reason: Why, if the task's record may say something else by the time of the message.
+    """
     if paths.notify.exists():
-        run_detached(paths.home, "flowlite.supervise.process.notifications", paths.task_id, event)
+        run_detached(
+            paths.home,
+            "flowlite.supervise.process.notifications",
+            *(paths.task_id, event),
+            given=reason,
+        )
 
 
-def message_of(record: TaskRecord, event: str, *, upper_bound: bool = False) -> Message:
-    """Returns the message for an event of a task. With `upper_bound`, it may have cost less than its record says."""
+def message_of(
+    record: TaskRecord, event: str, *, reason: str = "", upper_bound: bool = False
+) -> Message:
+    """Returns the message for an event of a task.
+
+    Args:
+        record: The task.
+        event: What has happened.
+        reason: Why; "" for the reason of the task's state.
+        upper_bound: Whether it may have cost less than its record says.
+    """
+    if reason:
+        record = dataclasses.replace(record, reason=reason)
     what = _WORDS.get(event, record.state)
     title = f"{record.name} ({record.id}) {what}"
     text = f"task {title}"
@@ -81,11 +104,12 @@ def message_of(record: TaskRecord, event: str, *, upper_bound: bool = False) -> 
     return Message(event, readable(title), readable(text), task)
 
 
-def notify(store: Store, paths: TaskPaths, event: str) -> None:
+def notify(store: Store, paths: TaskPaths, event: str, reason: str = "") -> None:
     """Sends the notification of an event to each target in turn, and records each result in the task's history."""
     targets, directory = targets_of(paths)
     unobserved = is_upper_bound(store.instances(paths.task_id))
-    message = message_of(store.get_task(paths.task_id), event, upper_bound=unobserved)
+    record = store.get_task(paths.task_id)
+    message = message_of(record, event, reason=reason, upper_bound=unobserved)
     for target in targets:
         for key in keys_in(target):
             redact.keep_out(key)
@@ -102,10 +126,11 @@ def notify(store: Store, paths: TaskPaths, event: str) -> None:
 
 
 def main() -> None:
-    """Entry point of the sending process: `… ROOT TASK_ID EVENT`, with FLOW_HOME set."""
+    """Entry point of the sending process: `… ROOT TASK_ID EVENT`, with FLOW_HOME set, and the reason as its input."""
     task_id, event = sys.argv[2:4]
     home = Path(os.environ["FLOW_HOME"])
     with suppress(FlowError, OSError):
-        notify(Store(home / "state.db"), TaskPaths(home, task_id), event)
+        reason = sys.stdin.read()
+        notify(Store(home / "state.db"), TaskPaths(home, task_id), event, reason)
     # A thread that waits for a server that never answers must not delay the exit.
     os._exit(0)

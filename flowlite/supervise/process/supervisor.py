@@ -706,7 +706,8 @@ class Supervisor:
             self._journal.note(GROWTH, "the ranks have stopped", {growth.GROWN: True})
         else:
             self._journal.step(TaskEvent.FAILURE, why=why)
-            notifications.begin(self._paths, notifications.RETRYING)
+            reason = self._journal.readable(end.reason)
+            notifications.begin(self._paths, notifications.RETRYING, reason)
         unclear = await self._unless_cancelled(attempt.clear())
         beside = {*end.replace, *(unclear or ())}
         self._provisioner.set_aside(beside, attempt.out_of_reach, self._sick(attempt))

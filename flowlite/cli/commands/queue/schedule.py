@@ -127,6 +127,8 @@ def make(
         f"{name} runs at {times!r} from now on ({timer.timer}); what it prints is in {log}; "
         f"`flow schedule rm {name}` ends that"
     )
+    if warning := system_timers.daemon_warning(timer.timer):
+        output.warn(warning)
 
 
 def _without_schedule(words: Sequence[str]) -> list[str]:
