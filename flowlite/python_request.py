@@ -177,6 +177,9 @@ def index_settings(
             value = "" if value.lower() in _FALSE else "1"
         if value and uv not in found:
             found[uv] = separator.join(value.split())
+            if name == "extra-index-url":
+                # pip takes the best version of all indexes; uv would look no further than the first that has any.
+                found.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
     return found
 
 

@@ -143,6 +143,11 @@ def test_set_and_unset_keep_the_rest_of_the_file(project: Path, flow_home: Path)
     with pytest.raises(ConfigError, match="max_cost: 'much' is not allowed"):
         set_value("max_cost", "much")
     assert load_settings()["max_cost"] == 12.5
+    assert set_value("provider", "local,ssh").value == ("local", "ssh")
+    assert load_settings()["provider"] == ("local", "ssh")
+    set_value("provider", "any")
+    with pytest.raises(ConfigError, match="there is no provider 'sssh'; did you mean 'ssh'"):
+        set_value("provider", "local,sssh")
 
 
 def test_set_in_a_home_that_is_not_there(project: Path, flow_home: Path) -> None:

@@ -136,6 +136,15 @@ class TestWherePackagesComeFrom:
         found = python_request.index_settings({"PIP_INDEX_URL": "https://var/simple"}, [conf])
         assert found == {"UV_DEFAULT_INDEX": "https://var/simple"}
 
+    def test_more_indexes_are_searched_as_pip_does(self) -> None:
+        given = {"PIP_EXTRA_INDEX_URL": "https://more/simple"}
+        assert python_request.index_settings(given, []) == {
+            "UV_INDEX": "https://more/simple",
+            "UV_INDEX_STRATEGY": "unsafe-best-match",
+        }
+        own = {**given, "UV_INDEX_STRATEGY": "first-index"}
+        assert python_request.index_settings(own, [])["UV_INDEX_STRATEGY"] == "first-index"
+
     def test_files_of_pip_are_those_that_pip_reads(self, tmp_path: Path) -> None:
         (tmp_path / ".config" / "pip").mkdir(parents=True)
         (tmp_path / ".config/pip/pip.conf").write_text(

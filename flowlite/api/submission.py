@@ -338,10 +338,7 @@ def _call(
         return text[:_LONGEST_FUNCTION], {"kind": "command", "argv": argv, **start, **batch}
     call = config.call
     if call is None:
-        raise ConfigError(
-            "the configuration has nothing to run: give it a command, or build it from a function with "
-            "`function.build_task_config(…)`"
-        )
+        raise nothing_to_run()
     from flowlite.bundle.call import build_bundle
     from flowlite.bundle.call_text import call_text
     from flowlite.supervise.record.paths import write_private
@@ -358,6 +355,14 @@ def _call(
     write_private(draft.paths.call_text, text.encode("utf-8", "replace"))
     # The bundle's directory is laid out here as on a node.
     return bundle.function, bundle.call_config(str(draft.paths.bundle))
+
+
+def nothing_to_run() -> ConfigError:
+    """The error about a configuration without a command and without a call."""
+    return ConfigError(
+        "the configuration has nothing to run: give it a command (`command:` in a task file), or build it from a "
+        "function with `function.build_task_config(…)`"
+    )
 
 
 def _project(

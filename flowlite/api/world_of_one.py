@@ -77,6 +77,7 @@ def _variables(name: str) -> dict[str, str]:
         addresses=(_ADDRESS,),
         master_addr=_ADDRESS,
         master_port=_free_port(),
+        provider="local",
     )
     rows = ((row, row.value(place)) for row in TABLE if "auto" in row.modes)
     return {

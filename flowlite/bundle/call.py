@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flowlite.bundle.captures import captures, explain
+from flowlite.bundle.captures import Capture, captures, explain
 from flowlite.bundle.imports import warm_imports
 from flowlite.bundle.main_file import MainFile, note_main_file
 from flowlite.bundle.main_program import MainProgram
@@ -51,6 +51,7 @@ __all__ = ["Bundle", "Source", "bind", "build_bundle"]
 
 LARGE_CAPTURE = 10 * 1000 * 1000
 _LONGEST_SOURCE = 1024 * 1024
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _registering = threading.RLock()
 
 
@@ -141,7 +142,7 @@ def build_bundle(
     project = Project()
     program = _program()
     reference, pickled = _pickle(raw, args, kwargs, arguments, project, program)
-    texts = tuple(_warnings(pickled))
+    texts = tuple(_warnings(pickled, program))
     codes = _codes(raw, pickled, project)
     modules = pickled.modules | ({reference[0]} if reference else set())
     main = program if pickled.main == "file" else None
@@ -180,7 +181,7 @@ def build_bundle(
             start=start,
         )
     for text in texts:
-        warnings.warn(text, BundleWarning, stacklevel=2)
+        warnings.warn(text, BundleWarning, stacklevel=_callers_level())
     return bundle
 
 
@@ -247,15 +248,27 @@ def _by_value(modules: set[str]) -> Iterator[None]:
                 cloudpickle.unregister_pickle_by_value(module)
 
 
-def _warnings(pickled: pickling.Pickled) -> Iterator[str]:
+def _callers_level() -> int:
+    """The `stacklevel` of the first caller outside of flowlite, for a warning of the function that calls this."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _warnings(pickled: pickling.Pickled, program: MainProgram | None) -> Iterator[str]:
     for device in sorted(pickled.devices):
         yield f"tensors on {device} are sent as CPU tensors; move them back with .to() inside the function"
     if pickled.size <= LARGE_CAPTURE:
         return
     seen: set[int] = set()
-    for fn in pickled.by_value:
+    of_file = [] if program is None else [*filter(program.is_of_file, pickled.by_reference)]
+    for fn in (*pickled.by_value, *of_file):
         for capture in captures(fn):
             if id(capture.value) in seen or isinstance(capture.value, types.FunctionType):
+                continue
+            # The program's file is there, too, and makes most of its variables.
+            if fn in of_file and not _must_send(program, capture):
                 continue
             seen.add(id(capture.value))
             size = _size(capture.value)
@@ -264,6 +277,10 @@ def _warnings(pickled: pickling.Pickled) -> Iterator[str]:
                     f"{capture} is {size / 1e6:.0f} MB and is sent to every node with the function: "
                     "make it inside the function, pass it as an argument, or put it on a volume"
                 )
+
+
+def _must_send(program: MainProgram | None, capture: Capture) -> bool:
+    return program is not None and program.must_send(capture.variable, capture.value)
 
 
 def _size(value: Any) -> int:

@@ -33,9 +33,11 @@ _MOST_UNKEPT = 3
 def preview(config: TaskConfig, json: bool) -> None:
     """Shows what would be launched. Writes nothing, and makes no request to the provider that could cost money."""
     from flowlite.api.client import Flow
-    from flowlite.api.submission import check_after
+    from flowlite.api.submission import check_after, nothing_to_run
 
     check_after(config.after)
+    if config.command is None and config.call is None:
+        raise nothing_to_run()
     with warnings_as_lines():
         flow = Flow()
         config, places = flow.candidates(config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import subprocess
 import sys
 import threading
@@ -448,6 +449,53 @@ def test_a_disk_that_fills_up_leaves_nothing(
 
 
 # Size
+
+
+def test_an_open_file_is_refused_and_standard_output_is_not(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data.txt").write_text("x")
+    with (tmp_path / "data.txt").open() as opened, pytest.raises(BundleError) as refused:
+        build(lambda file: file.read(), opened)
+    assert "argument 'file' cannot be sent to a node" in str(refused.value)
+    assert "pass the path, and open it inside the function" in str(refused.value)
+    monkeypatch.setattr(sys, "stdout", sys.__stdout__)
+    build(lambda to: print("x", file=to), sys.stdout)
+
+
+LARGE = """\
+from flowlite import FlowApp
+
+app = FlowApp()
+OF_THE_FILE = b"x" * 20_000_000
+
+
+@app.function()
+def large() -> int:
+    return len(DATA) + len(OF_THE_FILE)
+
+
+if __name__ == "__main__":
+    DATA = b"x" * 20_000_000
+    print(large.remote())
+"""
+
+
+def test_a_large_variable_of_the_program_is_warned_about_where_it_is_called(
+    flow_home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "large.py").write_text(LARGE)
+    done = subprocess.run(
+        [sys.executable, "large.py"],
+        cwd=tmp_path,
+        env={**os.environ, "FLOW_HOME": str(flow_home)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout == "40000000\n", done.stderr
+    (warning,) = (line for line in done.stderr.splitlines() if "BundleWarning" in line)
+    assert "large.py:14: BundleWarning: captured variable 'DATA' of large is 20 MB" in warning
 
 
 def test_a_large_capture_is_warned_about_by_name(build: Build) -> None:

@@ -89,6 +89,26 @@ def test_the_page_has_at_least_ten() -> None:
     assert set(MISTAKES) == set(on_the_page())
 
 
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("train.py:train", "a function is named by FILE.py::FUNCTION, as in train.py::train"),
+        ("train::train", "a function is named by FILE.py::FUNCTION, as in train.py::train"),
+        ("plain.py::f", "plain.py is a script without a decorated function f"),
+        ("nothing.yaml", "give it a command (`command:` in a task file)"),
+    ],
+)
+def test_what_else_is_meant(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, said: str
+) -> None:
+    for name, text in (*FILES.items(), ("nothing.yaml", "num_instances: 1\n")):
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    for words in (("--dry-run",), ()):
+        ran = flow("run", *words, typed)
+        assert (ran.code, said in ran.err) == (2, True), ran.err
+
+
 def test_an_option_with_several_values_takes_them_all(
     flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlite.api.client import Flow
+from flowlite.errors import ConfigError
+from flowlite.spec import TaskConfig
 from flowlite.supervise.attempt.outputs import manifest
 from tests.gangs import Gang, shell, submit
 from tests.helpers import eventually
@@ -49,6 +52,15 @@ class TestOnThisMachine:
         gang = submit(flow_home, shell(WRITE), nodes=3, outputs=["runs/**"])
         gang.end()
         assert files(gang) == {f"node{n}/runs/a/m.pt": f"model {n}\n" for n in range(3)}
+
+    def test_a_place_that_cannot_be_is_refused_before_anything_starts(
+        self, flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "flow-outputs").write_text("a file")
+        with pytest.raises(ConfigError, match="flow-outputs is no directory"):
+            Flow().run(TaskConfig(command=["true"], outputs=["*.txt"]))
+        assert Flow().list_tasks() == []
 
     def test_they_come_after_a_failure_too(self, flow_home: Path) -> None:
         gang = submit(flow_home, shell(f"{WRITE}; exit 3"), outputs=["runs/**"])

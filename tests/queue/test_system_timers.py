@@ -23,6 +23,15 @@ from flowlite.errors import ConfigError, NotFound
 from flowlite.testing.hosts.root import USER_ID
 
 
+def test_a_cron_that_does_not_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Path("/proc/self/comm").read_text().strip()
+    monkeypatch.setattr(system_timers, "_DAEMONS", {own})
+    assert system_timers.daemon_warning("cron") == ""
+    monkeypatch.setattr(system_timers, "_DAEMONS", {"no such daemon"})
+    assert "no cron daemon runs on this machine" in system_timers.daemon_warning("cron")
+    assert system_timers.daemon_warning("systemd") == ""
+
+
 @pytest.mark.parametrize(
     ("times", "calendar"),
     [

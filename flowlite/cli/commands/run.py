@@ -138,17 +138,32 @@ def config_of(
     if target.endswith((".yaml", ".yml")):
         _read_rest(context, target, rest, [], what=target)
         return _changed(TaskConfig.from_yaml(target), options)
-    if not target.partition("::")[0].endswith(".py"):
+    file, _, function = target.partition("::")
+    if not file.endswith(".py"):
+        if (meant := _with_two_colons(target)) is not None:
+            raise ConfigError(
+                f"{target!r}: a function is named by FILE.py::FUNCTION, as in {meant}"
+            )
         raise ConfigError(
             f"{target!r} is neither FILE.py::FUNCTION nor a task file (.yaml); "
             f"to run it as a command: {_as_command(context, [target, *rest])}"
         )
-    if "::" not in target and is_plain(Path(target)):
+    if is_plain(Path(file)):
         raise ConfigError(
-            f"{target} is a script without a decorated function; to run it as it is: "
-            f"{_as_command(context, ['python', target, *rest])}"
+            f"{file} is a script without a decorated function{f' {function}' if function else ''}; to run it as it is: "
+            f"{_as_command(context, ['python', file, *rest])}"
         )
     return _function_config(context, target, rest, options)
+
+
+def _with_two_colons(target: str) -> str | None:
+    """What was probably meant by `FILE.py:FUNCTION`, or by the name of a module with a function; None if neither."""
+    name, colons, function = target.rpartition(":")
+    name = name.rstrip(":")
+    if not colons or not function.isidentifier():
+        return None
+    file = name if name.endswith(".py") else f"{name.replace('.', '/')}.py"
+    return f"{file}::{function}" if Path(file).is_file() else None
 
 
 def _refuse_a_whole_line(context: typer.Context, command: Sequence[str]) -> None:

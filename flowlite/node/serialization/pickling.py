@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import io
 import pickle
 import re
 import sys
@@ -242,6 +243,9 @@ def _pickler_class() -> Any:
                         return self._reduce_returning(obj)
             elif kind is types.ModuleType:
                 self.modules.add(obj.__name__)
+            elif kind is io.TextIOWrapper and obj not in (sys.stdout, sys.stderr):
+                # cloudpickle would send what the file contains, in place of the file.
+                raise TypeError("cannot pickle an open file")
             elif kind is _Storage:
                 return _portable(_load_storage), (pickle.PickleBuffer(storage_bytes(obj.storage)),)
             elif kind is _MainGlobals:
