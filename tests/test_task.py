@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from flowlite.api.as_completed import as_completed
 from flowlite.errors import (
+    ConfigError,
     NotFound,
     RemoteError,
     RemoteTraceback,
@@ -388,5 +390,12 @@ def test_places_that_do_not_exist_are_named() -> None:
         task.logs(node=1)
     with pytest.raises(NotFound, match="no rank 2: it has ranks 0 to 1"):
         task.logs(rank=2)
+    with pytest.raises(ConfigError, match="rank='1' is no number; give an int"):
+        task.logs(rank="1")
+    with pytest.raises(ConfigError, match="after='x' is no position"):
+        task.logs(after="x")
+    with pytest.raises(ConfigError, match="as_completed takes tasks"):
+        as_completed([5])
+    assert repr(task.logs()).endswith("print it, or iterate over its lines>")
     with pytest.raises(NotFound, match=r"node 0 .* is not there yet; the task is running"):
         task.exec("true")

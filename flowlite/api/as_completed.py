@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from flowlite.api.async_wait import show_news
 from flowlite.display import waiting
 from flowlite.display.waiting import Pauses
-from flowlite.errors import TaskTimeout
+from flowlite.errors import ConfigError, TaskTimeout
 
 if TYPE_CHECKING:
     from flowlite.api.task import Task
@@ -23,6 +23,11 @@ class AsCompleted(Generic[R]):
 
     def __init__(self, tasks: Iterable[Task[R]], timeout: float | None = None) -> None:
         self._tasks = list(tasks)
+        for each in self._tasks:
+            if not hasattr(each, "wait_async"):
+                raise ConfigError(
+                    f"as_completed takes tasks, such as those of `spawn`, not {each!r}"
+                )
         self._timeout = timeout
 
     def __iter__(self) -> Iterator[Task[R]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from flowlite.errors import NotFound, TaskTimeout
+from flowlite.errors import ConfigError, NotFound, TaskTimeout
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system import trace
 from flowlite.output import redact
@@ -283,6 +283,10 @@ class Task(Generic[R_co]):
         from flowlite.api.gang_shape import workers_per_node
 
         self._check_place(node, rank)
+        if after is not None and not isinstance(after, Mapping):
+            raise ConfigError(
+                f"after={after!r} is no position; give `logs.position` of an earlier `Logs`"
+            )
         return Logs(
             self._session.paths(self.id).logs,
             node=node,
@@ -558,7 +562,11 @@ class Task(Generic[R_co]):
             ("node", node, self.num_instances),
             ("rank", rank, world_size(self._latest)),
         ):
-            if number is not None and not 0 <= number < size:
+            if number is None:
+                continue
+            if not isinstance(number, int) or isinstance(number, bool):
+                raise ConfigError(f"{word}={number!r} is no number; give an int, such as {word}=0")
+            if not 0 <= number < size:
                 there = f"only {word} 0" if size == 1 else f"{word}s 0 to {size - 1}"
                 raise NotFound(
                     f"task {self.name} ({self.id}) has no {word} {number}: it has {there}"

@@ -273,12 +273,18 @@ def say_value(text: str) -> None:
     Console(file=sys.stdout).print(ReprHighlighter()(shown), soft_wrap=True)
 
 
-def facts(pairs: Mapping[str, str | None]) -> None:
-    """Prints names and values, except names without a value. On a terminal, long values are wrapped between words."""
+def facts(pairs: Mapping[str, str | None], *, wrapped: bool = True) -> None:
+    """Prints names and values, except names without a value.
+
+    Args:
+        pairs: The values by name.
+        wrapped: On a terminal, wrap long values between words. Commands are to be copied, and must not be.
+    """
     shown = {name: value for name, value in pairs.items() if value}
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
-        first, *more = _wrapped(terminal.in_one_line(value), sys.stdout, width + 2)
+        text = terminal.in_one_line(value)
+        first, *more = _wrapped(text, sys.stdout, width + 2) if wrapped else [text]
         say(ColouredText(name.ljust(width), DIM), "  ", first)
         for line in more:
             say(" " * (width + 2), line)

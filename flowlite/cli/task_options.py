@@ -141,6 +141,13 @@ _OPTIONS = (
     ),
     _option("--max-cost", "Dollars for the whole task.", of=float, panel=_CAPS),
     _option("--keep-warm", "Keep nodes and imports for the next task: 10m, 90s.", metavar="TIME"),
+    _option(
+        "--grace-seconds",
+        "Seconds from the stop signal to SIGKILL, for every worker.",
+        of=float,
+        panel=_CAPS,
+        metavar="SECONDS",
+    ),
     _option("--retries", "New attempts after a failure.", of=int, panel=_CAPS),
     _option(
         "--after",

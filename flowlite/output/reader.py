@@ -216,6 +216,11 @@ class Logs:
     def __str__(self) -> str:
         return "".join(self.blocks()).removesuffix("\n")
 
+    def __repr__(self) -> str:
+        return (
+            f"<output of a task in {self._settings.directory}; print it, or iterate over its lines>"
+        )
+
     def _repr_html_(self) -> str:
         settings = replace(self._settings, follow=False)
         if settings.tail is None:

@@ -72,6 +72,8 @@ class LocalProvider(Provider):
     def plan(self, config: TaskConfig) -> Plan:
         from provider_adapters.local.planning import make_plan
 
+        for volume in config.volumes.values():
+            self._volumes.check_interface(volume.name, volume.interface)
         return make_plan(config, self.settings)
 
     @classmethod

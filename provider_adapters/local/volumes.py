@@ -39,6 +39,17 @@ class Volumes:
             ) from error
         return self._info(name, used=None)
 
+    def check_interface(self, name: str, interface: str) -> None:
+        """Raises ConfigError if there is a volume of that name with another interface."""
+        if not self.path(name).is_dir():
+            return
+        known = self._info(name, used=None).interface
+        if known != interface:
+            raise ConfigError(
+                f"volumes: {name!r} exists with the interface {known!r}, which cannot be changed; write "
+                f"interface={known} for it, or choose another name"
+            )
+
     def list(self) -> list[VolumeInfo]:
         """All volumes by name, with the disk space they use."""
         if not self._directory.is_dir():

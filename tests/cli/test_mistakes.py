@@ -94,7 +94,6 @@ def test_the_page_has_at_least_ten() -> None:
     [
         ("train.py:train", "a function is named by FILE.py::FUNCTION, as in train.py::train"),
         ("train::train", "a function is named by FILE.py::FUNCTION, as in train.py::train"),
-        ("plain.py::f", "plain.py is a script without a decorated function f"),
         ("nothing.yaml", "give it a command (`command:` in a task file)"),
     ],
 )

@@ -54,6 +54,9 @@ def test_a_running_task(lab: Lab, running: str, tmp_path: Path) -> None:
     assert (here / "runs" / "deep" / "f").read_text() == "of 0\n"
     assert (here / "runs" / "big").stat().st_size == 3_000_000
     flow("cp", f"{running}:/etc/hostname", "name")
+    # What has no size is not copied as nothing.
+    assert "it has no size" in flow("cp", f"{running}:/proc/cpuinfo", "cpu", code=5)
+    assert "neither a file nor" in flow("cp", f"{running}:/dev/zero", "zero", code=5)
     # Again: nothing is overwritten, and what is there is there.
     flow("cp", f"{running}:runs", ".")
     (here / "f").write_text("mine")

@@ -21,6 +21,7 @@ from flowlite.errors import (
 )
 from flowlite.node.system import processes
 from flowlite.provider import Instance, LaunchIntent, Plan
+from flowlite.spec import TaskConfig
 from flowlite.supervise.record import process_identity
 from provider_adapters.local import LocalProvider
 from provider_adapters.local.ledger import Ledger
@@ -290,6 +291,8 @@ def test_volumes(provider: LocalProvider, flow_home: Path) -> None:
     again = provider.create_volume("corpus", 9.0, "block")
     assert (again.size_gb, again.interface) == (5.0, "file")
     provider.create_volume("another", None, "block")
+    with pytest.raises(ConfigError, match="'another' exists with the interface 'block'"):
+        provider.plan(TaskConfig(volumes={"/data": "another"}))
     (flow_home / "volumes" / "by-hand").mkdir()
     found = {v.name: (v.used_bytes, v.interface, v.size_gb) for v in provider.list_volumes()}
     assert found == {

@@ -148,10 +148,10 @@ def config_of(
             f"{target!r} is neither FILE.py::FUNCTION nor a task file (.yaml); "
             f"to run it as a command: {_as_command(context, [target, *rest])}"
         )
-    if is_plain(Path(file)):
+    if not function and is_plain(Path(target)):
         raise ConfigError(
-            f"{file} is a script without a decorated function{f' {function}' if function else ''}; to run it as it is: "
-            f"{_as_command(context, ['python', file, *rest])}"
+            f"{target} is a script without a decorated function; to run it as it is: "
+            f"{_as_command(context, ['python', target, *rest])}"
         )
     return _function_config(context, target, rest, options)
 

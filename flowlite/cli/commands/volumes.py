@@ -86,6 +86,23 @@ def list_volumes(provider: Where = None, json: Json = False) -> None:
     _show(found, costs)
 
 
+def _print(rows: Sequence[dict[str, str]]) -> None:
+    """Prints the table; on a terminal that is too narrow, without what is least important."""
+    if not sys.stdout.isatty():
+        output.table(tuple(rows[0]), [tuple(row.values()) for row in rows])
+        return
+    from shutil import get_terminal_size
+
+    from flowlite.cli.columns import Column, fit
+
+    leave_out = {"region": 1, "interface": 2, "used": 3, "since": 4, "location": 5, "size": 6}
+    columns = [
+        Column(name, 16 if name == "location" else None, leave_out.get(name, 0)) for name in rows[0]
+    ]
+    shown = [["" if text == "-" else text for text in row.values()] for row in rows]
+    output.print_fitted(fit(columns, shown, get_terminal_size().columns))
+
+
 def _show(found: Sequence[VolumeInfo], costs: Sequence[float | None]) -> None:
     """Shows volumes as a table, with what they cost if any of them costs something."""
     months = [volume.price_per_month for volume in found if volume.price_per_month is not None]
@@ -109,7 +126,7 @@ def _show(found: Sequence[VolumeInfo], costs: Sequence[float | None]) -> None:
                 "location": volume.location,
             }
         )
-    output.table(tuple(rows[0]), [tuple(row.values()) for row in rows])
+    _print(rows)
     if months:
         known = [cost for cost in costs if cost is not None]
         so_far = f", {output.money(sum(known))} so far" if known else ""

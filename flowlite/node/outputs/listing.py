@@ -9,6 +9,7 @@ collected as a link.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -88,6 +89,7 @@ def everything(path: str) -> dict[str, Any]:
     status = os.stat(path)
     real = os.path.realpath(path)
     if not stat.S_ISDIR(status.st_mode):
+        _check_file(real, status)
         return {**_found(os.path.dirname(real), [(os.path.basename(real), status)]), "single": True}
     entries = []
     for directory, _, names in os.walk(real):
@@ -98,6 +100,17 @@ def everything(path: str) -> dict[str, Any]:
         if len(entries) > MOST_FILES:
             break
     return _found(real, entries)
+
+
+def _check_file(path: str, status: os.stat_result) -> None:
+    """Raises OSError if a file has no content of a known size."""
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is neither a file nor a directory", path)
+    if status.st_size == 0:
+        with open(path, "rb", buffering=0) as file:
+            if file.read(1):
+                why = "it has no size, as files of /proc; `flow ssh TASK -- cat PATH` shows it"
+                raise OSError(errno.EINVAL, why, path)
 
 
 def _found(root: str, entries: Sequence[tuple[str, os.stat_result]]) -> dict[str, Any]:

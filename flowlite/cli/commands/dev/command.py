@@ -234,7 +234,7 @@ def _show(task: Task[Any], json: bool) -> None:
     else:
         facts["VS Code"] = f"code {shlex.quote(directory)} (the node is this machine)"
     facts["ends"] = f"flow cancel {task.name}{_or_cap(task)}"
-    output.facts(facts)
+    output.facts(facts, wrapped=False)
     if config is not None and (missing := _only_in_the_task(task)):
         output.tell(
             f"note: {missing}: in `flow ssh {task.name}`, not in ssh and VS Code. In a terminal of those, this leads "
