@@ -556,7 +556,7 @@ class Task(Generic[R_co]):
         return error
 
     def _check_place(self, node: int | None, rank: int | None) -> None:
-        from flowlite.api.gang_shape import world_size
+        from flowlite.api.gang_shape import workers_per_node, world_size
 
         for word, number, size in (
             ("node", node, self.num_instances),
@@ -571,6 +571,10 @@ class Task(Generic[R_co]):
                 raise NotFound(
                     f"task {self.name} ({self.id}) has no {word} {number}: it has {there}"
                 )
+        if node is not None and rank is not None:
+            its_node = rank // workers_per_node(self._latest)
+            if its_node != node:
+                raise NotFound(f"rank {rank} of task {self.name} ({self.id}) is on node {its_node}")
 
 
 def _local(at: float) -> datetime:

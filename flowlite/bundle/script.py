@@ -41,6 +41,7 @@ _TAINTING = """
 """
 _TAINTS = frozenset(_TAINTING.split())
 _LARGEST = 4 << 20
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 _PYTHON_IN_LINE = re.compile(r"(^|[\s;&|(/])python[\d.]*\s")
 
 
@@ -151,8 +152,11 @@ def _imported_by(path: str) -> Iterator[str]:
 def _not_python(command: Sequence[str]) -> NotForked:
     """Returns why a program that is no Python script is not forked: numactl, py-spy and others start the Python."""
     # At the end of a command it would have no script, as in `echo python`.
+    program = os.path.basename(command[0])
     if any(python_command.is_python(word) for word in command[1:-1]):
-        return NotForked(f"{os.path.basename(command[0])} starts its Python")
+        return NotForked(f"{program} starts its Python")
+    if program in _SHELLS and any(map(_PYTHON_IN_LINE.search, command[1:])):
+        return NotForked("a shell runs the command line")
     return NoPython()
 
 

@@ -89,12 +89,14 @@ class Forwarding:
         try:
             return await asyncio.start_server(accept, self._bind, port.local)
         except OSError as error:
-            reasons = {errno.EADDRINUSE: "is in use", errno.EACCES: "is not allowed to you"}
+            another = f"give another one: {_another(port.remote)}:{port.remote}"
+            reasons = {
+                errno.EADDRINUSE: f"is in use; {another}",
+                errno.EACCES: f"is not allowed to you; {another}",
+                errno.EADDRNOTAVAIL: "cannot be had, since that is no address of this machine; give another --bind",
+            }
             why = reasons.get(error.errno or 0, f"cannot be had: {error}")
-            raise ConfigError(
-                f"port {port.local} of this machine ({self._bind}) {why}; "
-                f"give another one: {_another(port.remote)}:{port.remote}"
-            ) from None
+            raise ConfigError(f"port {port.local} of this machine ({self._bind}) {why}") from None
 
     async def _say_if_closed(self, port: Port) -> None:
         with suppress(ConnectionRefusedError):
@@ -113,7 +115,7 @@ class Forwarding:
                 self._once(port, _closed(port))
                 return
             except (NodeUnreachable, OSError) as error:
-                self._once(port, f"{error}; the next connection to port {port.local} tries again")
+                self._once(port, f"{error}; the next connection tries again")
                 return
             self._told.pop(port.remote, None)
             try:

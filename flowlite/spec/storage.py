@@ -32,6 +32,8 @@ _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\x00-\x1f]*)?", 
 
 def volume_name(value: object) -> str:
     """Returns the value if it is a valid name for a volume. Raises ValueError."""
+    if isinstance(value, str) and value.startswith("s3://"):
+        raise ValueError(f"{value!r} is a bucket, not a volume; mount it with mounts= (--mount)")
     if not isinstance(value, str) or not _VOLUME_NAME.fullmatch(value):
         proposal = re.sub(r"[^a-z0-9]+", "-", str(value).lower()).strip("-")[:63].strip("-")
         hint = f"; did you mean {proposal!r}?" if isinstance(value, str) and proposal else ""
