@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -23,6 +24,8 @@ Value = TypeVar("Value")
 _SECONDS = 120.0
 # Bytes of one request for a part of an object.
 _RANGE = 16 << 20
+# Systems that allow no MD5 allow it for this.
+_md5 = partial(hashlib.md5, usedforsecurity=False)
 # Sizes of parts of flowlite, and of other programs by default: the AWS CLI and boto3, rclone, s3cmd, mc and others.
 _PART_SIZES = dict.fromkeys((PART, *(mib << 20 for mib in (5, 8, 15, 16, 32, 64, 128))))
 
@@ -215,7 +218,7 @@ def _fits(local: Path, etag: str) -> bool:
     _, dash, number = etag.partition("-")
     if not dash:
         with local.open("rb") as file:
-            return hashlib.file_digest(file, "md5").hexdigest() == etag
+            return hashlib.file_digest(file, _md5).hexdigest() == etag
     size = local.stat().st_size
     fitting = (each for each in _PART_SIZES if number == str(-(-size // each)))
     return any(_etag_in_parts(local, each) == etag for each in fitting)
@@ -225,9 +228,8 @@ def _etag_in_parts(local: Path, part: int) -> str:
     digests = []
     with local.open("rb") as file:
         while block := file.read(part):
-            digests.append(hashlib.md5(block, usedforsecurity=False).digest())
-    whole = hashlib.md5(b"".join(digests), usedforsecurity=False)
-    return f"{whole.hexdigest()}-{len(digests)}"
+            digests.append(_md5(block).digest())
+    return f"{_md5(b''.join(digests)).hexdigest()}-{len(digests)}"
 
 
 def _time(text: str) -> float | None:

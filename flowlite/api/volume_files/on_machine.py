@@ -18,6 +18,8 @@ from flowlite.supervise.attempt.outputs.output_directory import NameTaken, Outpu
 
 _PROGRAM = programs.NODE / "volume_files" / "program.py"
 _SECONDS = 600.0
+# The slowest machine that is waited for.
+_HASHED_PER_SECOND = 20e6
 # Bytes of content, and files, in one request. An answer must stay below the bound of a command's output.
 _AT_ONCE = MOST_OUTPUT // 2
 # Bytes of a list of as many files as a directory may have (`MOST_FILES` of the program).
@@ -76,7 +78,7 @@ class MachineVolume:
     ) -> list[str]:
         compared = destination.compare(
             {name or file.path: file for file in tree.files},
-            lambda files: self._digests([_whole(path, tree, file) for file in files]),
+            lambda files: self._digests([(_whole(path, tree, file), file.size) for file in files]),
         )
         moved(sum(file.size for file in compared.here))
         taken = compared.taken
@@ -113,7 +115,8 @@ class MachineVolume:
             for _, there in lacking:
                 moved(there)
             alike = [each for each, there in zip(group, have, strict=True) if there == -1]
-            for each, digest in zip(alike, self._digests([e.path for e in alike]), strict=True):
+            digests = self._digests([(each.path, each.size) for each in alike])
+            for each, digest in zip(alike, digests, strict=True):
                 if each.digest() == digest:
                     moved(each.size)
                 else:
@@ -129,12 +132,14 @@ class MachineVolume:
     def _source(self, path: str, tree: Tree, file: OutputFile) -> str:
         return f"{self.name} {self._root}/{_whole(path, tree, file)}"
 
-    def _digests(self, paths: Sequence[str]) -> list[str]:
-        """The sha256 of each file; "" if it cannot be read."""
+    def _digests(self, files: Sequence[tuple[str, int]]) -> list[str]:
+        """The sha256 of each file, given by path and size; "" if it cannot be read."""
         found: list[str] = []
-        for begin in range(0, len(paths), _MOST_FILES):
-            asked = list(paths[begin : begin + _MOST_FILES])
-            found += map(str, self._ask({"do": "digest", "files": asked})[0]["sha256"])
+        for begin in range(0, len(files), _MOST_FILES):
+            group = files[begin : begin + _MOST_FILES]
+            asked = {"do": "digest", "files": [path for path, _ in group]}
+            seconds = _SECONDS + sum(size for _, size in group) / _HASHED_PER_SECOND
+            found += map(str, self._ask(asked, seconds=seconds)[0]["sha256"])
         return found
 
     def _get_small(
@@ -205,11 +210,13 @@ class MachineVolume:
                     break
         flush()
 
-    def _ask(self, request: dict[str, Any], content: bytes = b"") -> tuple[dict[str, Any], bytes]:
+    def _ask(
+        self, request: dict[str, Any], content: bytes = b"", *, seconds: float = _SECONDS
+    ) -> tuple[dict[str, Any], bytes]:
         head = json.dumps({"root": self._root, **request}).encode() + b"\n"
         try:
             done = self._connection.run(
-                self._command, input=head + content, timeout=_SECONDS, most=_LONGEST_ANSWER
+                self._command, input=head + content, timeout=seconds, most=_LONGEST_ANSWER
             )
         except TimeoutError as error:
             raise NodeUnreachable(str(error)) from error

@@ -430,9 +430,10 @@ class Supervisor:
         with trace.span("end the nodes"):
             ended = await self._provisioner.end_all(self._limits.warm_seconds(wanted, stored))
         self._journal.kept_warm(ended)
-        if any(each.state == "warm" for each in ended):
-            self._kept_seconds = self._asked.warm_seconds
         now = clock.now()
+        # A cap may end them sooner than was asked for.
+        until = [each.ended_at or now for each in ended if each.state == "warm"]
+        self._kept_seconds = max(until, default=now) - now
         by_id = {i.id: i for i in self._store.instances(self._record.id)}
         by_id |= {i.id: i for i in ended}
         self._journal.step(
