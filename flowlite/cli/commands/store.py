@@ -48,6 +48,10 @@ def check(json: Json = False) -> None:
         wrong = f"{len(found.problems)} problems" if found.problems else "nothing is wrong"
         output.say(f"{found.tasks} tasks can be read, {wrong}; newest copy: {copy}")
     if found.problems:
+        output.tell_wrapped(
+            "`flow store restore` lists the copies of the database; `flow store restore latest` puts the newest in its "
+            "place, and what is damaged is kept beside it"
+        )
         raise output.Quit(1)
 
 
