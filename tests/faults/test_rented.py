@@ -387,7 +387,7 @@ def test_the_plan_is_shown_before_and_the_price_while_it_runs(
     assert main([*words, "--dry-run", "--", "true"]) == 0
     dry = capsys.readouterr().out
     assert "price         $36.00 per instance and hour, $72.00 in all; spot, at most $50.00" in dry
-    assert "cost at most  $50.00 ($50.00 × 2 × 0.5 h)" in dry
+    assert "cost at most  $50.69 ($50.00 × 2 × 0.5069 h, with 25 s to start and end)" in dry
     assert main([*words, "--", "true"]) == 0
     said = capsys.readouterr().err
     for line in dry.splitlines()[1:6]:
@@ -412,7 +412,8 @@ def test_a_program_is_told_the_price_on_standard_error(cloud: RentedProvider) ->
         env={**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parents[2]}"},
     )
     assert "flowlite: 1 × small, rented here-1: $3,600.00 per instance and hour" in done.stderr
-    assert "cost at most: $3,600.00 ($3,600.00 × 1 × 1 h)" in done.stderr
+    bound = "$3,625.00 ($3,600.00 × 1 × 1.007 h, with 25 s to start and end)"
+    assert f"cost at most: {bound}" in done.stderr
 
 
 def test_offers_of_all_that_are_set_up(
