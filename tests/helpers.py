@@ -103,17 +103,23 @@ def _kill(find: Callable[[], list[int]]) -> None:
 
 @contextlib.contextmanager
 def taken_port(port: int) -> Iterator[None]:
-    """Somebody listens on a port of this machine meanwhile: this test, as soon as nobody else does any more."""
+    """Somebody listens on a port of this machine meanwhile: this test, as soon as nobody else does any more.
+
+    A gang of another test may have the port as its master port. It has the UDP port of that number then, also while its
+    rank 0 does not listen yet.
+    """
 
     def take() -> socket.socket | None:
         found = socket.socket()
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            found.bind(("127.0.0.1", port))
-            found.listen()
-        except OSError:
-            found.close()
-            return None
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as namesake:
+            try:
+                namesake.bind(("127.0.0.1", port))
+                found.bind(("127.0.0.1", port))
+                found.listen()
+            except OSError:
+                found.close()
+                return None
         return found
 
     with eventually(take, what=f"port {port} to be free"):
