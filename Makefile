@@ -22,7 +22,7 @@ LOCKING = $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python
 	--no-emit-index-url --no-emit-package pip --no-emit-package setuptools --no-annotate --custom-compile-command 'make lock'
 
 .DEFAULT_GOAL := help
-.PHONY: help env train test test-all test-bare test-hours crash attack attack-docs check format docs lock audit hosts hosts-shell hosts-down slurm slurm-shell slurm-down bench bench-docs gpu gpu-packages clean
+.PHONY: help env train test test-all test-again test-bare test-hours crash attack attack-docs check format docs lock audit hosts hosts-shell hosts-down slurm slurm-shell slurm-down bench bench-docs gpu gpu-packages clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -38,6 +38,9 @@ test: $(ENV_READY) ## the tests that need nothing but Python; what is missing fo
 
 test-all: $(ENV_READY) ## all tests, on whatever components this machine has (as root, for test hosts, Slurm, Ceph ...)
 	$(PY) -m pytest -n $(ALL_PROCESSES) --dist worksteal
+
+test-again: $(ENV_READY) ## the tests that failed in the last run, eight at most, once more; for CI, which names them
+	$(PY) -m tests.second_look
 
 test-bare: ## what a newcomer does, `make train` and `make test`, on a bare Debian as an ordinary user (as root)
 	.ci/bare-root make train test
