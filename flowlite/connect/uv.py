@@ -38,6 +38,7 @@ _UV_PLATFORMS = {
 }
 
 _fetching = threading.Lock()
+_finding = threading.Lock()
 
 
 class Program(NamedTuple):
@@ -69,7 +70,9 @@ def uv_here() -> Path | None:
     try:
         from uv import find_uv_bin
 
-        return Path(find_uv_bin())
+        # Its first call fills the tables of sysconfig, which another thread would meet half filled (Python 3.11).
+        with _finding:
+            return Path(find_uv_bin())
     except (ImportError, FileNotFoundError):
         found = uv.own()
         return Path(found) if found else None
