@@ -126,7 +126,7 @@ def task_json(task: ShownTask) -> dict[str, Any]:
 
 
 def drop_unusable_streams(error: OSError) -> bool:
-    """Replaces the streams by nothing that an error may be about: a pipe that nobody reads, a file that cannot grow.
+    """Redirects to /dev/null the streams that an error may be about: a pipe without a reader, a file that cannot grow.
 
     Returns:
         Whether the error can be about a stream.

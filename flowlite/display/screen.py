@@ -148,7 +148,7 @@ def terminal_screen() -> Screen:
 
 
 def _program_screen() -> Screen:
-    # A program must get its result also if nobody reads what it says.
+    # A broken stream must not cost the program its result.
     return Screen(lambda: sys.stderr, lambda: sys.stderr, dispensable=True)
 
 

@@ -2,7 +2,7 @@
 
 A file is first written to `.incoming` below the directory, gets its time and mode there, and is then given its name,
 which fails if the name exists. An interrupted fetch can therefore go on, and a file at its final name is complete. The
-name in `.incoming` stands for all that identifies the content, so that no file goes on with the content of another.
+name in `.incoming` is a hash of all that identifies the content, so that a fetch never continues another file.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class OutputDirectory:
         """
         Args:
             root: The directory, which need not exist.
-            own: Whether nobody else writes into it. What is left of other fetches is then removed at the end.
+            own: Whether only this process writes into it. The end then removes what other fetches left.
         """
         self.root = root
         self._own = own
