@@ -10,6 +10,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flowlite.api.volume_files.files import name_of
 from flowlite.connect import fetching
 from flowlite.connect.values import File
 from flowlite.errors import NotFound
@@ -153,7 +154,7 @@ def place_for(there: NodeAccess, source: Path, path: str) -> str:
     _check(there)
     place, is_directory = manifest.look(there.connection, there.program, home=there.home, path=path)
     if is_directory or path.endswith("/"):
-        place = posixpath.join(place, os.path.basename(os.path.abspath(source)))
+        place = posixpath.join(place, name_of(source))
     return posixpath.normpath(place)
 
 

@@ -25,7 +25,7 @@ from flowlite.bundle.project import is_installed_file
 from flowlite.node.config import python_command
 from flowlite.node.config.python_command import NoPython, NotForked, PythonCommand
 from flowlite.node.quick_dataclass import dataclass
-from flowlite.spec.launchers import launcher_in
+from flowlite.spec.launchers import SHELLS, launcher_in
 
 if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
@@ -41,7 +41,6 @@ _TAINTING = """
 """
 _TAINTS = frozenset(_TAINTING.split())
 _LARGEST = 4 << 20
-_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 _PYTHON_IN_LINE = re.compile(r"(^|[\s;&|(/])python[\d.]*\s")
 
 
@@ -155,7 +154,7 @@ def _not_python(command: Sequence[str]) -> NotForked:
     program = os.path.basename(command[0])
     if any(python_command.is_python(word) for word in command[1:-1]):
         return NotForked(f"{program} starts its Python")
-    if program in _SHELLS and any(map(_PYTHON_IN_LINE.search, command[1:])):
+    if program in SHELLS and any(map(_PYTHON_IN_LINE.search, command[1:])):
         return NotForked("a shell runs the command line")
     return NoPython()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import json as json_module
 import os
-import select
 import stat
 import sys
 import traceback
@@ -146,6 +145,9 @@ def drop_unusable_streams(error: OSError) -> bool:
 
 def _has_reader(descriptor: int) -> bool:
     """Whether somebody can still read what is written into a pipe."""
+    # Not at the top, since every command imports this module.
+    import select
+
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     return not any(event & select.POLLERR for _, event in poll.poll(0))

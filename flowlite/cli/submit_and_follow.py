@@ -205,8 +205,8 @@ def _stay(task: Task[Any], *, json: bool, show_logs: bool) -> int:
         if not output.drop_unusable_streams(error):
             raise
         output.tell(
-            f"the output cannot be shown any more ({error.strerror}); task {task.name} ({task.id}) goes on, and this "
-            "command ends with it"
+            f"the output cannot be written any more ({error.strerror}); task {task.name} ({task.id}) continues, and "
+            "this command waits for its end"
         )
         failure = task.exception(show_logs=False)
         return 0 if failure is None else output.exit_code(failure)

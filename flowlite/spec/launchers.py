@@ -50,7 +50,7 @@ _WRAPPERS: Mapping[str, tuple[str, ...]] = {
     "command": (),
 }
 _POSITIONAL = {"timeout": 1}
-_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
+SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=.*", re.DOTALL)
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _PYTHON_VALUES = frozenset({"-X", "-W", "--check-hash-based-pycs"})
@@ -149,7 +149,7 @@ def _in_words(words: Sequence[str], depth: int) -> Launcher | None:
     if not rest:
         return None
     name, arguments = os.path.basename(rest[0]), rest[1:]
-    if name in _SHELLS:
+    if name in SHELLS:
         line = _line_of_shell(arguments)
         return None if line is None or depth >= _DEEPEST else _in_line(line, depth + 1)
     if _PYTHON.fullmatch(name):

@@ -12,7 +12,7 @@ import pytest
 FLOW = f"{sys.executable} -m flowlite.cli"
 FAILS = "run -- sh -c 'echo hi; sleep 1; echo more; exit 3'"
 FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-GOES_ON = "goes on, and this command ends with it"
+GOES_ON = "continues, and this command waits for its end"
 
 PROGRAM = """\
 import sys, time

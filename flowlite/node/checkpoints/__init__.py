@@ -2,7 +2,7 @@
 
 `agent_side.py` is what the agent holds, `sidecar.py` the process that copies, so that hashing and uploading never
 block the agent. `tree.py` scans the directory and `stability.py` says which files have stopped changing, with the
-help of `renames.py`, which sees those that were renamed into their place; `copier.py` copies them as a set. The
+help of `rename_watch.py`, which sees those that were renamed into their place; `copier.py` copies them as a set. The
 manifest of a set is written last (`manifest.py`), so a set is either complete or absent. `targets.py` has the two
 kinds of targets, a directory and a bucket. `restore.py` brings the newest complete set back before workers start, and
 `state.py` keeps what is known of the directory from one attempt to the next.

@@ -25,7 +25,7 @@ import time
 from ..sidecar.process_side import report
 from ..system import processes
 from .copier import SETTLE_SECONDS, Copier, CopiesRemoved, Replaced
-from .renames import RenameWatch
+from .rename_watch import RenameWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

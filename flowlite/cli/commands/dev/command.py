@@ -93,8 +93,8 @@ def dev(
         _show(task, json)
     except KeyboardInterrupt:
         output.tell(
-            f"\ninterrupted; task {task.name} ({task.id}) goes on: `flow dev --name {task.name}` shows how to connect, "
-            f"`flow cancel {task.name}` ends it"
+            f"\ninterrupted; task {task.name} ({task.id}) continues. `flow dev --name {task.name}` shows how to "
+            f"connect, and `flow cancel {task.name}` ends it"
         )
         raise output.Quit(130) from None
 
