@@ -122,7 +122,8 @@ def _lines_of(path: Path, within: tuple[Path, ...]) -> Iterator[str]:
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"dependencies: {path} cannot be read: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"dependencies: {path.absolute()} cannot be read: {why}") from None
     if path.resolve() in within:
         raise ConfigError(f"dependencies: {path} includes itself")
     for line in _joined(text):

@@ -15,8 +15,10 @@ from pathlib import Path
 from flowlite.errors import BundleError
 
 IGNORE_FILE = ".flowignore"
-# The last one has the outputs of earlier tasks.
-_SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "flow-outputs"})
+# The last two have the outputs of earlier tasks, and what an interrupted copy left.
+_SKIPPED = frozenset(
+    {"__pycache__", "node_modules", "site-packages", "flow-outputs", ".flow-incoming"}
+)
 _MOST_BYTES = 1 << 20
 _SKIPPED_SUFFIXES = (".pyc", ".pyo", ".egg-info")
 

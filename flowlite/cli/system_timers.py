@@ -213,27 +213,30 @@ def log_of(home: Path, name: str) -> Path:
     return _path(home, name).with_suffix(".log")
 
 
-def run(home: Path, name: str) -> int:
-    """Runs the command of a timer now, unless it still runs. Returns its exit code."""
+def run(home: Path, name: str) -> tuple[int, str]:
+    """Runs the command of a timer now, unless it still runs. Returns its exit code, and what happened."""
     timer = read(home, name)
     with (
         open(_path(home, name).with_suffix(".lock"), "ab") as lock,
         open(log_of(home, name), "ab", buffering=0) as log,
     ):
         os.chmod(log.name, 0o600)
+
+        def logged(said: str) -> str:
+            log.write(_stamped(said))
+            return said
+
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            log.write(_stamped("left out, since the last run has not ended"))
-            return 0
-        log.write(_stamped(f"flow {shlex.join(timer.words)}"))
+            return 0, logged("left out, since the last run has not ended")
+        logged(f"flow {shlex.join(timer.words)}")
         try:
             if (owner := os.stat(timer.directory).st_uid) != timer.owner:
                 # Another user may have made the directory again, with another program in it.
                 whose = f"{timer.directory} belongs to user {owner} now, not {timer.owner}"
                 again = f"`flow schedule rm {name}`, and make the schedule again in a directory of yours"
-                log.write(_stamped(f"not run: {whose}; {again}"))
-                return 1
+                return 1, logged(f"not run: {whose}; {again}")
             code = subprocess.run(
                 _flow(timer.words),
                 cwd=timer.directory,
@@ -244,10 +247,8 @@ def run(home: Path, name: str) -> int:
                 check=False,
             ).returncode
         except OSError as error:
-            log.write(_stamped(f"cannot be run in {timer.directory}: {error.strerror}"))
-            return 1
-        log.write(_stamped(f"ended with exit code {code}"))
-        return code
+            return 1, logged(f"cannot be run in {timer.directory}: {error.strerror}")
+        return code, logged(f"ended with exit code {code}")
 
 
 def choose() -> str:

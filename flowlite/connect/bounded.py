@@ -1,4 +1,4 @@
-"""Bounds on what nodes, hosts and clouds send, so that none of them decides how much memory is used here.
+"""Bounds on what nodes, hosts and clouds send, so that none of them decides how much memory or time is used here.
 
 An answer is a command's output, or a document in it. An answer that exceeds its bound raises `AnswerTooLong`, which
 says what was asked. Logs and results are streamed to files and never held in memory.
@@ -19,6 +19,9 @@ MOST_JSON = 2 << 20
 
 MOST_SAID = 64 << 10
 """Bytes that are kept of output that only explains a failure."""
+
+HASHED_PER_SECOND = 20e6
+"""Bytes per second that the slowest machine hashes; one that takes longer counts as hung."""
 
 
 class Output:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flowlite.supervise.money.price_text import dollars, spent
+from flowlite.provider.dollars import dollars
+from flowlite.supervise.money.price_text import spent
 
 if TYPE_CHECKING:
     from flowlite.display.shown_task import ShownTask

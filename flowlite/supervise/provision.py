@@ -25,12 +25,12 @@ from flowlite.errors import (
 from flowlite.node.config import ranks
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan, Provider
+from flowlite.provider.dollars import dollars
 from flowlite.state import clock
 from flowlite.state.store import InstanceRecord, Intent, Lease, Store, TaskRecord
 from flowlite.supervise import failover
 from flowlite.supervise.failover import Kind, PlaceFailed
 from flowlite.supervise.gang_size import LackingNodes
-from flowlite.supervise.money import price_text
 from flowlite.supervise.money.billing import ENDED, LOST, Billing
 from flowlite.supervise.money.caps import Caps
 from flowlite.supervise.queue.turn import Turn
@@ -623,8 +623,8 @@ class Provisioner:
     def _charged(self, price: float) -> str:
         plan = self._asked.plan
         return (
-            f"the plan says that {plan.instance_type} costs {price_text.dollars(0.0)} per instance and hour, and "
-            f"{self._provider.name} charges {price_text.dollars(price)} for it, so that no cap could be kept. "
+            f"the plan says that {plan.instance_type} costs {dollars(0.0)} per instance and hour, and "
+            f"{self._provider.name} charges {dollars(price)} for it, so that no cap could be kept. "
             "Submit the task again: its plan is then made with the settings of now"
         )
 

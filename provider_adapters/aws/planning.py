@@ -9,6 +9,7 @@ from flowlite import python_request
 from flowlite.errors import CapExceeded, ConfigError, ProviderError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import Plan
+from flowlite.provider.dollars import exact
 from flowlite.state import clock
 from provider_adapters.aws import network, requests
 from provider_adapters.aws.catalog import market, reservations
@@ -260,7 +261,7 @@ class Planner:
             raise self.nowhere(fitting, spot, only)
         below = [each for each in found if _below(each, config.max_price_per_hour)]
         if not below and not self.settings.capacity_block:
-            raise CapExceeded(_too_dear(config, found, spot))
+            raise CapExceeded(_too_dear(config.max_price_per_hour or 0.0, found, spot))
         first = (below or found)[0]
         same = [each for each in below or found if each.machine.name == first.machine.name]
         # Regions keep the user's order rather than the order of prices.
@@ -406,11 +407,11 @@ def _price_cap(config: TaskConfig, found: Sequence[Choice]) -> float | None:
     return min(bounds, default=None)
 
 
-def _too_dear(config: TaskConfig, found: Sequence[Choice], spot: bool) -> str:
+def _too_dear(cap: float, found: Sequence[Choice], spot: bool) -> str:
     cheapest = min(found, key=lambda each: each.price)
     how = "on spot just now" if spot else "on demand"
     return (
-        f"max_price_per_hour is ${config.max_price_per_hour:.2f}, and the cheapest that fits, "
-        f"{cheapest.machine.name} in {cheapest.region}, costs ${cheapest.price:.2f} per hour {how}; raise the cap"
+        f"max_price_per_hour is {exact(cap)}, and the cheapest that fits, "
+        f"{cheapest.machine.name} in {cheapest.region}, costs {exact(cheapest.price)} per hour {how}; raise the cap"
         + ("" if spot else ", or try spot=True (`flow offers --spot` shows the prices)")
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import CapExceeded, ConfigError
 from flowlite.provider import Plan, slots_of_gang
+from flowlite.provider.dollars import exact
 from provider_adapters.local.gpus import Gpu, discover
 from provider_adapters.local.images import choose_container
 from provider_adapters.local.pythons import choose_python
@@ -37,8 +38,8 @@ def make_plan(config: TaskConfig, settings: ProviderSettings) -> Plan:
     _check_machine(config)
     if config.max_price_per_hour is not None and price > config.max_price_per_hour:
         raise CapExceeded(
-            f"max_price_per_hour is ${config.max_price_per_hour:.2f}, and the local provider is set to "
-            f"${price:.2f} ([providers.local] price_per_hour); raise the cap or lower that setting"
+            f"max_price_per_hour is {exact(config.max_price_per_hour)}, and the local provider is set to "
+            f"{exact(price)} ([providers.local] price_per_hour); raise the cap or lower that setting"
         )
     gpus, notes = _choose_gpus(config)
     most = min(config.most_nodes, len(gpus) // config.gpus_per_node) if gpus else config.most_nodes
@@ -175,7 +176,8 @@ def _check_machine(config: TaskConfig) -> None:
     if config.mounts:
         from flowlite.node.buckets import fuse_programs
 
-        problem = fuse_programs.problem(fuse_programs.search_path(os.environ, sys.executable))
+        path = fuse_programs.search_path(os.environ, sys.executable)
+        problem = fuse_programs.problem(path, fuse_programs.chosen(config.environment))
         if problem:
             raise ConfigError(f"mounts: {problem}")
 

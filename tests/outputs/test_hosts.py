@@ -45,7 +45,7 @@ def test_a_transfer_that_is_cut_goes_on_where_it_was(lab: Lab, tmp_path: Path) -
     place = Path(json.loads((lab.home / "tasks" / task / "outputs.json").read_bytes())["to"])
 
     def part() -> int:
-        return sum(each.stat().st_size for each in (place / ".incoming").glob(".*.part"))
+        return sum(each.stat().st_size for each in (place / ".flow-incoming").glob(".*.part"))
 
     before = eventually(part, timeout=90, every=0.001)
     # All sessions of sshd, and with them every connection.

@@ -87,7 +87,7 @@ def test_nine_hundred_files_take_one_request(source: Path, tmp_path: Path) -> No
     # Again, nothing is sent but the digests.
     assert node_files.bring(there, found, OutputDirectory(here), add).files == 902
     assert (connection.commands, connection.reads) == (3, [str(source / "large")])
-    assert not (here / ".incoming").exists()
+    assert not (here / ".flow-incoming").exists()
 
 
 SIZES = [10, 3 * packs.PACKED_BELOW]
@@ -131,7 +131,7 @@ def test_a_file_is_not_continued_with_the_content_of_another_node(tmp_path: Path
     broken = NodeAccess(Breaking(), False, (), str(tmp_path), PROGRAM, "i-0")
     with pytest.raises(NodeUnreachable):
         node_files.bring(broken, node_files.files_at(broken, str(first)), here, lambda _: None)
-    assert list((tmp_path / "here" / ".incoming").iterdir())
+    assert list((tmp_path / "here" / ".flow-incoming").iterdir())
     # The same path, as on two hosts.
     shutil.rmtree(first)
     second.rename(first)
@@ -164,7 +164,7 @@ def test_what_is_here_under_the_name_stays(source: Path, tmp_path: Path) -> None
     assert copied.taken == ["f1"]
     assert (here / "f1").read_text() == "mine"
     assert copied.files == len(found.files) - 1
-    assert len(contents(here / ".incoming")) == 0
+    assert len(contents(here / ".flow-incoming")) == 0
 
 
 FILES = st.lists(st.binary(max_size=40), max_size=8)

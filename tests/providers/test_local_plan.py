@@ -198,7 +198,10 @@ def test_a_setting_that_does_not_exist_is_refused(provider: LocalProvider, flow_
     [
         ({"cpu": 100_000}, "cpu: 100000 cores were asked for, and this machine has"),
         ({"memory": 10_000_000}, "memory: 1e\\+07 GB were asked for"),
-        ({"dependencies": "/no/such/requirements.txt"}, "requirements.txt cannot be read"),
+        (
+            {"dependencies": "/no/such/requirements.txt"},
+            "/no/such/requirements.txt cannot be read: No such file or directory$",
+        ),
     ],
 )
 def test_what_cannot_be_had_here_is_refused(
@@ -206,6 +209,14 @@ def test_what_cannot_be_had_here_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         provider.plan(TaskConfig(**options))  # type: ignore[arg-type]
+
+
+def test_a_tool_for_buckets_that_is_missing_is_refused(
+    provider: LocalProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOW_S3_TOOL", "nothing")
+    with pytest.raises(ConfigError, match=r"mounts: (there is no /dev/fuse|FLOW_S3_TOOL is 'noth)"):
+        provider.plan(TaskConfig(mounts={"/data": "s3://bucket/x"}))
 
 
 @pytest.mark.parametrize(

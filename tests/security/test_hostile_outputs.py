@@ -72,7 +72,7 @@ def test_a_link_that_leads_out_through_another_is_refused(tmp_path: Path) -> Non
     assert [path for path, _ in found["links"]] == ["a/b/c/short"]
 
 
-_PARTS = st.sampled_from(["a", "b", "..", ".", "", ".incoming", "c"])
+_PARTS = st.sampled_from(["a", "b", "..", ".", "", ".flow-incoming", "c"])
 _PATHS = st.lists(_PARTS, min_size=1, max_size=6).map("/".join)
 
 
@@ -111,13 +111,17 @@ def test_a_link_that_stays_inside_does_so_by_its_letters_too(path: str, target: 
 def test_names_of_files_that_are_still_coming_are_not_taken_from_a_node(tmp_path: Path) -> None:
     destination = OutputDirectory(tmp_path / "here")
     with pytest.raises(NameTaken):
-        destination.link(".incoming/f", "../g")
+        destination.link(".flow-incoming/f", "../g")
     with pytest.raises(NameTaken):
-        destination.link(".incoming", "g")
-    found = listed([".incoming/f", 1, 1, False])
+        destination.link(".flow-incoming", "g")
+    found = listed([".flow-incoming/f", 1, 1, False])
     with pytest.raises(NameTaken):
-        destination.take(".incoming/f", found.files[0], "", lambda staged: _write(staged, b"x"))
-    assert destination.take_all([(".incoming/f", found.files[0], "", b"x")]) == [".incoming/f"]
+        destination.take(
+            ".flow-incoming/f", found.files[0], "", lambda staged: _write(staged, b"x")
+        )
+    assert destination.take_all([(".flow-incoming/f", found.files[0], "", b"x")]) == [
+        ".flow-incoming/f"
+    ]
 
 
 def test_a_file_where_a_directory_should_be_is_named(tmp_path: Path) -> None:

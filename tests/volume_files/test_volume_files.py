@@ -279,6 +279,27 @@ def test_a_version_is_not_continued_with_another(tmp_path: Path) -> None:
     assert (root / "f").read_bytes() == two.read_bytes()
 
 
+def test_parts_of_a_version_that_is_gone_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [".f.5-de0-one.part", ".f.5-de0-two.part", ".f.x.5-de0-one.part", ".f.part"]
+    for name in parts:
+        (tmp_path / name).write_text("abc")
+
+    def have() -> list[int]:
+        asked = {"root": str(tmp_path), "do": "state", "files": [["f", 5, 0xDE0, "two"]]}
+        out = io.BytesIO()
+        program.main(io.BytesIO(json.dumps(asked).encode() + b"\n"), out)
+        return list(json.loads(out.getvalue())["have"])
+
+    # Another client may send it now.
+    assert have() == [3]
+    assert sorted(contents(tmp_path)) == sorted(parts)
+    monkeypatch.setattr(program, "_ABANDONED_SECONDS", -1.0)
+    assert have() == [3]
+    assert sorted(contents(tmp_path)) == sorted(parts[1:])
+
+
 def test_a_file_that_changes_meanwhile(source: Path, tmp_path: Path) -> None:
     root = tmp_path / "volume"
     root.mkdir()

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from flowlite.errors import CapExceeded, ConfigError
+from flowlite.provider.dollars import exact
 
 if TYPE_CHECKING:
     from flowlite.provider import Plan, Provider
@@ -122,19 +123,19 @@ def check_caps(config: TaskConfig, plan: Plan) -> None:
     if cap is not None and price > cap:
         now = " just now" if plan.spot else ""
         raise CapExceeded(
-            f"{plan.provider} asks ${price:.2f} per hour for {plan.instance_type}{now}, and max_price_per_hour is "
-            f"${cap:.2f}; raise the cap, or ask for another machine (`flow offers`)"
+            f"{plan.provider} asks {exact(price)} per hour for {plan.instance_type}{now}, and max_price_per_hour is "
+            f"{exact(cap)}; raise the cap, or ask for another machine (`flow offers`)"
         )
     if cap is not None and plan.price_cap is not None and plan.price_cap > cap:
         raise CapExceeded(
-            f"{plan.provider} would let the price of {plan.instance_type} rise to ${plan.price_cap:.2f} per hour, and "
-            f"max_price_per_hour is ${cap:.2f}; nothing was launched"
+            f"{plan.provider} would let the price of {plan.instance_type} rise to {exact(plan.price_cap)} per hour, "
+            f"and max_price_per_hour is {exact(cap)}; nothing was launched"
         )
     if config.max_cost is not None and plan.reserved_seconds and not plan.max_run_seconds:
         rate = plan.highest_rate * plan.machines
         seconds = plan.paid_seconds or 0.0
         raise CapExceeded(
-            f"max_cost of ${config.max_cost:.2f} pays for {seconds:.0f} s of {plan.machines} × "
-            f"{plan.instance_type} (${rate:.2f} per hour in all), and to stop and give them back alone takes up to "
+            f"max_cost of {exact(config.max_cost)} pays for {seconds:.0f} s of {plan.machines} × "
+            f"{plan.instance_type} ({exact(rate)} per hour in all), and to stop and give them back alone takes up to "
             f"{plan.reserved_seconds:.0f} s; raise the cap, ask for less, or lower grace_seconds"
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from flowlite.errors import CapExceeded, ConfigError, FlowError, ProviderError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import Candidate, Plan
+from flowlite.provider.dollars import exact
 
 if TYPE_CHECKING:
     from flowlite.api.candidates.alternatives import Alternative
@@ -131,8 +132,8 @@ def ranked(
 
 def _unmet(plan: Plan) -> CapExceeded:
     return CapExceeded(
-        f"{plan.provider} asks ${plan.unmet_price:.2f} per hour for {plan.instance_type} just now, and at most "
-        f"${plan.price_cap or 0.0:.2f} is offered"
+        f"{plan.provider} asks {exact(plan.unmet_price or 0.0)} per hour for {plan.instance_type} just now, and at "
+        f"most {exact(plan.price_cap or 0.0)} is offered"
     )
 
 

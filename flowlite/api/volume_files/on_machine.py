@@ -10,7 +10,7 @@ from typing import Any
 from flowlite.api.volume_files.files import Entry, Moved, Source, Tree
 from flowlite.connect import fetching, programs
 from flowlite.connect.base import Connection
-from flowlite.connect.bounded import MOST_OUTPUT
+from flowlite.connect.bounded import HASHED_PER_SECOND, MOST_OUTPUT
 from flowlite.errors import FlowError, NodeUnreachable, NotFound, ProviderError
 from flowlite.supervise.attempt.outputs import packs
 from flowlite.supervise.attempt.outputs.manifest import OutputFile, is_inside
@@ -18,8 +18,6 @@ from flowlite.supervise.attempt.outputs.output_directory import NameTaken, Outpu
 
 _PROGRAM = programs.NODE / "volume_files" / "program.py"
 _SECONDS = 600.0
-# The slowest machine that is waited for.
-_HASHED_PER_SECOND = 20e6
 # Bytes of content, and files, in one request. An answer must stay below the bound of a command's output.
 _AT_ONCE = MOST_OUTPUT // 2
 # Bytes of a list of as many files as a directory may have (`MOST_FILES` of the program).
@@ -138,7 +136,7 @@ class MachineVolume:
         for begin in range(0, len(files), _MOST_FILES):
             group = files[begin : begin + _MOST_FILES]
             asked = {"do": "digest", "files": [path for path, _ in group]}
-            seconds = _SECONDS + sum(size for _, size in group) / _HASHED_PER_SECOND
+            seconds = _SECONDS + sum(size for _, size in group) / HASHED_PER_SECOND
             found += map(str, self._ask(asked, seconds=seconds)[0]["sha256"])
         return found
 

@@ -69,9 +69,11 @@ def _came(task: Task[Any]) -> dict[str, Any]:
 
 
 def _files(place: Path) -> Iterator[str]:
+    from flowlite.supervise.attempt.outputs.output_directory import INCOMING
+
     for path in sorted(place.rglob("*")):
         relative = path.relative_to(place)
-        if path.is_file() and relative.parts[0] != ".incoming":
+        if path.is_file() and relative.parts[0] != INCOMING:
             yield str(relative)
 
 

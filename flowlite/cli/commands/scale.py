@@ -19,6 +19,7 @@ from flowlite.cli.confirmation import asks_before, confirm
 from flowlite.cli.task_options import task_options, with_task_options
 from flowlite.errors import CapExceeded, ConfigError, FlowError
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.provider.dollars import dollars
 from flowlite.scaling.ladder import Run, read_nodes, rungs_of
 from flowlite.scaling.metric import NoMetric, of_lines, of_result
 from flowlite.supervise.money import price_text
@@ -226,7 +227,7 @@ def _show_plan(ladder: Ladder) -> None:
         for plan in ladder.plans:
             output.tell(f"  {price_text.sentence(plan)}")
         worst = ladder.worst_case()
-        total = price_text.NO_LIMIT if worst is None else price_text.dollars(worst)
+        total = price_text.NO_LIMIT if worst is None else dollars(worst)
         bound = f"cost at most {total}, for all runs together"
         output.tell(bound if worst is None else price_text.or_more(bound, ladder.may_exceed()))
     try:

@@ -164,6 +164,10 @@ def create(
         output.print_json("volume", volume.to_json())
         return
     output.say(f"volume {volume.name}: {volume.location}")
+    if size_gb is not None and volume.size_gb is None:
+        output.warn(f"{volume.name} grows with what is stored on it; --size-gb has no effect here")
+    elif size_gb is not None and abs((volume.size_gb or 0.0) - size_gb) >= 1:
+        output.warn(f"{volume.name} existed already, and keeps its size of {volume.size_gb:g} GB")
 
 
 def delete(

@@ -10,7 +10,7 @@ import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from flowlite.connect.bounded import MOST_JSON, Tail, too_long
+from flowlite.connect.bounded import HASHED_PER_SECOND, MOST_JSON, Tail, too_long
 from flowlite.connect.courier_answer import Answer
 from flowlite.connect.ssh import courier
 from flowlite.connect.ssh.commands import Run
@@ -24,7 +24,6 @@ from flowlite.node.system.atomic_files import NOT_REGULAR
 _BLOCK = 256 * 1024
 # A file operation in which nothing moves for this long counts as hung; hashing existing files gets longer.
 _STALL_SECONDS = 60.0
-_HASHED_PER_SECOND = 20e6
 # Exit statuses of the scripts below.
 _ABSENT, _NO_ACCESS, _DIRECTORY, _PARTIAL, _NO_TAR, _SPECIAL, _FAILED = 44, 45, 46, 47, 48, 49, 74
 _REASONS = {
@@ -78,7 +77,7 @@ def put_files(link: Link, files: Sequence[File]) -> None:
         run = Run(link, channel)
         run.begin(_script(uploads), len(uploads) > 8)
         hashed = [u.size for u in uploads if u.file.sha256]
-        pieces = _moving(link, run, _STALL_SECONDS + sum(hashed) / _HASHED_PER_SECOND)
+        pieces = _moving(link, run, _STALL_SECONDS + sum(hashed) / HASHED_PER_SECOND)
         errors = _tail(link)
         chosen = uploads
         if hashed:

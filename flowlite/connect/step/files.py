@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from flowlite.connect.bounded import MOST_JSON, Tail, parse_object, too_long
+from flowlite.connect.bounded import HASHED_PER_SECOND, MOST_JSON, Tail, parse_object, too_long
 from flowlite.connect.ssh.quoting import readable
 from flowlite.connect.step.stream import Stream
 from flowlite.connect.values import File
@@ -17,7 +17,6 @@ Ask = Callable[[Mapping[str, Any]], Stream]
 _BLOCK = 256 * 1024
 # A file operation in which nothing moves for this long counts as hung; hashing existing files gets longer.
 _STALL_SECONDS = 60.0
-_HASHED_PER_SECOND = 20e6
 
 
 def put_files(ask: Ask, label: str, files: Sequence[File]) -> None:
@@ -29,7 +28,7 @@ def put_files(ask: Ask, label: str, files: Sequence[File]) -> None:
     """
     listed = [_listed(file) for file in files]
     hashed = sum(each["size"] for each in listed if each["sha256"])
-    stall = _STALL_SECONDS + hashed / _HASHED_PER_SECOND
+    stall = _STALL_SECONDS + hashed / HASHED_PER_SECOND
     named = ", ".join(file.target for file in files[:3]) + (", …" if len(files) > 3 else "")
     with ask({"do": "put", "files": listed}) as stream:
         said = _LastOutput(f"{label}: what our program there says")

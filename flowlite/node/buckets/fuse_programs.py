@@ -17,6 +17,8 @@ from ..s3.client import DEFAULT_REGION, Store
 PROFILE = "flowlite"
 FUSE_DEVICE = "/dev/fuse"
 UNMOUNTERS = ("fusermount3", "fusermount")
+TOOL_VARIABLE = "FLOW_S3_TOOL"
+"""Names the tool to use; by default, the best that is installed."""
 
 _ALSO_SEARCHED = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin", "/opt/bin")
 # Nothing else of our environment is passed: AWS_CA_BUNDLE alone prevents rclone 1.60 from starting.
@@ -117,6 +119,11 @@ def search_path(environment: Mapping[str, str], python: str = "") -> str:
     )
 
 
+def chosen(environment: Mapping[str, str]) -> str:
+    """Returns the tool that the task's variables or those of this process name, or ""."""
+    return environment.get(TOOL_VARIABLE) or os.environ.get(TOOL_VARIABLE, "")
+
+
 def available(path: str, only: str = "") -> list[tuple[Tool, str]]:
     """Returns the tools found on a search path, best first, each with its program; `only` limits it to one tool."""
     wanted = [tool for tool in TOOLS if only in ("", tool.name)]
@@ -134,7 +141,9 @@ def problem(path: str, only: str = "") -> str:
     if not available(path, only):
         names = ", ".join(tool.name for tool in TOOLS)
         if only:
-            return f"FLOW_S3_TOOL is {only!r}, which is not installed here, or not one of {names}"
+            return (
+                f"{TOOL_VARIABLE} is {only!r}, which is not installed here, or not one of {names}"
+            )
         return f"none of {names} is installed here; install one (`apt install rclone fuse3`), {instead}"
     if not any(which(each, path=path) for each in UNMOUNTERS):
         return (

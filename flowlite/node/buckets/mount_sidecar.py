@@ -36,7 +36,6 @@ from . import fuse_programs
 
 MOUNT_SECONDS = 30.0
 """For a program to show the bucket's content, after a request of our own has succeeded."""
-TOOL_VARIABLE = "FLOW_S3_TOOL"
 """The variable in the task's `environment=` that names the one program to mount with."""
 WATCH_SECONDS = 20.0
 ANSWER_SECONDS = 15.0
@@ -69,7 +68,7 @@ class MountSidecar:
         storage = read_storage(paths.storage)
         directory = paths.directory / "buckets"
         self._path = fuse_programs.search_path(os.environ, config.python)
-        self._tool = config.environment.get(TOOL_VARIABLE) or os.environ.get(TOOL_VARIABLE, "")
+        self._tool = fuse_programs.chosen(config.environment)
         self._over = threading.Event()
         self._private = False
         self._buckets = [

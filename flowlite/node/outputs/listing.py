@@ -32,7 +32,7 @@ _MOST_LOOKED_AT = 200_000
 _LARGEST = 3
 # The largest assumed difference between the clocks of a file server and of this machine.
 _SKEW_NS = 60 * 10**9
-IGNORED = frozenset({"flow-outputs", ".git", "__pycache__", ".ipynb_checkpoints"})
+IGNORED = frozenset({"flow-outputs", ".flow-incoming", ".git", "__pycache__", ".ipynb_checkpoints"})
 """Names of directories that are never searched: earlier outputs, and directories that tools make for themselves."""
 
 _OURS = re.compile(

@@ -13,8 +13,8 @@ JSON, and then the content that was asked for. All paths are relative to the roo
     {"do": "remove", "path", "recursive"}     -> {"files": their number}
 
 Times are in nanoseconds. A version tells a file from others of its path, size and time. A file that is being written
-has a name of its own, made of all these, and gets its final name when it is complete. A failure is {"failed": text,
-"errno": number}.
+has a name of its own, made of all these, and gets its final name when it is complete. "state" removes what was left
+of other versions of these files. A failure is {"failed": text, "errno": number}.
 """
 
 from __future__ import annotations
@@ -23,15 +23,19 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
 MOST_FILES = 100_000
+# A partial file that has not grown for as long was left by a transfer that has ended.
+_ABANDONED_SECONDS = 120.0
 
 
 class RequestRefused(Exception):
@@ -79,6 +83,7 @@ class VolumeFiles:
         if what == "digest":
             return {"sha256": [self._digest(path) for path in request["files"]]}
         if what == "state":
+            self._remove_abandoned(request["files"])
             return {"have": [self._have(*each) for each in request["files"]]}
         if what == "write":
             for each in request["files"]:
@@ -178,6 +183,26 @@ class VolumeFiles:
         except OSError:
             return 0
 
+    def _remove_abandoned(self, files: list[list[Any]]) -> None:
+        """Removes partial files of other versions of these files, whose sources have changed since."""
+        current = {_partial(self._place(path), *version) for path, *version in files}
+        names: dict[str, set[str]] = {}
+        for partial in current:
+            directory, name = os.path.split(partial)
+            names.setdefault(directory, set()).add(_of_partial(name))
+        for directory, wanted in names.items():
+            try:
+                found = [e for e in os.scandir(directory) if _of_partial(e.name) in wanted]
+            except OSError:
+                continue
+            for entry in found:
+                try:
+                    age = time.time() - entry.stat(follow_symlinks=False).st_ctime
+                    if entry.path not in current and age > _ABANDONED_SECONDS:
+                        os.unlink(entry)
+                except OSError:
+                    continue
+
     def _write(
         self,
         source: BinaryIO,
@@ -253,6 +278,12 @@ def _file(path: str, status: os.stat_result) -> list[Any]:
 def _partial(place: str, size: int, modified: int, version: str) -> str:
     directory, name = os.path.split(place)
     return os.path.join(directory, f".{name[:150]}.{size:x}-{modified:x}-{version}.part")
+
+
+def _of_partial(name: str) -> str:
+    """Returns the beginning of a partial file's name, which all versions of a file share; "" for other names."""
+    match = re.fullmatch(r"(\..*\.)[0-9a-f]+--?[0-9a-f]+-[^.]*\.part", name, re.DOTALL)
+    return match[1] if match else ""
 
 
 def _is_partial(name: str) -> bool:

@@ -21,11 +21,11 @@ from flowlite.provider import (
     provider_names,
     settings_of_task,
 )
+from flowlite.provider.dollars import dollars
 from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.state import clock
 from flowlite.state.store import Store
 from flowlite.supervise.cleanup.warm_nodes import end_warm_nodes
-from flowlite.supervise.money import price_text
 from flowlite.supervise.process import standby
 from flowlite.supervise.process.launch import abandoned_tasks, start_supervisor
 from flowlite.supervise.process.resuming import would_launch
@@ -299,9 +299,7 @@ def _other_line(other: Mapping[str, Any], dry_run: bool) -> str:
     """Returns a line about one machine of another FLOW_HOME."""
     now, deadline = clock.now(), other["deadline"]
     age = f"{wording.duration(now - other['launched_at'])} old" if other["launched_at"] else ""
-    price = (
-        f"{price_text.dollars(other['price_per_hour'])} per hour" if other["price_per_hour"] else ""
-    )
+    price = f"{dollars(other['price_per_hour'])} per hour" if other["price_per_hour"] else ""
     if deadline is None:
         until = "without a deadline"
     elif deadline > now:

@@ -10,6 +10,7 @@ from typing import Any
 
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import Plan
+from flowlite.provider.dollars import dollars, exact
 from flowlite.state import clock
 from flowlite.state.store import InstanceRecord, TaskRecord
 from flowlite.supervise.money.cost import cost_of, rate_of
@@ -70,11 +71,11 @@ class Caps:
         found, now = list(instances), clock.now()
         cost = cost_of(found, now)
         if cost >= cap:
-            return f"max_cost: ${cap:.2f} are used up"
+            return f"max_cost: {exact(cap)} are used up"
         end = rate_of(found, now) * self.plan.reserved_seconds / 3600
         if cost + end < cap:
             return ""
-        return f"max_cost: stopped at ${cost:.2f}, so that it ends below ${cap:.2f}"
+        return f"max_cost: stopped at {dollars(cost)}, so that it ends below {exact(cap)}"
 
     def paid_seconds(self, instances: Iterable[InstanceRecord]) -> float | None:
         """Seconds until the gang has used up `max_cost`, less those reserved for its end; None without that cap."""
@@ -108,8 +109,8 @@ class Caps:
             return f"max_run_time_hours: stopped after {wording.duration(asked or 0.0)}"
         lasted = wording.duration(ran)
         if not self.plan.reserved_seconds:
-            return f"max_cost: ${cap:.2f} are used up after {lasted}"
-        return f"max_cost: stopped after {lasted}, so that it ends below ${cap:.2f}"
+            return f"max_cost: {exact(cap)} are used up after {lasted}"
+        return f"max_cost: stopped after {lasted}, so that it ends below {exact(cap)}"
 
     def _by_time(self, record: TaskRecord) -> float | None:
         most = self.plan.max_run_seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from flowlite.provider.dollars import dollars
 from flowlite.supervise.record import wording
 
 if TYPE_CHECKING:
@@ -11,11 +12,6 @@ if TYPE_CHECKING:
     from flowlite.state.records import TaskRecord
 
 NO_LIMIT = "no limit: set max_run_time_hours or max_cost"
-
-
-def dollars(amount: float) -> str:
-    """Returns `$1.25`, with more digits for fractions of a cent."""
-    return f"${amount:.4f}" if 0 < amount < 0.01 else f"${amount:,.2f}"
 
 
 def spent(amount: float, upper_bound: bool) -> str:

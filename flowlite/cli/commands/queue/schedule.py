@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,7 +75,12 @@ def remove(name: Name) -> None:
 def run(name: Name) -> None:
     from flowlite.settings import settings
 
-    raise output.Quit(system_timers.run(settings.home(), name))
+    home = settings.home()
+    code, happened = system_timers.run(home, name)
+    # A timer of the system sends what it reads here by mail, or to a journal.
+    if sys.stdout.isatty():
+        output.say(f"{name}: {happened}; what it printed is in {system_timers.log_of(home, name)}")
+    raise output.Quit(code)
 
 
 def check(times: str, config: TaskConfig) -> None:

@@ -6,13 +6,12 @@ import json
 from collections.abc import Sequence
 
 from flowlite.connect.base import Connection
+from flowlite.connect.bounded import HASHED_PER_SECOND
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.supervise.attempt.outputs.manifest import OutputFile
 
 _MOST_FILES = 1000
 _SECONDS = 60.0
-# The slowest machine that is waited for.
-_HASHED_PER_SECOND = 20e6
 
 
 def fetch(
@@ -34,7 +33,7 @@ def fetch(
     for begin in range(0, len(files), _MOST_FILES):
         group = files[begin : begin + _MOST_FILES]
         asked = {"root": root, "digest": [file.path for file in group]}
-        seconds = _SECONDS + sum(file.size for file in group) / _HASHED_PER_SECOND
+        seconds = _SECONDS + sum(file.size for file in group) / HASHED_PER_SECOND
         try:
             done = connection.run(
                 [*program, "outputs"], input=json.dumps(asked).encode(), timeout=seconds

@@ -1,8 +1,9 @@
 """Writes files from nodes below one directory. No existing file is overwritten, and no path leads out of the directory.
 
-A file is first written to `.incoming` below the directory, gets its time and mode there, and is then given its name,
-which fails if the name exists. An interrupted fetch can therefore go on, and a file at its final name is complete. The
-name in `.incoming` is a hash of all that identifies the content, so that a fetch never continues another file.
+A file is first written to `.flow-incoming` below the directory, gets its time and mode there, and is then given its
+name, which fails if the name exists. An interrupted fetch can therefore go on, and a file at its final name is
+complete. The name in `.flow-incoming` is a hash of all that identifies the content, so that a fetch never continues
+another file.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings.private_files import sync
 from flowlite.supervise.attempt.outputs.manifest import OutputFile
 
-_INCOMING = ".incoming"
+INCOMING = ".flow-incoming"
+"""Directory below a target, in which files are written before they get their names."""
 # Files that are synced to disk at a time.
 _SYNCS = 16
 # A fetch of which nothing has come for as long has ended (`fetching.steady` gives up after half of it).
@@ -59,7 +61,7 @@ class OutputDirectory:
         """
         self.root = root
         self._own = own
-        self._incoming = root / _INCOMING
+        self._incoming = root / INCOMING
         umask = os.umask(0)
         os.umask(umask)
         self._modes = (0o666 & ~umask, 0o777 & ~umask)
@@ -181,7 +183,7 @@ class OutputDirectory:
                 raise NameTaken(path) from None
 
     def finish(self) -> None:
-        """Tidies `.incoming` up, and syncs the directories once all files are here. Raises OSError."""
+        """Tidies `.flow-incoming` up, and syncs the directories once all files are here. Raises OSError."""
         if self._own:
             with suppress(FileNotFoundError):
                 shutil.rmtree(self._incoming)
@@ -192,7 +194,7 @@ class OutputDirectory:
                 sync(Path(directory))
 
     def _remove_abandoned(self) -> None:
-        """Removes what is left of interrupted fetches, and `.incoming` unless another fetch uses it."""
+        """Removes what is left of interrupted fetches, and `.flow-incoming` unless another fetch uses it."""
         with suppress(OSError):
             for entry in list(os.scandir(self._incoming)):
                 if time.time() - entry.stat(follow_symlinks=False).st_ctime > _ABANDONED_SECONDS:
@@ -202,7 +204,7 @@ class OutputDirectory:
     def _make_parents(self, path: str) -> None:
         """Creates the directories above a file. Raises NameTaken if one of them is a symbolic link or another file."""
         first, *others = path.split("/")
-        if first == _INCOMING:
+        if first == INCOMING:
             # A link in there would be written through.
             raise NameTaken(path)
         self.root.mkdir(parents=True, exist_ok=True)
