@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 import struct
 from pathlib import Path
 from secrets import token_hex
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from flowlite import FlowApp, TaskFailed, terminal
@@ -61,6 +62,19 @@ def test_a_line_does_not_show_it(tmp_path: Path, form: str) -> None:
     assert SHOWN in lines[1]
     assert form not in lines[1]
     assert SECRET not in lines[1]
+
+
+@pytest.mark.parametrize("around", ["", "'", '"', "'\"", "\\"])
+@given(value=st.text(st.sampled_from("ab'\"\\\n\tä "), min_size=6, max_size=12))
+@example(value='it\'s "it"')
+def test_literals_do_not_show_it(around: str, value: str) -> None:
+    assume(len(value.strip()) >= redact.SHORTEST)
+    mask = Mask([value])
+    for text in (repr(f"{around}{value}"), repr({"key": [value]}), repr(value.encode())):
+        shown = mask(text)
+        assert SHOWN in shown
+        assert value not in shown
+    assert mask(shlex.quote(f"{around}{value}")) != shlex.quote(f"{around}{value}")
 
 
 def test_it_is_found_when_it_comes_in_pieces(tmp_path: Path) -> None:

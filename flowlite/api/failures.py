@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite.api import late_results
 from flowlite.api.gang_shape import worker_node
+from flowlite.api.masked_exceptions import masked
 from flowlite.diagnosis import advice
 from flowlite.errors import (
     RemoteError,
@@ -17,9 +18,7 @@ from flowlite.errors import (
     TaskCancelled,
     TaskFailed,
 )
-from flowlite.node.serialization.remote_exception import text_of
 from flowlite.output import redact
-from flowlite.output.redact import Mask
 from flowlite.state.store import Event, TaskRecord
 from flowlite.supervise.record import wording
 
@@ -145,20 +144,8 @@ def _exception(body: Mapping[str, Any], outcomes: Outcomes, seen: bool) -> Excep
             if seen and isinstance(error.__cause__, RemoteTraceback):
                 again = f"flow logs {record.id} --rank {rank}"
                 error.__cause__.seen = f"shown above, in the output of rank {rank}; again: {again}"
-            return _masked(error, redact.of_file(outcomes.paths.secrets))
+            return masked(error, redact.of_file(outcomes.paths.secrets))
     return RemoteError(_message(record, body, seen), type_name=str(failure.get("type", "")))
-
-
-def _masked(error: Exception, mask: Mask) -> Exception:
-    """An exception whose message and traceback do not show the task's secrets."""
-    # The text of a user's exception may not exist: its `__str__` may fail, or it holds an int of 5,000 digits.
-    if mask.finds(text_of(error)):
-        error.args = tuple(mask.inside(error.args))
-    if isinstance(error.__cause__, RemoteTraceback):
-        error.__cause__ = RemoteTraceback(mask(error.__cause__.text), seen=error.__cause__.seen)
-    if isinstance(error, RemoteError):
-        error.remote_traceback = mask(error.remote_traceback)
-    return error
 
 
 def _message(record: TaskRecord, body: Mapping[str, Any], seen: bool) -> str:

@@ -213,11 +213,23 @@ def _forms(value: str) -> Iterator[str]:
     parts = [line.strip() for line in value.splitlines()]
     for part in parts:
         if len(parts) == 1 or len(part) >= _SHORTEST_PART:
-            yield from (part, json.dumps(part)[1:-1], quote_plus(part))
+            yield from (part, json.dumps(part)[1:-1], quote_plus(part), *_as_literals(part))
             yield from (quote(part, safe=safe) for safe in _KEPT_IN_URLS)
     for text in {value, value.strip()}:
-        yield json.dumps(text)[1:-1]
+        yield from (json.dumps(text)[1:-1], *_as_literals(text))
         yield from (quote(text, safe=safe) for safe in _KEPT_IN_URLS)
+
+
+def _as_literals(text: str) -> Iterator[str]:
+    """Yields the text as Python's `repr` and shells write it between quotes.
+
+    `repr` escapes an apostrophe only where the whole value has a quotation mark, too.
+    """
+    data = text.encode("utf-8", "surrogateescape")
+    for escaped in (repr(f'"{text}')[2:-1], repr(b'"' + data)[3:-1]):
+        yield from (escaped, escaped.replace("\\'", "'"))
+    # By `shlex.quote`, and by `set -x`.
+    yield from (text.replace("'", "'\"'\"'"), text.replace("'", r"'\''"))
 
 
 def _pattern(form: str, edged: bool) -> str:
@@ -235,7 +247,7 @@ def _base64_forms(value: str) -> Iterator[str]:
     if len(value.strip()) < SHORTEST:
         return
     for text in {value, value.strip()}:
-        data = text.encode()
+        data = text.encode("utf-8", "surrogateescape")
         for before in range(3):
             bits = 8 * (before + len(data))
             encoded = base64.b64encode(b"\0" * before + data).decode()
