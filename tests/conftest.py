@@ -60,7 +60,7 @@ def flow_home(monkeypatch: pytest.MonkeyPatch, clean_environment: None) -> Itera
     put_agent(home)
     # The first `flow` command after a paid launch would clean up in the background, for 2 s of processor time, since it
     # asks each region of AWS. A test of that removes this mark.
-    (home / "tidied").touch()
+    (home / "tidied").touch(mode=0o600)
     monkeypatch.setenv("FLOW_HOME", str(home))
     yield home
     kill_processes_of_home(home)

@@ -35,6 +35,7 @@ from flowlite.bundle.main_file import MainFile
 from flowlite.bundle.project import NEVER_SENT, Project, Top
 from flowlite.errors import BundleError
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.settings.private_files import write_private
 
 MOST_FILES = 10_000
 MOST_BYTES = 128 * 1024 * 1024
@@ -212,7 +213,5 @@ def _write(root: str, files: dict[str, str], directory: Path, own: dict[str, byt
     data = buffer.getvalue()
     sha256 = hashlib.sha256(data).hexdigest()
     path = directory / f"source-{sha256}.zip"
-    temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    write_private(path, data)
     return Source(path, sha256, len(data), root)

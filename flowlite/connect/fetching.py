@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from flowlite.node.system.byte_sizes import human_size
+from flowlite.settings.private_files import make_private
 
 Read = Callable[[int], Iterator[bytes]]
 """Yields the bytes of the file from an offset to its end."""
@@ -166,13 +167,6 @@ def _disk(directory: Path) -> tuple[int, int]:
     facts = os.statvfs(directory)
     free = facts.f_bfree if os.geteuid() == 0 else facts.f_bavail
     return facts.f_frsize * free, facts.f_frsize * facts.f_blocks
-
-
-def make_private(directory: Path) -> None:
-    """Creates a directory and its missing parents, 0700 each; `mkdir` would apply the mode to the last one only."""
-    if not directory.is_dir():
-        make_private(directory.parent)
-        directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def _fetch_now(read: Read, target: Path) -> None:

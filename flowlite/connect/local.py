@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 from flowlite.connect import local_courier
 from flowlite.connect.base import Connection
 from flowlite.connect.bounded import MOST_OUTPUT, Output
-from flowlite.connect.fetching import make_private
 from flowlite.connect.pipe import Pipe
 from flowlite.connect.values import Completed, File
 from flowlite.node.system.atomic_files import open_regular
 from flowlite.output import printing
+from flowlite.settings.private_files import make_private
 
 if TYPE_CHECKING:
     import asyncio

@@ -29,6 +29,7 @@ from flowlite.provider import (
     VolumeInfo,
     VolumePlace,
 )
+from flowlite.settings.private_files import make_private
 from flowlite.state import clock
 from provider_adapters.local import warming
 from provider_adapters.local.admission import Admission
@@ -118,7 +119,7 @@ class LocalProvider(Provider):
         ]
         try:
             for instance in found:
-                self._node_home(instance).mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_private(self._node_home(instance))
             if spec is not None:
                 warming.start(spec, socket)
         except OSError as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from flowlite.errors import ConfigError, NotFound, ProviderError
 from flowlite.provider import VolumeInfo
+from flowlite.settings.private_files import write_private
 
 
 class Volumes:
@@ -31,7 +32,7 @@ class Volumes:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not path.is_dir():
                 note = json.dumps({"size_gb": size_gb, "interface": interface})
-                self._note(name).write_text(note)
+                write_private(self._note(name), note.encode())
             path.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise ProviderError(

@@ -287,7 +287,10 @@ def test_volumes_are_made_listed_and_deleted(flow: Flow, flow_home: Path) -> Non
     assert (volume["name"], volume["size_gb"]) == ("ckpt", 5.0)
     assert "5 GB" in flow("volumes", "list").out
     again = flow("volumes", "create", "ckpt", "--size-gb", "9")
-    assert (again.code, "ckpt existed already, and keeps its size of 5 GB" in again.err) == (0, True)
+    assert (again.code, "ckpt existed already, and keeps its size of 5 GB" in again.err) == (
+        0,
+        True,
+    )
     assert "existed" not in flow("volumes", "create", "ckpt", "--size-gb", "5").err
     refused = flow("volumes", "delete", "ckpt")
     assert refused.code == 2

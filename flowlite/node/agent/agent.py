@@ -487,7 +487,7 @@ class Agent:
         """Create or remove the file `leader.silent`, which tells other programs whether this node hears its leader."""
         with contextlib.suppress(OSError):
             if silent:
-                self._paths.leader_silent.touch()
+                self._paths.leader_silent.touch(mode=0o600)
             else:
                 self._paths.leader_silent.unlink()
 

@@ -23,6 +23,7 @@ from flowlite.errors import ConfigError, NotFound, StoreError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system import trace
 from flowlite.provider import Candidate, Plan
+from flowlite.settings.private_files import private
 from flowlite.state import clock
 from flowlite.state.store import LeaseHolder, Store, TaskRecord
 from flowlite.supervise.process import supervisor_process
@@ -232,7 +233,7 @@ def start_supervisor(
         process_identity.note_supervisor(home, task_id, process_identity.of_process(ahead.pid))
         if ahead.lead(task_id):
             return ahead.pid
-    with _explained(home), open(paths.supervisor_log, "ab") as log:
+    with _explained(home), open(paths.supervisor_log, "ab", opener=private) as log:
         if sleeping:
             argv, environment = (
                 supervisor_process.command(arguments),

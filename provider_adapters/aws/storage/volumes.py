@@ -206,7 +206,7 @@ class Volumes:
     def _record_region(self) -> None:
         directory = self._directory / _REGIONS
         make_directory(directory)
-        (directory / self._region).touch()
+        (directory / self._region).touch(mode=0o600)
 
     def _cost(self, volume: Mapping[str, Any]) -> str:
         """The volume and what it costs, in words."""
