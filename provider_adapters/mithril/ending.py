@@ -38,17 +38,17 @@ class Ending:
         """Ends the bids of these instances, but none that another task has taken over. Raises ProviderError."""
         launches = {each.token: each for each in self._place.ledger.launches()}
         by_bid = {fid: token for token, each in launches.items() for fid in each.ids}
-        tokens: dict[str, None] = {}
+        tokens: dict[str, set[str]] = {}
         foreign: dict[str, str] = {}
         for instance in self._place.kept.to_end(instances):
             bid = str(instance.data.get("bid") or "")
             token = by_bid.get(bid) or str(instance.data.get("token") or "")
             if token in launches:
-                tokens[token] = None
+                tokens.setdefault(token, set()).add(instance.id)
             elif bid:
                 foreign[bid] = str(instance.data.get("bid_name") or "")
-        for token in tokens:
-            if not launches[token].ended:
+        for token, machines in tokens.items():
+            if not launches[token].ended and not self._are_paused(launches[token], machines):
                 self.end(launches[token])
         for bid in foreign:
             bids.end(self._place.account.api, bid)
@@ -108,6 +108,25 @@ class Ending:
         return None
 
     # Helpers
+
+    def _are_paused(self, launch: Launch, names: set[str]) -> bool:
+        """Whether these are machines that are gone because somebody has paused their bids.
+
+        The bids themselves are kept, since the task waits until they are resumed. Whoever ends their entries in the
+        listing ends them.
+        """
+        machines = {each["id"]: str(each["data"]["bid"]) for each in launch.notes.get("given", ())}
+        if launch.notes.get("ending") or not names <= machines.keys():
+            return False
+        fids = {machines[name] for name in names}
+        try:
+            found = bids.fetch(self._place.account.api, str(launch.frozen["project"]), fids)
+        except ProviderError:
+            return False
+        return all(
+            bid is not None and bid.status == requests.PAUSED and not bid.live
+            for bid in found.values()
+        )
 
     def _revoke(self, launch: Launch) -> None:
         notes, api = launch.notes, self._place.account.api

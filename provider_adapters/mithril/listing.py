@@ -122,7 +122,10 @@ class Listing:
                 # The remaining machines end with the bid: the whole gang is bid for again.
                 bill = self._bill(launch, bid) if bid.live else {}
                 yield from (self._taken(each, bid, bill.get(each.id)) for each in _of(launch, bid))
-                yield _placeholder(bid.fid, launch.task, bid.fid, launch.token, bid.name)
+                left = _placeholder(bid.fid, launch.task, bid.fid, launch.token, bid.name)
+                # The next launch waits for a bid that somebody has paused (`Launching._end_older`).
+                paused = bid.status == requests.PAUSED
+                yield replace(left, state="returning") if paused else left
             elif mine := _of(launch, bid):
                 bill = self._bill(launch, bid)
                 yield from (_running(each, bid, bill.get(each.id)) for each in mine)

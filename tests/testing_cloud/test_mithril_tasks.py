@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 
 from flowlite.testing.cloud import CloudInABox
@@ -44,6 +45,43 @@ def test_a_gang_that_loses_machines_is_told_and_goes_on_on_new_ones(
     assert (said.count("told"), said.count("attempt 2")) == (2, 2)
     assert len(box.mithril.bids()) == 2
     eventually(lambda: _nothing_left(box))
+
+
+@pytest.mark.parametrize("then", ["resumed", "cancelled"])
+def test_a_gang_whose_bid_somebody_pauses_waits(
+    box: CloudInABox, submit: Submit, then: str
+) -> None:
+    task = submit(
+        "echo attempt $FLOW_ATTEMPT; [ $FLOW_ATTEMPT = 1 ] || exit 0; while :; do sleep 0.1; done"
+    )
+    eventually(
+        lambda: [line.text for line in task.logs()].count("attempt 1") == 2, timeout=PATIENCE
+    )
+    (bid,) = box.mithril.live_bids()
+    pause(box, bid["id"], True)
+    eventually(lambda: "is paused at Mithril" in task.reason, timeout=PATIENCE)
+    assert [each["id"] for each in box.mithril.bids()] == [bid["id"]]
+    if then == "resumed":
+        pause(box, bid["id"], False)
+        assert task.wait(PATIENCE).status == "completed", task.reason
+        assert (task.attempt, task.record.retries_used) == (2, 0)
+        assert len(box.mithril.bids()) == 2
+    else:
+        task.cancel()
+        assert task.wait(PATIENCE).status == "cancelled", task.reason
+        assert len(box.mithril.bids()) == 1
+    eventually(lambda: _nothing_left(box))
+
+
+def pause(box: CloudInABox, bid: str, paused: bool) -> None:
+    """What the console does."""
+    there = box.mithril.environment()
+    answer = httpx.patch(
+        f"{there['MITHRIL_API_URL']}/v2/spot/bids/{bid}",
+        json={"paused": paused},
+        headers={"Authorization": f"Bearer {there['MITHRIL_API_KEY']}"},
+    )
+    assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.parametrize(
