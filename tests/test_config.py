@@ -20,6 +20,7 @@ from flowlite.settings.settings import (
     set_value,
     unset_value,
 )
+from flowlite.testing.hosts.root import USER_ID
 
 
 @pytest.fixture
@@ -163,6 +164,7 @@ def test_home(monkeypatch: pytest.MonkeyPatch) -> None:
     assert home({}) == Path.home() / ".flowlite"
     assert home({"FLOW_HOME": "/x/y"}) == Path("/x/y")
     assert home({"FLOW_HOME": "~/y"}) == Path.home() / "y"
+    assert home({"FLOW_HOME": "/usr/bin/../lib"}) == Path("/usr/lib").resolve()
     with pytest.raises(ConfigError, match="FLOW_HOME is 'x/y'; give an absolute path"):
         home({"FLOW_HOME": "x/y"})
 
@@ -173,6 +175,19 @@ def test_home_is_made_for_its_owner_alone(flow_home: Path, monkeypatch: pytest.M
     ensure_home().chmod(0o755)
     assert ensure_home().stat().st_mode & 0o777 == 0o700
     assert list(ensure_home().iterdir()) == []
+
+
+def test_settings_of_another_user_are_not_read(
+    flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (flow_home / "config.toml").write_text('provider = "slurm"\n')
+    if os.geteuid() == 0:
+        os.chown(flow_home, USER_ID, USER_ID)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: USER_ID)
+    for read in (load_settings, ensure_home):
+        with pytest.raises(ConfigError, match="belongs to another user"):
+            read()
 
 
 def test_home_that_is_a_file(flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

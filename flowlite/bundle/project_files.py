@@ -156,8 +156,11 @@ def _of_git(root: str, below: str, patterns: Sequence[str]) -> Iterator[tuple[st
         full, name = os.path.join(root, path), os.path.basename(path)
         if not ignore_rules.is_generated(name) and not ignore_rules.is_environment(full):
             yield path, "git ignores it"
+    behind: dict[str, bool] = {}
     for name in sorted(tracked):
         path = _join(below, name)
+        if _is_behind_link(root, path, behind):
+            continue
         if ignore_rules.matches(path, patterns):
             yield path, f"{ignore_rules.IGNORE_FILE} names it"
         elif _is_directory(root, path):
@@ -204,6 +207,18 @@ def _of_untracked(
         ]
         if not os.listdir(directory):
             yield where, ""
+
+
+def _is_behind_link(root: str, path: str, known: dict[str, bool]) -> bool:
+    """Whether a directory above a path is a link, which may lead out of the project.
+
+    To git, what it tracks there is deleted. `known` has the answer for each directory.
+    """
+    above = os.path.dirname(path)
+    if above not in known:
+        full = os.path.normpath(os.path.join(root, above))
+        known[above] = os.path.realpath(full) != full
+    return known[above]
 
 
 def _is_directory(root: str, path: str) -> bool:

@@ -56,7 +56,18 @@ def home(environment: Mapping[str, str] | None = None) -> Path:
         raise ConfigError(
             f"FLOW_HOME is {given!r}; give an absolute path, as in '{path.absolute()}'"
         )
-    return path
+    # Paths below it are compared as texts, also by nodes.
+    return Path(os.path.realpath(path)) if ".." in path.parts else path
+
+
+def check_owner(path: Path) -> None:
+    """Raises ConfigError if FLOW_HOME is another user's, whose settings could run programs as this user."""
+    try:
+        owner = path.stat().st_uid
+    except OSError:
+        return
+    if owner not in (os.getuid(), 0):
+        raise ConfigError(_of_another(path, owner))
 
 
 def ensure_home() -> Path:
@@ -72,16 +83,17 @@ def ensure_home() -> Path:
         if not stat.S_ISDIR(found.st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if found.st_uid != os.getuid():
-            raise ConfigError(
-                f"FLOW_HOME {path} belongs to another user (uid {found.st_uid}); "
-                "set FLOW_HOME to a directory of your own"
-            )
+            raise ConfigError(_of_another(path, found.st_uid))
         if found.st_mode & 0o077:
             path.chmod(0o700)
         _probe(path, _ROOM)
     except OSError as error:
         raise ConfigError(explain_os_error(path, error)) from None
     return path
+
+
+def _of_another(path: Path, owner: int) -> str:
+    return f"FLOW_HOME {path} belongs to another user (uid {owner}); set FLOW_HOME to a directory of your own"
 
 
 def _probe(path: Path, room: int) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from flowlite.errors import ConfigError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings import entry_points, parse, trust
+from flowlite.settings.flow_home import check_owner
 from flowlite.settings.flow_home import ensure_home as ensure_home
 from flowlite.settings.flow_home import home as home
 from flowlite.settings.parse import duration_seconds as duration_seconds
@@ -305,7 +306,9 @@ def load_settings(
     providers: dict[str, Any] = {}
     origins: dict[tuple[str, ...], str] = {}
     project = project_file(directory)
-    for path in (home(variables) / HOME_FILE, project):
+    own = home(variables)
+    check_owner(own)
+    for path in (own / HOME_FILE, project):
         plain, tables = _parts(_read_file(path), path)
         _merge(providers, tables, str(path), (), origins)
         for name, value in plain.items():

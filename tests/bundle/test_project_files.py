@@ -51,6 +51,24 @@ def test_what_git_tracks_or_would_track(repository: Path) -> None:
     assert found.why_not("venv/lib/y.py") == "it can be made anew"
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_what_git_tracks_behind_a_link_is_not_read(
+    repository: Path, tmp_path: Path, inside: bool
+) -> None:
+    write(repository, "train.py", "keys/deep/id", "keys/id")
+    git(repository, "add", "-A")
+    (repository / "keys").rename(tmp_path / "first")
+    elsewhere = (repository if inside else tmp_path) / "elsewhere"
+    write(elsewhere, "id", "deep/id", text="secret")
+    (repository / "keys").symlink_to(elsewhere)
+    found = list_files(str(repository))
+    assert [name for name in found.files if name.startswith("keys")] == []
+    if inside:
+        assert found.links == {"keys": "elsewhere"}
+    else:
+        assert found.left_out["keys"] == "it is a link that leads out of the project"
+
+
 def test_flowignore_holds_for_tracked_files_too(repository: Path) -> None:
     write(repository, ".flowignore", text="# not needed there\nnotes\n*.csv\n")
     write(repository, "train.py", "notes/today.md", "sub/table.csv")
