@@ -59,13 +59,16 @@ def load_result(
         ResultUnavailable: The file is missing, cut off or damaged, or it holds a pickle that is refused or fails to
             load.
     """
-    place = f"node {node}, rank {rank} of task {task_name} ({task_id}), attempt {attempt}"
+    of_task = f"of task {task_name} ({task_id}), attempt {attempt}"
+    place = f"node {node}, rank {rank} {of_task}"
     try:
         found = read_outcome(path, allow_pickle=allow_pickle)
     except OutcomeError as error:
         raise ResultUnavailable(f"no result of {place}: {error}") from error
     if found.kind == "value":
         return Outcome(found.value)
+    if found.raised_by is not None:
+        place = f"node {found.raised_by[0]}, rank {found.raised_by[1]} {of_task}"
     return Outcome(exception=_exception(found, place, task_id), kind=found.kind)
 
 

@@ -41,10 +41,12 @@ def add(unlucky: int = -1) -> tuple[int, int]:
 if __name__ == "__main__":
     print(add.spawn().results())
     for unlucky in (0, 3):
+        task = add.spawn(unlucky=unlucky)
         try:
-            add.remote(unlucky=unlucky)
+            task.result()
         except Unlucky as error:
-            print(error)
+            print(error, error.__notes__[0].partition(" of task")[0])
+        print(task.reason)
 """
 
 
@@ -107,10 +109,13 @@ def test_a_function_returns_what_rank_0_returns_and_raises_what_any_rank_raises(
     done = subprocess.run(
         [python(), program], capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path
     )
+    failure = "first failure: node 0, rank 0: __main__.Unlucky"
     assert done.stdout.splitlines() == [
         "[(1111, 4), None]",
-        "rank 0 on node 0",
-        "rank 3 on node 1",
+        "rank 0 on node 0 raised on node 0, rank 0",
+        f"{failure}: rank 0 on node 0 (rank 0 of MPI, on node 0)",
+        "rank 3 on node 1 raised on node 1, rank 3",
+        f"{failure}: rank 3 on node 1 (rank 3 of MPI, on node 1)",
     ], done.stderr[-3000:]
 
 

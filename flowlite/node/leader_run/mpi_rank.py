@@ -101,10 +101,18 @@ def _call(place: GangContext, rank: int) -> int:
     if failure.exists():
         # Without this, finalizing could deadlock, since other ranks may be waiting for this one.
         atexit.unregister(_finalize)
-        _bring(place, result, failure.read_text())
+        _bring(place, result, _with_rank(failure.read_text(), rank, place.rank))
     if rank:
         result.unlink(missing_ok=True)
     worker.leave(code)
+
+
+def _with_rank(summary: str, rank: int, node: int) -> str:
+    """The summary of a failure that says which rank failed: node 0 reports it as the failure of its only worker."""
+    found = json.loads(summary)
+    first, *more = str(found.get("message") or "").split("\n", 1)
+    first = f"{first} (rank {rank} of MPI, on node {node})".lstrip()
+    return json.dumps({**found, "message": "\n".join([first, *more])})
 
 
 def _finalize() -> None:

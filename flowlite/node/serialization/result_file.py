@@ -39,6 +39,8 @@ class OutcomeFile:
         type: Qualified type name of the exception.
         message: Its text.
         traceback: Its formatted traceback, without flowlite's frames.
+        raised_by: (node, rank) that raised it, as far as the file says. Under `mpirun` it is another rank than the one
+            whose file this is.
     """
 
     kind: str
@@ -47,6 +49,7 @@ class OutcomeFile:
     type: str = ""
     message: str = ""
     traceback: str = ""
+    raised_by: tuple[int, int] | None = None
 
 
 def write_value(
@@ -178,6 +181,9 @@ def _read_exception(
         message=str(header.get("message", "")),
         traceback=str(header.get("traceback", "")),
     )
+    node, rank = header.get("node"), header.get("rank")
+    if isinstance(node, int) and isinstance(rank, int):
+        found.raised_by = (node, rank)
     if allow_pickle and parts and header.get("python") == PYTHON:
         try:
             found.exception = remote_exception.restore(str(header.get("form")), parts[0])
