@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 
+from flowlite.node.worker.environment import FIXED, TABLE
 from flowlite.spec.base import as_mapping, shown
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 # Set by flowlite for each worker; a user's value would contradict the gang.
-RESERVED = frozenset(
-    {
-        "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR",
-        "MASTER_PORT", "FLOW_NODE_RANK", "FLOW_NUM_NODES", "FLOW_MAIN_IP", "FLOW_NODE_IPS", "FLOW_TASK_ID",
-        "FLOW_TASK_NAME", "FLOW_ATTEMPT", "FLOW_PROVIDER",
-    }
-)  # fmt: skip
+RESERVED = frozenset(row.name for row in TABLE if row.strength == FIXED) | {
+    *("MASTER_ADDR", "MASTER_PORT", "FLOW_MAIN_IP", "FLOW_NODE_IPS", "FLOW_TASK_NAME"),
+    "FLOW_PROVIDER",
+}
 
 
 def variable_name(name: str) -> str:

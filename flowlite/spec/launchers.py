@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from flowlite.node.config.command_wrappers import ASSIGNMENT, wrapped
+from flowlite.node.config.launcher_programs import MPI
 from flowlite.node.quick_dataclass import dataclass
 
 _MODULES = {
@@ -28,6 +30,7 @@ _TOLD: Mapping[str, tuple[str, ...]] = {
     "accelerate launch": ("num_machines", "machine_rank", "config_file"),
     "deepspeed": ("no_ssh", "node_rank"),
     "horovodrun": (),
+    "mpirun": (),
 }
 
 # Options that tell it that there are no others; None for any value.
@@ -36,22 +39,7 @@ _ALONE: Mapping[str, Mapping[str, tuple[str, ...] | None]] = {
     "accelerate launch": {"num_machines": ("1",)},
 }
 
-# Programs that only start another program, with those of their options that take a value.
-_WRAPPERS: Mapping[str, tuple[str, ...]] = {
-    "env": ("-u", "--unset", "-C", "--chdir"),
-    "exec": ("-a",),
-    "nohup": (),
-    "setsid": (),
-    "nice": ("-n", "--adjustment"),
-    "ionice": ("-c", "-n"),
-    "stdbuf": ("-i", "-o", "-e"),
-    "time": ("-f", "-o"),
-    "timeout": ("-k", "--kill-after", "-s", "--signal"),
-    "command": (),
-}
-_POSITIONAL = {"timeout": 1}
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=.*", re.DOTALL)
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _PYTHON_VALUES = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 # Shell words after which the commands that run depend on conditions.
@@ -91,6 +79,16 @@ class Launcher:
     arguments: tuple[str, ...]
 
     @property
+    def once_for_all_nodes(self) -> bool:
+        """Whether it starts the workers of all nodes, as in the mode "mpi", and not those of one."""
+        return self.name in ("horovodrun", "mpirun")
+
+    @property
+    def option(self) -> tuple[str, ...]:
+        """The option of `flow run` with which it is started as often as it should be."""
+        return ("--mode", "mpi") if self.once_for_all_nodes else ("--manual",)
+
+    @property
     def knows_other_nodes(self) -> bool:
         """Whether its options name other nodes, so that the launchers of all nodes form one world."""
         given: dict[str, str] = {}
@@ -121,7 +119,7 @@ def launcher_problem(
     found = launcher_in(command)
     if found is None or (per_node == 1 and found.knows_other_nodes):
         return ""
-    if found.name == "horovodrun":
+    if found.once_for_all_nodes:
         add = "add --mode mpi (distributed_mode='mpi'), which starts it once for all nodes"
     else:
         add = "add --manual (distributed_mode='manual'), which starts it once per node"
@@ -137,15 +135,9 @@ def launcher_in(command: Sequence[str] | str) -> Launcher | None:
 
 
 def _in_words(words: Sequence[str], depth: int) -> Launcher | None:
-    rest = list(words)
-    while rest:
-        name = os.path.basename(rest[0])
-        if name in _WRAPPERS:
-            rest = _behind_wrapper(name, rest[1:])
-        elif name == "uv" and rest[1:2] == ["run"]:
-            rest = rest[2:] if not rest[2:3] or not rest[2].startswith("-") else []
-        else:
-            break
+    rest = wrapped(words)
+    while rest and os.path.basename(rest[0]) == "uv" and rest[1:2] == ["run"]:
+        rest = wrapped(rest[2:]) if not rest[2:3] or not rest[2].startswith("-") else []
     if not rest:
         return None
     name, arguments = os.path.basename(rest[0]), rest[1:]
@@ -156,28 +148,13 @@ def _in_words(words: Sequence[str], depth: int) -> Launcher | None:
         name, arguments = _module_of_python(arguments)
     elif name == "accelerate" and arguments[:1] == ["launch"]:
         name, arguments = "accelerate launch", arguments[1:]
+    elif name == "accelerate-launch":
+        name = "accelerate launch"
+    elif name in MPI:
+        name = "mpirun"
     if name not in _TOLD or {"-h", "--help", "--version"} & set(arguments):
         return None
     return Launcher(name, tuple(arguments))
-
-
-def _behind_wrapper(name: str, rest: Sequence[str]) -> list[str]:
-    """The command that a program such as `env` starts; empty if that is not certain."""
-    left = list(rest)
-    while left and (left[0].startswith("-") or (name == "env" and _ASSIGNMENT.fullmatch(left[0]))):
-        option = left.pop(0)
-        if option == "--":
-            break
-        if name == "env" and option.startswith(("-S", "--split-string")):
-            return []
-        if name == "command" and option in ("-v", "-V"):
-            return []
-        if option in _WRAPPERS[name]:
-            del left[:1]
-    if name == "env":
-        while left and _ASSIGNMENT.fullmatch(left[0]):
-            del left[0]
-    return left[_POSITIONAL.get(name, 0) :]
 
 
 def _module_of_python(arguments: Sequence[str]) -> tuple[str, list[str]]:
@@ -241,7 +218,7 @@ def _simple_commands(line: str) -> list[list[str]]:
             continue
         if token.text not in _SEPARATORS:
             break
-        while words and _ASSIGNMENT.fullmatch(words[0]):
+        while words and ASSIGNMENT.fullmatch(words[0]):
             del words[0]
         if words and sure:
             found.append(words)

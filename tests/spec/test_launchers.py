@@ -28,6 +28,12 @@ SEEN: list[tuple[list[str] | str, str]] = [
     (["deepspeed", "train.py"], "deepspeed"),
     (["horovodrun", "-np", "4", "python", "train.py"], "horovodrun"),
     (["uv", "run", "torchrun", "train.py"], "torchrun"),
+    (["uv", "run", "env", "X=1", "torchrun", "train.py"], "torchrun"),
+    (["accelerate-launch", "--num_processes", "1", "train.py"], "accelerate launch"),
+    (["numactl", "-N", "0", "--membind=0", "torchrun", "train.py"], "torchrun"),
+    (["taskset", "-c", "0-3", "torchrun", "train.py"], "torchrun"),
+    (["mpirun", "-n", "2", "python", "train.py"], "mpirun"),
+    ("cd /code && mpiexec.hydra -n 2 ./train", "mpirun"),
 ]
 
 NOT_SEEN: list[list[str] | str] = [
@@ -70,7 +76,7 @@ def test_a_launcher_is_seen_and_refused_with_what_to_add(
         TaskConfig(**options)
     (line,) = str(refused.value).splitlines()
     assert f"{name} starts the workers itself; 4 of them would train 4 separate models" in line
-    assert ("--mode mpi" if name == "horovodrun" else "--manual") in line
+    assert ("--mode mpi" if name in ("horovodrun", "mpirun") else "--manual") in line
     assert TaskConfig(**options, distributed_mode="manual").command
 
 

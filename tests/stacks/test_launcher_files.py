@@ -44,6 +44,12 @@ def test_nodes_of_one_machine_get_addresses_apart() -> None:
     assert not {"127.0.0.0", "127.0.0.255"} & set(names[:200])
 
 
+def test_the_users_precision_is_in_the_configuration_of_accelerate() -> None:
+    environment = worker_environment({}, SEAT, {"ACCELERATE_MIXED_PRECISION": "bf16"})
+    found = yaml.safe_load(launcher_files.accelerate_config(environment, 8))
+    assert found["mixed_precision"] == "bf16"
+
+
 def test_the_configuration_of_accelerate() -> None:
     environment = worker_environment({}, SEAT)
     found = yaml.safe_load(launcher_files.accelerate_config(environment, 8))

@@ -117,6 +117,8 @@ def test_nodes_of_one_machine_have_names_of_their_own() -> None:
         ["horovodrun", "-np", "4", "python", "t.py"],
         ["deepspeed", "--hostfile", "h", "t.py"],
         ["env", "X=1", "mpirun", "a.out"],
+        ["env", "X=1", "./run.sh"],
+        ["nohup", "bash", "-c", "mpirun ./a.out"],
         ["sh", "-c", "cd work && mpirun -n 4 ./a.out"],
         ["bash", "run.sh"],
         ["./run.sh"],

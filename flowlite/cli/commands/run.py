@@ -184,8 +184,10 @@ def _as_command(context: typer.Context, command: Sequence[str]) -> str:
     words: list[str] = context.obj["arguments"]
     rest = len(context.params.get("rest") or ())
     before = words[: len(words) - rest - 1]
-    manual = ["--manual"] if launcher_in(tuple(command)) and "--manual" not in before else []
-    return shlex.join(["flow", *before, *manual, "--", *command])
+    launcher = launcher_in(tuple(command))
+    told = {"--manual", "--mode"} & set(before)
+    mode = launcher.option if launcher is not None and not told else ()
+    return shlex.join(["flow", *before, *mode, "--", *command])
 
 
 def _function_config(

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .command_wrappers import wrapped
+
 MPI = (
     "mpirun",
     "mpiexec",
@@ -27,15 +29,16 @@ def starts_ranks(argv: Sequence[str]) -> bool:
 
     This holds for a command that contains the name of a launcher, and for a shell script.
     """
-    program = name(argv[0])
+    words = wrapped(argv)
+    program = name(words[0]) if words else ""
     if program in ALL or program.endswith(".sh"):
         return True
     if program in _SHELLS:
-        text = argv[2] if len(argv) > 2 and argv[1] == "-c" else None
+        text = words[2] if len(words) > 2 and words[1] == "-c" else None
         if text is None:
             return True
-        words = _WORD.findall(text)
-        return any(name(word) in ALL or name(word).endswith(".sh") for word in words)
+        found = _WORD.findall(text)
+        return any(name(word) in ALL or name(word).endswith(".sh") for word in found)
     return any(name(word) in ALL for word in argv)
 
 

@@ -61,7 +61,8 @@ def accelerate_config(environment: Mapping[str, str], slots: int) -> str:
         "rdzv_backend": "static",
         "same_network": "true",
         "gpu_ids": "all",
-        "mixed_precision": "'no'",
+        # Accelerate sets the variable from the file, so that the user's value would be lost.
+        "mixed_precision": f"'{environment.get('ACCELERATE_MIXED_PRECISION', 'no')}'",
         "main_training_function": "main",
         "use_cpu": "false" if several else environment.get("ACCELERATE_USE_CPU", "false"),
         "debug": "false",
