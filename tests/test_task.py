@@ -292,6 +292,27 @@ def test_a_worker_killed_by_the_stop_signal_before_any_stop_did_fail() -> None:
         made.task.result()
 
 
+@pytest.mark.parametrize(
+    ("reason", "notes"),
+    [
+        ("first failure: node 0, rank 0: killed by SIGTERM", []),
+        (
+            "the job was cancelled; what was seen here: node 0, rank 0: killed by SIGTERM",
+            [
+                "the task failed: the job was cancelled; what was seen here: node 0, rank 0: killed by SIGTERM"
+            ],
+        ),
+    ],
+)
+def test_a_cause_that_was_learned_of_elsewhere_is_told(reason: str, notes: list[str]) -> None:
+    made = HandMade()
+    made.fails(0, first=True, signal=15)
+    made.end("failed", reason)
+    with pytest.raises(TaskFailed) as caught:
+        made.task.result()
+    assert list(getattr(caught.value, "__notes__", ())) == notes
+
+
 def test_without_its_file_an_exception_comes_as_remote_error() -> None:
     made = HandMade()
     failure = {"kind": "exception", "type": "my.Error", "message": "it broke"}

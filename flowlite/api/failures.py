@@ -61,6 +61,8 @@ def exception_of(
             task_id=record.id,
         )
     first = next(iter(found.values()))
+    for text in _cause(record, events):
+        first.add_note(text)
     others = [rank for rank, error in found.items() if error is not first]
     if isinstance(first, TaskFailed) or not hasattr(first, "failures"):
         with suppress(AttributeError, TypeError):
@@ -72,6 +74,14 @@ def exception_of(
         more = ", …" if len(others) > _RANKS_IN_NOTE else ""
         first.add_note(f"also failed: rank {listed}{more}; see .failures, or task.failures()")
     return first
+
+
+def _cause(record: TaskRecord, events: Iterable[Event]) -> list[str]:
+    """What the supervisor knows beyond the first failure, such as that somebody has cancelled the job of Slurm."""
+    bodies = failed_workers(record, events)
+    if not bodies or record.reason in ("", wording.first_failure(bodies[0])):
+        return []
+    return [f"the task failed{_reason(record)}"]
 
 
 def advice_for(record: TaskRecord, events: Iterable[Event]) -> list[str]:

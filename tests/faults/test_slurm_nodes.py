@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from flowlite.testing.slurm.configuration import QOS_BRIEF
-from tests.slurm.site import STAY, SlurmSite, shell
+from tests.slurm.site import ROOT, STAY, SlurmGang, SlurmSite, shell
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -14,6 +16,22 @@ WARNED = (
     "trap 'echo warned' USR2; trap 'echo asked to end' TERM; echo attempt $FLOW_ATTEMPT on $(hostname); "
     "while [ ! -e /mnt/shared/go ]; do sleep 0.1; done; echo done"
 )
+# Slurm's SIGTERM is nothing to it: only what `should_stop()` says ends the first attempt.
+ASKS = """
+import itertools, os, pathlib, signal, sys, time
+from flowlite import should_stop
+
+signal.signal(signal.SIGTERM, lambda *_: None)
+print("attempt", os.environ["FLOW_ATTEMPT"], flush=True)
+for step in itertools.count():
+    if should_stop():
+        print("should stop at", step, flush=True)
+        sys.exit(0)
+    if pathlib.Path("/mnt/shared/go").exists():
+        print("done", flush=True)
+        sys.exit(0)
+    time.sleep(0.05)
+"""
 
 
 def test_a_node_is_drained_and_the_task_goes_on(slurm_site: SlurmSite) -> None:
@@ -79,11 +97,17 @@ def test_the_ranks_are_warned_before_a_higher_qos_takes_the_nodes(slurm_site: Sl
     slurm = slurm_site.slurm
     higher = slurm.submit_higher()
     gang.until(lambda: gang.words(1).count("warned") == 2, 60)
+    comes_back(slurm_site, gang, job, higher)
+
+
+def comes_back(slurm_site: SlurmSite, gang: SlurmGang, job: int, higher: int) -> None:
+    """The preempted task goes on once the other job has ended, and to its end."""
+    slurm = slurm_site.slurm
 
     def is_queued_again() -> bool:
         return slurm.job(job)["Restarts"] == "1"
 
-    # The ranks end at the warning. If their job ends before Slurm has queued it again, another one is submitted.
+    # The ranks end before the grace does. If their job ends before Slurm has queued it again, another one is submitted.
     slurm.wait(
         lambda: is_queued_again() or set(slurm.jobs()) - {job, higher}, "it comes back", timeout=120
     )
@@ -93,6 +117,19 @@ def test_the_ranks_are_warned_before_a_higher_qos_takes_the_nodes(slurm_site: Sl
     gang.running(attempt=2)
     slurm_site.go()
     assert gang.end().attempt == 2
+
+
+def test_ranks_that_ask_should_stop_use_the_grace_of_a_preemption(slurm_site: SlurmSite) -> None:
+    environment = {"PYTHONPATH": str(ROOT)}
+    gang = slurm_site.submit(
+        [sys.executable, "-c", ASKS], environment=environment, slurm={"qos": QOS_BRIEF}
+    )
+    job = gang.running()
+    higher = slurm_site.slurm.submit_higher()
+    gang.until(lambda: sum("should stop" in word for word in gang.words(1)) == 2, 60)
+    steps = {word for word in gang.words(1) if "should stop" in word}
+    assert len(steps) == 1
+    comes_back(slurm_site, gang, job, higher)
 
 
 def test_an_administrator_queues_the_job_again(slurm_site: SlurmSite) -> None:

@@ -584,9 +584,11 @@ class Agent:
         self._soon(self._stop_and_copy())
 
     def _on_ending(self, name: str) -> None:
-        if self._stop_watch.may_explain():
-            self._soon(self._stop_watch.unless_explained(lambda: self._on_ending(name)))
-        elif self._ended is None:
+        if not self._stop_watch.awaits_reason(lambda: self._end_on(name)):
+            self._end_on(name)
+
+    def _end_on(self, name: str) -> None:
+        if self._ended is None:
             self._ended = ("preempted", f"the agent of node {self._config.node_rank} got {name}")
             log.info("%s", self._ended[1])
             self._stop_watch.asked_to_end()

@@ -65,7 +65,7 @@ class StopWatch:
         self._hold = 0
         self._early: list[tuple[str, str, float, float]] = []
         self._noticed = asyncio.Event()
-        self._explaining = (config.preemption or {}).get("kind") == "slurm"
+        self._signalled: float | None = None
 
     def begin(self) -> None:
         """Start to renew the lease and to poll for preemption, when the agent starts."""
@@ -136,34 +136,44 @@ class StopWatch:
         elif self._page is not None:
             self._page.let_go()
 
-    def may_explain(self) -> bool:
-        """Whether the agent should wait for a notice before it ends on a signal. True only for the first signal.
+    def awaits_reason(self, end: Callable[[], None]) -> bool:
+        """Whether a notice is awaited that says what a signal to the agent means. If none comes soon, calls `end`.
 
         Slurm sends the signal to all processes of a job when it decides on preemption, and again when the grace period
-        is over.
+        is over. Each time, `srun` may pass on another one to each process, milliseconds later.
         """
-        explaining, self._explaining = self._explaining, False
-        return explaining
-
-    async def unless_explained(self, end: Callable[[], None]) -> None:
-        """Call `end` if no notice comes soon. If one comes, the gang stops as after any other notice."""
-        try:
-            await asyncio.wait_for(self._noticed.wait(), _EXPLAINED_SECONDS)
-        except TimeoutError:
-            end()
+        if not self._in_slurm:
+            return False
+        now = asyncio.get_running_loop().time()
+        if self._signalled is None:
+            self._signalled = now
+            self._do(self._unless_explained(end))
+            return True
+        return now - self._signalled < _EXPLAINED_SECONDS
 
     def asked_to_end(self) -> None:
         """Called when the agent ends on a signal, or the gang since another one has. Listeners are told, once.
 
         Only in a Slurm job: there the signal may be the only notice.
         """
-        if (self._config.preemption or {}).get("kind") == "slurm":
+        if self._in_slurm:
             if not self._warned:
                 self._listeners = self._find_listeners()
             self._growing = False
             self._warn()
 
     # Internals
+
+    @property
+    def _in_slurm(self) -> bool:
+        return (self._config.preemption or {}).get("kind") == "slurm"
+
+    async def _unless_explained(self, end: Callable[[], None]) -> None:
+        """If a notice comes, the gang stops as after any other notice."""
+        try:
+            await asyncio.wait_for(self._noticed.wait(), _EXPLAINED_SECONDS)
+        except TimeoutError:
+            end()
 
     def _warn(self) -> None:
         """Send SIGUSR2 to the listeners, once for each of the two purposes.
