@@ -86,6 +86,22 @@ def test_a_supervisor_that_lives_hears_it(small_disk: Path, gang: Gang) -> None:
     gang.end("cancelled")
 
 
+def test_who_waits_for_the_end_is_told_why_it_does_not_come(small_disk: Path, gang: Gang) -> None:
+    fill(small_disk)
+    waits = subprocess.Popen(
+        [sys.executable, "-m", "flowlite.cli", "cancel", "--wait", gang.id],
+        env={**os.environ, "FLOW_HOME": str(small_disk)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert waits.stderr is not None
+    assert waits.stderr.readline() == f"warning: {full(small_disk)}"
+    resize(small_disk, ROOM)
+    out, _ = waits.communicate(timeout=90)
+    assert (waits.returncode, out) == (0, f"gang ({gang.id}): cancelled\n")
+
+
 def test_one_that_takes_over_hears_it_too(small_disk: Path, gang: Gang) -> None:
     os.kill(gang.supervisor() or 0, signal.SIGSTOP)
     fill(small_disk)

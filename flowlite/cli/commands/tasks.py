@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,12 @@ from flowlite.cli import output, result_text
 from flowlite.cli.completion import complete_task
 from flowlite.cli.confirmation import confirm_launch
 from flowlite.cli.task_argument import OptionalTask, confirmed_newest, task_or_newest
+from flowlite.errors import TaskTimeout
+
+if TYPE_CHECKING:
+    from flowlite.api.task import Task
+
+_LOOK_SECONDS = 5.0
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -49,7 +55,7 @@ def cancel(
     asked = [one.cancel() for one in found]
     if wait:
         for one in found:
-            one.wait(show_logs=False)
+            _wait_for_end(one)
     if json:
         data = [
             {**output.task_json(one), "cancel_requested": was}
@@ -66,6 +72,18 @@ def cancel(
             output.say(
                 f"{one.name} ({one.id}) is being cancelled; `flow status {one.id}` shows its end"
             )
+
+
+def _wait_for_end(task: Task[Any]) -> None:
+    """Waits for a task, and tells meanwhile why its end cannot be recorded, such as that the disk is full."""
+    while True:
+        try:
+            task.wait(_LOOK_SECONDS, show_logs=False)
+        except TaskTimeout:
+            if news := task.news_of_recording():
+                output.warn(news)
+        else:
+            return
 
 
 def resume(

@@ -118,7 +118,9 @@ class StopCoordinator:
                 self._tell_all(self._hold(now.steady))
             case Resume(call):
                 if call is not None:
-                    text = f"should_stop() is True on all ranks from its call {call} on"
+                    text = (
+                        f"should_stop() is True from its call {call} on, on all ranks that call it"
+                    )
                     self._session.record("should_stop", now, text=text, call=call)
                 self._tell_all(self._resume())
             case StopNow(grace):

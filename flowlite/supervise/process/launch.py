@@ -343,7 +343,8 @@ def _explained(home: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
         raise StoreError(
-            f"{home} cannot be written: {error.strerror or error} ({error.filename}); nothing was submitted. "
+            f"{home} cannot be written: {error.strerror or error}{where}; nothing was submitted. "
             "Free some space or make it writable, or set FLOW_HOME to another directory"
         ) from error
