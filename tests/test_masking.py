@@ -14,7 +14,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from flowlite import FlowApp, TaskFailed, terminal
+from flowlite import Flow, FlowApp, TaskConfig, TaskFailed, terminal
+from flowlite.cli import output
 from flowlite.output import redact
 from flowlite.output.reader import Logs
 from flowlite.output.redact import SHOWN, Mask
@@ -292,3 +293,17 @@ def test_a_task_that_fails_shows_its_secret_nowhere(
         name for name, content in everything_under(flow_home).items() if secret.encode() in content
     ]
     assert found == []
+
+
+def test_a_command_line_does_not_show_it(
+    flow_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A shell has put the value of the variable there."""
+    secret = f"tok-{token_hex(8)}"
+    monkeypatch.setenv("API_TOKEN", secret)
+    task = Flow().run(TaskConfig(command=["echo", secret], secrets=["API_TOKEN"]))
+    task.wait()
+    assert (task.function, task.call) == ("echo ***", "echo ***")
+    said = "".join(capsys.readouterr())
+    assert "echo ***" in said
+    assert secret not in said + str(output.task_json(task))

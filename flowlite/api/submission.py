@@ -131,6 +131,11 @@ def submit(
         else:
             with trace.span("bundle"):
                 function, call = _call(config, draft, _worked_in(config, places, travelling))
+        if secrets:
+            # A shell may have put the value of a variable into the command line.
+            from flowlite.output.redact import Mask
+
+            function = Mask(secrets.values())(function)
         if kept is not None:
             call["project"] = _project_again(kept, draft)
         elif travelling is not None:
