@@ -284,6 +284,15 @@ def test_signals_and_exit_codes_are_named_with_the_last_lines(
     assert list(caught.value.failures) == [3]
 
 
+def test_a_launcher_has_no_rank_of_its_processes() -> None:
+    made = HandMade(per_node=1, config={"distributed_mode": "manual"})
+    made.fails(1, first=True, code=1)
+    made.end("failed", "first failure: node 1, rank 1: exited with 1")
+    with pytest.raises(TaskFailed, match="the command on node 1 exited with 1") as caught:
+        made.task.result()
+    assert f"flow logs {made.id} --node 1" in str(caught.value)
+
+
 def test_a_worker_killed_by_the_stop_signal_before_any_stop_did_fail() -> None:
     made = HandMade()
     made.fails(0, first=True, signal=15)

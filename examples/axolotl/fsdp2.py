@@ -22,7 +22,8 @@ STEPS, BATCH, LENGTH, WORDS = 8, 4, 16, 64
     name="llama-fsdp2",
     num_instances=2,
     processes_per_node=2,
-    dependencies=["accelerate>=1.15", "transformers>=5"],
+    # A checkpoint of sharded weights is read by the version of torch that has written it.
+    dependencies=["torch>=2.13,<2.14", "accelerate>=1.15", "transformers>=5"],
     # Every node has shards of its own.
     checkpoint=Checkpoint("/flowlite-llama", CHECKPOINTS, every=2, nodes="all"),
 )

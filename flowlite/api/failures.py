@@ -18,6 +18,7 @@ from flowlite.errors import (
     TaskCancelled,
     TaskFailed,
 )
+from flowlite.node.config import distributed_modes
 from flowlite.output import redact
 from flowlite.state.store import Event, TaskRecord
 from flowlite.supervise.record import wording
@@ -127,9 +128,15 @@ def failed_workers(record: TaskRecord, events: Iterable[Event]) -> list[dict[str
     return front + [body for body in others.values() if not _was_stopped(body, stop)]
 
 
-def describe_end(body: Mapping[str, Any]) -> str:
-    """How a worker ended: `rank 3 on node 1 was killed by SIGKILL (out of memory?)`, `rank 0 … exited with 42`."""
-    where = f"rank {body['rank']} on node {body.get('node', '?')}"
+def describe_end(body: Mapping[str, Any], *, launches: bool = False) -> str:
+    """How a worker ended: `rank 3 on node 1 was killed by SIGKILL (out of memory?)`, `rank 0 … exited with 42`.
+
+    Args:
+        body: The worker's report.
+        launches: Whether it is a launcher, whose processes have ranks of their own that are not known here.
+    """
+    who = "the command" if launches else f"rank {body['rank']}"
+    where = f"{who} on node {body.get('node', '?')}"
     failure = body.get("failure") or {}
     if body.get("signal"):
         return (
@@ -159,11 +166,15 @@ def _exception(body: Mapping[str, Any], outcomes: Outcomes, seen: bool) -> Excep
 
 
 def _message(record: TaskRecord, body: Mapping[str, Any], seen: bool) -> str:
-    lines = [f"task {record.name} ({record.id}): {describe_end(body)}"]
+    launches = (
+        record.config.get("distributed_mode", distributed_modes.AUTO) == distributed_modes.MANUAL
+    )
+    lines = [f"task {record.name} ({record.id}): {describe_end(body, launches=launches)}"]
     tail = [] if seen else [str(line) for line in body.get("tail") or ()][-_LAST_LINES:]
     if tail:
         lines += ["last lines of its output:", *(f"  {line}" for line in tail)]
-    lines.append(f"all of its output: flow logs {record.id} --rank {body['rank']}")
+    which = f"--node {body.get('node', 0)}" if launches else f"--rank {body['rank']}"
+    lines.append(f"all of its output: flow logs {record.id} {which}")
     return "\n".join(lines)
 
 
