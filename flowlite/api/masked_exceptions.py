@@ -35,6 +35,8 @@ def masked(error: Exception, mask: Mask) -> Exception:
         return error
     instead = RemoteError(mask(text_of(error)), type_name=type_name(error))
     instead.__cause__ = error.__cause__
+    for note in getattr(error, "__notes__", ()):
+        instead.add_note(mask(str(note)))
     return instead
 
 

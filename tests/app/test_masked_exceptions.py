@@ -101,6 +101,12 @@ def test_others_stay_as_they_are(args: tuple[Any, ...]) -> None:
     assert all(one is other for one, other in zip(shown.args, args, strict=True))
 
 
+def test_the_one_in_its_place_says_where_it_was_raised() -> None:
+    error = Stubborn()
+    object.__setattr__(error, "__notes__", ["raised on node 1, rank 3", f"with {SECRET}"])
+    assert masked(error, MASK).__notes__ == ["raised on node 1, rank 3", "with ***"]
+
+
 def test_without_secrets_nothing_is_looked_at() -> None:
     error = Stubborn()
     assert masked(error, Mask()) is error
