@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from flowlite.api.client import Flow
 from flowlite.api.node_access import NodeAccess
 from flowlite.cli import main
 from flowlite.cli.commands.dev import listener, ssh_entry
@@ -135,6 +136,20 @@ def test_on_this_machine(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     assert main(["dev"]) == 2
     assert "is none of `flow dev`; choose another --name" in capsys.readouterr().err
     assert main(["cancel", "-w", "dev"]) == 0
+
+
+@pytest.mark.usefixtures("flow_home")
+def test_a_node_that_is_being_cancelled_is_waited_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    os.chdir(tmp_path)
+    assert main(["dev", "--json"]) == 0
+    first = Flow().get_task("dev")
+    assert main(["cancel", "dev"]) == 0
+    assert main(["dev", "--json"]) == 0
+    again = Flow().get_task("dev")
+    assert (first.status, again.status, first.id == again.id) == ("cancelled", "running", False)
+    assert main(["cancel", "-w", again.id]) == 0
 
 
 @pytest.mark.timeout(300)

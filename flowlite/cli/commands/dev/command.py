@@ -144,14 +144,21 @@ def _port(provider: str | None) -> int:
 
 
 def _running(flow: Flow, name: str) -> Task[Any] | None:
-    """The node of that name that runs or is being started. Raises ConfigError if it is another task."""
+    """The node of that name that runs or is being started. Raises ConfigError if it is another task.
+
+    One that is being cancelled is waited for.
+    """
     for task in flow.list_tasks(unfinished=True):
-        if task.name == name:
-            if not _is_dev(task):
-                raise ConfigError(
-                    f"task {name} ({task.id}) runs already, and is none of `flow dev`; choose another --name"
-                )
+        if task.name != name:
+            continue
+        if not _is_dev(task):
+            raise ConfigError(
+                f"task {name} ({task.id}) runs already, and is none of `flow dev`; choose another --name"
+            )
+        if task.record.cancel_requested_at is None:
             return task
+        output.tell(f"task {name} ({task.id}) is being cancelled; waiting for its end")
+        task.wait(show_logs=False)
     return None
 
 
