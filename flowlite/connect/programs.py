@@ -60,18 +60,24 @@ sys.path.append(path + "/packed")
 from flowlite_node.__main__ import main
 sys.exit(main())
 """
-# The check of `problem` in `node/system/ownership.py`, for nodes where no Python is known. $1 is the directory.
+# The check of `problem` in `node/system/ownership.py`, for nodes where no Python is known. $1 is the directory. It may
+# be one of another user, which nobody else may enter.
 SAFE_IN_SHELL = """\
 safe() {
-  d=$1 nobody=$(cat /proc/sys/kernel/overflowuid)
+  d=$1 me=$(id -u) nobody=$(cat /proc/sys/kernel/overflowuid)
   while read -r _ outside _; do [ "$outside" = 0 ] && nobody=0; done </proc/self/uid_map
-  until [ -d "$d" ]; do [ -L "$d" ] && return 1; d=${d%/*}; [ -n "$d" ] || d=/; done
-  d=$(cd -P "$d" && pwd) || return 1
-  set -- "$(id -u)"
-  until [ -z "$d" ]; do set -- "$@" "$d"; [ "$d" = / ] && break; d=${d%/*}; [ -n "$d" ] || d=/; done
-  me=$1; shift
+  until [ -d "$d" ]; do
+    [ -L "$d" ] && { echo "$d is a link that leads to no directory" >&2; return 1; }
+    d=${d%/*}; [ -n "$d" ] || d=/
+  done
+  led=$(readlink -f "$d") || { echo "$d cannot be looked at" >&2; return 1; }
+  set --
+  for d in "$d" "$led"; do
+    until [ -z "$d" ]; do set -- "$@" "$d"; [ "$d" = / ] && break; d=${d%/*}; [ -n "$d" ] || d=/; done
+  done
   stat -c '%u %a %n' "$@" | while read -r who mode place; do
     case $who in 0|"$me"|"$nobody") ;; *) echo "$place belongs to uid $who" >&2; return 1;; esac
+    [ -L "$place" ] && continue
     case $mode in [1357]???) continue;; *[2367]?|*[2367]) ;; *) continue;; esac
     echo "$place can be written by others (mode $mode)" >&2; return 1
   done

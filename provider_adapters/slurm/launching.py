@@ -39,7 +39,7 @@ from provider_adapters.slurm.launch_notes import (
     taken_out,
     unmet,
 )
-from provider_adapters.slurm.queries import state_words
+from provider_adapters.slurm.queries import parse, state_words
 from provider_adapters.slurm.script import Script, StepWrapper, render
 
 if TYPE_CHECKING:
@@ -362,7 +362,8 @@ class Launching:
     def _ended(self, launch: Launch, call: Call, job: Job) -> ProviderError:
         """The error for a job that has ended, before or after its nodes were handed out."""
         queue, ledger = self._place.queue(launch.frozen["login"]), self._place.ledger
-        code = exit_code(queue.shown(job.id))
+        shown = queue.shown(job.id)
+        code, said = parse.refusal(shown[1]) if shown else (None, "")
         if launch.notes.get("short") == job.id:
             ledger.made(launch.token, call.name, call.ids, {"dropped": True})
             return LaunchPending(f"job {job.id} was cancelled; another is submitted", 0.1)
@@ -374,7 +375,7 @@ class Launching:
                 f"job {job.id}: {state_words.CODES[code]}; another is submitted", 0.5
             )
         self._ending.end(launch)
-        return ProviderError(f"job {job.id}: {state_words.end(job.state, code, job.reason)}")
+        return ProviderError(f"job {job.id}: {state_words.end(job.state, code, job.reason, said)}")
 
     def _wait(self, launch: Launch, text: str, *, queued: bool = False) -> LaunchPending:
         pause = self._place.queue(launch.frozen["login"]).pause()
@@ -445,12 +446,6 @@ def _without(
     if hosts:
         options["exclude"] = ",".join(filter(None, (options.get("exclude", ""), *hosts)))
     return tuple(options.items())
-
-
-def exit_code(shown: tuple[Job, dict[str, str]] | None) -> int | None:
-    """The exit code of a job's script, as far as it is known."""
-    text = shown[1].get("ExitCode", "").partition(":")[0] if shown else ""
-    return int(text) if text.isdecimal() else None
 
 
 def packed(program: bytes) -> str:

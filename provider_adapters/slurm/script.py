@@ -34,20 +34,32 @@ exit $code"""
 # What each node runs before Python. The arguments come from `_arguments`; exit codes are in `queries/state_words.py`.
 _NODE = f"""\
 {SAFE_IN_SHELL}""" + """\
-dir=$1 sha=$2 shared=$3 proved=$4 asked=$5; shift 5
+dir=$1 sha=$2 shared=$3 proved=$4 asked=$5 comment=$6; shift 6
 mask=$(umask)
 umask 077
-mkdir -p "$dir/blobs" 2>/dev/null && [ ! -L "$dir" ] && [ -O "$dir" ] || exit 102
-chmod 700 "$dir" "$dir/blobs" 2>/dev/null || exit 102
-safe "$dir/blobs" || exit @UNSAFE@
+# The comment of the job is all that Slurm still shows of this node when the job is over: `srun` ends the other nodes,
+# and exits with the code of one of those. It has to be one line.
+refuse() {
+  why=${SLURMD_NODENAME:-$(uname -n)}${2:+: $(printf %s "$2" | tail -n 1 | tr -cd "[:print:]")}
+  echo "flowlite: $why" >&2
+  timeout 20 scontrol update "jobid=$SLURM_JOB_ID" "comment=$comment $1 $why" >/dev/null 2>&1
+  exit "$1"
+}
+protected() { why=$(safe "$1" 2>&1) || refuse @UNSAFE@ "$why"; }
+made() { why=$(mkdir -p "$1" 2>&1) || refuse 102 "$why"; }
+protected "$dir"
+made "$dir/blobs"
+# After it was made: before that, another user could have made it.
+protected "$dir/blobs"
+why=$(chmod 700 "$dir" "$dir/blobs" 2>&1) || refuse 102 "$why"
 program=$dir/blobs/$sha
 whole() { [ -s "$1" ] && [ "$(sha256sum <"$1")" = "$sha  -" ]; }
 if ! whole "$program"; then
   part=$program.$$
   if whole "$shared/blobs/$sha"; then cp "$shared/blobs/$sha" "$part"
-  elif [ "$proved" = yes ]; then exit 104
+  elif [ "$proved" = yes ]; then refuse 104 "$shared/blobs/$sha is not there, or not whole"
   else base64 -d 2>/dev/null | gzip -dc >"$part" 2>/dev/null; fi
-  whole "$part" && mv "$part" "$program" || exit 103
+  whole "$part" && mv "$part" "$program" || refuse 103 "$program"
 fi
 ask='import sys; sys.version_info < (3, 11) and sys.exit(1); print(sys.executable)'
 for p in $asked python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/python3 /usr/local/bin/python3 \\
@@ -56,9 +68,11 @@ for p in $asked python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/pyt
   found=$("$p" -I -S -c "$ask" </dev/null 2>/dev/null) && break
   found=
 done
-[ -n "$found" ] || exit 101
+[ -n "$found" ] || refuse 101
 home=$dir/$(printf '%s.%02d.%05d' "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$SLURM_NODEID")
-mkdir -p "$home" && printf '%s\\n' "$found" >"$home/python" || exit 102
+made "$home"
+protected "$home"
+why=$( { printf '%s\\n' "$found" >"$home/python"; } 2>&1) || refuse 102 "$why"
 umask "$mask"
 exec "$found" -I -S "$program" step-daemon --dir "$dir" "$@" </dev/null
 """.replace("@UNSAFE@", str(UNSAFE))
@@ -219,7 +233,8 @@ def _arguments(script: Script) -> Sequence[str]:
         *(("--cancel", "yes") if script.fewest else ()),
     ]
     shared = script.shared or "/nonexistent"
-    return [script.node_dir, script.program, shared, proved, script.python, *daemon]
+    wanted = [script.node_dir, script.program, shared, proved, script.python, script.comment]
+    return [*wanted, *daemon]
 
 
 def _value(value: str) -> str:

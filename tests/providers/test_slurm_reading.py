@@ -38,6 +38,20 @@ def test_the_queue_is_read() -> None:
     assert call.startswith(f"{task}-launch-1-1-")
 
 
+def test_what_a_node_adds_to_a_comment_is_not_a_part_of_what_identifies_the_job() -> None:
+    shown = parse.shown_job(
+        "JobId=7 JobName=flow-t1 JobState=FAILED ExitCode=143:0 "
+        "Comment=flowlite:abcd:t1:one 106 n2: /tmp/x belongs to uid 4321 StdErr=/dev/null"
+    )
+    assert shown is not None
+    assert shown[0].comment == "flowlite:abcd:t1:one"
+    # srun exits with the code of a node that it has ended.
+    assert parse.refusal(shown[1]) == (106, "n2: /tmp/x belongs to uid 4321")
+    assert parse.refusal({"Comment": shown[0].comment, "ExitCode": "101:0"}) == (101, "")
+    (job,) = parse.accounting(f"7|FAILED|143:0|1|{shown[1]['Comment']}|sbatch\n")
+    assert job.comment == shown[0].comment
+
+
 def test_accounts_are_read_with_comments_that_only_the_command_has() -> None:
     found = parse.accounting(recorded("sacct"))
     assert [job.state for job in found if job.id == "13"] == ["REQUEUED", "RUNNING"]

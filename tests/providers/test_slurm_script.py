@@ -139,10 +139,13 @@ def play(tmp_path: Path, script: Script, daemon: str = "print('started', *sys.ar
         '#!/bin/bash\nwhile [ "$1" != sh ]; do shift; done\nSLURM_NODEID=0 exec "$@"\n'
     )
     (tools / "srun").chmod(0o755)
+    (tools / "scontrol").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{tmp_path}/scontrol\n')
+    (tools / "scontrol").chmod(0o755)
     environment = {
         "PATH": f"{tools}:{os.environ['PATH']}",
         "HOME": str(tmp_path),
         "SLURM_JOB_ID": "7",
+        "SLURMD_NODENAME": "n3",
     }
     done = subprocess.run(
         ["bash"], input=render(script), text=True, env=environment, capture_output=True, check=False
@@ -192,9 +195,61 @@ def test_a_shared_directory_that_is_not_there_any_more_is_told(tmp_path: Path) -
     assert play(tmp_path, made(tmp_path, embedded="")) == "104"
 
 
+def noted(tmp_path: Path, script: Script, code: int = UNSAFE) -> str:
+    """What a node has added to the comment of its job, after its exit code."""
+    command, job, comment = (tmp_path / "scontrol").read_text().splitlines()
+    assert (command, job) == ("update", "jobid=7")
+    own, added, said = comment.removeprefix("comment=").split(" ", 2)
+    assert (own, added) == (script.comment, str(code))
+    return said
+
+
 def test_a_node_dir_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "node").write_text("a file")
-    assert play(tmp_path, made(tmp_path)) == "102"
+    script = made(tmp_path)
+    assert play(tmp_path, script) == "102"
+    said = noted(tmp_path, script, 102)
+    assert said.startswith("n3: mkdir: ")
+    assert f"{tmp_path}/node" in said
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("what", ["directory", "link", "file", "home"])
+def test_what_another_user_has_planted_is_named_with_its_node(tmp_path: Path, what: str) -> None:
+    above = tmp_path / "tmp"
+    above.mkdir()
+    above.chmod(0o1777)
+    planted = above / "flowlite"
+    if what == "directory":
+        planted.mkdir(mode=0o700)
+    elif what == "link":
+        (tmp_path / "own").mkdir()
+        planted.symlink_to(tmp_path / "own")
+    elif what == "file":
+        planted.write_text("")
+    else:
+        planted = planted / "7.00.00000"
+        planted.mkdir(parents=True)
+        planted.parent.chmod(0o1777)
+    os.chown(planted, 65534, -1, follow_symlinks=False)
+    script = made(tmp_path, node_dir=str(above / "flowlite"))
+    code = 102 if what == "file" else UNSAFE
+    assert play(tmp_path, script) == str(code)
+    said = noted(tmp_path, script, code)
+    assert said.startswith("n3: ")
+    assert str(planted) in said
+    assert what == "file" or said.endswith(f"{planted} belongs to uid 65534")
+
+
+def test_a_node_dir_that_others_can_write_is_not_repaired(tmp_path: Path) -> None:
+    """Others may have put something there."""
+    node = tmp_path / "node"
+    node.mkdir()
+    node.chmod(0o777)
+    script = made(tmp_path)
+    assert play(tmp_path, script) == str(UNSAFE)
+    assert noted(tmp_path, script) == f"n3: {node} can be written by others (mode 777)"
+    assert node.stat().st_mode & 0o777 == 0o777
 
 
 def test_the_exit_code_of_the_step_is_that_of_the_job(tmp_path: Path) -> None:

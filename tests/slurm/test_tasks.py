@@ -91,6 +91,20 @@ def test_what_slurm_refuses_is_told_with_its_words(slurm_site: SlurmSite) -> Non
     assert "account" in record.reason.lower(), gang.story()
 
 
+def test_a_node_dir_of_another_user_is_named_with_its_node(
+    slurm_site: SlurmSite, slurm: SlurmCluster
+) -> None:
+    planted, host = "/tmp/flowlite-slurm-1234", slurm.nodes[1]
+    host.exec(["sh", "-c", f"rm -rf {planted}; mkdir -m 700 {planted}; chown 4321 {planted}"])
+    try:
+        gang = slurm_site.submit(shell("true"), nodes=len(slurm.nodes))
+        reason = gang.end("failed").reason
+    finally:
+        host.exec(["rmdir", planted])
+    assert "others could change what runs as you in node_dir" in reason, gang.story()
+    assert f"({host.name}: {planted} belongs to uid 4321)" in reason, gang.story()
+
+
 def test_why_a_job_waits_is_shown(slurm_site: SlurmSite, slurm: SlurmCluster) -> None:
     gang = slurm_site.submit(shell("true"), slurm={"qos": "onegpu", "gpus_per_node": 2})
     gang.until(lambda: gang.said("QOSMax"), 60)

@@ -41,7 +41,7 @@ class Job:
         reason: Why it waits, or ended, as Slurm reports it ("Priority", "ReqNodeNotAvail, UnavailableNodes:n2"); "" for
             none.
         end: Unix time of its end or time limit; 0 if unknown.
-        comment: The comment that identifies it as ours.
+        comment: The comment that identifies it as ours, without what a node has added to it (`refusal`).
         taken_at: Unix time at which Slurm decided to preempt it; 0 if it has not.
         nodes: How many nodes it has; 0 if unknown, as while it waits.
     """
@@ -100,7 +100,7 @@ def _queued(line: str) -> Job:
         reason=_reason(reason[1:].rpartition(")")[0]) if reason.startswith("(") else "",
         start=_time(start),
         end=_time(end),
-        comment="" if comment in _NOT_KNOWN else comment,
+        comment=_comment(comment),
         taken_at=_time(taken),
         nodes=int(nodes) if nodes.isdecimal() else 0,
     )
@@ -154,7 +154,20 @@ def shown_job(text: str) -> tuple[Job, dict[str, str]] | None:
 
 
 def _comment(text: str) -> str:
-    return "" if text in _NOT_KNOWN else text
+    return "" if text in _NOT_KNOWN else text.partition(" ")[0]
+
+
+def refusal(told: dict[str, str]) -> tuple[int | None, str]:
+    """The exit code of a node that refused a job, and the node's words, from the job's fields.
+
+    The node has added both to the comment of the job (`script.py`). Without that, the code is the one of the job's
+    script, as far as it is known.
+    """
+    _, _, added = told.get("Comment", "").partition(" ")
+    code, _, said = added.partition(" ")
+    if not code.isdecimal():
+        code, said = told.get("ExitCode", "").partition(":")[0], ""
+    return int(code) if code.isdecimal() else None, said
 
 
 def accounting(text: str) -> list[Job]:
@@ -169,7 +182,9 @@ def accounting(text: str) -> list[Job]:
         submit = "|".join(values[5:])
         told = re.search(r"--comment[= ](\S+)", submit)
         comment = comment if comment not in _NOT_KNOWN else (told[1] if told else "")
-        found.append(Job(job, state.split()[0] if state else "", end=_time(end), comment=comment))
+        found.append(
+            Job(job, state.split()[0] if state else "", end=_time(end), comment=_comment(comment))
+        )
     return found
 
 

@@ -77,10 +77,15 @@ CODES = {
 }
 
 
-def end(state: str, code: int | None = None, reason: str = "") -> str:
-    """Why a job is gone."""
+def end(state: str, code: int | None = None, reason: str = "", said: str = "") -> str:
+    """Why a job is gone.
+
+    Args:
+        said: What a node of it has said, for an exit code of `CODES`.
+    """
     if code in CODES:
-        return CODES[code]
+        what, colon, cure = CODES[code].partition(": ")
+        return f"{what} ({said}){colon}{cure}" if said else CODES[code]
     text = _ENDS.get(state, f"the job is {state.lower()}")
     told = [state, *([reason] if reason not in ("", "None", "NonZeroExitCode") else [])]
     return text if told == ["COMPLETED"] else f"{text} ({', '.join(told)})"
