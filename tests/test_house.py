@@ -142,7 +142,10 @@ def test_no_circles_of_imports_and_no_crowded_folders() -> None:
     assert circles(imports.files) == []
     assert circles(imports.folders) == []
     crowded = {name: count for name, count in imports.modules_in.items() if count > 20}
-    assert crowded == {}
+    assert crowded == {}, (
+        "a folder has at most 20 modules: move some that belong together into a subfolder; its `__init__.py` says what "
+        "is in it"
+    )
 
 
 def test_no_two_classes_of_the_node_and_the_supervisor_have_one_name() -> None:

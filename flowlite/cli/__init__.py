@@ -180,10 +180,8 @@ def _run(arguments: list[str]) -> int:
 
 
 def _invoke(arguments: list[str]) -> int:
-    from typer.main import get_command
-
     name = arguments[0] if arguments else ""
-    command = get_command(_application(name if name in COMMANDS else None))
+    command = _root(name if name in COMMANDS else None)
     words = list(arguments)
     if name in ("run", "scale") and "--" in words:
         # The parser drops the first `--`; a second one is read in place of a target.
@@ -197,6 +195,16 @@ def _invoke(arguments: list[str]) -> int:
     with command.make_context("flow", words, obj={"arguments": arguments}) as context:
         command.invoke(context)
     return 0
+
+
+def _root(name: str | None) -> Any:
+    """The group `flow`, with one command or with all."""
+    from typer.main import get_command
+
+    root: Any = get_command(_application(name))
+    # typer has all plain commands before all groups.
+    root.commands = {each: root.commands[each] for each in COMMANDS if each in root.commands}
+    return root
 
 
 def _names_a_task(words: Sequence[str]) -> bool:

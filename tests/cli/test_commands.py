@@ -447,6 +447,13 @@ def test_every_command_is_in_the_help(flow: Flow) -> None:
         assert f"  {command} " in out
 
 
+def test_the_help_has_the_order_of_the_table(flow: Flow) -> None:
+    from flowlite.cli import COMMANDS
+
+    rows = flow("--help").out.partition("Commands:\n")[2].splitlines()
+    assert [row.split()[0] for row in rows if row.startswith("  ")] == [*COMMANDS]
+
+
 def test_version(flow: Flow) -> None:
     assert flow("--version").out.startswith("flowlite ")
 
