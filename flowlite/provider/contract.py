@@ -41,6 +41,8 @@ class Provider(OptionalMethods, ABC):
             spot and on demand, (True,) for one that has no others than on spot, and () for one without a market.
         caps_spot_price: Whether `launch` has the provider enforce `Plan.price_cap` for machines on spot. The cap of a
             plan may then be lowered, though not below `Plan.price_per_hour`.
+        needs_volume_size: Whether a volume that a task names and that is not there is only made if its size is given,
+            since it is charged.
         elastic: Whether `launch` respects `LaunchIntent.least`. Without it, tasks with a minimum and a maximum of nodes
             are refused.
         arrays: Whether the tasks of one sweep may be launched together. Plans then have options["array"].
@@ -61,6 +63,7 @@ class Provider(OptionalMethods, ABC):
     no_spares: ClassVar[str] = ""
     spot_choices: ClassVar[tuple[bool, ...]] = ()
     caps_spot_price: bool = False
+    needs_volume_size: ClassVar[bool] = False
     elastic: bool = False
     arrays: bool = False
     keeps_gangs: bool = False

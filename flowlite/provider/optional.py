@@ -164,6 +164,16 @@ class OptionalMethods:
         """
         return None
 
+    @classmethod
+    def has_volumes(cls) -> bool:
+        """Whether the adapter manages volumes, that is, has a `create_volume` of its own."""
+        return cls.create_volume is not OptionalMethods.create_volume
+
+    @classmethod
+    def has_offers(cls) -> bool:
+        """Whether the adapter lists what it has, that is, has `offers` of its own."""
+        return cls.offers is not OptionalMethods.offers
+
     def create_volume(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
         """Creates a volume, or returns the existing one of that name."""
         raise NotFound(f"the provider {self.name!r} has no volumes")

@@ -51,6 +51,7 @@ class AwsProvider(Provider):
     teardown_seconds = 120.0
     spot_choices = (True, False)
     caps_spot_price = True
+    needs_volume_size = True
     elastic = True
     keeps_gangs = True
     account_settings = frozenset(

@@ -52,6 +52,7 @@ class MithrilProvider(Provider):
     local_files = frozenset({"api_key_file", "ssh_config"})
     account_settings = ACCOUNT_SETTINGS
     spot_choices = (True,)
+    needs_volume_size = True
     elastic = True
     keeps_gangs = True
 

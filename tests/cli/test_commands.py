@@ -13,6 +13,7 @@ import pytest
 from typer.main import get_command
 
 import flowlite.cli
+from flowlite.provider import Provider
 from tests.cli.conftest import Flow
 from tests.tasks_made_by_hand import HandMade
 
@@ -278,6 +279,67 @@ def test_what_no_figure_includes_is_named(flow: Flow) -> None:
 
 
 # flow volumes, config, providers, offers, gc
+
+
+class BareProvider(Provider):
+    """Has nothing of what is optional."""
+
+    name = "bare"
+
+    def plan(self, config: Any) -> Any:
+        raise NotImplementedError
+
+    def launch(self, intent: Any) -> Any:
+        raise NotImplementedError
+
+    def list_instances(self, task_id: str | None = None) -> Any:
+        raise NotImplementedError
+
+    def terminate(self, instances: Any) -> None:
+        raise NotImplementedError
+
+    def connect(self, instance: Any) -> Any:
+        raise NotImplementedError
+
+    def node_settings(self, plan: Any, instance: Any) -> Any:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    announced = tmp_path / "bare_provider-1.0.dist-info"
+    announced.mkdir()
+    (announced / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: bare-provider\nVersion: 1.0\n"
+    )
+    (announced / "entry_points.txt").write_text(
+        f"[flowlite.providers]\nbare = {__name__}:BareProvider\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return "bare"
+
+
+def test_a_provider_without_volumes_and_offers_says_so(flow: Flow, bare: str) -> None:
+    assert "bare cannot have volumes" in flow("volumes", "list", "--provider", bare).out
+    offers = flow("offers", "--provider", bare)
+    assert (offers.code, offers.out) == (
+        0,
+        "bare cannot list what is available; `flow run --dry-run` says what a task would get\n",
+    )
+
+
+def test_how_a_volume_is_made_is_said_of_each_provider(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("provider_adapters.aws.provider.AwsProvider.list_volumes", lambda _: [])
+    monkeypatch.setattr("provider_adapters.aws.provider.AwsProvider.not_looked_at", lambda _: [])
+    made = "no volumes yet; a task that names one makes it"
+    assert flow("volumes", "list", "--provider", "local").out == f"{made}\n"
+    assert flow("volumes", "list", "--provider", "aws").out == (
+        "no volumes yet; a task that names one and gives its size_gb makes it\n"
+    )
+    monkeypatch.setenv("FLOW_PROVIDER", "local,aws")
+    assert flow("volumes", "list").out == f"{made}; at aws it has to give size_gb\n"
 
 
 def test_volumes_are_made_listed_and_deleted(flow: Flow, flow_home: Path) -> None:

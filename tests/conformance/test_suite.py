@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from flowlite.errors import ConfigError
+from flowlite.settings.provider_settings import ProviderSettings
+from flowlite.spec import TaskConfig
 from tests.docs.blocks import blocks_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -118,6 +122,21 @@ def test_the_adapter_of_the_page_passes_the_whole_suite(tmp_path: Path) -> None:
     )
     done = run(tmp_path, "", files, 580)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_plan_of_the_page_refuses_or_names_what_it_cannot_do(tmp_path: Path) -> None:
+    page = tmp_path / "folders.py"
+    page.write_text(files_of_the_page()["folders.py"])
+    adapter = runpy.run_path(str(page))["FoldersProvider"]
+    provider = adapter(tmp_path, ProviderSettings("folders"))
+    with pytest.raises(ConfigError, match="num_instances: 5 folders, of which there are 3 at most"):
+        provider.plan(TaskConfig(command="true", num_instances=5))
+    plain = provider.plan(TaskConfig(command="true", num_instances=3))
+    assert (plain.num_instances, plain.notes) == (3, ())
+    odd = provider.plan(TaskConfig(command="true", region="eu", spot=True, keep_warm="10m"))
+    assert odd.notes == tuple(
+        f"{each} has no effect on folders" for each in ("region", "spot", "keep_warm")
+    )
 
 
 def test_who_forgets_to_say_what_is_tested_is_told(tmp_path: Path) -> None:

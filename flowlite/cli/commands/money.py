@@ -122,6 +122,8 @@ def offers(
     With several values, a cap, or --provider any, show the places where a task with these options may run, and what it
     can cost at most.
     """
+    from flowlite.provider import adapter_class
+
     caps = {
         "max_price_per_hour": max_price_per_hour,
         "max_run_time_hours": max_run_time_hours,
@@ -157,8 +159,13 @@ def offers(
     elif found:
         output.say("nothing fits; these come near:")
         _show_offers(found, num_instances)
-    else:
+    elif any(adapter_class(name).has_offers() for name in providers_to_ask(provider)):
         output.say("nothing fits; ask for another GPU or another provider")
+    else:
+        output.say(
+            f"{', '.join(providers_to_ask(provider))} cannot list what is available; `flow run --dry-run` says what a "
+            "task would get"
+        )
 
 
 def _several(gpu: str | None, provider: str | None, region: str | None) -> bool:
@@ -215,7 +222,7 @@ def ask_providers(
         except (FlowError, ImportError, OSError) as error:
             return error
 
-    names = [provider] if provider is not None else set_up()
+    names = providers_to_ask(provider)
     answers = side_by_side(guarded, names)
     found = [one for each in answers if not isinstance(each, Exception) for one in each]
     problems = [
@@ -226,6 +233,11 @@ def ask_providers(
     if len(problems) == len(names) and problems:
         raise problems[0][1]
     return found, problems
+
+
+def providers_to_ask(provider: str | None) -> list[str]:
+    """The providers that a command asks: the one that the user has named, or all that are set up."""
+    return [provider] if provider is not None else set_up()
 
 
 def set_up() -> list[str]:

@@ -253,9 +253,9 @@ def check(
     json: Json = False,
 ) -> None:
     """Check credentials and permissions, without launching anything."""
-    from flowlite.cli.commands.money import set_up, side_by_side
+    from flowlite.cli.commands.money import providers_to_ask, side_by_side
 
-    names = [name] if name is not None else set_up()
+    names = providers_to_ask(name)
     rows = [
         {"provider": each, **finding.to_json()}
         for each, findings in zip(names, side_by_side(_findings, names), strict=True)

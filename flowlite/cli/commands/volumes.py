@@ -81,9 +81,27 @@ def list_volumes(provider: Where = None, json: Json = False) -> None:
     if json:
         return
     if not found:
-        output.say("no volumes yet; a task that names one makes it")
+        output.say(_none_there(provider))
         return
     _show(found, costs)
+
+
+def _none_there(provider: str | None) -> str:
+    """Says that one provider has no volumes, or none has, and how one is made."""
+    from flowlite.cli.commands.money import providers_to_ask
+    from flowlite.provider import adapter_class
+
+    adapters = [adapter_class(name) for name in providers_to_ask(provider)]
+    able = [each for each in adapters if each.has_volumes()]
+    if not able:
+        names = ", ".join(each.name for each in adapters)
+        return f"{names} cannot have volumes; a task that names one is refused there"
+    sized = [each.name for each in able if each.needs_volume_size]
+    if not sized:
+        return "no volumes yet; a task that names one makes it"
+    if len(sized) == len(able):
+        return "no volumes yet; a task that names one and gives its size_gb makes it"
+    return f"no volumes yet; a task that names one makes it; at {' and '.join(sized)} it has to give size_gb"
 
 
 def _print(rows: Sequence[dict[str, str]]) -> None:
