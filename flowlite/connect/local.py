@@ -194,6 +194,8 @@ def _write(source: bytes | Path, target: Path, mode: int) -> None:
             with open(descriptor, "wb") as file:
                 file.write(source)
         elif not _link(source, partial, mode):
+            # Before it has any content: copyfile() would create it with the rights of the umask.
+            os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             shutil.copyfile(source, partial)
         if partial.stat().st_mode & 0o777 != mode:
             partial.chmod(mode)

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Iterator
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from shutil import copyfile
+from typing import Any
 
 import pytest
 
-from flowlite import Flow, FlowApp, TaskConfig
+from flowlite import Flow, FlowApp, Task, TaskConfig
+from flowlite.cli import main
+from flowlite.connect.local import LocalConnection
+from flowlite.connect.values import File
+from tests.helpers import eventually
 
 
 @pytest.fixture
@@ -44,10 +55,102 @@ def test_nothing_in_flow_home_is_open_to_others(
     ).spawn()
     task.result()
     Flow().run(TaskConfig(command=["true"])).wait()
-    opened = [
-        str(path.relative_to(flow_home))
-        for path in flow_home.rglob("*")
-        # What a worker writes has the modes that the worker gives it.
-        if not path.is_symlink() and path.name != "out.txt" and path.stat().st_mode & 0o077
-    ]
-    assert opened == []
+    assert open_to_others(flow_home) == []
+
+
+# What a worker writes, or its Python, has the modes that the worker gives it.
+_BY_WORKERS = frozenset({"out.txt", "__pycache__"})
+
+
+def open_to_others(directory: Path) -> list[str]:
+    """What other users could read in a directory, if they could enter those above."""
+    found = []
+    for path in directory.rglob("*"):
+        # Files come and go while a task runs.
+        with suppress(FileNotFoundError):
+            mode = path.lstat().st_mode
+            if not stat.S_ISLNK(mode) and path.name not in _BY_WORKERS and mode & 0o077:
+                found.append(str(path.relative_to(directory)))
+    return found
+
+
+# Says that it runs, and ends when it may.
+_STAY = "touch started.$$; until [ -e go ]; do sleep 0.1; done"
+_MODULE = """\
+import os, time
+
+def stay(directory):
+    open(f"{directory}/started.{os.getpid()}", "w").close()
+    while not os.path.exists(f"{directory}/go"):
+        time.sleep(0.1)
+    raise RuntimeError("the end")
+"""
+
+
+def spawn_function(tmp_path: Path, patch: pytest.MonkeyPatch) -> Task[Any]:
+    (tmp_path / "staying").mkdir()
+    (tmp_path / "staying" / "__init__.py").write_text(_MODULE)
+    patch.syspath_prepend(tmp_path)
+    module = importlib.import_module("staying")
+    # Forgotten after the test.
+    del sys.modules["staying"]
+    patch.setitem(sys.modules, "staying", module)
+    return FlowApp().function(module.stay, num_instances=2).spawn(str(tmp_path))
+
+
+def submit_launcher(tmp_path: Path, patch: pytest.MonkeyPatch) -> Task[Any]:
+    command = ["sh", "-c", _STAY]
+    return Flow().submit(
+        TaskConfig(
+            command=command, num_instances=2, distributed_mode="manual", workdir=str(tmp_path)
+        )
+    )
+
+
+def submit_batch_script(tmp_path: Path, patch: pytest.MonkeyPatch) -> Task[Any]:
+    script = tmp_path / "job.sbatch"
+    script.write_text(
+        f"#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --chdir={tmp_path}\nsrun sh -c '{_STAY}'\n"
+    )
+    assert main(["run", "--detach", str(script)]) == 0
+    (task,) = Flow().list_tasks()
+    return task
+
+
+@pytest.mark.usefixtures("no_umask")
+@pytest.mark.parametrize("submit", [spawn_function, submit_launcher, submit_batch_script])
+def test_nothing_of_a_task_that_runs_is_open_to_others(
+    flow_home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    submit: Callable[[Path, pytest.MonkeyPatch], Task[Any]],
+) -> None:
+    directory = tmp_path / "work"
+    directory.mkdir()
+    task = submit(directory, monkeypatch)
+    try:
+        eventually(lambda: len([*directory.glob("started.*")]) == 2, what="both ranks run")
+        assert [*(flow_home / "tasks" / task.id / "nodes").glob("*/a1/r*.pid")]
+        assert open_to_others(flow_home) == []
+    finally:
+        (directory / "go").touch()
+        task.wait()
+    assert open_to_others(flow_home) == []
+
+
+@pytest.mark.usefixtures("no_umask")
+def test_a_file_is_closed_to_others_before_it_has_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes = []
+
+    def copy(source: Path, target: Path) -> None:
+        copyfile(source, target)
+        modes.append(target.stat().st_mode & 0o777)
+
+    monkeypatch.setattr(shutil, "copyfile", copy)
+    (tmp_path / "source").write_text("a call")
+    with LocalConnection() as connection:
+        target = str(tmp_path / "node" / "call.bin")
+        connection.put_many([File(target, tmp_path / "source")])
+    assert modes == [0o600]

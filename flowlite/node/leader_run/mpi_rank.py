@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..system import processes
+from ..system import atomic_files, processes
 from . import mpi
 from .context import GangContext
 from .remote_exec import run
@@ -135,14 +135,12 @@ def _keep(place: GangContext, outcome: bytes, summary: str) -> int:
     """On node 0: saves a failure. The first one saved is the one that the task reports."""
     result, failure = place.paths.stream(0, "result"), place.paths.failure(0)
     part = failure.with_name(f"{failure.name}.{os.getpid()}.part")
-    part.write_text(json.dumps(json.loads(summary)))
+    atomic_files.place(json.dumps(json.loads(summary)).encode(), str(part), 0o600)
     try:
         os.link(part, failure)
     except FileExistsError:
         return 0
     finally:
         part.unlink()
-    content = result.with_name(f"{result.name}.{os.getpid()}.part")
-    content.write_bytes(outcome)
-    os.replace(content, result)
+    atomic_files.place(outcome, str(result), 0o600)
     return 0

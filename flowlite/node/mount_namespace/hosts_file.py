@@ -29,6 +29,7 @@ def own_hosts(path: str) -> bool:
     try:
         with open(HOSTS, encoding="utf-8", errors="surrogateescape") as file:
             text = file.read()
+        # As the machine's own: what workers start as other users reads it, too, through the mount.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(f"{text.rstrip()}\n")

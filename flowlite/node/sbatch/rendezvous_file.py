@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from typing import Any
 from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
 from ..protocol.framing import STEP_ROLE, ClientSession, Hello
 from ..quick_dataclass import dataclass
+from ..system import processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,17 +66,10 @@ def write_programs(attempt: Path, command: Sequence[str]) -> None:
     Args:
         command: The command line that runs a subcommand of this program.
     """
-    import shlex
-
     directory = programs(attempt)
     directory.mkdir(mode=0o700, exist_ok=True)
     for name in ("srun", "scontrol"):
-        path = directory / name
-        partial = directory / f".{name}.{os.getpid()}"
-        start = shlex.join([*command, name, str(attempt)])
-        partial.write_text(f'#!/bin/sh\nexec {start} "$@"\n', "utf-8")
-        partial.chmod(0o700)
-        partial.replace(path)
+        processes.write_program(directory / name, [*command, name, str(attempt)])
 
 
 def dial(

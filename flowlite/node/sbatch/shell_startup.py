@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..system import atomic_files
 from .rendezvous_file import programs
 
 _FILE = "bash_env"
@@ -42,9 +43,7 @@ def write_bash_env(attempt: Path, theirs: str) -> None:
         read_theirs = f"if [ -r {name} ]; then . {name}; fi\n"
     repair = f"case ${{PATH-}} in {directory}:*) ;; *) PATH={directory}:${{PATH-}} ;; esac"
     text = f"{read_theirs}{repair}\nset -o functrace\ntrap {shlex.quote('{ ' + repair + '; } 2>/dev/null')} DEBUG\n"
-    partial = file.with_name(f".{_FILE}.{os.getpid()}")
-    partial.write_text(text, "utf-8")
-    partial.replace(file)
+    atomic_files.place(text.encode(), str(file), 0o600)
 
 
 def command(script: str, path: Path) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..protocol.channel import Channel
 from ..protocol.framing import Frame, encode
-from ..system import node_facts, processes
+from ..system import atomic_files, node_facts, processes
 from . import hostlist, shell_startup, slurm_environment
 from .rendezvous_file import JobFacts, dial, programs, write_programs
 from .srun_options import signal_number
@@ -138,8 +138,7 @@ class _GangWorker:
 
     async def _start_script(self) -> asyncio.subprocess.Process:
         path = programs(self._paths.directory) / "slurm_script"
-        path.write_text(self._batch["script"], "utf-8")
-        path.chmod(0o700)
+        atomic_files.place(self._batch["script"].encode(), str(path), 0o700)
         return await asyncio.create_subprocess_exec(
             *shell_startup.command(self._batch["script"], path),
             *self._batch.get("arguments", ()),

@@ -383,7 +383,7 @@ def write_program(path: Path, command: Sequence[str]) -> None:
     """Writes a shell script that runs a command and appends its own arguments to it."""
     import shlex
 
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
-    part.chmod(0o700)
-    part.replace(path)
+    from . import atomic_files
+
+    text = f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n'
+    atomic_files.place(text.encode(), str(path), 0o700)

@@ -40,9 +40,7 @@ def note_worker(order: Mapping[str, Any], dumps_on: int | None = None) -> None:
     path = _beside(order, "pid")
     note = {"rank": order["rank"], **processes.identity(os.getpid()), "signal": dumps_on}
     try:
-        with open(f"{path}.part", "w", encoding="utf-8") as file:
-            json.dump(note, file)
-        os.replace(f"{path}.part", path)
+        atomic_files.place(json.dumps(note).encode(), path, 0o600)
     except OSError as error:
         os.write(2, f"flowlite: cannot write {path}: {error}\n".encode())
 

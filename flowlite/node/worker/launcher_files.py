@@ -8,9 +8,10 @@ Every node has these files. FLOW_HOSTFILE and FLOW_ACCELERATE_CONFIG are their p
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+from ..system import atomic_files
 
 HOSTFILE = "hostfile"
 ACCELERATE_CONFIG = "accelerate.yaml"
@@ -32,9 +33,7 @@ def write(
         ACCELERATE_CONFIG: accelerate_config(environment, slots),
     }
     for name, text in texts.items():
-        partial = directory / f"{name}.part"
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, directory / name)
+        atomic_files.place(text.encode(), str(directory / name), 0o600)
 
 
 def hostfile(addresses: Sequence[str], slots: int) -> str:

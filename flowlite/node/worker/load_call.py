@@ -238,12 +238,21 @@ def _extract(path: str, sha256: str) -> str:
             try:
                 with zipfile.ZipFile(file) as archive:
                     archive.extractall(temporary)
+                _close_to_others(temporary)
                 _rename(temporary, directory)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
     except (OSError, zipfile.BadZipFile) as error:
         raise LoadError(f"the source snapshot {path} cannot be extracted: {error}") from error
     return directory
+
+
+def _close_to_others(directory: str) -> None:
+    """Takes all rights from other users; zipfile leaves those of the umask."""
+    for above, directories, files in os.walk(directory):
+        for names, mode in ((directories, 0o700), (files, 0o600)):
+            for name in names:
+                os.chmod(os.path.join(above, name), mode)
 
 
 def _rename(temporary: str, directory: str) -> None:

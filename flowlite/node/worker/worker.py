@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 
-from ..system import processes, stack_dump, trace
+from ..system import atomic_files, processes, stack_dump, trace
 from . import renewed_modules
 
 TYPE_CHECKING = False
@@ -235,11 +235,8 @@ def _exit_code(order: Mapping[str, Any], error: SystemExit) -> int:
 
 def _note_failure(order: Mapping[str, Any], failure: Mapping[str, Any]) -> None:
     """Writes the failure for the agent. An error here, such as a full disk, must not hide the failure itself."""
-    part = f"{order['failure']}.part"
     try:
-        with open(part, "w", encoding="utf-8") as file:
-            json.dump(dict(failure), file)
-        os.replace(part, order["failure"])
+        atomic_files.place(json.dumps(dict(failure)).encode(), str(order["failure"]), 0o600)
     except OSError as error:
         os.write(2, f"flowlite: cannot write {order['failure']}: {error}\n".encode())
 
