@@ -406,8 +406,17 @@ def _usage_message(error: Any) -> str:
         from flowlite.spec.other_tools import flag_for
 
         known = [flag for option in context.command.params for flag in option.opts]
-        message = f"no option {unknown}{flag_for(unknown, known)}"
+        meant = flag_for(unknown, known) or _after_target(unknown, context.find_root().obj)
+        message = f"no option {unknown}{meant}"
     return f"{message}\nhelp: {context.command_path} --help"
+
+
+def _after_target(option: str, root: Any) -> str:
+    """A clause for an option that stands before a function, and may be one of it; "" if no function is named."""
+    words = list(root["arguments"]) if root else []
+    words = words[: words.index("--")] if "--" in words else words
+    target = next((word for word in words if word.partition("::")[0].endswith(".py")), None)
+    return f"; options of a function follow it, as in {target} {option} …" if target else ""
 
 
 def _own_exit(error: BaseException) -> int | None:

@@ -78,7 +78,8 @@ def test_mistakes_are_explained(person: dict[str, str]) -> None:
         ("up 1", "hosts are up already"),
         ("kill node07", "no host 'node07'; there are node00"),
         ("kill laptop", "the laptop cannot kill"),
-        ("delay node00", "missing"),
+        ("delay node00", "hosts: usage: delay HOST MS [LOSS_PERCENT]\n"),
+        ("pause node00 3", "hosts: usage: pause HOST\n"),
     ):
         code, output = run(f"{hosts} {command}", person)
         assert code == 1

@@ -84,6 +84,11 @@ def test_an_option_of_another_tool(
         (("--envs", "A=1", "--", "true"), "did you mean '--env'?"),
         (("--requirements", "r", "--", "true"), "write dependencies in the decorator or in a task"),
         (("--num-instance", "2", "--", "true"), "did you mean '--num-instances'?"),
+        (
+            ("--lr", "1", "f.py::f"),
+            "no option --lr; options of a function follow it, as in f.py::f --lr",
+        ),
+        (("--lr=1", "f.py"), "no option --lr; options of a function follow it, as in f.py --lr"),
         (("f.py::f", "--nodes", "2"), "f() has no option --nodes; did you mean '-N'?"),
     ],
 )
@@ -97,6 +102,11 @@ def test_on_the_command_line(
     ran = flow("run", *words)
     assert ran.code == 2
     assert said in ran.err.splitlines()[0]
+
+
+def test_where_no_function_is_named_none_is_spoken_of(flow: Flow) -> None:
+    said = flow("run", "--lr", "1", "--", "python", "f.py").err.splitlines()
+    assert said == ["error: no option --lr", "help: flow run --help"]
 
 
 def run_command() -> Any:

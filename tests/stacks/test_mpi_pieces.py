@@ -72,7 +72,8 @@ def place(
         (["-tt", "me@h"], RemoteCommand("me@h", "")),
         (["ssh://me@h/", "true"], RemoteCommand("me@h", "true")),
         (["-L", "1:2:3", "h"], RemoteCommand("h", "", refused="forward ports")),
-        (["-fN", "h"], RemoteCommand("h", "", refused="go into the background")),
+        (["-fN", "h"], RemoteCommand("h", "", refused="go into the background (-f, -N)")),
+        (["-N", "h"], RemoteCommand("h", "", refused="go into the background (-f, -N)")),
         (["-Z", "h"], RemoteCommand("h", "", refused="know the option -Z")),
     ],
 )

@@ -27,8 +27,8 @@ _NOT_HERE = {
     "L": "forward ports",
     "R": "forward ports",
     "W": "forward ports",
-    "N": "forward ports",
-    "f": "go into the background",
+    "N": "go into the background (-f, -N)",
+    "f": "go into the background (-f, -N)",
     "O": "control a connection",
 }
 

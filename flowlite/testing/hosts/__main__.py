@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -164,8 +165,21 @@ def _operate(asked: argparse.Namespace) -> int:
     operation = getattr(target, asked.operation.replace("-", "_"), None)
     if operation is None:
         raise ValueError(f"the laptop cannot {asked.operation}")
+    numbers = _numbers_of(operation)
+    fewest = sum(not word.startswith("[") for word in numbers)
+    if not fewest <= len(asked.numbers) <= len(numbers):
+        raise ValueError(f"usage: {' '.join((asked.operation, 'HOST', *numbers))}")
     operation(*asked.numbers)
     return 0
+
+
+def _numbers_of(operation: Callable[..., None]) -> list[str]:
+    """The numbers that an operation takes, as in a usage line: `MS`, `[LOSS_PERCENT]`."""
+    return [
+        each.name.upper() if each.default is each.empty else f"[{each.name.upper()}]"
+        for each in inspect.signature(operation).parameters.values()
+        if each.kind is each.POSITIONAL_OR_KEYWORD
+    ]
 
 
 def _host(cluster: Cluster, name: str) -> Host:
