@@ -114,17 +114,23 @@ def _gpus(nodes: Sequence[Seen]) -> list[str]:
     ]
 
 
+def variables_of_ranks(seen: Seen) -> list[Mapping[str, str]]:
+    """The variables of each rank of a node that affect how ranks communicate and compute."""
+    return [worker["variables"] for worker in seen.get("workers", ()) if "variables" in worker]
+
+
 def _seeds(nodes: Sequence[Seen]) -> list[str]:
-    """Variables that must be equal on all nodes: seeds, and those for which a difference makes NCCL hang or fail."""
-    known = [(node, seen["variables"]) for node, seen in enumerate(nodes) if "variables" in seen]
-    names = {name for _, variables in known for name in variables}
+    """Variables that must be equal on all ranks: seeds, and those for which a difference makes NCCL hang or fail."""
+    known = [variables for seen in nodes if (variables := variables_of_ranks(seen))]
+    names = {name for of_node in known for variables in of_node for name in variables}
     found = []
     for name in sorted(names):
-        values = {variables.get(name) for _, variables in known}
-        if len(values) > 1 and ("SEED" in name or name in _MUST_AGREE):
+        values = [{variables.get(name) for variables in of_node} for of_node in known]
+        if len(set.union(*values)) > 1 and ("SEED" in name or name in _MUST_AGREE):
+            where = "ranks" if any(len(of_node) > 1 for of_node in values) else "nodes"
             why = "ranks draw other numbers" if "SEED" in name else "NCCL may hang or fail"
             found.append(
-                f"{name} is not the same on all nodes: {why}; set it once, in environment= or with --env"
+                f"{name} is not the same on all {where}: {why}; set it once, in environment= or with --env"
             )
     return found
 
@@ -132,7 +138,7 @@ def _seeds(nodes: Sequence[Seen]) -> list[str]:
 def _next_step(nodes: Sequence[Seen], links: Sequence[Mapping[str, Any]]) -> list[str]:
     """What to try next if no rank is late and plain connections between the nodes work."""
     variables: Mapping[str, str] = next(
-        (seen["variables"] for seen in nodes if "variables" in seen), {}
+        (variables for seen in nodes for variables in variables_of_ranks(seen)), {}
     )
     if any("error" in link for link in links) or variables.get("NCCL_DEBUG") in ("INFO", "TRACE"):
         return []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,19 @@ def train() -> float:
     print("joins", flush=True)
     dist.all_reduce(values)
     return float(values.sum())
+"""
+
+
+SCRIPT = """
+import sys, time
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+sys.stdout.write("joins\\n")
+sys.stdout.flush()
+if dist.get_rank() == 1:
+    time.sleep(3600)
+dist.all_reduce(torch.ones(1))
 """
 
 
@@ -82,6 +97,53 @@ def test_the_rank_that_everyone_waits_for_is_named(hanging: Task[Any], flow: Flo
     table = flow("top", hanging.id).out.splitlines()
     assert table[0].split()[:2] == ["NODE", "GPU"]
     assert [line.split()[0] for line in table[1:]] == ["0", "1"]
+
+
+@pytest.fixture
+def started(
+    flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flow: Flow
+) -> Iterator[Callable[..., Task[Any]]]:
+    """Starts a command with `script.py` on two nodes, and returns the task once both ranks have joined."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    tasks = []
+
+    def start(script: str, *words: str) -> Task[Any]:
+        (tmp_path / "script.py").write_text(script)
+        assert flow("run", "--detach", "-N", "2", *words).code == 0
+        (task,) = Client().list_tasks()
+        tasks.append(task)
+        eventually(lambda: str(task.logs()).count("joins") == 2, timeout=90, what="both joined")
+        return task
+
+    yield start
+    for task in tasks:
+        task.cancel()
+        task.wait(90)
+        assert_no_process_left(task.id)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--manual", "--", "torchrun", "script.py"),
+        ("--", "sh", "-c", "python script.py; echo over"),
+    ],
+    ids=["torchrun with one process", "shell"],
+)
+def test_ranks_below_a_worker_are_found(
+    started: Callable[..., Task[Any]], flow: Flow, words: tuple[str, ...]
+) -> None:
+    task = started(SCRIPT, *words)
+
+    def names_rank_1() -> bool:
+        verdict = flow("doctor", task.id, "--json", "--no-links").json["verdict"] or ""
+        return str(verdict) == (
+            "everyone else waits in all_reduce for rank 1: rank 1 (node 1) is at script.py:9 in <module>"
+        )
+
+    eventually(names_rank_1, what="the verdict")
 
 
 @pytest.mark.parametrize("command", ["doctor", "top"])

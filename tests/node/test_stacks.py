@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.node.inspect import look
-from flowlite.node.system import processes, stack_dump
+from flowlite.node.system import stack_dump
 from tests.helpers import eventually
 
 ROOT = Path(__file__).parent.parent.parent
@@ -131,33 +130,6 @@ def test_the_oldest_thread_is_the_main_thread() -> None:
 
 def test_the_signal_is_none_that_schedulers_use() -> None:
     assert stack_dump.dump_signal() not in {None, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM}
-
-
-def test_a_launchers_children_stand_for_their_ranks(tmp_path: Path) -> None:
-    """`torchrun` is one worker; the ranks are the processes that it started."""
-    code = (
-        "import os, subprocess, sys\n"
-        "env = lambda r: {**os.environ, 'RANK': str(r), 'LOCAL_WORLD_SIZE': '2'}\n"
-        "cs = [subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], env=env(r)) for r in (4, 5)]\n"
-        "print('up', flush=True)\n"
-        "cs[0].wait()\n"
-    )
-    launcher = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True
-    )
-    try:
-        assert launcher.stdout is not None
-        assert launcher.stdout.readline() == b"up\n"
-        note = {"rank": 2, "signal": None, **processes.identity(launcher.pid)}
-
-        def ranks() -> list[int]:
-            rows = processes.table()
-            return [rank for _, rank in look._python_processes(note, rows)]
-
-        eventually(lambda: ranks() == [4, 5], what="ranks of the launcher's children")
-    finally:
-        os.killpg(launcher.pid, signal.SIGKILL)
-        launcher.communicate()
 
 
 def test_py_spy_is_looked_for_beside_the_tasks_python(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ SAMPLE = {
     "network": {"received": 1000, "sent": 0},
     "gpus": [],
     "workers": [{"rank": 0, "pid": 7, "cpu_seconds": 5.0, "rss": 10}],
+    "ranks": [0],
 }
 
 
@@ -77,6 +78,7 @@ def test_rates_come_from_two_samples() -> None:
             {"rank": 0, "pid": 7, "cpu_seconds": 8.0, "rss": 30},
             {"rank": 1, "pid": 9, "cpu_seconds": 50.0, "rss": 5},
         ],
+        "ranks": [0, 1],
     }
     found = between(SAMPLE, later)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -20,6 +21,25 @@ import os, time
 os.write(1, f"{os.getpid()}\\n".encode())
 while not os.path.exists(os.environ["FLOW_HOME"] + "/go"):
     time.sleep(0.05)
+"""
+HANGS = """
+from flowlite import FlowApp
+
+app = FlowApp()
+
+
+@app.function(num_instances=2, processes_per_node=2, distributed_mode="mpi")
+def hang() -> None:
+    import time
+    from mpi4py import MPI
+    world = MPI.COMM_WORLD
+    if world.rank == 3:
+        time.sleep(600)
+    world.Barrier()
+
+
+if __name__ == "__main__":
+    hang.local()
 """
 FUNCTION = """
 import os
@@ -117,6 +137,46 @@ def test_a_function_returns_what_rank_0_returns_and_raises_what_any_rank_raises(
         "rank 3 on node 1 raised on node 1, rank 3",
         f"{failure}: rank 3 on node 1 (rank 3 of MPI, on node 1)",
     ], done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("kind", ["command", "function"])
+def test_doctor_and_top_see_the_ranks_of_all_nodes(
+    flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    interpreter = python()
+    # The tests' own environment has py-spy, that of mpi4py has not.
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    (tmp_path / "hang.py").write_text(HANGS)
+    words = ["hang.py::hang"]
+    if kind == "command":
+        words = ["-N2", "--mode=mpi", "--processes-per-node=2", "--", str(interpreter), "hang.py"]
+
+    def flow(*arguments: str) -> str:
+        return subprocess.run(
+            [interpreter, "-m", "flowlite.cli", *arguments],
+            capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path,
+        ).stdout  # fmt: skip
+
+    task = flow("run", "--detach", *words).split()[-1]
+    try:
+        lines = HANGS.splitlines()
+
+        def found() -> bool:
+            groups = json.loads(flow("doctor", task, "--json", "--no-links"))["data"]["groups"]
+            places = {
+                lines[frame["line"] - 1].strip(): group["ranks"]
+                for group in groups
+                for frame in group["frames"][:1]
+                if frame["file"].endswith("hang.py")
+            }
+            return places == {"time.sleep(600)": [3], "world.Barrier()": [0, 1, 2]}
+
+        eventually(found, timeout=SECONDS, every=0.2, what="all ranks at their places")
+        nodes = json.loads(flow("top", task, "--json"))["data"]["nodes"]
+        assert [node["ranks"] for node in nodes] == [[0, 1], [2, 3]]
+        assert all(node["memory"] > 0 for node in nodes)
+    finally:
+        flow("cancel", task)
 
 
 def waiting(home: Path, source: Path) -> tuple[Gang, list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from tests.helpers import eventually
 app = FlowApp()
 
 
-def node(*ranks: int, **more: Any) -> dict[str, Any]:
-    workers = [{"rank": rank, "state": "S", "torch": True, "group": True} for rank in ranks]
-    return {"workers": workers, "variables": {}, "gpus": [], **more}
+def node(*ranks: int, variables: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
+    same = {"state": "S", "torch": True, "group": True, "variables": variables or {}}
+    workers = [{"rank": rank, **same} for rank in ranks]
+    return {"workers": workers, "gpus": [], **more}
 
 
 def link(a: int, b: int, gigabits: float) -> dict[str, Any]:
@@ -95,13 +97,19 @@ def test_variables_that_must_agree_and_do_not_are_named(name: str, why: str) -> 
     assert findings([odd[0], odd[0]], []) == []
 
 
+def test_variables_that_differ_between_ranks_of_one_node_are_named() -> None:
+    odd = node(0, 1, variables={"SEED": "1"})
+    odd["workers"][1]["variables"] = {"SEED": "2"}
+    assert findings([odd], [])[0].startswith("SEED is not the same on all ranks: ranks draw other")
+
+
 def test_where_all_wait_and_the_links_are_well_the_next_step_is_said() -> None:
     nodes = [node(0, variables={"NCCL_SOCKET_IFNAME": "eth0"}), node(1, variables={})]
     said = findings([nodes[0], nodes[0]], [link(0, 1, 9)], all_wait=True)
     assert len(said) == 1
     assert "NCCL uses the interface eth0" in said[0]
     assert "-e NCCL_DEBUG=INFO" in said[0]
-    told = {**nodes[0], "variables": {"NCCL_DEBUG": "INFO"}}
+    told = node(0, variables={"NCCL_DEBUG": "INFO"})
     assert findings([told, told], [link(0, 1, 9)], all_wait=True) == []
 
 
@@ -116,6 +124,14 @@ def test_variables_of_our_own_that_differ_by_rank_are_left_out() -> None:
         {"HOROVOD_RANK": "1", "NCCL_DEBUG": "INFO", "HOME": "/", "MY_TOKEN": "x"}
     )
     assert shown == {"NCCL_DEBUG": "INFO"}
+
+
+def test_ranks_under_mpi_need_no_connection_to_the_master_port() -> None:
+    variables = {"MASTER_PORT": "1", "WORLD_SIZE": "2"}
+    assert torch_probe.of_process(os.getpid(), variables)["group"] is False
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+    under_mpi = {**variables, **{f"OMPI_COMM_WORLD_{name}": "0" for name in names}}
+    assert torch_probe.of_process(os.getpid(), under_mpi)["group"] is None
 
 
 # A real gang

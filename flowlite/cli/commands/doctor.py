@@ -241,7 +241,14 @@ def _trouble(seen: Mapping[str, Any]) -> list[str]:
 
 def _variables(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
     """Lines with NCCL's and Gloo's variables, and with the variables in which nodes differ."""
-    known = [(node, seen["variables"]) for node, seen in enumerate(nodes) if "variables" in seen]
+    from flowlite.diagnosis.findings import variables_of_ranks
+    from flowlite.diagnosis.hang import spans
+
+    known = [
+        (node, variables)
+        for node, seen in enumerate(nodes)
+        for variables in variables_of_ranks(seen)
+    ]
     lines = []
     for name in sorted({name for _, variables in known for name in variables}):
         values: dict[str, list[int]] = {}
@@ -250,7 +257,7 @@ def _variables(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
         if len(values) == 1 and name.startswith(_TRANSPORT):
             lines.append(f"{name}={next(iter(values))}")
         elif len(values) > 1:
-            told = ", ".join(f"{value} on node {nodes[0]}" for value, nodes in values.items())
+            told = ", ".join(f"{value} on node {spans(where)}" for value, where in values.items())
             lines.append(f"{name} differs: {told}")
     return lines
 
@@ -279,6 +286,8 @@ def _document(
     diagnosis: Diagnosis,
     links: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
+    from flowlite.diagnosis.findings import variables_of_ranks
+
     return {
         "task": task.id,
         "verdict": diagnosis.verdict,
@@ -298,9 +307,20 @@ def _document(
             for group in diagnosis.groups
         ],
         "nodes": [
-            {"node": node, **{k: v for k, v in seen.items() if k != "workers"}}
+            {
+                "node": node,
+                **{k: v for k, v in seen.items() if k != "workers"},
+                "variables": _shared(variables_of_ranks(seen)),
+            }
             for node, seen in enumerate(nodes)
         ],
         "links": list(links),
         "looked_from": os.uname().nodename,
     }
+
+
+def _shared(several: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """The variables in which all ranks of a node agree."""
+    if not several:
+        return {}
+    return dict(sorted(set.intersection(*(set(variables.items()) for variables in several))))

@@ -122,7 +122,7 @@ def between(before: Sample, after: Sample) -> dict[str, Any]:
         "received_per_second": _rate(before, after, "received", seconds),
         "sent_per_second": _rate(before, after, "sent", seconds),
         "gpus": after["gpus"],
-        "ranks": [worker["rank"] for worker in after["workers"]],
+        "ranks": after["ranks"],
     }
 
 

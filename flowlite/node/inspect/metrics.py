@@ -8,6 +8,7 @@ import re
 import sys
 import time
 
+from ..config.agent_config import AgentConfig, ConfigFault
 from ..system import atomic_files, node_facts, processes, stack_dump
 
 TYPE_CHECKING = False
@@ -15,40 +16,57 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from .rank_processes import RankProcess
+
 _GPU_FIELDS = "index,name,utilization.gpu,memory.used,memory.total"
 _GPU_SECONDS = 10.0
 
 
 def main(arguments: list[str]) -> int:
     """`stats NODE_HOME`: prints the current counters as one line of JSON."""
-    from .exec import latest_attempt
+    from . import rank_processes
+    from .exec import latest_attempt, latest_entry
 
     attempt = latest_attempt(arguments[0])
-    workers = workers_of(attempt) if attempt else []
+    config = _config(attempt) if attempt is not None else None
+    ranks: list[RankProcess] = []
+    if attempt is not None and config is not None:
+        ranks = rank_processes.of_node(attempt, latest_entry(arguments[0]), config)
     answer = {
         "monotonic": time.monotonic(),
         "cores": os.cpu_count() or 1,
         "cpu": machine_cpu(),
         "memory": memory(),
         "network": network(),
-        "gpus": gpus(_visible(attempt)),
-        "workers": workers,
+        "gpus": gpus(config.visible_gpus if config is not None else None),
+        "workers": workers_of(attempt, ranks) if attempt else [],
+        "ranks": [each.rank for each in ranks],
     }
     sys.stdout.write(json.dumps(answer) + "\n")
     return 0
 
 
-def workers_of(attempt: str) -> list[dict[str, Any]]:
-    """Returns CPU seconds and resident bytes of each running worker, including its descendants."""
+def workers_of(attempt: str, ranks: Iterable[RankProcess] = ()) -> list[dict[str, Any]]:
+    """Returns CPU seconds and resident bytes of each running worker, including its descendants.
+
+    Args:
+        ranks: The ranks of the node. One that is no descendant of a worker is added as a worker of its own.
+    """
     rows = processes.table()
+    roots = [(note["rank"], int(note["pid"])) for note in stack_dump.living_workers(attempt)]
+    roots += [(each.rank, each.pid) for each in ranks]
     found = []
-    for note in stack_dump.living_workers(attempt):
-        pids = {int(note["pid"]), *processes.descendants([int(note["pid"])], rows)}
-        used = [_usage(pid) for pid in pids]
+    counted: set[int] = set()
+    for rank, pid in roots:
+        if pid in counted:
+            continue
+        pids = {pid, *processes.descendants([pid], rows)}
+        counted |= pids
+        used = [_usage(each) for each in pids]
         found.append(
             {
-                "rank": note["rank"],
-                "pid": note["pid"],
+                "rank": rank,
+                "pid": pid,
                 "cpu_seconds": round(sum(cpu for cpu, _ in used), 2),
                 "rss": sum(rss for _, rss in used),
             }
@@ -150,12 +168,9 @@ def disks(paths: Iterable[str]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _visible(attempt: str | None) -> str | None:
-    if attempt is None:
-        return None
+def _config(attempt: str) -> AgentConfig | None:
+    """Returns the agent's orders, or None if there are none yet."""
     try:
-        orders = atomic_files.read_small_json(os.path.join(attempt, "agent.json"))
-        found = orders.get("visible_gpus")
-    except (OSError, ValueError, AttributeError):
+        return AgentConfig.from_json(atomic_files.read_small(os.path.join(attempt, "agent.json")))
+    except (OSError, ConfigFault):
         return None
-    return None if found is None else str(found)

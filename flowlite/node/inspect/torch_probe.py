@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ..system import processes
+from ..leader_run import mpi
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _OURS_DIFFER = ("HOROVOD_RANK", "HOROVOD_LOCAL", "HOROVOD_CROSS", "HOROVOD_HOSTN
 _ESTABLISHED, _LISTENING = "01", "0A"
 
 
-def telling(variables: dict[str, str]) -> dict[str, str]:
+def telling(variables: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables that affect how ranks communicate and compute."""
     return {
         name: value
@@ -31,20 +31,21 @@ def telling(variables: dict[str, str]) -> dict[str, str]:
     }
 
 
-def of_process(pid: int, given: Mapping[str, str]) -> dict[str, Any]:
-    """Returns {"torch": whether it is loaded, "group": whether it is connected to the master port; None if unknown}.
+def of_process(pid: int, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Returns {"torch": whether it is loaded, "group": whether it is connected to the master port}.
+
+    `group` is None if it is unknown, and under MPI, whose programs need no master port.
 
     Args:
-        given: The environment that flowlite gave the worker. /proc does not show it for a forked worker; processes of
-            a launcher have their own.
+        environment: The environment that the process was started with.
     """
-    environment = processes.environment_of(pid)
-    if "MASTER_PORT" not in environment:
-        environment = dict(given)
     port, world = environment.get("MASTER_PORT", ""), environment.get("WORLD_SIZE", "1")
-    if not (port.isdecimal() and world.isdecimal()) or int(world) < 2:
-        return {"torch": has_torch(pid), "group": None}
-    return {"torch": has_torch(pid), "group": _talks_at(pid, int(port))}
+    several = port.isdecimal() and world.isdecimal() and int(world) > 1
+    needed = several and mpi.ranks(environment) is None
+    return {
+        "torch": has_torch(pid),
+        "group": _talks_at(pid, int(port)) if needed else None,
+    }
 
 
 def has_torch(pid: int) -> bool:
