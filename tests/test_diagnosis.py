@@ -13,6 +13,8 @@ WRAPPER = ("/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py"
 USER = ("train.py", 11, "train")
 ALL_REDUCE = ((C10D, 3252, "all_reduce"), WRAPPER, USER)
 BARRIER = ((C10D, 5000, "barrier"), WRAPPER, ("train.py", 20, "train"))
+RECV = ((C10D, 2799, "recv"), WRAPPER, ("train.py", 6, "train"))
+SEND = ((C10D, 2699, "send"), WRAPPER, ("train.py", 7, "train"))
 SLEEPS = (("train.py", 9, "train"),)
 
 
@@ -51,6 +53,56 @@ def test_ranks_that_are_not_there_are_waited_for() -> None:
     assert found.verdict == "ranks 0-1 wait in all_reduce; rank 2 has ended or never started"
 
 
+def test_ranks_of_a_node_that_does_not_answer_are_unknown_and_not_ended() -> None:
+    found = diagnose(ranks(SLEEPS, ALL_REDUCE), 4, {1: (2, 3)})
+
+    assert (found.missing, found.unknown, found.waited_for) == ((), (2, 3), (0,))
+    assert found.verdict == (
+        "node 1 does not answer, so ranks 2-3 are unknown; others wait in all_reduce for rank 0: "
+        "rank 0 (node 0) is at train.py:9 in train"
+    )
+
+
+def test_links_are_not_suspected_while_a_node_does_not_answer() -> None:
+    found = diagnose(ranks(BARRIER, BARRIER), 4, {1: (2, 3)})
+
+    assert not found.nobody_is_late
+    assert found.verdict == (
+        "node 1 does not answer, so ranks 2-3 are unknown; ranks 0-1 wait in barrier; nothing is known of the other "
+        "ranks"
+    )
+
+
+def test_nodes_whose_ranks_are_not_known_are_named() -> None:
+    assert diagnose([], 0, {1: (), 2: ()}).verdict == "nodes 1-2 do not answer"
+
+
+@pytest.mark.parametrize(
+    ("stacks", "verdict"),
+    [
+        ((RECV, RECV), "all ranks wait in recv and none of them sends: a deadlock of the program"),
+        ((SEND, SEND), "all ranks wait in send and none of them receives: a deadlock of the"),
+        ((RECV, SEND), "rank 0 waits in recv; rank 1 waits in send; compare the peers, the tags"),
+        ((RECV, ALL_REDUCE), "ranks wait in different calls: "),
+    ],
+)
+def test_waits_for_one_peer_do_not_point_at_the_network(
+    stacks: tuple[tuple[tuple[str, int, str], ...], ...], verdict: str
+) -> None:
+    found = diagnose(ranks(*stacks), 2)
+
+    assert found.verdict.startswith(verdict)
+    assert not found.nobody_is_late
+
+
+def test_only_a_gang_whose_ranks_all_wait_in_one_collective_has_nobody_late() -> None:
+    assert diagnose(ranks(BARRIER, BARRIER), 2).nobody_is_late
+    assert not diagnose(ranks(BARRIER, SLEEPS), 2).nobody_is_late
+    assert not diagnose(ranks(BARRIER, ALL_REDUCE), 2).nobody_is_late
+    assert not diagnose(ranks(BARRIER), 2).nobody_is_late
+    assert not diagnose([], 0).nobody_is_late
+
+
 def test_all_in_one_collective_points_at_the_network() -> None:
     assert "links between the nodes" in diagnose(ranks(BARRIER, BARRIER), 2).verdict
 
@@ -67,6 +119,7 @@ def test_a_rank_without_a_stack_is_not_accused() -> None:
     found = diagnose([*ranks(ALL_REDUCE), blind], 2)
 
     assert found.waited_for == ()
+    assert found.verdict == "rank 0 waits in all_reduce; nothing is known of the other ranks"
 
 
 def test_the_users_part_of_a_stack() -> None:

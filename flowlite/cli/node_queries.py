@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,10 +19,10 @@ _MOST_SAID = 2000
 _Value = TypeVar("_Value")
 
 
-def on_all_nodes(task: Task[Any], ask: Callable[[int], _Value]) -> list[_Value]:
-    """The results of `ask` for all nodes, by rank, called in parallel."""
-    with ThreadPoolExecutor(min(_MOST_AT_ONCE, task.num_instances)) as pool:
-        return list(pool.map(ask, range(task.num_instances)))
+def on_nodes(nodes: Sequence[int], ask: Callable[[int], _Value]) -> list[_Value]:
+    """The results of `ask` for some nodes, in their order, called in parallel."""
+    with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(nodes))) as pool:
+        return list(pool.map(ask, nodes))
 
 
 def ask_program(

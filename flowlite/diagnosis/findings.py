@@ -38,7 +38,8 @@ def findings(
 
     Args:
         nodes: The nodes' reports, by node rank.
-        links: The measured links; empty if they were not measured.
+        links: The links between nodes; empty if none was to be measured. One with "error" does not work; one with
+            "not_measured" is unknown.
         lines: The last lines of the ranks' output.
         all_wait: Whether all ranks wait in the same collective.
     """
@@ -56,11 +57,11 @@ def _links(links: Sequence[Mapping[str, Any]]) -> list[str]:
         for link in links
         if "error" in link
     ]
-    speeds = [link["bytes_per_second"] for link in links if "error" not in link]
-    if len(speeds) >= 3:
-        usual = median(speeds)
-        for link in links:
-            if "error" not in link and link["bytes_per_second"] < _SLOW * usual:
+    measured = [link for link in links if "bytes_per_second" in link]
+    if len(measured) >= 3:
+        usual = median(link["bytes_per_second"] for link in measured)
+        for link in measured:
+            if link["bytes_per_second"] < _SLOW * usual:
                 here, there = (s * 8 / 1e9 for s in (link["bytes_per_second"], usual))
                 found.append(
                     f"node {link['from']} -> node {link['to']} is slow: {here:.1f} Gbit/s where links have "
@@ -137,10 +138,19 @@ def _seeds(nodes: Sequence[Seen]) -> list[str]:
 
 def _next_step(nodes: Sequence[Seen], links: Sequence[Mapping[str, Any]]) -> list[str]:
     """What to try next if no rank is late and plain connections between the nodes work."""
+    if any("error" in link for link in links):
+        return []
     variables: Mapping[str, str] = next(
         (variables for seen in nodes for variables in variables_of_ranks(seen)), {}
     )
-    if any("error" in link for link in links) or variables.get("NCCL_DEBUG") in ("INFO", "TRACE"):
+    if not _use_nccl(nodes):
+        if variables.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL":
+            return []
+        return [
+            "nobody is late. Run again with -e TORCH_DISTRIBUTED_DEBUG=DETAIL: torch then fails where ranks call "
+            "collectives of other kinds or shapes"
+        ]
+    if variables.get("NCCL_DEBUG") in ("INFO", "TRACE"):
         return []
     interface = variables.get("NCCL_SOCKET_IFNAME")
     used = f" NCCL uses the interface {interface}." if interface else ""
@@ -148,3 +158,14 @@ def _next_step(nodes: Sequence[Seen], links: Sequence[Mapping[str, Any]]) -> lis
         f"nobody is late, so it is the transport below.{used} Run again with -e NCCL_DEBUG=INFO -e "
         "NCCL_DEBUG_SUBSYS=INIT,NET, which says what it waits for; -e NCCL_IB_DISABLE=1 shows whether it is InfiniBand"
     ]
+
+
+def _use_nccl(nodes: Sequence[Seen]) -> bool:
+    """Whether the ranks communicate by NCCL: by the backends that were recognised, else if there are GPUs."""
+    backends = {
+        backend
+        for seen in nodes
+        for worker in seen.get("workers", ())
+        for backend in worker.get("backends", ())
+    }
+    return "nccl" in backends if backends else any(seen.get("gpus") for seen in nodes)

@@ -29,6 +29,10 @@ _WRAPPERS = frozenset({"wrapper", "inner", "decorate_context", "_new_process_gro
 _SNAPSHOT = re.compile(r".*/source-[0-9a-f]{64}/")
 _OURS = ("flowlite_node/", "flowlite/node/")
 _COLLECTIVES_END = "torch/distributed/distributed_c10d.py"
+_RECEIVES = frozenset({"recv", "irecv", "recv_object_list"})
+_SENDS = frozenset({"send", "isend", "send_object_list"})
+_POINT_TO_POINT = _RECEIVES | _SENDS | {"batch_isend_irecv"}
+_DEADLOCK = "a deadlock of the program, not of the network; compare the order of its calls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,21 +116,37 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The diagnosis. `groups` has the outliers first; `verdict` is one sentence, or "" if there is no clear cause."""
+    """The diagnosis. `groups` has the outliers first; `verdict` is one sentence, or "" if there is no clear cause.
+
+    `missing` are ranks that do not run; `unknown` are those whose node does not answer.
+    """
 
     groups: tuple[Group, ...]
     verdict: str
     missing: tuple[int, ...] = ()
     waited_for: tuple[int, ...] = ()
+    unknown: tuple[int, ...] = ()
+    silent_nodes: tuple[int, ...] = ()
+
+    @property
+    def nobody_is_late(self) -> bool:
+        """Whether all ranks of the gang wait in the same collective."""
+        names = {group.waits_in for group in self.groups}
+        complete = not (self.missing or self.silent_nodes)
+        return complete and len(names) == 1 and not names & {"", *_POINT_TO_POINT}
 
 
-def diagnose(ranks: Iterable[Rank], world_size: int) -> Diagnosis:
+def diagnose(
+    ranks: Iterable[Rank], world_size: int, silent: Mapping[int, Sequence[int]] | None = None
+) -> Diagnosis:
     """Groups ranks by equal stacks, and finds the rank that the others wait for.
 
     Args:
         ranks: The running ranks.
         world_size: Number of ranks in the gang.
+        silent: The nodes that do not answer, each with its ranks, as far as these are known.
     """
+    silent = silent or {}
     found = sorted(ranks, key=lambda rank: rank.rank)
     by_stack: dict[tuple[tuple[str, int, str], ...], list[Rank]] = {}
     for rank in found:
@@ -135,12 +155,31 @@ def diagnose(ranks: Iterable[Rank], world_size: int) -> Diagnosis:
         (Group(tuple(members)) for members in by_stack.values()),
         key=lambda group: (len(group.ranks), group.numbers),
     )
-    missing = tuple(sorted(set(range(world_size)) - {rank.rank for rank in found}))
-    waited_for, verdict = _verdict(found, missing)
-    return Diagnosis(tuple(groups), verdict, missing, waited_for)
+    unknown = tuple(sorted(rank for numbers in silent.values() for rank in numbers))
+    missing = tuple(sorted({*range(world_size)} - {rank.rank for rank in found} - {*unknown}))
+    waited_for, verdict = _verdict(found, missing, complete=not silent)
+    parts = [part for part in (_unanswered(sorted(silent), unknown), verdict) if part]
+    return Diagnosis(
+        tuple(groups), "; ".join(parts), missing, waited_for, unknown, tuple(sorted(silent))
+    )
 
 
-def _verdict(found: Sequence[Rank], missing: Sequence[int]) -> tuple[tuple[int, ...], str]:
+def _unanswered(silent: Sequence[int], unknown: Sequence[int]) -> str:
+    if not silent:
+        return ""
+    many = len(silent) > 1
+    nodes = f"node{'s' * many} {spans(silent)} {'do' if many else 'does'} not answer"
+    return f"{nodes}, so {_ranks(unknown, 'is', 'are')} unknown" if unknown else nodes
+
+
+def _verdict(
+    found: Sequence[Rank], missing: Sequence[int], *, complete: bool
+) -> tuple[tuple[int, ...], str]:
+    """The ranks that are waited for, and why.
+
+    Args:
+        complete: Whether all nodes answered, so that all running ranks are in `found`.
+    """
     known = [rank for rank in found if rank.frames]
     waiting = [rank for rank in known if rank.waits_in]
     busy = [rank for rank in known if not rank.waits_in]
@@ -150,27 +189,45 @@ def _verdict(found: Sequence[Rank], missing: Sequence[int]) -> tuple[tuple[int, 
             f"{_ranks([rank.rank for rank in waiting])} in {names}; {_ranks(missing, 'has', 'have')} ended or never "
             "started"
         )
+    complete = complete and len(known) == len(found)
     if waiting and busy:
         names = _names([rank.waits_in for rank in waiting])
-        who = "everyone else waits" if len(waiting) + len(busy) == len(found) else "others wait"
+        who = "everyone else waits" if complete else "others wait"
         where = "; ".join(
             f"rank {rank.rank} (node {rank.node}) is {_at(rank)}" for rank in busy[:4]
         )
         return tuple(rank.rank for rank in busy), (
             f"{who} in {names} for {_ranks([rank.rank for rank in busy], '', '')}: {where}"
         )
+    if waiting:
+        return _all_wait(waiting, complete=complete)
+    return (), ""
+
+
+def _all_wait(waiting: Sequence[Rank], *, complete: bool) -> tuple[tuple[int, ...], str]:
+    """The verdict on ranks that all wait.
+
+    Args:
+        complete: Whether these are all ranks of the gang.
+    """
     different = sorted({rank.waits_in for rank in waiting})
+    where = "; ".join(
+        f"{_ranks([r.rank for r in waiting if r.waits_in == name])} in {name}" for name in different
+    )
+    if complete and _RECEIVES.issuperset(different):
+        return (), f"all ranks wait in {_names(different)} and none of them sends: {_DEADLOCK}"
+    if complete and _SENDS.issuperset(different):
+        return (), f"all ranks wait in {_names(different)} and none of them receives: {_DEADLOCK}"
+    if _POINT_TO_POINT.issuperset(different):
+        return (), f"{where}; compare the peers, the tags and the order: each send needs a recv"
     if len(different) > 1:
-        parts = [
-            f"{_ranks([r.rank for r in waiting if r.waits_in == name])} in {name}"
-            for name in different
-        ]
         smallest = min(different, key=lambda name: sum(r.waits_in == name for r in waiting))
         odd = tuple(rank.rank for rank in waiting if rank.waits_in == smallest)
-        return odd, f"ranks wait in different collectives: {'; '.join(parts)}"
-    if waiting and len(waiting) == len(known):
+        calls = "calls" if _POINT_TO_POINT & {*different} else "collectives"
+        return odd, f"ranks wait in different {calls}: {where}"
+    if complete:
         return (), f"all ranks wait in {different[0]}: look at the links between the nodes"
-    return (), ""
+    return (), f"{where}; nothing is known of the other ranks"
 
 
 def _at(rank: Rank) -> str:

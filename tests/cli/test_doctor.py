@@ -6,15 +6,20 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from flowlite.api.client import Flow as Client
 from flowlite.api.task import Task
+from flowlite.cli.commands.doctor import _measure_links
+from flowlite.errors import NodeUnreachable
 from tests.cli.conftest import Flow
 from tests.helpers import assert_no_process_left, eventually
+from tests.tasks_made_by_hand import HandMade
 
 HANGS = """
 import time
@@ -49,6 +54,15 @@ sys.stdout.flush()
 if dist.get_rank() == 1:
     time.sleep(3600)
 dist.all_reduce(torch.ones(1))
+"""
+RECEIVES = """
+import sys
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+sys.stdout.write("joins\\n")
+sys.stdout.flush()
+dist.recv(torch.ones(1), src=1 - dist.get_rank())
 """
 
 
@@ -144,6 +158,68 @@ def test_ranks_below_a_worker_are_found(
         )
 
     eventually(names_rank_1, what="the verdict")
+
+
+@pytest.mark.slow
+def test_a_deadlock_of_receives_under_variables_of_the_command_itself(
+    started: Callable[..., Task[Any]], flow: Flow
+) -> None:
+    exports = "export NCCL_ALGO=A$FLOW_NODE_RANK SEED=$FLOW_NODE_RANK; exec python script.py"
+    task = started(RECEIVES, "--", "sh", "-c", exports)
+
+    def found() -> Any:
+        ran = flow("doctor", task.id, "--no-links")
+        return ran.out if "waiting in recv" in ran.out else None
+
+    shown = eventually(found, what="both wait in recv")
+    assert "\nall ranks wait in recv and none of them sends: a deadlock of the program" in shown
+    assert "\nNCCL_ALGO differs: A0 on node 0, A1 on node 1\n" in shown
+    assert "\n- NCCL_ALGO is not the same on all nodes" in shown
+    assert "\n- SEED is not the same on all nodes" in shown
+    # It is no question of the transport, least of all of NCCL's.
+    assert "NCCL_DEBUG" not in shown
+
+
+class Answers:
+    """Stands for the nodes of a task, each of which answers with a text or fails."""
+
+    def __init__(self, *nodes: str | Exception) -> None:
+        self.nodes = [type("Node", (), {"address": "10.0.0.1", "rank": n}) for n in range(9)]
+        self._answers = nodes
+        self.asked: list[int] = []
+
+    @contextmanager
+    def reach(self, node: int) -> Iterator[Any]:
+        self.asked.append(node)
+        answer = self._answers[node]
+        if isinstance(answer, Exception):
+            raise answer
+        done = SimpleNamespace(stdout=answer.encode())
+        yield SimpleNamespace(program=(), connection=SimpleNamespace(run=lambda *_, **__: done))
+
+
+SERVES = '{"port": 1, "round_trip": 0.001, "bytes_per_second": 1e9}'
+
+
+def test_a_link_whose_nodes_do_not_answer_is_not_measured_and_not_accused() -> None:
+    task = Answers(SERVES, NodeUnreachable("no answer within 10 s"), SERVES)
+    links = _measure_links(task, [0, 1, 2])  # type: ignore[arg-type]
+
+    (why,) = {link["not_measured"] for link in links if "not_measured" in link}
+    assert why == "node 1: no answer within 10 s"
+    assert [(each["from"], each["to"]) for each in links if "round_trip" in each] == [
+        (0, 2),
+        (2, 0),
+    ]
+    # It was waited for once.
+    assert task.asked.count(1) == 1
+
+
+def test_ranks_of_nodes_that_are_not_there_yet_have_not_started(flow: Flow) -> None:
+    found = flow("doctor", HandMade("early").id, "--json").json
+
+    assert "is not there yet" in found["nodes"][0]["error"]
+    assert (found["missing"], found["unknown"], found["verdict"]) == ([0, 1, 2, 3], [], "")
 
 
 @pytest.mark.parametrize("command", ["doctor", "top"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,19 @@ from flowlite.diagnosis.findings import findings
 from flowlite.node.inspect import torch_probe
 from tests.cli.conftest import Flow, flow  # noqa: F401
 from tests.helpers import eventually
+from tests.providers.lab import Lab
 
 app = FlowApp()
 
 
-def node(*ranks: int, variables: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
-    same = {"state": "S", "torch": True, "group": True, "variables": variables or {}}
-    workers = [{"rank": rank, **same} for rank in ranks]
+def node(
+    *ranks: int,
+    variables: dict[str, str] | None = None,
+    backends: tuple[str, ...] = (),
+    **more: Any,
+) -> dict[str, Any]:
+    same = {"state": "S", "torch": True, "group": True, "backends": list(backends)}
+    workers = [{"rank": rank, **same, "variables": variables or {}} for rank in ranks]
     return {"workers": workers, "gpus": [], **more}
 
 
@@ -46,6 +54,11 @@ def test_a_link_that_does_not_work_is_named() -> None:
     links = [link(0, 1, 10), {"from": 1, "to": 0, "error": "timed out"}]
     (said,) = findings([node(0), node(1)], links, all_wait=True)
     assert said.startswith("node 1 cannot talk to node 0: timed out; allow TCP")
+
+
+def test_a_link_that_could_not_be_measured_is_not_accused() -> None:
+    links = [{"from": 0, "to": 1, "not_measured": "node 1: no answer"}, link(1, 0, 9)]
+    assert findings([node(0), node(1)], links) == []
 
 
 def test_a_link_that_is_far_slower_than_the_others_is_named() -> None:
@@ -104,13 +117,32 @@ def test_variables_that_differ_between_ranks_of_one_node_are_named() -> None:
 
 
 def test_where_all_wait_and_the_links_are_well_the_next_step_is_said() -> None:
-    nodes = [node(0, variables={"NCCL_SOCKET_IFNAME": "eth0"}), node(1, variables={})]
+    nodes = [node(0, variables={"NCCL_SOCKET_IFNAME": "eth0"}, gpus=cards(99))]
     said = findings([nodes[0], nodes[0]], [link(0, 1, 9)], all_wait=True)
     assert len(said) == 1
     assert "NCCL uses the interface eth0" in said[0]
     assert "-e NCCL_DEBUG=INFO" in said[0]
-    told = node(0, variables={"NCCL_DEBUG": "INFO"})
+    told = node(0, variables={"NCCL_DEBUG": "INFO"}, gpus=cards(99))
     assert findings([told, told], [link(0, 1, 9)], all_wait=True) == []
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [node(0, backends=("gloo",), gpus=cards(0)), node(0, variables={"NCCL_SOCKET_IFNAME": "lo"})],
+    ids=["gloo", "no GPUs"],
+)
+def test_nccl_is_not_named_to_ranks_that_do_not_use_it(seen: dict[str, Any]) -> None:
+    (said,) = findings([seen, seen], [link(0, 1, 9)], all_wait=True)
+    assert "NCCL" not in said
+    assert "-e TORCH_DISTRIBUTED_DEBUG=DETAIL" in said
+    told = node(0, variables={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
+    assert findings([told, told], [link(0, 1, 9)], all_wait=True) == []
+
+
+def test_ranks_that_use_nccl_get_its_advice() -> None:
+    seen = node(0, backends=("gloo", "nccl"))
+    (said,) = findings([seen, seen], [], all_wait=True)
+    assert "-e NCCL_DEBUG=INFO" in said
 
 
 def test_what_the_output_says_is_read() -> None:
@@ -132,6 +164,22 @@ def test_ranks_under_mpi_need_no_connection_to_the_master_port() -> None:
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
     under_mpi = {**variables, **{f"OMPI_COMM_WORLD_{name}": "0" for name in names}}
     assert torch_probe.of_process(os.getpid(), under_mpi)["group"] is None
+
+
+def test_the_backend_of_a_process_group_is_recognised() -> None:
+    pytest.importorskip("torch")
+    code = (
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "print('up', flush=True); input()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        assert torch_probe.backends(process.pid) == ["gloo"]
+        process.communicate(b"\n")
 
 
 # A real gang
@@ -175,6 +223,45 @@ def test_a_gang_without_a_process_group_is_told_from_one_with_it(
     ran = flow("doctor", gang.id, "--no-links")
     assert "no connection to MASTER_PORT" not in ran.out
     assert "- the output says so: a rank did not come to a collective" in ran.out
+
+
+@app.function(num_instances=2, processes_per_node=2)
+def waits_for_rank_0() -> None:
+    import time
+
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    print("together", flush=True)
+    if dist.get_rank() == 0:
+        time.sleep(600)
+    dist.all_reduce(torch.ones(1))
+
+
+@pytest.mark.timeout(300)
+def test_a_node_that_cannot_be_reached_is_named_beside_the_rank_that_is_waited_for(
+    hosts: Any, flow_home: Path
+) -> None:
+    lab = Lab(hosts, flow_home)
+    target = f"{__file__}::waits_for_rank_0"
+    task = lab.submit("--name", "waits", target)
+    eventually(lambda: lab.flow("logs", task).stdout.count("together") == 4, timeout=90, every=0.5)
+    at = lab.flow("ssh", task, "--node", "1", "-c", "hostname").stdout.strip()
+    host = next(each for each in hosts if each.name == at)
+    host.pause()
+    try:
+        found = lab.json("doctor", task)
+    finally:
+        host.resume()
+        lab.flow("cancel", task)
+    assert (found["missing"], found["unknown"], found["waited_for"]) == ([], [2, 3], [0])
+    assert found["verdict"].startswith(
+        "node 1 does not answer, so ranks 2-3 are unknown; others wait in all_reduce for rank 0: rank 0 (node 0) is at"
+    )
+    # One node is left, which has no links to nodes that answer.
+    assert found["links"] == []
+    assert not any("cannot talk" in text for text in found["findings"])
 
 
 def test_the_warnings_of_the_start_are_shown_again(flow: Flow, flow_home: Path) -> None:  # noqa: F811

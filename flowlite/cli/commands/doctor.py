@@ -12,7 +12,7 @@ import typer
 
 from flowlite import terminal
 from flowlite.cli import output
-from flowlite.cli.node_queries import ask_program, on_all_nodes
+from flowlite.cli.node_queries import ask_program, on_nodes
 from flowlite.cli.task_argument import OptionalTask, task_or_newest
 from flowlite.connect.bounded import parse_object
 from flowlite.errors import FlowError, NotFound
@@ -53,14 +53,23 @@ def doctor(
     found = task_or_newest(Flow(), task, unfinished=True)
     if found.record.final:
         raise _ended(found)
-    nodes = on_all_nodes(found, lambda node: _look(found, node))
+    nodes = on_nodes(range(found.num_instances), lambda node: _look(found, node))
     ranks = [
         Rank.of(node, worker)
         for node, seen in enumerate(nodes)
         for worker in seen.get("workers", ())
     ]
-    diagnosis = diagnose(ranks, _world_size(found))
-    measured = _measure_links(found) if links and found.num_instances > 1 else []
+    answering = [node for node, seen in enumerate(nodes) if "error" not in seen]
+    # The ranks of a node that is not there yet have not started.
+    there = {each.rank for each in found.nodes}
+    silent = [node for node in range(len(nodes)) if node in there and node not in answering]
+    expected = _expected_ranks(found)
+    diagnosis = diagnose(
+        ranks,
+        sum(map(len, expected.values())),
+        {node: expected.get(node, ()) for node in silent},
+    )
+    measured = _measure_links(found, answering) if links and len(answering) > 1 else []
     stands_out = _findings(found, nodes, measured, diagnosis)
     if json:
         document = _document(found, nodes, diagnosis, measured)
@@ -106,9 +115,7 @@ def _findings(
         if event.kind == "warning" and event.data.get("attempt", attempt) == attempt
     ]
     lines = [line.text[:_LONGEST_LINE] for line in task.logs(tail=_LOOKED_THROUGH)]
-    all_wait = bool(diagnosis.groups) and all(group.waits_in for group in diagnosis.groups)
-    alike = len({group.waits_in for group in diagnosis.groups}) == 1 and not diagnosis.missing
-    return [*findings(nodes, measured, lines, all_wait=all_wait and alike), *warned]
+    return [*findings(nodes, measured, lines, all_wait=diagnosis.nobody_is_late), *warned]
 
 
 def _look(task: Task[Any], node: int) -> dict[str, Any]:
@@ -128,64 +135,88 @@ def _check(seen: dict[str, Any]) -> None:
     from flowlite.diagnosis.hang import Rank, diagnose
 
     diagnose([Rank.of(0, worker) for worker in seen.get("workers", ())], 0)
-    findings([seen], [])
+    findings([seen], [], all_wait=True)
     _trouble(seen)
     _variables([seen])
     if "time" in seen:
         float(seen["time"])
 
 
-def _world_size(task: Task[Any]) -> int:
-    from flowlite.api.gang_shape import world_size
+def _expected_ranks(task: Task[Any]) -> dict[int, range]:
+    """The ranks of each node; empty if the task's own command or a launcher decides on them."""
+    from flowlite.api.gang_shape import workers_per_node
+    from flowlite.node.config.distributed_modes import AUTO
+    from flowlite.node.config.ranks import global_rank
 
     record = task.record
-    if record.config.get("distributed_mode", "auto") != "auto":
-        return 0
-    return world_size(record)
+    if record.config.get("distributed_mode", AUTO) != AUTO:
+        return {}
+    each = workers_per_node(record)
+    return {
+        node: range(global_rank(node, each, 0), global_rank(node + 1, each, 0))
+        for node in range(task.num_instances)
+    }
 
 
 # Links
 
 
-def _measure_links(task: Task[Any]) -> list[dict[str, Any]]:
+def _measure_links(task: Task[Any], nodes: Sequence[int]) -> list[dict[str, Any]]:
+    """Measures the links between some nodes. A node that once fails to answer is not asked again.
+
+    A link has "error" if a node says that it does not work, and "not_measured" if a node did not answer.
+    """
     token = secrets.token_bytes(32)
-    servers = on_all_nodes(task, lambda node: _serve(task, node, token))
-    count = len(servers)
+    servers = dict(zip(nodes, on_nodes(nodes, lambda n: _serve(task, n, token)), strict=True))
+    silent = {node: found for node, found in servers.items() if "port" not in found}
+    count = len(nodes)
     pairs = [
-        (a, b)
+        (nodes[a], nodes[b])
         for a in range(count)
         for b in range(count)
         if a != b and (count <= _ALL_PAIRS or b == (a + 1) % count)
     ]
+    links = []
     # Measured one after the other, since parallel measurements would share the network.
-    return [_measure(task, a, b, servers[b], token) for a, b in pairs]
+    for a, b in pairs:
+        link = silent.get(a) or silent.get(b)
+        if link is None:
+            link = _measure(task, a, _address(task, b), servers[b]["port"], token)
+            if "not_measured" in link:
+                silent[a] = link
+        links.append({"from": a, "to": b, **link})
+    return links
+
+
+def _address(task: Task[Any], node: int) -> str:
+    # A replacement comes after the node that it replaced.
+    return [each.address for each in task.nodes if each.rank == node][-1]
 
 
 def _serve(task: Task[Any], node: int, token: bytes) -> dict[str, Any]:
-    # A replacement comes after the node that it replaced.
-    address = [each.address for each in task.nodes if each.rank == node][-1]
+    arguments = ["serve", _address(task, node), str(_LINK_SECONDS)]
+    return _links_program(task, node, arguments, token, ("port",))
+
+
+def _measure(task: Task[Any], node: int, address: str, port: float, token: bytes) -> dict[str, Any]:
+    arguments = ["measure", address, f"{port:.0f}"]
+    return _links_program(task, node, arguments, token, ("round_trip", "bytes_per_second"))
+
+
+def _links_program(
+    task: Task[Any], node: int, arguments: Sequence[str], token: bytes, numbers: Sequence[str]
+) -> dict[str, Any]:
+    """The answer of a node's `links` program: these numbers, or "error"; "not_measured" if it does not answer."""
     try:
         with task.reach(node) as there:
-            argv = [*there.program, "links", "serve", address, str(_LINK_SECONDS)]
+            argv = [*there.program, "links", *arguments]
             done = there.connection.run(argv, input=token, timeout=_TOOL_SECONDS)
-        return {"address": address, **parse_object(done.stdout)}
-    except (FlowError, OSError, ValueError) as error:
-        return {"error": str(error) or type(error).__name__}
-
-
-def _measure(
-    task: Task[Any], a: int, b: int, server: Mapping[str, Any], token: bytes
-) -> dict[str, Any]:
-    link: dict[str, Any] = {"from": a, "to": b}
-    if "error" in server:
-        return {**link, "error": f"node {b}: {server['error']}"}
-    try:
-        with task.reach(a) as there:
-            argv = [*there.program, "links", "measure", server["address"], str(server["port"])]
-            done = there.connection.run(argv, input=token, timeout=_TOOL_SECONDS)
-        return {**link, **parse_object(done.stdout)}
-    except (FlowError, OSError, ValueError) as error:
-        return {**link, "error": str(error) or type(error).__name__}
+        answer = parse_object(done.stdout)
+        if "error" in answer:
+            return {"error": str(answer["error"])}
+        return {name: float(answer[name]) for name in numbers}
+    except (FlowError, OSError, LookupError, TypeError, ValueError) as error:
+        return {"not_measured": f"node {node}: {str(error) or type(error).__name__}"}
 
 
 # Text
@@ -203,6 +234,8 @@ def _show_stacks(diagnosis: Diagnosis) -> None:
             output.say(f"    {line}")
     if diagnosis.missing:
         output.say(f"ended or not started: rank {spans(diagnosis.missing)}")
+    if diagnosis.unknown:
+        output.say(f"unknown, since their node does not answer: rank {spans(diagnosis.unknown)}")
 
 
 def _stack_lines(group: Group) -> list[str]:
@@ -265,8 +298,8 @@ def _variables(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
 def _show_links(links: Sequence[Mapping[str, Any]]) -> None:
     for link in links:
         way = f"node {link['from']} -> node {link['to']}"
-        if "error" in link:
-            output.say(f"{way}: {link['error']}")
+        if "bytes_per_second" not in link:
+            output.say(f"{way}: {link.get('error') or 'not measured: ' + link['not_measured']}")
         else:
             speed = link["bytes_per_second"] * 8 / 1e9
             output.say(f"{way}: {link['round_trip'] * 1e3:.2f} ms, {speed:.1f} Gbit/s")
@@ -293,6 +326,7 @@ def _document(
         "verdict": diagnosis.verdict,
         "waited_for": list(diagnosis.waited_for),
         "missing": list(diagnosis.missing),
+        "unknown": list(diagnosis.unknown),
         "groups": [
             {
                 "ranks": group.numbers,

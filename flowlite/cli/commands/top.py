@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flowlite.cli import output
-from flowlite.cli.node_queries import ask_program, on_all_nodes
+from flowlite.cli.node_queries import ask_program, on_nodes
 from flowlite.cli.task_argument import OptionalTask, task_or_newest
 from flowlite.errors import NotFound
 
@@ -100,7 +100,8 @@ def _samples(task: Task[Any]) -> list[dict[str, Any]]:
     def check(sample: dict[str, Any]) -> object:
         return _row({"node": 0, **between(sample, sample)})
 
-    return on_all_nodes(task, lambda node: ask_program(task, node, "stats", check=check))
+    nodes = range(task.num_instances)
+    return on_nodes(nodes, lambda node: ask_program(task, node, "stats", check=check))
 
 
 def between(before: Sample, after: Sample) -> dict[str, Any]:

@@ -32,9 +32,10 @@ def telling(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_process(pid: int, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Returns {"torch": whether it is loaded, "group": whether it is connected to the master port}.
+    """Returns {"torch": whether it is loaded, "group": whether it is connected to the master port, "backends"}.
 
-    `group` is None if it is unknown, and under MPI, whose programs need no master port.
+    `group` is None if it is unknown, and under MPI, whose programs need no master port. `backends` are those
+    of its process groups that can be recognised.
 
     Args:
         environment: The environment that the process was started with.
@@ -45,7 +46,26 @@ def of_process(pid: int, environment: Mapping[str, str]) -> dict[str, Any]:
     return {
         "torch": has_torch(pid),
         "group": _talks_at(pid, int(port)) if needed else None,
+        "backends": backends(pid),
     }
+
+
+def backends(pid: int) -> list[str]:
+    """Returns the backends of the process's groups, by the names that torch gives to their threads."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    names = {_name_of_thread(f"/proc/{pid}/task/{thread}/comm") for thread in threads}
+    return [each for each in ("gloo", "nccl") if any(f"pt_{each}" in name for name in names)]
+
+
+def _name_of_thread(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 def has_torch(pid: int) -> bool:
