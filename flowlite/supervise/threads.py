@@ -26,11 +26,11 @@ class Threads:
 
     def run(self, function: Callable[..., Value], *arguments: Any) -> Awaitable[Value]:
         """Calls a function in a thread."""
-        return asyncio.get_running_loop().run_in_executor(self._calls, function, *arguments)
+        return _begin(self._calls, function, *arguments)
 
     def look(self, function: Callable[..., Value], *arguments: Any) -> Awaitable[Value]:
         """Calls a function that ends soon in a thread. It does not wait for those of `run`."""
-        return asyncio.get_running_loop().run_in_executor(self._looks, function, *arguments)
+        return _begin(self._looks, function, *arguments)
 
     def close(self) -> None:
         """Accepts no more work. Does not wait for calls in progress."""
@@ -40,3 +40,13 @@ class Threads:
     async def each(self, items: Iterable[Item], do: Callable[[Item], Value]) -> list[Value]:
         """Calls a function for every item concurrently and returns the results in order."""
         return await asyncio.gather(*(self.run(do, item) for item in items))
+
+
+def _begin(
+    pool: ThreadPoolExecutor, function: Callable[..., Value], *arguments: Any
+) -> Awaitable[Value]:
+    call = asyncio.get_running_loop().run_in_executor(pool, function, *arguments)
+    # Nobody may wait for it any more when it fails, such as a call on a node that is given up meanwhile. asyncio would
+    # print the traceback of an error that nobody retrieves.
+    call.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return call

@@ -217,3 +217,38 @@ def test_the_cause_outlives_a_supervisor_whatever_words_are_in_it(flow_home: Pat
     third.cancelling()
     assert journal().last_reason() == cause
     assert store.get_task("t1").reason == f"{cause}; the cancellation came after its end"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        (messages.LOST, "node 0 (i-0), the leader, is lost"),
+        (messages.DONE, "all ranks have ended"),
+    ],
+)
+def test_what_is_fetched_is_told_with_how_the_gang_has_ended(
+    flow_home: Path, outcome: str, told: str
+) -> None:
+    store = Store(flow_home / "state.db")
+    store.create_task(task("t1", state="running", attempt=1, roster=["i-0"]))
+    lease = store.acquire_lease("t1", process_identity.owner(), 600)
+    assert lease is not None
+    reason = told if outcome == messages.LOST else ""
+    event = {"kind": "collecting", "text": "results (4 kB)", "outcome": outcome, "reason": reason}
+    Journal(store, lease, store.get_task("t1")).gang_event(event)
+    record = store.get_task("t1")
+    assert record.state == "stopping"
+    assert record.reason == f"{told}; waiting for what is not here yet: results (4 kB)"
+
+
+def test_a_long_refusal_is_told_with_its_advice(flow_home: Path) -> None:
+    store = Store(flow_home / "state.db")
+    store.create_task(task("t1", state="stopping", outcome="done"))
+    lease = store.acquire_lease("t1", process_identity.owner(), 600)
+    assert lease is not None
+    refusal = f"ec2:TerminateInstances: UnauthorizedOperation {'x' * 900}. `flow aws policy` prints the least policy"
+    Journal(store, lease, store.get_task("t1")).not_gone(refusal, 300.0)
+    reason = store.get_task("t1").reason
+    assert "ec2:TerminateInstances" in reason
+    assert reason.endswith("`flow aws policy` prints the least policy, next try in 5 min")
+    assert len(reason) < 500

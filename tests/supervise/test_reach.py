@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -395,3 +396,25 @@ def test_nobody_waits_for_what_is_given_up() -> None:
             await asked.persist(asked._nodes[0], do, given_up)
 
     Scene([FakeNode(0, U)]).play(act)
+
+
+def test_the_error_of_a_call_that_nobody_waits_for_is_not_printed() -> None:
+    printed: list[str] = []
+
+    async def give_up() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: printed.append(context["message"]))
+        threads, lost = Threads(), threading.Event()
+
+        def call() -> None:
+            lost.wait(30)
+            raise NodeUnreachable("it is gone")
+
+        calls = [asyncio.ensure_future(begin(call)) for begin in (threads.run, threads.look)]
+        lost.set()
+        await asyncio.wait(calls)
+        calls.clear()
+        gc.collect()
+
+    asyncio.run(give_up())
+    assert printed == []

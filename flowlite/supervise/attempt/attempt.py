@@ -12,6 +12,7 @@ the leader is lost.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import math
 import time
@@ -207,7 +208,7 @@ class Attempt:
             to,
             self._nodes,
             self._reach,
-            lambda text: self._on_event({"kind": "collecting", "text": text}),
+            functools.partial(self._tell_collecting, end),
             self._before_writing,
         )
         self._brings_outputs = True
@@ -601,7 +602,7 @@ class Attempt:
             self._nodes,
             ended_well=well,
             lost=end.replace,
-            tell=lambda text: self._on_event({"kind": "collecting", "text": text}),
+            tell=functools.partial(self._tell_collecting, end),
             before_writing=self._before_writing,
             given_up=self._given_up,
             relay=self._relay,
@@ -628,6 +629,12 @@ class Attempt:
         missed = {self._nodes[each.node].instance.id for each in lacking if not each.ours}
         return replace(
             end, outcome=messages.LOST, reason=reason, replace=tuple({*end.replace, *missed})
+        )
+
+    def _tell_collecting(self, end: End, text: str) -> None:
+        """Tells how the gang has ended, and what is still being fetched."""
+        self._on_event(
+            {"kind": "collecting", "text": text, "outcome": end.outcome, "reason": end.reason}
         )
 
     async def _fetch_traces(self) -> None:

@@ -257,7 +257,7 @@ class Journal:
         elif kind == "cut_off":
             self._cut_off(event["since"])
         elif kind == "collecting":
-            self._collecting(str(event["text"]))
+            self._collecting(event)
         elif kind == "fencing":
             self._tell(str(event["text"]))
         elif kind in _KEPT:
@@ -333,11 +333,10 @@ class Journal:
                 addition=_SILENCE,
             )
 
-    def _collecting(self, text: str) -> None:
-        """Records that the ranks have ended and that some of their files are still being fetched."""
-        if self.record.state in (State.STARTING, State.RUNNING):
-            self.step(TaskEvent.DONE)
-        self._add("collecting", f"waiting for what is not here yet: {text}")
+    def _collecting(self, event: Mapping[str, Any]) -> None:
+        """Records how the gang has ended, and that some of what the ranks wrote is still being fetched."""
+        self._stopping(event)
+        self._add("collecting", f"waiting for what is not here yet: {event['text']}")
 
     def _tell(self, text: str) -> None:
         """Changes the reason without changing the state."""
@@ -349,8 +348,8 @@ class Journal:
             return
         if event["outcome"] == messages.STOPPED:
             self.step(TaskEvent.CANCEL)
-        elif event["outcome"] == messages.GROWING:
-            # No failure: the ranks have ended because they were asked to.
+        elif event["outcome"] in (messages.DONE, messages.GROWING):
+            # In a gang that grows, the ranks have ended because they were asked to.
             self.step(TaskEvent.DONE)
         else:
             self.step(TaskEvent.FAILURE, why=self._first or str(event["reason"]))
