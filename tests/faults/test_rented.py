@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ from flowlite.provider import VolumeInfo
 from flowlite.spec import TaskConfig
 from flowlite.supervise.cleanup import background_gc
 from flowlite.supervise.cleanup.reconcile import reconcile
+from flowlite.supervise.process import launch
 from flowlite.supervise.process.launch import cancel
 from tests.gangs import Gang, let_go
 from tests.helpers import eventually
@@ -250,6 +252,57 @@ def test_a_supervisor_that_is_killed_at_a_call_to_the_provider_loses_no_machine(
     assert not json.loads((Path(os.environ["RENTED_CLOUD"]) / "mood.json").read_text())["kills"]
     assert len(cloud.machines()) == 2
     assert record.cost == pytest.approx(bill(cloud, gang), abs=0.001)
+
+
+# Credentials
+
+REFUSED = [10**6, "PermissionRefused", "AuthFailure. The session has expired; log in again"]
+
+
+def refuse_all(cloud: RentedProvider) -> None:
+    """As with the credentials of a shell whose session has expired."""
+    cloud.behave(refuses={"list": REFUSED, "terminate": REFUSED, "launch": REFUSED})
+
+
+def test_refused_credentials_end_no_gang_that_runs(cloud: RentedProvider) -> None:
+    gang = rent(f"{WAIT}; echo done", num_instances=2)
+    gang.wait("running")
+    gang.kill_supervisor()
+    refuse_all(cloud)
+    launch.ensure_supervisors(gang.store, gang.home)
+    told = eventually(lambda: "AuthFailure" in gang.record.reason and gang.record)
+    assert told.state == "running"
+    assert re.search("all ranks started; the credentials .* are refused: .*log in", told.reason)
+    let_go(gang.home)
+    # All that the ranks wrote is here, and the supervisor leaves their end to the next one.
+    left = eventually(lambda: gang.record.outcome and gang.supervisor() is None and gang.record)
+    assert (left.state, left.outcome) == ("stopping", "done"), gang.story()
+    assert "the next `flow` command whose credentials are accepted ends them" in left.reason
+    assert gang.output(0).splitlines()[-1] == gang.output(1).splitlines()[-1] == "done"
+    assert not any(machine["ended_at"] for machine in cloud.machines().values())
+    # `flow gc` names it, and starts a supervisor with its own environment.
+    cloud.behave(refuses={})
+    found = reconcile(gang.store, gang.home, here=settings_here, providers=["rented"])
+    assert found.supervised == [gang.id]
+    assert gang.end().reason == ""
+    assert all(machine["ended_at"] for machine in cloud.machines().values())
+
+
+def test_a_supervisor_whose_credentials_are_refused_makes_room_for_one_with_others(
+    cloud: RentedProvider,
+) -> None:
+    gang = rent()
+    gang.wait("running")
+    gang.kill_supervisor()
+    refuse_all(cloud)
+    launch.ensure_supervisors(gang.store, gang.home)
+    eventually(lambda: "AuthFailure" in gang.record.reason)
+    assert cancel(gang.store, gang.home, gang.id)
+    eventually(lambda: gang.record.outcome == "cancelled" and gang.supervisor() is None)
+    cloud.behave(refuses={})
+    # As any `flow` command does.
+    launch.ensure_supervisors(gang.store, gang.home)
+    assert gang.end("cancelled").reason == "cancelled while running"
 
 
 # Tidying up

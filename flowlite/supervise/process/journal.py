@@ -27,6 +27,7 @@ _SENDING_EVERY = 2.0
 _WAITING_EVERY = 5.0
 _SILENCE = "silence"
 _TOO_LATE = "the cancellation came after its end"
+_REFUSED = "refused"
 _LONGEST_REASON = 300
 # Failure reports kept in the history of one attempt. Thousands of ranks may fail at the same time.
 _MOST_FAILURES = 256
@@ -217,9 +218,30 @@ class Journal:
 
     def not_gone(self, what: str, pause: float) -> None:
         """Adds to the reason that the nodes cannot be ended, or are still listed."""
-        first = what.strip().splitlines()[0] if what.strip() else "no answer"
-        told = f"{first[:_LONGEST_REASON]}, next try in {wording.duration(pause)}"
+        told = f"{_in_short(what)}, next try in {wording.duration(pause)}"
         self._add("not gone", f"its nodes are not gone yet: {told}")
+
+    def left_to_next(self, what: str) -> None:
+        """Adds to the reason that its nodes are not gone, and that this supervisor leaves their end to the next one."""
+        self._add(
+            "not gone",
+            f"its nodes are not gone yet: {_in_short(what)}; the next `flow` command whose credentials are accepted "
+            "ends them",
+        )
+
+    def credentials_refused(self, what: str) -> None:
+        """Adds to the reason that the provider refuses the supervisor's credentials, and what that means."""
+        text = (
+            f"the credentials of the shell that has resumed it are refused: {_in_short(what)}; the ranks go on, and "
+            "the next `flow` command after their end, with credentials that are accepted, ends the nodes"
+        )
+        self.note("warning", text)
+        self._add(_REFUSED, text)
+
+    def credentials_accepted(self) -> None:
+        """Removes from the reason what an earlier supervisor has said of its credentials."""
+        if self._addition == _REFUSED:
+            self._tell(self._cause)
 
     def last_reason(self) -> str:
         """Returns why the task ends, without the parts about its nodes, collecting or a late cancellation."""
@@ -373,6 +395,12 @@ class Journal:
                 fresh.append(("warning", _NO_MORE, {"attempt": attempt}))
         if fresh:
             self._store.add_events(self.record.id, fresh)
+
+
+def _in_short(what: str) -> str:
+    """Returns the first line of an error, without the middle if it is long: its end has the advice."""
+    lines = what.strip().splitlines()
+    return messages.shorten(lines[0], _LONGEST_REASON) if lines else "no answer"
 
 
 def _size(text: str, body: Mapping[str, Any]) -> int:

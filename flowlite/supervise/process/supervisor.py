@@ -72,6 +72,9 @@ _STORE_PAUSE = 2.0
 # one that only does not answer is asked for as long as machines may take to start.
 _MOST_FAILURES = 8
 _LONGEST_PAUSE = 30.0
+# How often a provider may refuse the credentials of this process while nodes are ended. The next supervisor may have
+# others.
+_MOST_REFUSALS = 8
 # How often it is looked whether a launch without an answer has created machines.
 _LOOK_EVERY = 5.0
 # How often a bid of a task that is handed back is asked to end, until it has.
@@ -125,6 +128,7 @@ class Supervisor:
         self._spent = ""
         self._failures = 0
         self._failing_since = 0.0
+        self._refused = False
         self._patience = Patience(self._paths.directory)
         self._store_is_gone = False
         self._instances_known: list[Instance] = []
@@ -169,7 +173,11 @@ class Supervisor:
         return self._journal.record
 
     async def run(self) -> None:
-        """Leads the task to its final state, to another place (`has_moved`), or hands it back. Raises LeaseLost."""
+        """Leads the task to its final state or to another place (`has_moved`), or leaves it to the next supervisor.
+
+        Raises:
+            LeaseLost: Another supervisor has taken over.
+        """
         if self._record.cancel_requested_at is not None:
             self._cancelled.set()
         watches = [
@@ -268,6 +276,12 @@ class Supervisor:
         longest = _LONGEST_PAUSE_TO_END if ending else _LONGEST_PAUSE
         pause = min(longest, 0.2 * 2 ** min(failures, 16))
         say(f"trying again in {pause:.1f} s: {what}")
+        if ending and self._needs_other_credentials(error, failures):
+            # The next `flow` command starts a supervisor, with the credentials of its own environment.
+            with suppress(StoreError):
+                self._journal.left_to_next(what)
+                self._handed_back = True
+                return
         if ending:
             if not isinstance(error, NotGone) or failures > _QUIET_TRIES:
                 with suppress(StoreError):
@@ -283,6 +297,12 @@ class Supervisor:
                 return
             self._journal.waiting(what)
         await self._pause(pause)
+
+    def _needs_other_credentials(self, error: Exception, failures: int) -> bool:
+        """Whether the provider will not accept the credentials of this process any more, as far as can be seen."""
+        return isinstance(error, PermissionRefused) and (
+            self._refused or failures >= _MOST_REFUSALS
+        )
 
     def _may_answer(self, error: Exception) -> bool:
         """Whether a provider that has failed so often is asked again, since it has not refused anything."""
@@ -391,7 +411,13 @@ class Supervisor:
         """Whether the task has machines to continue with. Waits until the provider can say so."""
         # The machines of a place that is being left are no use at the next one.
         while not (failover.is_leaving(self._record) or self._cancelled.is_set()):
-            listed = await self._threads.run(self._provisioner.listed)
+            try:
+                listed = await self._threads.run(self._provisioner.listed)
+            except PermissionRefused:
+                if self._is_waiting():
+                    raise
+                # Those of its gang are in the store. Whether it has machines is asked again before others are launched.
+                return False
             found = has_machines(self._store, self._record.id, listed)
             if found is not None:
                 return found
@@ -533,8 +559,11 @@ class Supervisor:
         listed = found
         if not all(name in found for name in self._record.roster):
             stored = self._store.instances(self._record.id)
-            listed = {i.id: i for i in await self._threads.run(self._provisioner.listed)}
-            found = {i.id: Instance.from_json(i.data) for i in stored} | listed
+            found = {i.id: Instance.from_json(i.data) for i in stored}
+            there = await self._listed_unless_refused()
+            # Without a listing, none of them counts as gone.
+            listed = found if there is None else there
+            found |= listed
         self._fresh = []
         self._instances_known = [found[name] for name in self._record.roster]
         listing = SharedListing(lambda: self._provider.list_instances(self._record.id))
@@ -550,6 +579,20 @@ class Supervisor:
             )
             for rank, name in enumerate(self._record.roster)
         ]
+
+    async def _listed_unless_refused(self) -> dict[str, Instance] | None:
+        """Returns the listed instances by id, or None if the provider refuses the credentials of this process.
+
+        Nodes are reached without these credentials, so a gang that runs is led on.
+        """
+        try:
+            listed = await self._threads.run(self._provisioner.listed)
+        except PermissionRefused as error:
+            self._refused = True
+            self._journal.credentials_refused(str(error))
+            return None
+        self._journal.credentials_accepted()
+        return {each.id: each for each in listed}
 
     async def _decide(self, attempt: Attempt, end: End) -> None:
         """Ends the task or starts another attempt, depending on how this one ended."""
