@@ -60,7 +60,10 @@ def gc(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     json: Json = False,
 ) -> None:
-    """End leftovers of tasks that have ended, and restart the supervisors of tasks that lost theirs."""
+    """End leftovers of tasks that have ended, and restart the supervisors of tasks that lost theirs.
+
+    Exit status 5 if something could not be looked at or ended, such as a region that does not answer.
+    """
     from flowlite.api.adapters import settings_here
     from flowlite.api.session import open_session
     from flowlite.retention.removal import forget
@@ -98,16 +101,20 @@ def gc(
             "freed_bytes": freed,
         }
         output.print_json("gc", data)
-        return
-    would = "would be " if dry_run else ""
-    said = [
-        *found.lines(dry_run),
-        *(f"task {task.name} ({task.id}): {would}forgotten" for task in old),
-    ]
-    if freed:
-        said.append(f"files of projects that no task used lately: {freed:,} bytes {would}removed")
-    for line in said or ["nothing to do"]:
-        output.say(line)
+    else:
+        would = "would be " if dry_run else ""
+        said = [
+            *found.lines(dry_run),
+            *(f"task {task.name} ({task.id}): {would}forgotten" for task in old),
+        ]
+        if freed:
+            said.append(
+                f"files of projects that no task used lately: {freed:,} bytes {would}removed"
+            )
+        for line in said or ["nothing to do"]:
+            output.say(line)
+    if found.problems:
+        raise output.Quit(ProviderError.exit_code)
 
 
 def rm(
