@@ -39,6 +39,7 @@ class Instance(JsonValue):
         note: What the user is told when it is launched, such as what was passed over for it; "" for nothing.
         unconfirmed: Whether it stands for a call without an answer, which may have created nothing. Such an instance is
             listed only until the provider can say whether there is one.
+        certain_from: Unix time from which the provider can say that, for an unconfirmed instance; 0 if unknown.
         launch: In a listing, the token of the launch (`LaunchIntent.token`) that has brought it, or may bring it; "" if
             the provider does not know. While a launch of its task is open, an instance of another launch that the task
             does not need is ended, and one of an unknown launch is kept.
@@ -67,6 +68,7 @@ class Instance(JsonValue):
     slot: str = ""
     sick: str = ""
     unconfirmed: bool = False
+    certain_from: float = 0.0
     launch: str = ""
     unlisted: bool = False
     hold: int = 0

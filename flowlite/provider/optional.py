@@ -115,6 +115,13 @@ class OptionalMethods:
         """
         return []
 
+    def clear(self, task_id: str) -> None:
+        """Removes what was created beside instances for a task that launches nothing more here, such as groups.
+
+        Called when none of the task's instances is there any more, other than kept ones: at its end, and before it goes
+        on at another place. May fail; `sweep` removes what is left.
+        """
+
     def sweep(self, live: Collection[str], *, dry_run: bool = False) -> list[str]:
         """Removes what was created beside instances and serves none of the `live` tasks: groups, requests, keys.
 
@@ -122,6 +129,14 @@ class OptionalMethods:
 
         Returns:
             What was removed or, with `dry_run`, would be removed, in words.
+        """
+        return []
+
+    def sweep_others(self, *, dry_run: bool = False) -> list[str]:
+        """Does what `sweep` does for all other FLOW_HOMEs, for tasks that have no instance. For `flow gc --all-homes`.
+
+        Returns:
+            As `sweep`.
         """
         return []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -512,7 +513,8 @@ class Provisioner:
         if ending := [instance for name, instance in known.items() if name not in warm]:
             await self._threads.run(self._provider.terminate, ending)
         if known and (left := await self._threads.run(self.listed)):
-            raise NotGone(f"{', '.join(i.id for i in left[:5])} still exist")
+            raise NotGone(_what_is_left(left))
+        await self._clear()
         kept = [dataclasses.replace(r, state=_WARM, **warm[r.id]) for r in stored if r.id in warm]
         # Read again, so that a price recorded meanwhile is not lost.
         rows = self._store.instances(self._lease.task_id)
@@ -520,6 +522,13 @@ class Provisioner:
         return kept + self._gone(row for row in rows if row.id not in warm and row.state != _WARM)
 
     # Internal
+
+    async def _clear(self) -> None:
+        """Has what was created beside instances removed. If that fails, `flow gc` finds it."""
+        try:
+            await self._threads.run(self._provider.clear, self._lease.task_id)
+        except (ProviderError, OSError) as error:
+            say(f"what was created beside the nodes is left to `flow gc`: {error}")
 
     async def _keep(self, instances: list[Instance], seconds: float) -> dict[str, dict[str, Any]]:
         """Asks the provider to keep instances warm. Returns, by id, the changed fields of those that are kept.
@@ -1000,6 +1009,15 @@ class Provisioner:
         """Returns the rows with their end."""
         now = clock.now()
         return [self._accounts.ended(record, now) for record in records]
+
+
+def _what_is_left(left: Sequence[Instance]) -> str:
+    """Returns which instances still exist or, if none is known to, until when that is not certain."""
+    if there := [each.id for each in left if not each.unconfirmed]:
+        return f"{', '.join(there[:5])} still exist"
+    until = max(each.certain_from for each in left)
+    at = f" until {time.strftime('%H:%M:%S', time.localtime(until))}" if until else " yet"
+    return f"whether its launch has created machines is not certain{at}"
 
 
 def _highest(launches: Iterable[Intent]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from flowlite.errors import FlowError, PermissionRefused, ProviderError
+from flowlite.errors import FlowError, ProviderError
 from flowlite.provider import Instance
 from flowlite.state import clock
 from provider_adapters.aws import network
@@ -20,6 +20,7 @@ from provider_adapters.aws.context import (
     region_of,
 )
 from provider_adapters.aws.errors import code_of, explained
+from provider_adapters.aws.every_region import all_regions, ask_regions
 from provider_adapters.aws.listing import PENDING, Listing
 from provider_adapters.rented.ledger import Call, Launch
 
@@ -123,6 +124,13 @@ class Ending:
         # Otherwise the listing may be older than the launch.
         return not young or names.issuperset(launch.ids)
 
+    def clear(self, task: str) -> None:
+        """Removes the groups of those launches of a task that have no machine, since none of them comes any more."""
+        for launch in self._context.ledger.launches(task):
+            settled = launch.open_call is None and made_by(launch) is None
+            if settled and not launch.ended and self._remove_groups(launch):
+                self._close(launch)
+
     def tidy_all(self, listed: Sequence[Instance]) -> None:
         """Removes groups of tasks of which nothing exists any more, of any FLOW_HOME. For `flow gc`."""
         ledger = self._context.ledger
@@ -159,11 +167,24 @@ class Ending:
                 busy |= _tasks_of([launch])
             else:
                 vain.append(launch)
-        removed = self._remove_strays(self._known_regions(), busy, dry_run=dry_run)
+        removed = self._remove_strays(all_regions(self._context), busy, dry_run=dry_run)
         for launch in vain:
             if not dry_run and launch.task not in busy and self._remove_groups(launch):
                 self._close(launch)
         return removed
+
+    def sweep_others(self, theirs: Iterable[Instance], *, dry_run: bool) -> list[str]:
+        """Removes groups of other FLOW_HOMEs whose tasks have no machine; returns descriptions of them.
+
+        A task that is about to launch creates its group again.
+
+        Args:
+            theirs: The machines of other FLOW_HOMEs.
+        """
+        busy = {each.task_id for each in theirs}
+        return self._remove_strays(
+            all_regions(self._context), busy, dry_run=dry_run, of_others=True
+        )
 
     def _is_vain(self, launch: Launch) -> bool:
         """Whether an abandoned launch has nothing in the cloud."""
@@ -197,25 +218,28 @@ class Ending:
         return gone
 
     def _remove_strays(
-        self, regions: Iterable[str], busy: Collection[str], *, dry_run: bool = False
+        self,
+        regions: Iterable[str],
+        busy: Collection[str],
+        *,
+        dry_run: bool = False,
+        of_others: bool = False,
     ) -> list[str]:
         """Removes groups without an entry in the ledger: of this FLOW_HOME, or past their deadline.
+
+        Args:
+            busy: Tasks whose groups stay.
+            of_others: Remove those of other FLOW_HOMEs instead, whatever their deadline.
 
         Returns:
             Descriptions of what was removed, or would be. Groups that EC2 keeps for now are left to the next call.
         """
         removed = []
-        for region in sorted(regions):
-            try:
-                made = network.made_groups(self._context.clients, region)
-            except PermissionRefused as error:
-                self._context.left_out[region] = str(error)
-                continue
-            except FlowError:
-                # The next clean-up looks again; a region that does not answer at all is named by the listing.
-                continue
+        for region, made in self._made_groups(sorted(regions)).items():
             for group, tags in made:
-                if tags.get(TASK) in busy or not self._may_remove(tags):
+                own = tags.get(HOME) == self._context.home_id
+                may_go = not own if of_others else own or _is_overdue(tags)
+                if tags.get(TASK) in busy or not may_go:
                     continue
                 kind = "placement" if group is None else "security"
                 name = network.group_name(str(tags[TASK]))
@@ -223,17 +247,32 @@ class Ending:
                     removed.append(f"aws {kind} group {name} in {region}")
         return removed
 
+    def _made_groups(
+        self, regions: Sequence[str]
+    ) -> dict[str, list[tuple[str | None, dict[str, str]]]]:
+        """The groups of tasks by region. Regions that cannot be asked are noted in the context and left out."""
+
+        def ask(region: str) -> list[tuple[str | None, dict[str, str]]]:
+            return network.made_groups(self._context.clients, region)
+
+        try:
+            return ask_regions(self._context, regions, ask)
+        except ProviderError as error:
+            # The next clean-up looks again.
+            self._context.left_out |= dict.fromkeys(regions, str(error))
+            return {}
+
     def _is_removed(self, region: str, group: str | None, name: str) -> bool:
         with suppress(FlowError):
             placement = name if group is None else None
             return network.remove_groups(self._context.clients, region, group, placement)
         return False
 
-    def _may_remove(self, tags: Mapping[str, str]) -> bool:
-        if tags.get(HOME) == self._context.home_id:
-            return True
-        deadline = tags.get(DEADLINE, "")
-        return deadline.isdigit() and int(deadline) < clock.now()
+
+def _is_overdue(tags: Mapping[str, str]) -> bool:
+    """Whether the machines of a group have certainly ended themselves."""
+    deadline = tags.get(DEADLINE, "")
+    return deadline.isdigit() and int(deadline) < clock.now()
 
 
 def _tasks_of(launches: Iterable[Launch]) -> set[str]:

@@ -30,7 +30,11 @@ class Listing:
 
     def mine(self, task: str | None = None) -> list[Instance]:
         """The instances of this FLOW_HOME: of one task, or of all. Raises ProviderError."""
-        launches = [each for each in self._context.ledger.launches(task) if not each.ended]
+        recorded = self._context.ledger.launches(task)
+        if task is not None and recorded and not any(each.calls for each in recorded):
+            # Each call is recorded before it is made, so EC2 was asked for nothing yet.
+            return []
+        launches = [each for each in recorded if not each.ended]
         regions = known_regions(self._context, launches)
         waiting = self._settle(launches)
         taken_over = [each.token for each in launches if each.notes.get("held")]
@@ -147,6 +151,7 @@ class Listing:
                         state="starting",
                         data={"region": region_of(call), "zone": zone_of(call)},
                         unconfirmed=True,
+                        certain_from=call.at + self._context.settings.listing_lag,
                         launch=launch.token,
                     )
                 )

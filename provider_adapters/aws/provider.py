@@ -141,10 +141,22 @@ class AwsProvider(Provider):
     def others(self) -> list[Instance]:
         return self._listing.others() if self._is_used() else []
 
+    def clear(self, task_id: str) -> None:
+        from provider_adapters.aws.ending import Ending
+
+        Ending(self._context).clear(task_id)
+
     def sweep(self, live: Collection[str], *, dry_run: bool = False) -> list[str]:
         from provider_adapters.aws.ending import Ending
 
         return Ending(self._context).sweep(live, dry_run=dry_run) if self._is_used() else []
+
+    def sweep_others(self, *, dry_run: bool = False) -> list[str]:
+        from provider_adapters.aws.ending import Ending
+
+        if not self._is_used():
+            return []
+        return Ending(self._context).sweep_others(self._listing.others(), dry_run=dry_run)
 
     def not_looked_at(self) -> list[str]:
         return [f"{region}: {why}" for region, why in sorted(self._context.left_out.items())]

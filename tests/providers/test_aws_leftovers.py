@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from flowlite.api.adapters import adapter, settings_here
-from flowlite.errors import PermissionRefused, ProviderError
+from flowlite.errors import CapacityUnavailable, PermissionRefused, ProviderError
+from flowlite.provider import LaunchIntent, LaunchPending
 from flowlite.supervise.cleanup.reconcile import reconcile
 from provider_adapters.rented.ledger import Ledger
 from tests.helpers import eventually
@@ -85,6 +86,96 @@ def test_groups_of_which_no_ledger_knows_are_found_by_their_tags(aws: Client, by
         eventually(all_swept, timeout=SECONDS, every=0.2)
         assert groups_left(aws) == []
     eventually(lambda: gone_after_another_look(aws), timeout=SECONDS)
+
+
+@pytest.mark.parametrize("room", ["none", "refused"])
+def test_the_groups_of_a_launch_without_machines_go_with_its_task(aws: Client, room: str) -> None:
+    aws.settings(TWO_REGIONS)
+    intent = aws.intent()
+    if room == "none":
+        for region in ("us-east-1", "us-west-2"):
+            for letter in "abcdef":
+                aws.box.aws.capacity(TYPE, f"{region}{letter}", 0)
+        eventually(lambda: is_full(aws, intent), timeout=SECONDS, every=0.1)
+        assert len(groups_left(aws)) == 2
+    else:
+        aws.box.aws.fault("RunInstances", code="InvalidPlacementGroup.Unknown", times=-1)
+        aws.settings(f'{TWO_REGIONS}\nplacement_group = "mine"')
+        aws.refused(aws.intent())
+        assert groups_left(aws)
+    # What looks at it meanwhile leaves them to the launch.
+    adapter("aws").list_instances("t1")
+    assert groups_left(aws)
+
+    def cleared() -> bool:
+        adapter("aws").clear("t1")
+        return groups_left(aws) == []
+
+    eventually(cleared, timeout=SECONDS, every=0.2)
+    launches = Ledger(aws.home / "aws" / "launches").launches(everywhere=True)
+    assert all(launch.ended for launch in launches)
+
+
+def is_full(aws: Client, intent: LaunchIntent) -> bool:
+    """Whether no region had room for a launch. As the supervisor does, it asks again while EC2 has not answered."""
+    try:
+        adapter("aws").launch(intent)
+    except CapacityUnavailable:
+        return True
+    except LaunchPending:
+        return False
+    raise AssertionError("it was launched")
+
+
+def test_machines_keep_their_groups_when_their_task_has_no_more_launches(aws: Client) -> None:
+    found = aws.launch(aws.intent())
+    adapter("aws").clear("t1")
+    assert groups_left(aws) == ["flowlite-t1"]
+    assert {each["id"] for each in aws.alive()} == {each.id for each in found}
+    aws.end()
+
+
+def left_alone_in_the_second_region(aws: Client) -> None:
+    """A group in us-west-2, whose machines have ended, and of which this FLOW_HOME knows nothing any more."""
+    aws.settings('region = "us-west-2"')
+    aws.launch(aws.intent())
+    aws.box.aws.fault("DeleteSecurityGroup", code="DependencyViolation", times=-1)
+    aws.end_machines()
+    aws.box.aws.clear_faults()
+    (aws.home / "aws" / "launches" / "t1-launch-1.json").unlink()
+    aws.settings('region = "us-east-1"')
+    assert groups_left(aws) == ["flowlite-t1"]
+
+
+def test_a_group_in_a_region_that_nothing_names_any_more_is_found(aws: Client) -> None:
+    left_alone_in_the_second_region(aws)
+
+    def swept() -> bool:
+        told = adapter("aws").sweep([])
+        assert set(told) <= {"aws security group flowlite-t1 in us-west-2"}
+        return groups_left(aws) == []
+
+    eventually(swept, timeout=SECONDS, every=0.2)
+
+
+def test_groups_of_another_home_go_when_that_is_asked_for_and_no_machine_has_them(
+    aws: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_alone_in_the_second_region(aws)
+    aws.launch(aws.intent("t2"))
+    monkeypatch.setenv("FLOW_HOME", str(tmp_path))
+    # Neither has a deadline.
+    assert adapter("aws").sweep([], dry_run=True) == []
+    told = "aws security group flowlite-t1 in us-west-2"
+    eventually(lambda: adapter("aws").sweep_others(dry_run=True) == [told], timeout=SECONDS)
+
+    def swept() -> bool:
+        adapter("aws").sweep_others()
+        return groups_left(aws) == ["flowlite-t2"]
+
+    eventually(swept, timeout=SECONDS, every=0.2)
+    monkeypatch.setenv("FLOW_HOME", str(aws.home))
+    aws.end("t2")
 
 
 def fail(aws: Client, region: str, code: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.spec import TaskConfig
 from flowlite.state.store import Lease, Store
 from flowlite.supervise import provision
-from flowlite.supervise.provision import GangNodes, LaunchRefused, Provisioner
+from flowlite.supervise.provision import GangNodes, LaunchRefused, NotGone, Provisioner
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
 from tests.test_store import task
@@ -40,6 +41,7 @@ class Cloud(Provider):
         self.made: dict[str, list[Instance]] = {}
         self.gone: set[str] = set()
         self.calls: list[str] = []
+        self.cleared: list[str] = []
         self.trouble: list[Exception] = []
         self.after = False
         self.stubborn = False
@@ -72,6 +74,9 @@ class Cloud(Provider):
     def terminate(self, instances: Sequence[Instance]) -> None:
         if not self.stubborn:
             self.gone |= {instance.id for instance in instances}
+
+    def clear(self, task_id: str) -> None:
+        self.cleared.append(task_id)
 
     def connect(self, instance: Instance) -> Connection:
         raise NotImplementedError
@@ -384,3 +389,30 @@ def test_what_cannot_be_used_again_is_ended_before_the_pause(broken: Scene) -> N
     broken.with_provisioner(_set_aside(roster[1]))
     broken.with_provisioner(lambda p: p.end_unusable(roster))
     assert _there(broken) == {roster[2]}
+
+
+def test_what_is_beside_the_instances_is_removed_when_none_of_them_is_left(scene: Scene) -> None:
+    gathered = scene.complete()
+    assert gathered is not None
+    scene.write_down(gathered)
+    scene.cloud.stubborn = True
+    with pytest.raises(NotGone):
+        scene.with_provisioner(lambda p: p.end_all())
+    assert scene.cloud.cleared == []
+    scene.cloud.stubborn = False
+    scene.with_provisioner(lambda p: p.end_all())
+    assert scene.cloud.cleared == ["t1"]
+
+
+def test_what_may_not_exist_is_not_said_to_exist(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gathered = scene.complete()
+    assert gathered is not None
+    until = time.mktime((2026, 11, 21, 16, 40, 10, 0, 0, -1))
+    waiting = Instance("pending-1", "t1", unconfirmed=True, certain_from=until)
+    monkeypatch.setattr(scene.cloud, "list_instances", lambda task_id=None: [waiting])
+    with pytest.raises(NotGone) as caught:
+        scene.with_provisioner(lambda p: p.end_all())
+    told = "whether its launch has created machines is not certain until 16:40:10"
+    assert str(caught.value) == told

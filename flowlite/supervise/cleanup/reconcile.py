@@ -217,6 +217,8 @@ class _ProviderCleanup:
         live |= {each["task"] for each in self.found.unknown if not each["ended"]}
         live -= {record.id for record in self.store.list_tasks() if record.final}
         self.found.removed += provider.sweep(live, dry_run=self.dry_run)
+        if all_homes:
+            self.found.removed += provider.sweep_others(dry_run=self.dry_run)
         left_out = [f"{self.name}: not looked at: {each}" for each in provider.not_looked_at()]
         self.found.problems += [each for each in left_out if each not in self.found.problems]
 

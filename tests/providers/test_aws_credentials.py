@@ -1,0 +1,101 @@
+"""Whole tasks on EC2 in the box whose credentials are refused: after a session has expired, or in another shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowlite.testing.cloud import CloudInABox
+from tests.helpers import eventually, process_alive
+from tests.providers.aws_client import groups
+from tests.providers.test_aws_gang import SECONDS, Laptop
+
+# Another fault than refused credentials makes a supervisor try again, and later.
+pytestmark = [pytest.mark.timeout(400), pytest.mark.no_random_faults]
+LOOP = "i=0; while [ ! -e /tmp/flow-go ]; do i=$((i+1)); echo $i; sleep 0.5; done; echo last"
+
+
+@pytest.fixture
+def laptop(box: CloudInABox, flow_home: Path) -> Laptop:
+    return Laptop(box, flow_home)
+
+
+def refused(laptop: Laptop, *words: str) -> subprocess.CompletedProcess[str]:
+    """`flow` in a shell whose secret key is none."""
+    return subprocess.run(
+        [sys.executable, "-m", "flowlite.cli", *words],
+        env={**laptop.environment, "AWS_SECRET_ACCESS_KEY": "expired"},
+        cwd=laptop.home,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+def supervisor(laptop: Laptop) -> int:
+    """The process id of the noted supervisor."""
+    noted = next(laptop.home.glob("tasks/*/supervisor.json"))
+    return int(json.loads(noted.read_bytes())["pid"])
+
+
+def test_a_command_with_refused_credentials_does_no_harm_to_a_task_that_runs(
+    laptop: Laptop,
+) -> None:
+    run = ["run", "--provider", "aws", "-d", "--name", "hz", "--max-run-time-hours", "1"]
+    laptop.flow(*run, "--", "sh", "-c", LOOP)
+
+    def status() -> str:
+        return str(laptop.json("status", "hz")["status"])
+
+    eventually(lambda: status() == "running", timeout=SECONDS, every=0.5)
+    first = supervisor(laptop)
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: not process_alive(first))
+    refused(laptop, "status", "hz")
+    eventually(lambda: supervisor(laptop) != first, timeout=SECONDS, every=0.2)
+
+    def reason() -> str:
+        return str(laptop.json("status", "hz")["reason"])
+
+    said = eventually(lambda: "AuthFailure" in (told := reason()) and told, timeout=SECONDS)
+    assert "are refused" in said
+    assert status() == "running"
+    (machine,) = laptop.box.aws.instances()
+    laptop.flow("ssh", "hz", "-c", "touch /tmp/flow-go")
+    # Its ranks end, and a supervisor with the credentials of these commands ends the machine.
+    eventually(lambda: status() == "completed", timeout=SECONDS, every=0.5)
+    lines = [line.split()[-1] for line in laptop.flow("logs", "hz").splitlines()]
+    assert lines == [*map(str, range(1, len(lines))), "last"]
+    assert laptop.box.aws.instances()[0]["id"] == machine["id"]
+    laptop.assert_nothing_left()
+
+
+def test_a_task_for_which_nothing_was_asked_for_ends_without_the_credentials(
+    laptop: Laptop,
+) -> None:
+    run = ["run", "--provider", "aws", "--max-run-time-hours", "1"]
+    # What EC2 has is known from here on, so that the plan needs no credentials.
+    laptop.flow(*run, "--dry-run", "--", "true")
+    done = refused(laptop, *run, "--", "true")
+    assert done.returncode != 0
+    assert "refused the launch" in done.stderr
+    (task,) = laptop.json("status")
+    assert task["status"] == "failed"
+    assert laptop.box.aws.instances() == []
+
+
+def test_a_task_that_is_cancelled_while_it_waits_for_room_leaves_no_group(laptop: Laptop) -> None:
+    for letter in "abcdef":
+        laptop.box.aws.capacity("c7i.large", f"us-east-1{letter}", 0)
+    laptop.flow(*["run", "--provider", "aws", "-d", "--name", "full"], "--", "true")
+    eventually(lambda: groups(laptop.box), timeout=SECONDS, every=0.2)
+    laptop.flow("cancel", "full", "--wait")
+    assert groups(laptop.box) == []
