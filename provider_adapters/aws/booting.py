@@ -10,6 +10,7 @@ from typing import Any
 
 from flowlite.errors import CapacityUnavailable, FlowError, ProviderError
 from flowlite.provider import Instance, LaunchPending, Plan
+from flowlite.provider.durations import duration
 from flowlite.state import clock
 from provider_adapters.aws.context import Context, region_of, zone_of
 from provider_adapters.aws.ending import Ending
@@ -78,8 +79,8 @@ class BootingMachines:
         if looked:
             self._look()
         if not self._reachable():
-            self._not_yet("EC2 has given no address yet", [])
-        from provider_adapters.rented.first_contact import NotYet, ReadyMachine
+            self._not_yet("EC2 has given no address yet", self._without_address())
+        from provider_adapters.rented.first_contact import WRONG, ReadyMachine, holding_up
 
         results = self._context.contact.reach(
             [self._place(name, node) for name, node in self._nodes.items()],
@@ -87,8 +88,8 @@ class BootingMachines:
             minor=self._plan.options.get("minor"),
             agent=self._agent,
         )
-        missing = [each for each in results if isinstance(each, NotYet)]
-        if wrong := next((each for each in missing if each.stage == "wrong"), None):
+        missing = holding_up(results)
+        if wrong := next((each for each in missing if each.stage == WRONG), None):
             self._fail(f"{wrong.id} cannot be used: {wrong.why}")
         if missing:
             if looked:
@@ -111,7 +112,11 @@ class BootingMachines:
 
     def _reachable(self) -> bool:
         """Whether the addresses of all machines are known."""
-        return all(self._address(node) for node in self._nodes.values())
+        return not self._without_address()
+
+    def _without_address(self) -> list[str]:
+        """The machines whose addresses are not known."""
+        return sorted(name for name, node in self._nodes.items() if not self._address(node))
 
     def _is_due(self) -> bool:
         """Whether to ask EC2 now; rarely, once all that is missing is the machines' own answer."""
@@ -227,7 +232,7 @@ class BootingMachines:
         if age > self._context.settings.boot_timeout:
             name = missing[0] if missing else next(iter(sorted(self._nodes)))
             self._fail(
-                f"{name} was not ready within {age / 60:.0f} min: {why}{self._console(name)}. More time: [aws] "
+                f"{name} was not ready within {duration(round(age))}: {why}{self._console(name)}. More time: [aws] "
                 "boot_timeout"
             )
 

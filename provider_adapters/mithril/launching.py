@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.config.ranks import assign_ranks
 from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan
+from flowlite.provider.durations import duration
 from flowlite.state import clock
 from provider_adapters.mithril import bids, costs, disks, nodekey
 from provider_adapters.mithril.bid_submission import BidSubmission
@@ -30,7 +31,12 @@ from provider_adapters.mithril.context import deadline_seconds
 from provider_adapters.mithril.markets import read_price
 from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.settings import IN_SCRIPT
-from provider_adapters.rented.first_contact import MachineAccess, NotYet, ReadyMachine
+from provider_adapters.rented.first_contact import (
+    WRONG,
+    MachineAccess,
+    ReadyMachine,
+    holding_up,
+)
 from provider_adapters.rented.gang_fit import LONGER_LIFE
 from provider_adapters.rented.kept_gangs import as_held
 from provider_adapters.rented.ledger import Call, Launch
@@ -254,19 +260,17 @@ class Launching:
         found = self._place.contact.reach(
             places, task=launch.task, minor=minor, agent=agent_of(intent)
         )
-        missing = {each.id: each for each in found if isinstance(each, NotYet)}
-        wrong = [each for each in missing.values() if each.stage == "wrong"]
+        missing = holding_up(found)
+        wrong = [each for each in missing if each.stage == WRONG]
         if wrong:
             self._ending.end(launch)
             raise ProviderError(
                 f"{_named(bid, wrong[0].id)} cannot be used: {wrong[0].why}; all machines of the bid were ended"
             )
         if missing:
-            self._check_time(launch, bid, since, {each.id: each.why for each in missing.values()})
-            name, first = next(iter(missing.items()))
-            text = (
-                f"{len(missing)} of {launch.count} nodes are still starting ({name}: {first.why})"
-            )
+            self._check_time(launch, bid, since, {each.id: each.why for each in missing})
+            first = missing[0]
+            text = f"{len(missing)} of {launch.count} nodes are still starting ({first.id}: {first.why})"
             raise self._wait(launch, text, addresses_known=True)
         return [each for each in found if isinstance(each, ReadyMachine)]
 
@@ -282,7 +286,7 @@ class Launching:
             for name, why in missing.items()
         )
         raise ProviderError(
-            f"not all machines were ready {limit / 60:.0f} minutes after Mithril gave them: "
+            f"not all machines were ready {duration(limit)} after Mithril gave them: "
             f"{told or 'some never came'}. All were ended. Mithril gives no console output; `boot_timeout` under "
             "[mithril] waits longer"
         )

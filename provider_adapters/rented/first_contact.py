@@ -79,6 +79,12 @@ class NotYet:
     why: str
 
 
+def holding_up(results: Sequence[ReadyMachine | NotYet]) -> list[NotYet]:
+    """The machines that the others wait for: those that do not answer or, if all do, those that are not ready."""
+    missing = [each for each in results if isinstance(each, NotYet)]
+    return [each for each in missing if each.stage == SILENT] or missing
+
+
 class Contact:
     """First contact with the machines of one provider, from one FLOW_HOME.
 

@@ -202,6 +202,17 @@ def test_room_that_was_none_after_all_leads_to_the_next_zone(aws: Client) -> Non
     aws.box.aws.preempt([first["id"]], 0.0)
     eventually(lambda: not aws.alive(), timeout=SECONDS)
     # Whoever looks meanwhile does not take the launch for over.
+def test_the_machine_that_never_boots_is_named_and_not_one_that_waits_for_it(aws: Client) -> None:
+    aws.settings('boot_timeout = "8s"')
+    aws.box.aws.boots("runs", "never")
+    intent = aws.intent()
+    aws.waiting(intent, "1 of 2 nodes are still starting")
+    (booting,) = eventually(lambda: of_state(aws, "pending", but="running"), timeout=SECONDS)
+    said = str(aws.refused(intent))
+    assert re.match(rf"{booting} was not ready within \d+ s: nothing answers at ", said), said
+    aws.end()
+
+
     assert adapter("aws").list_instances("t1")
     (found,) = aws.launch(intent)
     assert found.id != first["id"]

@@ -17,7 +17,13 @@ from flowlite.errors import HostKeyError, NodeUnreachable
 from flowlite.provider import Instance, Plan
 from provider_adapters.rented import first_contact as contacts
 from provider_adapters.rented import first_contact_commands
-from provider_adapters.rented.first_contact import Contact, MachineAccess, NotYet, ReadyMachine
+from provider_adapters.rented.first_contact import (
+    Contact,
+    MachineAccess,
+    NotYet,
+    ReadyMachine,
+    holding_up,
+)
 from provider_adapters.rented.keys import new_key
 from provider_adapters.rented.node import lease_seconds, node_settings
 from provider_adapters.rented.pins import Pins
@@ -168,6 +174,7 @@ def test_as_long_as_one_is_silent_nothing_is_done(on_laptop: Cluster, flow_home:
     found = contact.reach(places, task="t1")
     assert [each.stage for each in found if isinstance(each, NotYet)] == ["booting", "silent"]
     assert on_laptop[1].address in found[1].why  # type: ignore[union-attr]
+    assert holding_up(found) == [found[1]]
     assert pinned(flow_home, places[0]) == []
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flowlite.node.system.signals import signal_name
+from flowlite.provider.durations import duration as duration
 
 _FIRST = "first failure: "
 _FROM_OUTSIDE = (signal.SIGTERM, signal.SIGKILL)
@@ -62,12 +63,3 @@ def killed_by(number: int, why: str = "") -> str:
 def was_signalled(body: Mapping[str, Any]) -> bool:
     """Whether a worker was ended by SIGTERM or SIGKILL, or with the exit code of a shell for these."""
     return (body.get("signal") or int(body.get("code") or 0) - 128) in _FROM_OUTSIDE
-
-
-def duration(seconds: float) -> str:
-    """Returns `45 s`, `3 min` or `12 h`, rounded for people."""
-    if seconds < 120:
-        return f"{round(seconds, 2):g} s" if seconds < 10 else f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
