@@ -137,6 +137,15 @@ class Contact:
             log.debug("%s %s", result.id, result.why if isinstance(result, NotYet) else "is ready")
         return [result for result in results if not isinstance(result, Exception)]
 
+    def check_jump(self, jump: str) -> None:
+        """Logs in to the jump hosts on the way to machines, before there are any. Raises NodeUnreachable."""
+        from flowlite.connect.ssh.connection import SshConnection
+
+        *before, last = self._way(jump)
+        connection = SshConnection(replace(last, jump=tuple(before)))
+        with connection:
+            connection.open()
+
     def connect(self, data: Mapping[str, Any]) -> Connection:
         """A connection to a machine, from its `Instance.data`. Nothing is sent before the first use."""
         from flowlite.connect.ssh.connection import SshConnection
@@ -236,7 +245,7 @@ class Contact:
             clock.sleep(0.05)
 
     def _target(self, place: MachineAccess) -> SshTarget:
-        from flowlite.connect.ssh.targets import SshTarget, resolve_target
+        from flowlite.connect.ssh.targets import SshTarget
 
         target = SshTarget(
             name=place.id,
@@ -251,8 +260,10 @@ class Contact:
             agent="",
             known_hosts=(str(self._pins.file(place.id)),),
         )
-        if not place.jump:
-            return target
-        written = {"host": place.address, "jump": place.jump}
-        way = resolve_target(written, self._ssh_config).jump
-        return replace(target, jump=way)
+        return replace(target, jump=self._way(place.jump)) if place.jump else target
+
+    def _way(self, jump: str) -> tuple[SshTarget, ...]:
+        """The jump hosts in order, as they are in OpenSSH's configuration."""
+        from flowlite.connect.ssh.targets import resolve_target
+
+        return resolve_target({"host": "machine", "jump": jump}, self._ssh_config).jump

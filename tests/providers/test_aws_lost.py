@@ -131,6 +131,16 @@ def test_a_listing_that_lags_behind_is_not_believed(aws: Client) -> None:
 # Machines that do not come
 
 
+def test_nothing_is_launched_behind_a_jump_host_that_cannot_be_reached(aws: Client) -> None:
+    aws.settings('jump = "nobody@nowhere.invalid"')
+    said = str(aws.refused(aws.intent()))
+    assert said.startswith("[aws] jump: ")
+    assert "the name 'nowhere.invalid' is not known" in said
+    assert "nothing was launched" in said
+    assert aws.launches() == {}
+    aws.end()
+
+
 def test_a_machine_that_dies_while_it_boots_is_named_and_the_others_end(aws: Client) -> None:
     aws.box.aws.boots("runs", "never")
     intent = aws.intent()
@@ -192,16 +202,6 @@ def test_a_machine_that_never_boots_is_given_up_in_time(aws: Client) -> None:
     aws.end()
 
 
-# After a throttled request all zones are asked again, the first one too.
-@ONE_FAULT
-def test_room_that_was_none_after_all_leads_to_the_next_zone(aws: Client) -> None:
-    aws.box.aws.boots("never")
-    intent = aws.intent(spot=True, num_instances=1)
-    aws.waiting(intent, "still starting")
-    (first,) = aws.alive()
-    aws.box.aws.preempt([first["id"]], 0.0)
-    eventually(lambda: not aws.alive(), timeout=SECONDS)
-    # Whoever looks meanwhile does not take the launch for over.
 def test_the_machine_that_never_boots_is_named_and_not_one_that_waits_for_it(aws: Client) -> None:
     aws.settings('boot_timeout = "8s"')
     aws.box.aws.boots("runs", "never")
@@ -213,6 +213,16 @@ def test_the_machine_that_never_boots_is_named_and_not_one_that_waits_for_it(aws
     aws.end()
 
 
+# After a throttled request all zones are asked again, the first one too.
+@ONE_FAULT
+def test_room_that_was_none_after_all_leads_to_the_next_zone(aws: Client) -> None:
+    aws.box.aws.boots("never")
+    intent = aws.intent(spot=True, num_instances=1)
+    aws.waiting(intent, "still starting")
+    (first,) = aws.alive()
+    aws.box.aws.preempt([first["id"]], 0.0)
+    eventually(lambda: not aws.alive(), timeout=SECONDS)
+    # Whoever looks meanwhile does not take the launch for over.
     assert adapter("aws").list_instances("t1")
     (found,) = aws.launch(intent)
     assert found.id != first["id"]

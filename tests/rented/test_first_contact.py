@@ -213,6 +213,17 @@ def test_a_jump_host_that_is_not_known_ends_it(
     assert caught.value.cure == "flow hosts trust node00"
 
 
+def test_jump_hosts_are_logged_in_to_before_there_are_machines(
+    on_laptop: Cluster, flow_home: Path
+) -> None:
+    contact = Contact(flow_home, "cloud", str(on_laptop.ssh_config))
+    contact.check_jump("node00")
+    contact.check_jump("node00,node01")
+    on_laptop[2].kill()
+    with pytest.raises(NodeUnreachable, match="node02"):
+        contact.check_jump("node00,node02")
+
+
 def test_a_machine_without_what_the_script_left_is_wrong(
     on_laptop: Cluster, flow_home: Path
 ) -> None:
