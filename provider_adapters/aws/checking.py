@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from flowlite.errors import ConfigError, FlowError, PermissionRefused
 from flowlite.provider import Finding
-from provider_adapters.aws import requests
+from provider_adapters.aws import policy, requests
 from provider_adapters.aws.catalog import quotas
 from provider_adapters.aws.catalog.instance_types import Machine, MachineRequirements
 from provider_adapters.aws.context import Context
 from provider_adapters.aws.errors import explained, refusal
 from provider_adapters.aws.images import find_image
+from provider_adapters.aws.instances import ALIVE
 from provider_adapters.aws.pages import PAGE
 from provider_adapters.aws.planning import Planner
 
@@ -54,6 +56,7 @@ class Checking:
         yield finding
         yield self._of("listing (ec2:DescribeInstances)", lambda: self._list(region))
         yield from self._dry_runs(region, image, subnet)
+        yield from self._on_ours(region)
         yield self._of("prices (pricing:GetProducts)", lambda: self._price(region))
         yield from self._quotas(region)
 
@@ -144,6 +147,33 @@ class Checking:
         ]
         for action, call, request in calls:
             yield self._dry_run(action, call, request, region)
+
+    def _on_ours(self, region: str) -> Iterator[Finding]:
+        """What is permitted for our own resources only, which EC2 does not tell of any other."""
+        unchecked = list(policy.ON_OURS)
+        if machine := self._machine(region):
+            terminate = self._clients("ec2", region).terminate_instances
+            unchecked.remove("ec2:TerminateInstances")
+            yield self._dry_run(
+                "ec2:TerminateInstances", terminate, {"InstanceIds": [machine]}, region
+            )
+        yield Finding(
+            "not checked",
+            True,
+            f"{', '.join(unchecked)}: EC2 answers only for resources of flowlite that exist; `flow aws policy` "
+            "prints what is needed",
+        )
+
+    def _machine(self, region: str) -> str:
+        """A machine of this FLOW_HOME; "" if none is listed."""
+        ours = requests.describe(
+            tag__flowlite__home=self._context.home_id, instance_state_name=ALIVE
+        )
+        with suppress(FlowError), explained("ec2:DescribeInstances", region):
+            told = self._clients("ec2", region).describe_instances(**ours, MaxResults=PAGE)
+            found = [each for group in told["Reservations"] for each in group["Instances"]]
+            return str(found[0]["InstanceId"]) if found else ""
+        return ""
 
     def _dry_run(self, action: str, call: Any, request: dict[str, Any], region: str) -> Finding:
         try:

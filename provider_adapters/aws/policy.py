@@ -35,6 +35,17 @@ VOLUME_READS = (
     "ec2:DescribeNetworkInterfaces",
     "cloudwatch:GetMetricStatistics",
 )
+# Allowed for what has our tag only.
+ON_OURS = (
+    "ec2:TerminateInstances",
+    "ec2:GetConsoleOutput",
+    "ec2:CancelSpotInstanceRequests",
+    "ec2:AuthorizeSecurityGroupIngress",
+    "ec2:AuthorizeSecurityGroupEgress",
+    "ec2:RevokeSecurityGroupIngress",
+    "ec2:DeleteSecurityGroup",
+    "ec2:DeletePlacementGroup",
+)
 _MADE = ("instance", "volume", "network-interface", "spot-instances-request")
 _USED = (
     "image",
@@ -79,16 +90,7 @@ def policy(*, volumes: bool = True) -> dict[str, Any]:
         ),
         _allow(
             "EndOurs",
-            (
-                "ec2:TerminateInstances",
-                "ec2:GetConsoleOutput",
-                "ec2:CancelSpotInstanceRequests",
-                "ec2:AuthorizeSecurityGroupIngress",
-                "ec2:AuthorizeSecurityGroupEgress",
-                "ec2:RevokeSecurityGroupIngress",
-                "ec2:DeleteSecurityGroup",
-                "ec2:DeletePlacementGroup",
-            ),
+            ON_OURS,
             [_ec2("*")],
             {"StringLike": {_OURS: "*"}},
         ),

@@ -14,7 +14,7 @@ from flowlite.errors import (
     PermissionRefused,
     QuotaExceeded,
 )
-from flowlite.provider import Instance, Plan
+from flowlite.provider import Finding, Instance, Plan
 from tests.helpers import eventually
 from tests.providers.aws_client import SECONDS, TYPE, ZONES, Client, groups
 
@@ -199,6 +199,27 @@ def test_what_is_missing_is_found_without_a_launch(aws: Client) -> None:
     wrong = {each.what: each.detail for each in adapter("aws").check() if not each.ok}
     assert set(wrong) == {"ec2:RunInstances", "ec2:CreateSecurityGroup", "ec2:CreatePlacementGroup"}
     assert "lack the permission ec2:RunInstances" in wrong["ec2:RunInstances"]
+
+
+def test_whether_machines_may_be_ended_is_tried_on_one_of_ours(aws: Client) -> None:
+    def found() -> dict[str, Finding]:
+        return {each.what: each for each in adapter("aws").check()}
+
+    told = found()
+    assert "ec2:TerminateInstances" not in told
+    assert "ec2:TerminateInstances" in told["not checked"].detail
+    aws.launch(aws.intent())
+    policy = adapter("aws").policy()
+    for each in policy["Statement"]:
+        each["Action"] = [a for a in each["Action"] if a != "ec2:TerminateInstances"]
+    aws.box.aws.policy(policy)
+    told = found()
+    assert not told["ec2:TerminateInstances"].ok
+    assert "ec2:TerminateInstances" not in told["not checked"].detail
+    aws.box.aws.policy(None)
+    assert found()["ec2:TerminateInstances"].ok
+    assert len(aws.alive()) == 2
+    aws.end()
 
 
 def test_wrong_credentials_are_found_and_never_shown(
