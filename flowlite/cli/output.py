@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -406,9 +406,19 @@ def _usage_message(error: Any) -> str:
         from flowlite.spec.other_tools import flag_for
 
         known = [flag for option in context.command.params for flag in option.opts]
-        meant = flag_for(unknown, known) or _after_target(unknown, context.find_root().obj)
+        own = _options_of(context.command.name)
+        meant = flag_for(unknown, known, own) or _after_target(unknown, context.find_root().obj)
         message = f"no option {unknown}{meant}"
     return f"{message}\nhelp: {context.command_path} --help"
+
+
+def _options_of(command: str) -> Collection[str]:
+    """The options of a task, for the command that takes them as flags."""
+    if command != "run":
+        return ()
+    from flowlite.spec import TaskConfig
+
+    return TaskConfig.model_fields
 
 
 def _after_target(option: str, root: Any) -> str:

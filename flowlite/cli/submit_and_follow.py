@@ -295,7 +295,10 @@ def interrupted(task: Task[Any], detach: bool) -> int:
         task.wait(show_logs=False)
         output.tell(f"{name}: {task.status}; its output: flow logs {task.id}")
     except KeyboardInterrupt:
-        output.tell(f"\n{name} is {task.status}; its end: flow status {task.id}")
+        record = task.record
+        leaves = not record.final and record.cancel_requested_at is not None
+        state = f"{record.state}, and is being cancelled" if leaves else record.state
+        output.tell(f"\n{name} is {state}; its end: flow status {task.id}")
     except FlowError as error:
         output.tell(f"{name} could not be cancelled and goes on: {error}\n{_reach(task)}")
     return 130

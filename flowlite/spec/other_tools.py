@@ -87,9 +87,16 @@ def option_for(word: str, known: Collection[str]) -> str:
     return _clause(found) or did_you_mean(word, known)
 
 
-def flag_for(word: str, known: Collection[str]) -> str:
-    """As `option_for`, for the command line. For an option without a flag, the clause says where to write it."""
-    options = _options(word.lstrip("-"))
+def flag_for(word: str, known: Collection[str], own: Collection[str] = ()) -> str:
+    """As `option_for`, for the command line. For an option without a flag, the clause says where to write it.
+
+    Args:
+        word: The unknown option.
+        known: The flags of the command.
+        own: The options of a task, if the command takes them.
+    """
+    name = word.lstrip("-").replace("-", "_")
+    options = (name,) if name in own else _options(name)
     flags = [flag for flag in map(_flag, options) if flag in known or flag.startswith("-- ")]
     if flags or not options:
         return _clause(flags) or did_you_mean(word, known)

@@ -311,7 +311,11 @@ class Planner:
                 "priority low means spot: the machines may be taken away with two minutes' notice"
             )
         if config.priority == "high":
-            notes.append("EC2 has no tier above on demand; priority high is the same as med there")
+            notes.append(
+                "priority high has no effect on spot, which was asked for"
+                if spot
+                else "EC2 has no tier above on demand; priority high is the same as med there"
+            )
         if config.keep_warm and (why := _cannot_be_kept(config, self.settings)):
             notes.append(f"keep_warm has no effect: {why}; the machines are given back at the end")
         if (

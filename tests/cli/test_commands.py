@@ -354,6 +354,9 @@ def test_volumes_are_made_listed_and_deleted(flow: Flow, flow_home: Path) -> Non
         True,
     )
     assert "existed" not in flow("volumes", "create", "ckpt", "--size-gb", "5").err
+    unknown = flow("volumes", "delete", "ckpt2")
+    assert unknown.code == 3
+    assert "there is no volume 'ckpt2'; if `flow volumes list` shows it elsewhere" in unknown.err
     refused = flow("volumes", "delete", "ckpt")
     assert refused.code == 2
     assert "--yes" in refused.err

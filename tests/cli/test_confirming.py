@@ -68,11 +68,14 @@ def test_a_paid_launch_is_confirmed(paid: None, answer: str, code: int) -> None:
     assert tasks() == (code == 0)
 
 
-def test_ctrl_c_at_the_question_launches_nothing(paid: None) -> None:
+@pytest.mark.parametrize("key", ["\x03", "\x04"], ids=["ctrl-c", "ctrl-d"])
+def test_a_question_without_an_answer_launches_nothing_and_says_so(paid: None, key: str) -> None:
     running = OnTerminal(*RUN)
     running.read_until(lambda said: "[y/N]" in said)
-    running.type("\x03")
-    assert running.end()[0] == 130
+    running.type(key)
+    code, said = running.end()
+    assert code == 130
+    assert said.splitlines()[-1] == "nothing was launched"
     assert tasks() == 0
 
 

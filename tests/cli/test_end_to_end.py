@@ -348,7 +348,7 @@ def test_a_second_ctrl_c_leaves_at_once(folder: Path) -> None:
     time.sleep(0.2)
     code, err = interrupted(running)
     assert code == 130
-    assert f"its end: flow status {task.id}" in err
+    assert f"and is being cancelled; its end: flow status {task.id}" in err
     assert task.wait(90).status == "cancelled"
 
 

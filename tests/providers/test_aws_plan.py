@@ -216,6 +216,14 @@ def test_spot_without_a_cap_never_costs_more_than_on_demand() -> None:
     assert found.highest_price == 55.04
 
 
+def test_what_high_priority_does_is_told_of_the_market_that_is_used() -> None:
+    on_demand = " ".join(plan(gpu="h100:8", priority="high").notes)
+    assert "priority high is the same as med there" in on_demand
+    spot = " ".join(plan(gpu="h100:8", priority="high", spot=True).notes)
+    assert "priority high has no effect on spot" in spot
+    assert "med" not in spot
+
+
 def test_spot_false_wins_over_low_priority() -> None:
     assert not plan(gpu="h100:8", spot=False, priority="low").spot
 

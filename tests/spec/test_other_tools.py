@@ -83,6 +83,8 @@ def test_an_option_of_another_tool(
         (("--gpus", "8", "--", "true"), "did you mean '--gpu'?"),
         (("--envs", "A=1", "--", "true"), "did you mean '--env'?"),
         (("--requirements", "r", "--", "true"), "write dependencies in the decorator or in a task"),
+        (("--cpu", "4", "--", "true"), "no option --cpu; write cpu in the decorator or in a task"),
+        (("--internode-interconnect", "EFA", "--", "true"), "write internode_interconnect in the"),
         (("--num-instance", "2", "--", "true"), "did you mean '--num-instances'?"),
         (
             ("--lr", "1", "f.py::f"),

@@ -32,6 +32,14 @@ def test_it_serves_until_it_is_told_to_stop() -> None:
         assert program.stderr.read() == ""
 
 
+def test_a_port_that_is_none_is_named() -> None:
+    command = [sys.executable, "-m", "flowlite.testing.cloud.mithril", "--port", "99999"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 2
+    assert "a port is 0 to 65535" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_it_needs_none_of_the_adapters() -> None:
     code = (
         "import sys, flowlite.testing.cloud.mithril.service; "

@@ -15,6 +15,7 @@ from flowlite.cli.completion import complete_provider
 from flowlite.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
+    from flowlite.api.client import Volumes
     from flowlite.provider import VolumeInfo
 
 Provider = Annotated[
@@ -197,12 +198,14 @@ def delete(
     """Delete a volume and everything on it."""
     from flowlite.api.client import Flow
 
-    if not yes:
-        if not sys.stdin.isatty():
-            raise ConfigError(f"everything on the volume {name!r} would be lost; add --yes")
-        typer.confirm(f"Delete the volume {name!r} and everything on it?", abort=True)
+    volumes = Flow(provider).volumes
     try:
-        Flow(provider).volumes.delete(name)
+        if not yes:
+            _check_exists(volumes, name)
+            if not sys.stdin.isatty():
+                raise ConfigError(f"everything on the volume {name!r} would be lost; add --yes")
+            typer.confirm(f"Delete the volume {name!r} and everything on it?", abort=True)
+        volumes.delete(name)
     except NotFound as error:
         if provider is not None:
             raise
@@ -214,6 +217,14 @@ def delete(
         output.print_json("volume", {"name": name, "deleted": True})
     else:
         output.say(f"volume {name} is deleted")
+
+
+def _check_exists(volumes: Volumes, name: str) -> None:
+    """Raises NotFound if there is no such volume, so that nobody is asked about one."""
+    found, unseen = volumes.look()
+    # One that is somewhere else may be where the provider did not look.
+    if not unseen and all(volume.name != name for volume in found):
+        raise NotFound(f"there is no volume {name!r}")
 
 
 Place = Annotated[str, typer.Argument(help="NAME[:PATH], or s3://BUCKET/PATH.", metavar="VOLUME")]

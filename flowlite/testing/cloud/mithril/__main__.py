@@ -23,7 +23,7 @@ def main() -> None:
     """Serves until told to stop."""
     parser = argparse.ArgumentParser(prog="python -m flowlite.testing.cloud.mithril")
     parser.add_argument("directory", nargs="?", type=Path, help="of a cluster that is up")
-    parser.add_argument("--port", type=int, default=0, help="on its own: where to listen")
+    parser.add_argument("--port", type=_port, default=0, help="on its own: where to listen")
     parser.add_argument("--boot-seconds", type=float, default=2.0, help="until an instance runs")
     given = parser.parse_args()
     if given.directory is None:
@@ -35,6 +35,13 @@ def main() -> None:
             return OnsiteMithril(machines, orders, capacity)
 
         serve("mithril", build)
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError("a port is 0 to 65535, and 0 takes any free one")
+    return port
 
 
 def _alone(port: int, boot_seconds: float) -> None:
