@@ -23,16 +23,11 @@ def confirm(question: str, otherwise: str) -> None:
     """Returns only if the user answers yes; else shows `otherwise`, which says what was not done. Enter means no.
 
     Raises:
-        Quit: The answer is no, or there is none: Ctrl-C or Ctrl-D was pressed.
+        Quit: The answer is no.
     """
-    try:
-        answer, code = typer.confirm(question, err=True), 1
-    except typer.Abort:
-        output.tell("")
-        answer, code = False, 130
-    if not answer:
+    if not typer.confirm(question, err=True):
         output.tell(otherwise)
-        raise output.Quit(code)
+        raise output.Quit(1)
 
 
 def confirm_launch(places: Candidates, yes: bool, *, tasks: int = 1) -> None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from flowlite.cli.columns import FittedTable
     from flowlite.display.shown_task import ShownTask
 
+# The exit code of a question that was answered with Ctrl-D, or with no where the command cannot go on.
+_NO_ANSWER = 130
 # Increased when a field is renamed or removed; new fields do not count.
 JSON_SCHEMA = 1
 
@@ -335,6 +337,8 @@ def report(error: BaseException, *, json: bool = False, brief: bool = False) -> 
         return 2
     asked = _own_exit(error)
     if asked is not None:
+        if asked == _NO_ANSWER:
+            tell("\nstopped; what was asked about was not done")
         return asked
     if os.environ.get("FLOW_DEBUG") == "1":
         tell("".join(traceback.format_exception(error)).rstrip())
@@ -435,7 +439,7 @@ def _own_exit(error: BaseException) -> int | None:
     if name == "Exit":
         return int(getattr(error, "exit_code", 0))
     if name == "Abort":
-        return 130
+        return _NO_ANSWER
     return None
 
 

@@ -68,14 +68,23 @@ def test_a_paid_launch_is_confirmed(paid: None, answer: str, code: int) -> None:
     assert tasks() == (code == 0)
 
 
-@pytest.mark.parametrize("key", ["\x03", "\x04"], ids=["ctrl-c", "ctrl-d"])
-def test_a_question_without_an_answer_launches_nothing_and_says_so(paid: None, key: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("\x03", "interrupted; nothing was submitted"),
+        ("\x04", "stopped; what was asked about was not done"),
+    ],
+    ids=["ctrl-c", "ctrl-d"],
+)
+def test_a_question_without_an_answer_launches_nothing_and_says_so(
+    paid: None, key: str, told: str
+) -> None:
     running = OnTerminal(*RUN)
     running.read_until(lambda said: "[y/N]" in said)
     running.type(key)
     code, said = running.end()
     assert code == 130
-    assert said.splitlines()[-1] == "nothing was launched"
+    assert said.splitlines()[-1] == told
     assert tasks() == 0
 
 
