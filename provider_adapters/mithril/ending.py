@@ -86,17 +86,20 @@ class Ending:
         ledger.note(launch.token, **nothing)
 
     def conclude(self, launch: Launch, found: Mapping[str, Bid | None]) -> list[Instance] | None:
-        """Closes a launch of which nothing exists any more, once its machines were handed out or it was given up.
+        """Closes a launch of which nothing exists any more, and to which nothing will come.
 
         Returns:
             The machines that were handed out or have cost anything, billed to the second; None if the launch stays
             open.
         """
-        old = clock.now() - launch.at > _FORGOTTEN_SECONDS
-        if not (launch.notes.get("given") or launch.notes.get("ending") or old):
+        if not _is_done(launch, found):
             return None
         ledger = self._place.ledger
         with ledger.hold(launch.token), suppress(ProviderError):
+            launch = ledger.read(launch.token) or launch
+            if not _is_done(launch, found):
+                # It goes on with another bid.
+                return None
             self._revoke(launch)
             over = self._ended(launch, found)
             ledger.note(launch.token, over=[each.to_json() for each in over])
@@ -154,6 +157,21 @@ class Ending:
                 if name in given or name in bill:
                     over.append(as_held(ended(each, bid, bill.get(name)), launch))
         return over
+
+
+def _is_done(launch: Launch, found: Mapping[str, Bid | None]) -> bool:
+    """Whether nothing comes to a launch any more of which nothing exists.
+
+    Its machines were handed out, it was given up, or somebody else has ended its last bid.
+    """
+    old = clock.now() - launch.at > _FORGOTTEN_SECONDS
+    if launch.notes.get("given") or launch.notes.get("ending") or old:
+        return True
+    call = launch.made
+    if call is None or call.detail.get("dropped") or launch.open_call is not None:
+        return False
+    there = [found.get(fid) for fid in call.ids]
+    return bool(there) and all(bid is not None and bid.over for bid in there)
 
 
 def ended(instance: Instance, bid: Bid, bill: costs.Charged | None) -> Instance:

@@ -78,6 +78,8 @@ class Launching:
             launch = ledger.begin(
                 intent.token, intent.task_id, intent.count, lambda: self._place.freeze(intent)
             )
+            if launch.ended and not (launch.notes.get("ending") or launch.notes.get("given")):
+                raise _ended_elsewhere(launch)
             if launch.ended or launch.notes.get("ending"):
                 raise ProviderError(f"the launch {intent.token} has been ended before")
             if launch.notes.get("given"):
@@ -180,9 +182,7 @@ class Launching:
     def _judge(self, intent: LaunchIntent, launch: Launch, call: Call, bid: Bid) -> list[Instance]:
         if bid.status == requests.TERMINATED:
             self._ending.end(launch)
-            raise ProviderError(
-                f"the bid {bid.name} was ended by somebody else before its machines were ready"
-            )
+            raise _ended_elsewhere(launch)
         if bid.status == requests.PAUSED:
             raise self._wait(launch, _PAUSED.format(name=bid.name, task=launch.task))
         if bid.gone:
@@ -496,6 +496,14 @@ def _key_until(launch: Launch, deadline: float | None) -> float:
     """Unix time until which the key of a bid must be valid. Machines that may be handed on need it for longer."""
     longer = LONGER_LIFE if launch.frozen.get("fits") else 0.0
     return nodekey.expiry(clock.now(), deadline) + longer
+
+
+def _ended_elsewhere(launch: Launch) -> ProviderError:
+    call = launch.made
+    name = call.detail.get("name") if call else launch.token
+    return ProviderError(
+        f"the bid {name} was ended by somebody else before its machines were ready"
+    )
 
 
 def _named(bid: Bid, name: str) -> str:

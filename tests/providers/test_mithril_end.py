@@ -254,3 +254,30 @@ def test_machines_that_were_never_handed_out_are_on_the_bill(paper: Paper) -> No
     assert {each.state for each in over} == {"ended"}
     total = sum(i.price_per_hour * (i.ended_at - i.launched_at) / 3600 for i in over)
     assert total == pytest.approx(sum(bid["cost"] for bid in paper.cloud.bids()), rel=1e-3)
+
+
+def test_a_bid_that_somebody_ended_before_its_machines_were_ready_is_on_the_bill(
+    paper: Paper,
+) -> None:
+    paper.configure(node_key="script")
+    paper.doors.silent = {"silent": "nothing answers"}
+    intent = paper.intend()
+    paper.told(intent, "still starting")
+    eventually(
+        lambda: all(each.launched_at for each in paper.make().list_instances(TASK)) or None,
+        "they are charged",
+    )
+    paper.request("DELETE", f"/v2/spot/bids/{paper.live()[0]['fid']}")
+    # The supervisor is dead. Who comes after it has nothing but the ledger, and asks to end what there is.
+    later = paper.make()
+
+    def over() -> list[Instance] | None:
+        found = later.list_instances(TASK)
+        return found if [each.state for each in found] == ["ended", "ended"] else None
+
+    found = eventually(over, "both are billed")
+    total = sum(i.price_per_hour * (i.ended_at - i.launched_at) / 3600 for i in found)
+    assert total == pytest.approx(sum(bid["cost"] for bid in paper.cloud.bids()), rel=1e-3)
+    assert [key["name"] for key in paper.cloud.api_keys() if key["good"]] == ["account"]
+    with pytest.raises(ProviderError, match="was ended by somebody else before"):
+        paper.make().launch(intent)
