@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from flowlite.state.store import InstanceRecord, Lease, Store
-from flowlite.supervise.money.cost import cost_of
+from flowlite.supervise.money.cost import cost_of, is_upper_bound
 from tests.test_store import task
 
 
@@ -96,3 +97,43 @@ def test_the_minimum_time_of_a_machine_is_charged_once(store: Store) -> None:
     store.put_instances(second, [has])
     store.put_instances(first, [had])
     assert [cost_of(store.instances(name), 9000.0) for name in ("t1", "t2")] == [0.25, 0.75]
+
+
+def kept(name: str, prices: list[list[float]]) -> InstanceRecord:
+    """The row of a machine that is kept, whose last price is the highest there can be."""
+    found = row(name, 0, 100.0, 320.0)
+    return dataclasses.replace(found, data={**found.data, "prices": prices, "cost_at_most": True})
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in order", "late"])
+def test_a_bound_that_nobody_can_correct_any_more_stays_one(store: Store, late: bool) -> None:
+    first, second = lease_of(store, "t1"), lease_of(store, "t2")
+    rows = [(first, kept("t1", [[100.0, 36.0], [200.0, 72.0]])), (second, row("t2", 1, 210.0))]
+    for lease, each in reversed(rows) if late else rows:
+        store.put_instances(lease, [each])
+    found = store.instances("t1")
+    assert cost_of(found, 999.0) == pytest.approx(1.0 + 0.2)
+    assert is_upper_bound(found)
+    assert store.kept_at_most() == []
+
+
+def test_prices_that_the_next_task_is_told_replace_a_bound(store: Store) -> None:
+    first, second = lease_of(store, "t1"), lease_of(store, "t2")
+    store.put_instances(first, [kept("t1", [[100.0, 36.0], [200.0, 72.0]])])
+    taken = row("t2", 1, 210.0)
+    taken = dataclasses.replace(taken, data={**taken.data, "prices": [[100.0, 36.0]]})
+    store.put_instances(second, [taken])
+    found = store.instances("t1")
+    assert cost_of(found, 999.0) == pytest.approx(1.1)
+    assert not is_upper_bound(found)
+
+
+def test_what_is_asked_about_a_kept_machine_does_not_take_it_back(store: Store) -> None:
+    first, second = lease_of(store, "t1"), lease_of(store, "t2")
+    store.put_instances(first, [kept("t1", [[100.0, 36.0]])])
+    (asked,) = store.kept_at_most()
+    assert store.kept_at_most(["t2"]) == []
+    store.put_instances(second, [row("t2", 1, 210.0)])
+    before = store.instances()
+    store.put_kept([asked])
+    assert store.instances() == before

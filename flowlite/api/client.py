@@ -361,6 +361,16 @@ class Flow:
 
         return warm_nodes(self._session.store, self._session.home)
 
+    def look_up_cost(self, tasks: Collection[str] | None = None) -> list[str]:
+        """Asks providers what kept nodes have cost, where only a bound is known. Returns the problems, in words.
+
+        Args:
+            tasks: Only those of these tasks, by id; None for all.
+        """
+        from flowlite.supervise.cleanup.warm_nodes import look_up_cost
+
+        return look_up_cost(self._session.store, self._session.home, tasks)
+
     def cancel(self, name: str) -> bool:
         """Requests the cancellation of a task, as `Task.cancel` does.
 

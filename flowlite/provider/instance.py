@@ -45,6 +45,8 @@ class Instance(JsonValue):
             does not need is ended, and one of an unknown launch is kept.
         hold: How many tasks have had the machine before this one, if it was handed over under the same id. Its row then
             is that of the task with the highest number.
+        cost_at_most: Whether what it costs is not known but bounded: the last of its prices is the highest that it can
+            have until the provider is asked again, or `price_per_hour` is.
         unlisted: Whether the provider itself does not list it, since it was launched so recently. That is no proof that
             the instance still exists.
     """
@@ -72,6 +74,7 @@ class Instance(JsonValue):
     launch: str = ""
     unlisted: bool = False
     hold: int = 0
+    cost_at_most: bool = False
 
 
 @dataclass(frozen=True, slots=True)

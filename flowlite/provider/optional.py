@@ -86,6 +86,9 @@ class OptionalMethods:
         and names them in `Instance.continues`. `terminate` ends them at once. `list_instances` lists them as "warm"
         until then.
 
+        Nobody looks at kept instances. Where their price may change, or their end may come early or late, they are
+        `cost_at_most`, here and in listings: what they have really cost is taken from a later listing.
+
         Returns:
             The instances that are kept, in state "warm". The others are unchanged, and have to be terminated.
         """

@@ -36,16 +36,19 @@ def as_held(db: sqlite3.Connection, values: Mapping[str, Any]) -> dict[str, Any]
             "id": _once_handed_on(values["id"], values["task_id"]),
             "state": "ended",
             "ended_at": max(values["launched_at"], ended),
-            "data": {**values["data"], "least_seconds": 0.0},
+            "data": _for_good({**values["data"], "least_seconds": 0.0}),
         }
     # While the machine was kept, nobody looked at its price for the task that had it.
     prices = values["data"].get("prices")
     db.execute(
         "UPDATE instances SET id = :new, state = 'ended', "
         "ended_at = max(launched_at, min(coalesce(ended_at, :at), :at)), "
-        "data = CASE WHEN NOT json_valid(data) THEN data "
-        "WHEN :prices IS NULL THEN json_set(data, '$.least_seconds', 0.0) "
-        "ELSE json_set(data, '$.least_seconds', 0.0, '$.prices', json(:prices)) END "
+        "data = CASE WHEN NOT json_valid(data) THEN data WHEN :prices IS NOT NULL "
+        "THEN json_set(data, '$.least_seconds', 0.0, '$.prices', json(:prices), '$.cost_at_most', json('false')) "
+        "WHEN json_extract(data, '$.cost_at_most') "
+        "THEN json_set(data, '$.least_seconds', 0.0, '$.end_is_a_bound', json('true'), "
+        "'$.cost_at_most', json('false')) "
+        "ELSE json_set(data, '$.least_seconds', 0.0) END "
         "WHERE provider = :provider AND id = :id",
         {
             "new": _once_handed_on(values["id"], task_id),
@@ -56,6 +59,12 @@ def as_held(db: sqlite3.Connection, values: Mapping[str, Any]) -> dict[str, Any]
         },
     )
     return dict(values)
+
+
+def _for_good(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The data of a row that its provider will not be asked about again: a bound of its cost remains one."""
+    bound = {"end_is_a_bound": True} if data.get("cost_at_most") else {}
+    return {**data, **bound, "cost_at_most": False}
 
 
 def _once_handed_on(name: str, task_id: str) -> str:

@@ -351,6 +351,25 @@ class Store:
         rows = self._rows(InstanceRecord, "state = 'warm' AND ended_at > ?", [now], "ended_at, id")
         return self._readable(InstanceRecord, rows)
 
+    def kept_at_most(self, task_ids: Collection[str] | None = None) -> list[InstanceRecord]:
+        """Returns the instances that are or were kept warm and of whose cost only a bound is known.
+
+        Args:
+            task_ids: Only those of these tasks; None for all.
+        """
+        where = "json_valid(data) AND json_extract(data, '$.cost_at_most')"
+        rows = self._readable(InstanceRecord, self._rows(InstanceRecord, where, order="id"))
+        return [each for each in rows if task_ids is None or each.task_id in task_ids]
+
+    def put_kept(self, instances: Sequence[InstanceRecord]) -> None:
+        """Adds or replaces instances that ended tasks have kept, except for those handed over to another task."""
+        with self._database.write() as db:
+            for each in instances:
+                query = "SELECT task_id FROM instances WHERE provider = ? AND id = ?"
+                holder = db.execute(query, (each.provider, each.id)).fetchone()
+                if holder is None or holder["task_id"] == each.task_id:
+                    _put_instances(db, [each])
+
     def end_warm(self, ids: Sequence[str], now: float) -> None:
         """Records that instances are not kept warm any more: another task took them over, or they were given back."""
         if not ids:

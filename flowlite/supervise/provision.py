@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from flowlite.errors import (
     CapacityUnavailable,
@@ -32,7 +31,7 @@ from flowlite.state.store import InstanceRecord, Intent, Lease, Store, TaskRecor
 from flowlite.supervise import failover
 from flowlite.supervise.failover import Kind, PlaceFailed
 from flowlite.supervise.gang_size import LackingNodes
-from flowlite.supervise.money.billing import ENDED, LOST, Billing
+from flowlite.supervise.money.billing import ENDED, LOST, WARM, Billing
 from flowlite.supervise.money.caps import Caps
 from flowlite.supervise.queue.turn import Turn
 from flowlite.supervise.record import lifecycle, wording
@@ -55,7 +54,6 @@ _ASK_AGAIN = 1.0
 _UNREACHABLE = "unreachable"
 _ENDING = "ending"
 _RETURNING = "returning"
-_WARM = "warm"
 SPARE = "spare"
 """State of the row of a machine that has no rank, and takes that of a lost node."""
 JOINING = "joining"
@@ -152,7 +150,7 @@ class Provisioner:
         """Returns the task's instances that exist, without those kept warm for the next task."""
         found = self._provider.list_instances(self._lease.task_id)
         self._accounts.note(found)
-        there = [instance for instance in found if instance.state not in (ENDED, _WARM)]
+        there = [instance for instance in found if instance.state not in (ENDED, WARM)]
         # An instance that does not answer now still exists. Only those found to be lost are given up.
         return [
             dataclasses.replace(each, state="running") if each.state == _UNREACHABLE else each
@@ -515,11 +513,11 @@ class Provisioner:
         if known and (left := await self._threads.run(self.listed)):
             raise NotGone(_what_is_left(left))
         await self._clear()
-        kept = [dataclasses.replace(r, state=_WARM, **warm[r.id]) for r in stored if r.id in warm]
+        kept = [self._accounts.kept(row, *warm[row.id]) for row in stored if row.id in warm]
         # Read again, so that a price recorded meanwhile is not lost.
         rows = self._store.instances(self._lease.task_id)
         rows += self._accounts.unknown(row.id for row in rows)
-        return kept + self._gone(row for row in rows if row.id not in warm and row.state != _WARM)
+        return kept + self._gone(row for row in rows if row.id not in warm and row.state != WARM)
 
     # Internal
 
@@ -530,8 +528,10 @@ class Provisioner:
         except (ProviderError, OSError) as error:
             say(f"what was created beside the nodes is left to `flow gc`: {error}")
 
-    async def _keep(self, instances: list[Instance], seconds: float) -> dict[str, dict[str, Any]]:
-        """Asks the provider to keep instances warm. Returns, by id, the changed fields of those that are kept.
+    async def _keep(
+        self, instances: list[Instance], seconds: float
+    ) -> dict[str, tuple[Instance, float]]:
+        """Asks the provider to keep instances warm. Returns those that are kept by id, and until when they are.
 
         Recorded as an intent first, since kept instances may be charged all that time.
         """
@@ -541,7 +541,7 @@ class Provisioner:
         self._store.put_intent(self._lease, token, "keep", {"instances": names, "until": until})
         kept = await self._threads.run(self._provider.keep, instances, seconds)
         self._store.settle_intent(self._lease, token, "done" if kept else "refused")
-        return {each.id: {"data": each.to_json(), "ended_at": until} for each in kept}
+        return {each.id: (each, until) for each in kept}
 
     async def _give_up(self, stored: Iterable[InstanceRecord]) -> None:
         """Has the machines of lost instances avoided. Of those unreachable, no answer is waited for again."""

@@ -9,8 +9,12 @@ from typing import Any
 
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import PRICES, Instance
+from flowlite.state import clock
 from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.rest.client import MithrilApi
+
+LIMIT = "limit_price"
+"""Key in the `data` of a listed instance: what it can cost at most, in US dollars per hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +35,7 @@ class Charged:
 
     def on(self, instance: Instance) -> Instance:
         """An instance with the known figures of its cost."""
-        data = dict(instance.data)
-        if len(self.prices) > 1:
-            data[PRICES] = [list(each) for each in self.prices]
+        data = {**instance.data, PRICES: [list(each) for each in self.prices]}
         return replace(
             instance,
             launched_at=self.since,
@@ -41,6 +43,19 @@ class Charged:
             price_per_hour=self.price,
             data=data,
         )
+
+
+def as_kept(instance: Instance) -> Instance:
+    """A listed instance; if it is kept without a task, it costs as much as its bid allows from now on.
+
+    Nobody looks at its price until the provider is asked again.
+    """
+    limit = instance.data.get(LIMIT)
+    if instance.state != "warm" or limit is None:
+        return instance
+    prices = instance.data.get(PRICES) or [[instance.launched_at, instance.price_per_hour]]
+    data = {**instance.data, PRICES: [*prices, [clock.now(), limit]]}
+    return replace(instance, data=data, cost_at_most=True)
 
 
 def charged(prices: Iterable[Mapping[str, Any]], ended: Mapping[str, float]) -> dict[str, Charged]:

@@ -91,7 +91,7 @@ class Listing:
             mine = {fid: views.get(fid) for fid in launch.ids}
             listed = [*self._listed(launch, mine), *self._doubtful(launch)]
             token = intent_of(launch.token)
-            there = [as_held(replace(each, launch=token), launch) for each in listed]
+            there = [costs.as_kept(as_held(replace(each, launch=token), launch)) for each in listed]
             over = None
             if all(each.state == "ended" for each in there):
                 over = self._ending.conclude(launch, mine)
@@ -171,10 +171,10 @@ def _of(launch: Launch, bid: Bid) -> list[Instance]:
 
 
 def _running(instance: Instance, bid: Bid, bill: costs.Charged | None) -> Instance:
-    found = instance
+    found = replace(instance, data={**instance.data, costs.LIMIT: bid.limit_price})
     # A listing may not name it yet.
     if machine := bid.machines.get(instance.id):
-        found = replace(instance, data={**instance.data, "status": str(machine["status"])})
+        found = replace(found, data={**found.data, "status": str(machine["status"])})
     return found if bill is None else bill.on(found)
 
 

@@ -23,6 +23,7 @@ from flowlite.provider import (
 from flowlite.settings.provider_settings import ProviderSettings
 from provider_adapters.mithril.bid_submission import BidSubmission
 from provider_adapters.mithril.context import ACCOUNT_SETTINGS, MithrilContext
+from provider_adapters.mithril.costs import as_kept
 from provider_adapters.mithril.ending import Ending
 from provider_adapters.mithril.launching import Launching
 from provider_adapters.mithril.listing import Listing
@@ -115,7 +116,7 @@ class MithrilProvider(Provider):
             self._ending.terminate(instances)
 
     def keep(self, instances: Sequence[Instance], seconds: float) -> list[Instance]:
-        return self._place.kept.keep(instances, seconds)
+        return [as_kept(each) for each in self._place.kept.keep(instances, seconds)]
 
     def still_warm(self, instances: Sequence[Instance]) -> list[Instance]:
         return self._place.kept.still(instances)

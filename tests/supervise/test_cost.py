@@ -170,6 +170,43 @@ class TestWhatTheProviderSays:
         assert [price for _, price in once.data[PRICES]] == [36.0, 72.0]
         assert accounts.corrected(once) == once
 
+    def test_prices_that_the_provider_tells_at_once_are_charged_from_the_first_row_on(self) -> None:
+        prices = [[START, 36.0], [START + 10, 72.0]]
+        told = Instance("i", "t1", price_per_hour=72.0, launched_at=START, data={PRICES: prices})
+        first = self.accounts(told).record(told, None)
+        assert cost_of([first], START + 20) == pytest.approx(0.3)
+        kept = self.accounts(told).kept(row(price=36.0), told, START + 20)
+        assert cost_of([kept], START + 99) == pytest.approx(0.3)
+
+    def test_a_kept_one_is_charged_what_it_can_cost_at_most_until_the_provider_is_asked(
+        self,
+    ) -> None:
+        most = {PRICES: [[START, 36.0], [START + 10, 72.0]]}
+        warm = Instance("i", "t1", "warm", launched_at=START, data=most, cost_at_most=True)
+        kept = self.accounts(warm).kept(row(price=36.0), warm, START + 20)
+        assert (cost_of([kept], START + 99), is_upper_bound([kept])) == (pytest.approx(0.3), True)
+        gone = Instance(
+            "i",
+            "t1",
+            "ended",
+            launched_at=START,
+            ended_at=START + 15,
+            data={PRICES: most[PRICES][:1]},
+        )
+        known = self.accounts(gone).looked_up(kept)
+        assert (known.state, known.ended_at) == ("ended", START + 15)
+        assert (cost_of([known], START + 99), is_upper_bound([known])) == (
+            pytest.approx(0.15),
+            False,
+        )
+
+    def test_a_kept_one_that_is_still_there_after_its_time_is_charged_on(self) -> None:
+        warm = Instance("i", "t1", "running", price_per_hour=36.0, launched_at=START)
+        kept = row(price=36.0, ended=START + 20, cost_at_most=True)
+        still = self.accounts(warm).looked_up(kept)
+        assert still.ended_at == pytest.approx(time.time(), abs=5)
+        assert is_upper_bound([still])
+
     def test_what_no_store_knows_is_charged_too(self) -> None:
         accounts = self.accounts(
             Instance("known", "t1", launched_at=START),

@@ -52,11 +52,15 @@ def cost(
     flow = Flow()
     if task is not None:
         tasks = [flow.get_task(task)]
+        problems = flow.look_up_cost([tasks[0].id])
         charged = {tasks[0].id: flow.instances_of(tasks[0])}
     else:
+        problems = flow.look_up_cost()
         charged = flow.charged_instances()
         # Tasks that cost nothing are only counted, unless all are asked for.
         tasks = flow.list_tasks(ids=None if json or by is not None else charged)
+    for problem in problems:
+        output.warn(problem)
     rows = [_cost_of(one, charged.get(one.id, ())) for one in tasks]
     total = sum(row["estimated_cost"] for row in rows)
     rate = sum(row["cost_per_hour_now"] for row in rows)

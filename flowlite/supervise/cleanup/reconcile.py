@@ -25,7 +25,7 @@ from flowlite.provider.dollars import dollars
 from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.state import clock
 from flowlite.state.store import Store
-from flowlite.supervise.cleanup.warm_nodes import end_warm_nodes
+from flowlite.supervise.cleanup.warm_nodes import end_warm_nodes, look_up_cost
 from flowlite.supervise.process import standby
 from flowlite.supervise.process.launch import abandoned_tasks, start_supervisor
 from flowlite.supervise.process.resuming import would_launch
@@ -129,6 +129,8 @@ def reconcile(
         found.problems += problems
         if not dry_run:
             standby.dismiss(home)
+    if not dry_run:
+        found.problems += look_up_cost(store, home)
     for task_id in abandoned_tasks(store, home):
         try:
             waits = task_id not in listed and would_launch(store, store.get_task(task_id))

@@ -1,4 +1,4 @@
-"""Nodes kept warm between tasks: lists them, and ends them early."""
+"""Nodes kept warm between tasks: lists them, asks what they have cost, and ends them early."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from flowlite.errors import FlowError
-from flowlite.provider import Instance, provider_of_task
+from flowlite.provider import Instance, Plan, provider_of_task
 from flowlite.state import clock
 from flowlite.state.store import InstanceRecord, Store
+from flowlite.supervise.money.billing import Billing
 
 
 def warm_nodes(store: Store, home: Path) -> list[InstanceRecord]:
@@ -27,6 +28,34 @@ def warm_nodes(store: Store, home: Path) -> list[InstanceRecord]:
         store.end_warm([row.id for row in rows if row.id not in there], clock.now())
         found += [row for row in rows if row.id in there]
     return found
+
+
+def look_up_cost(store: Store, home: Path, tasks: Collection[str] | None = None) -> list[str]:
+    """Records what kept nodes have cost, where only a bound is known and their provider can say more.
+
+    Args:
+        store: The store.
+        home: FLOW_HOME.
+        tasks: Only those of these tasks; None for all.
+
+    Returns:
+        The problems in words. The bounds stay then.
+    """
+    problems: list[str] = []
+    for task, rows in _by_task(store.kept_at_most(tasks)).items():
+        try:
+            record = store.get_task(task)
+            accounts = Billing(record.provider, Plan.from_json(record.plan).price_per_hour)
+            accounts.note(provider_of_task(record, home).list_instances(task))
+        except (FlowError, ImportError, OSError) as error:
+            problem = f"{rows[0].provider}: what kept machines have cost cannot be asked: {error}"
+            problems += [problem] if problem not in problems else []
+            continue
+        known = [row.id for row in store.instances(task)]
+        # What the machines' place in the gang has cost after they were taken away.
+        others = [accounts.looked_up(row) for row in accounts.unknown(known)]
+        store.put_kept([*(accounts.looked_up(row) for row in rows), *others])
+    return problems
 
 
 def end_warm_nodes(

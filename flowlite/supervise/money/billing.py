@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 from flowlite.provider import PRICES, Instance
 from flowlite.state import clock
@@ -16,6 +17,7 @@ _BETWEEN_LOOKS = 90.0
 
 LOST = "lost"
 ENDED = "ended"
+WARM = "warm"
 
 
 class Billing:
@@ -56,7 +58,7 @@ class Billing:
             state=instance.state,
             price_per_hour=before.price_per_hour if before else self._price_of(instance),
             launched_at=launched,
-            data=instance.to_json(),
+            data=_data_of(instance),
             node_rank=rank if before is None or rank is not None else before.node_rank,
         )
         if before is not None and PRICES in before.data:
@@ -70,6 +72,27 @@ class Billing:
             return record
         launched = seen.launched_at or record.launched_at
         return self._repriced(dataclasses.replace(record, launched_at=launched), clock.now())
+
+    def kept(self, record: InstanceRecord, instance: Instance, until: float) -> InstanceRecord:
+        """Returns the row of an instance that is kept for the next task until this time."""
+        now = self.corrected(record)
+        prices = {PRICES: now.data[PRICES]} if PRICES in now.data else {}
+        data = {**prices, **_data_of(instance)}
+        return dataclasses.replace(now, state=WARM, ended_at=until, data=data)
+
+    def looked_up(self, record: InstanceRecord) -> InstanceRecord:
+        """Returns the row of an instance that was kept, with what it has cost as far as the last listing says that."""
+        seen = self._seen.get(record.id)
+        if seen is None:
+            return record
+        if seen.state == ENDED:
+            known = self.ended(record, clock.now()) if seen.ended_at else record
+            return dataclasses.replace(
+                known, data={**known.data, "cost_at_most": not seen.ended_at}
+            )
+        found, now = self.corrected(record), clock.now()
+        # What is still there after its time is charged on.
+        return dataclasses.replace(found, ended_at=max(found.ended_at or now, now))
 
     def ended(self, record: InstanceRecord, now: float) -> InstanceRecord:
         """Returns the row of an instance that is gone, with its end as listed, as recorded before, or now.
@@ -126,3 +149,9 @@ class Billing:
         prices = record.data.get(PRICES) or [[record.launched_at, record.price_per_hour]]
         data = {**record.data, PRICES: [*prices, [now, price]]}
         return dataclasses.replace(record, price_per_hour=price, data=data)
+
+
+def _data_of(instance: Instance) -> dict[str, Any]:
+    """The `data` of an instance's row."""
+    prices = {PRICES: instance.data[PRICES]} if PRICES in instance.data else {}
+    return {**instance.to_json(), **prices}

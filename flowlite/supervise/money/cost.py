@@ -60,8 +60,11 @@ def rate_of(instances: Iterable[InstanceRecord], now: float | None = None) -> fl
 
 
 def is_upper_bound(instances: Iterable[InstanceRecord]) -> bool:
-    """Whether the real cost may be less than `cost_of`, because the end of an instance was not seen."""
-    return any(instance.data.get(END_IS_A_BOUND) for instance in instances)
+    """Whether the real cost may be less than `cost_of`, because the end or the prices of an instance were not seen."""
+    return any(
+        instance.data.get(END_IS_A_BOUND) or instance.data.get("cost_at_most")
+        for instance in instances
+    )
 
 
 def _charges(instance: InstanceRecord, now: float) -> Iterator[tuple[float, float, float]]:
