@@ -114,7 +114,7 @@ class OptionalMethods:
         """Returns instances with flowlite's tag that were launched from other FLOW_HOMEs, on this or another machine.
 
         Their `data` has {"home", "owner", "deadline"}: whose they are, and the Unix time by which they should have
-        ended (None for no limit).
+        ended (None for no limit). If their end may leave something that is charged on, "stays" names it in words.
         """
         return []
 

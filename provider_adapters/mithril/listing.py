@@ -202,11 +202,15 @@ def _unknown(bid: Bid, tags: requests.Tags, token: str = "") -> list[Instance]:
 
 
 def _of_other(instance: Instance, bid: Bid, tags: requests.Tags) -> Instance:
-    """A machine of another FLOW_HOME, with its owner. Its deadline counts from its start."""
+    """A machine of another FLOW_HOME, with its owner. Its deadline counts from its start.
+
+    Whether it has a key to end the bid cannot be seen.
+    """
     since = requests.unix(bid.machines.get(instance.id, {}).get("created_at"))
     until = None if since is None or tags.seconds is None else since + tags.seconds
-    about = {"home": tags.home, "owner": tags.owner, "deadline": until}
-    return replace(instance, launched_at=since or 0.0, data={**instance.data, **about})
+    about = {"home": tags.home, "owner": tags.owner, "deadline": until, "stays": "its bid"}
+    data = {**instance.data, **about}
+    return replace(instance, launched_at=since or 0.0, cost_at_most=True, data=data)
 
 
 def _placeholder(name: str, task: str, bid: str, token: str, bid_name: str = "") -> Instance:

@@ -362,18 +362,23 @@ def test_machines_of_other_homes_are_shown_and_ended_only_when_overdue_or_asked_
     cloud.add("just-over", **theirs, deadline=now - 60)
     cloud.add("busy", **theirs, deadline=now + 5430)
     cloud.add("endless", **theirs)
+    cloud.add("bid", **theirs, deadline=now + 5430, stays="its bid", cost_at_most=True)
     assert gc() == 0
     said = capsys.readouterr().out
     alive = {name for name, machine in cloud.machines().items() if not machine["ended_at"]}
-    assert alive == {"just-over", "busy", "endless"}
+    assert alive == {"just-over", "busy", "endless", "bid"}
     assert (
         "rented busy of ann@desk, from another FLOW_HOME (90 min old, $12.50 per hour, "
         "ends by itself in 90 min): left alone, `flow gc --all-homes` ends it" in said
     )
+    assert (
+        "rented bid of ann@desk, from another FLOW_HOME (90 min old, at most $12.50 per hour, powers off by itself in "
+        "90 min, but its bid may stay and cost more until somebody ends it): left alone" in said
+    )
     assert "should have ended 50 min ago): ended" in said
     assert "without a deadline): left alone" in said
     assert gc("--all-homes") == 2
-    assert "would end 3 machines" in capsys.readouterr().err
+    assert "would end 4 machines" in capsys.readouterr().err
     assert gc("--all-homes", "--dry-run", "--json") == 0
     others = json.loads(capsys.readouterr().out)["data"]["others"]
     assert {each["id"]: each["ended"] for each in others} == dict.fromkeys(alive, True)

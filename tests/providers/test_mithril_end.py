@@ -188,6 +188,8 @@ def test_another_home_sees_whose_it_is_and_can_end_it(paper: Paper) -> None:
     data = listed[0].data
     assert "@" in data["owner"]
     assert 2 * 3600 < data["deadline"] - time.time() < 5 * 3600
+    # Its machines may have no key, and it is not known what the auction has come to.
+    assert (data["stays"], listed[0].cost_at_most) == ("its bid", True)
     assert other.sweep([]) == [], "what is another's is not swept"
     other.terminate(listed)
     eventually(lambda: not paper.live() or None, "all is gone")

@@ -282,6 +282,8 @@ class _ProviderCleanup:
                     "deadline": each.data.get("deadline"),
                     "launched_at": each.launched_at or None,
                     "price_per_hour": each.price_per_hour,
+                    "price_is_a_bound": each.cost_at_most,
+                    "stays": each.data.get("stays"),
                     "ended": each in ending,
                 }
             )
@@ -303,9 +305,15 @@ def _other_line(other: Mapping[str, Any], dry_run: bool) -> str:
     """Returns a line about one machine of another FLOW_HOME."""
     now, deadline = clock.now(), other["deadline"]
     age = f"{wording.duration(now - other['launched_at'])} old" if other["launched_at"] else ""
-    price = f"{dollars(other['price_per_hour'])} per hour" if other["price_per_hour"] else ""
+    most = "at most " if other["price_is_a_bound"] else ""
+    price = f"{most}{dollars(other['price_per_hour'])} per hour" if other["price_per_hour"] else ""
     if deadline is None:
         until = "without a deadline"
+    elif deadline > now and other["stays"]:
+        until = (
+            f"powers off by itself in {wording.duration(deadline - now)}, but {other['stays']} may stay and cost more "
+            "until somebody ends it"
+        )
     elif deadline > now:
         until = f"ends by itself in {wording.duration(deadline - now)}"
     else:

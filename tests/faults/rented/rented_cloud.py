@@ -195,7 +195,9 @@ class RentedProvider(Provider):
                 "home": entry["home"],
                 "owner": entry.get("owner", "me@here"),
                 "deadline": entry.get("deadline"),
+                "stays": entry.get("stays"),
             },
+            cost_at_most=entry.get("cost_at_most", False),
         )
 
     def _end(self, names: Sequence[str]) -> None:
