@@ -26,12 +26,14 @@ class Charged:
         until: Unix time of its end; 0 while it goes on.
         price: The latest price, in US dollars per hour.
         prices: (Unix time, price) in order of time: prices change with every auction.
+        paused: Whether it ended since its bid was paused. When the bid is resumed, listings do not tell that any more.
     """
 
     since: float
     until: float
     price: float
     prices: tuple[tuple[float, float], ...]
+    paused: bool = False
 
     def on(self, instance: Instance) -> Instance:
         """An instance with the known figures of its cost."""
@@ -95,18 +97,21 @@ def _periods(events: Iterable[Mapping[str, Any]]) -> Iterator[tuple[float, float
 
 def ends(states: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """The Unix time of the end of each instance that is gone, from entries of `/v2/instances/status/history`."""
-    found = {}
+    return {name: since for name, since, _ in _ends(states)}
+
+
+def _ends(states: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, float, str]]:
+    """Id, Unix time of the end, and first state after it, of each instance that is gone."""
     for entry in states:
         events = sorted(entry["events"], key=lambda event: requests.unix(event["timestamp"]) or 0.0)
-        since = None
+        first = None
         for event in events:
             if event["status"] not in requests.ENDED:
-                since = None
-            elif since is None:
-                since = requests.unix(event["timestamp"])
-        if since is not None:
-            found[str(entry["instance_fid"])] = since
-    return found
+                first = None
+            elif first is None:
+                first = event
+        if first is not None and (since := requests.unix(first["timestamp"])) is not None:
+            yield str(entry["instance_fid"]), since, str(first["status"])
 
 
 def bill_of(api: MithrilApi, project: str, bid_fid: str) -> dict[str, Charged]:
@@ -114,4 +119,6 @@ def bill_of(api: MithrilApi, project: str, bid_fid: str) -> dict[str, Charged]:
     query = requests.history_of(project, bid_fid)
     prices = api.pages("/v2/instances/pricing/history", query, "instances")
     states = api.pages("/v2/instances/status/history", query, "instances")
-    return charged(prices, ends(states))
+    paused = {name for name, _, status in _ends(states) if status == requests.PAUSED_INSTANCE}
+    bill = charged(prices, ends(states))
+    return {name: replace(each, paused=name in paused) for name, each in bill.items()}

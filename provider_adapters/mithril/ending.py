@@ -177,6 +177,8 @@ def _is_done(launch: Launch, found: Mapping[str, Bid | None]) -> bool:
 def ended(instance: Instance, bid: Bid, bill: costs.Charged | None) -> Instance:
     """A machine that is gone: why, and what it cost."""
     status = str(bid.machines.get(instance.id, {}).get("status", "STATUS_TERMINATED"))
+    if bill is not None and bill.paused:
+        status = requests.PAUSED_INSTANCE
     why = requests.TAKEN_AWAY.get(status, "" if status == "STATUS_TERMINATED" else status)
     found = replace(instance, state="ended", why=why, preempted=status in requests.TAKEN_AWAY)
     if bill is None:

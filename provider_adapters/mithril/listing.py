@@ -120,8 +120,8 @@ class Listing:
                 yield from (ended(each, bid, None) for each in _of(launch, bid))
             elif broken(launch, bid, self._place.account.settings.listing_lag):
                 # The remaining machines end with the bid: the whole gang is bid for again.
-                bill = self._bill(launch, bid) if bid.live else {}
-                yield from (self._taken(each, bid, bill.get(each.id)) for each in _of(launch, bid))
+                bill = self._bill(launch, bid)
+                yield from (self._taken(each, bid, bill) for each in _of(launch, bid))
                 left = _placeholder(bid.fid, launch.task, bid.fid, launch.token, bid.name)
                 # The next launch waits for a bid that somebody has paused (`Launching._end_older`).
                 paused = bid.status == requests.PAUSED
@@ -140,22 +140,28 @@ class Listing:
             name = requests.bid_name(self._place.home_id, launch.open_call.name)
             yield replace(_placeholder(name, launch.task, "", launch.token, name), unconfirmed=True)
 
-    def _taken(self, instance: Instance, bid: Bid, bill: costs.Charged | None) -> Instance:
+    def _taken(self, instance: Instance, bid: Bid, bill: Mapping[str, costs.Charged]) -> Instance:
         """A machine of a bid that has lost some: gone, or still there until the bid is ended."""
-        causes = {m["status"] for m in bid.gone.values()}
+        causes = {
+            requests.PAUSED_INSTANCE if name in bill and bill[name].paused else machine["status"]
+            for name, machine in bid.gone.items()
+        }
         taken = sorted(causes & set(requests.TAKEN_AWAY))
         why = requests.TAKEN_AWAY[taken[0]] if taken else ", ".join(sorted(causes))
+        mine = bill.get(instance.id)
         if instance.id in bid.live:
-            there = replace(_running(instance, bid, bill), state="ending")
+            there = replace(_running(instance, bid, mine), state="ending")
             return replace(there, why=why, preempted=bool(taken))
-        found = ended(instance, bid, None)
+        # A history that lags behind does not know the end yet.
+        found = ended(instance, bid, mine if mine and mine.until else None)
         return replace(found, why=found.why or why, preempted=bool(taken))
 
     def _bill(self, launch: Launch, bid: Bid) -> dict[str, costs.Charged]:
-        """The bid's cost until now; queried once a minute."""
+        """The bid's cost until now; queried once a minute, and until it has the ends of all machines that are gone."""
         at, known = self._bills.get(bid.fid, (-_BILL_SECONDS, {}))
         now = clock.monotonic()
-        if now - at >= _BILL_SECONDS:
+        is_old = any(name in known and not known[name].until for name in bid.gone)
+        if is_old or now - at >= _BILL_SECONDS:
             try:
                 project = str(launch.frozen["project"])
                 known = costs.bill_of(self._place.account.api, project, bid.fid)

@@ -138,3 +138,20 @@ def test_an_elastic_gang_goes_on_without_the_machines_of_one_bid(
     assert {line.text for line in task.logs()} == begun(1, size) | begun(2, 2)
     assert task.record.retries_used == 0
     eventually(lambda: _nothing_left(box))
+
+
+def test_a_gang_whose_bid_is_paused_only_for_a_moment_goes_on(
+    box: CloudInABox, submit: Submit
+) -> None:
+    task = submit(
+        "echo attempt $FLOW_ATTEMPT; [ $FLOW_ATTEMPT = 1 ] || exit 0; while :; do sleep 0.1; done"
+    )
+    eventually(
+        lambda: [line.text for line in task.logs()].count("attempt 1") == 2, timeout=PATIENCE
+    )
+    (bid,) = box.mithril.live_bids()
+    pause(box, bid["id"], True)
+    pause(box, bid["id"], False)
+    assert task.wait(PATIENCE).status == "completed", task.reason
+    assert (task.attempt, task.record.retries_used) == (2, 0)
+    eventually(lambda: _nothing_left(box))

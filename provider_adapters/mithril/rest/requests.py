@@ -36,10 +36,11 @@ ENDED = frozenset(
 )
 # Instances that are about to be.
 LEAVING = frozenset({"STATUS_PREEMPTING", "STATUS_RELOCATING", "STATUS_STOPPING"})
+PAUSED_INSTANCE = "STATUS_PAUSED"
 TAKEN_AWAY = {
     "STATUS_PREEMPTED": "preempted: others bid more",
     "STATUS_REPLACED": "moved to another machine by Mithril",
-    "STATUS_PAUSED": "its bid was paused",
+    PAUSED_INSTANCE: "its bid was paused",
 }
 Query = dict[str, str | int]
 
