@@ -79,6 +79,10 @@ def test_other_things_than_plain_files_are_refused_at_once(tmp_path: Path) -> No
     os.mkfifo(pipe, 0o600)
     with pytest.raises(PermissionRefused, match="must lie in a plain file"):
         find(pipe)
+    with pytest.raises(
+        PermissionRefused, match=f"^{tmp_path}: an API key must lie in a plain file"
+    ):
+        find(tmp_path)
     with pytest.raises(PermissionRefused, match="cannot be read: No such file"):
         find(tmp_path / "none")
 

@@ -85,23 +85,29 @@ def _read_private(path: Path) -> str:
     except OSError as error:
         raise PermissionRefused(f"{path}: the API key cannot be read: {error.strerror}") from None
     # The checks use the open file, since the path may be replaced in between.
-    with open(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise PermissionRefused(f"{path}: an API key must lie in a plain file")
-        if found.st_uid not in (os.getuid(), 0):
-            raise PermissionRefused(f"{path} belongs to another user (uid {found.st_uid})")
-        if found.st_mode & 0o077:
-            mode = stat.S_IMODE(found.st_mode)
-            raise PermissionRefused(
-                f"{path} holds an API key and has mode {mode:04o}, so others may read it: "
-                f"`chmod 600 {path}`, and make a new key if somebody could have read this one"
-            )
-        content = file.read(_LONGEST)
+    try:
+        _check_private(path, os.fstat(descriptor))
+        content = os.read(descriptor, _LONGEST)
+    finally:
+        os.close(descriptor)
     try:
         return content.decode()
     except UnicodeDecodeError:
         raise PermissionRefused(f"{path}: the API key is not text") from None
+
+
+def _check_private(path: Path, found: os.stat_result) -> None:
+    """Raises PermissionRefused for what is no plain file, or may be read by others."""
+    if not stat.S_ISREG(found.st_mode):
+        raise PermissionRefused(f"{path}: an API key must lie in a plain file")
+    if found.st_uid not in (os.getuid(), 0):
+        raise PermissionRefused(f"{path} belongs to another user (uid {found.st_uid})")
+    if found.st_mode & 0o077:
+        mode = stat.S_IMODE(found.st_mode)
+        raise PermissionRefused(
+            f"{path} holds an API key and has mode {mode:04o}, so others may read it: "
+            f"`chmod 600 {path}`, and make a new key if somebody could have read this one"
+        )
 
 
 def _from_keyring(provider: str) -> str | None:
