@@ -89,6 +89,14 @@ def test_every_setting_is_listed(project: Path) -> None:
         ("provider = \n", "not TOML"),
         ("providers = 3\n", "under [providers.NAME]"),
         ("[providers]\nssh = 3\n", "under [providers.NAME]"),
+        (
+            "[ssh]\nuser = 'a'\n[providers.ssh]\nuser = 'b'\n",
+            "user is given under [ssh] and under [providers.ssh]",
+        ),
+        (
+            "[ssh.pools.lab]\nhosts = ['a']\n[providers.ssh.pools.lab]\nhosts = ['a']\n",
+            "pools.lab.hosts is given under [ssh] and under [providers.ssh]",
+        ),
     ],
 )
 def test_wrong_files_are_named(project: Path, flow_home: Path, text: str, what: str) -> None:
@@ -99,6 +107,13 @@ def test_wrong_files_are_named(project: Path, flow_home: Path, text: str, what: 
         assert str(caught.value).startswith(f"{path}: ")
         assert what in str(caught.value)
         path.unlink()
+
+
+def test_both_tables_of_a_provider_count_for_different_options(
+    project: Path, flow_home: Path
+) -> None:
+    (flow_home / "config.toml").write_text("[ssh]\nuser = 'a'\n[providers.ssh]\nport = 23\n")
+    assert load_settings().provider_options("ssh") == {"user": "a", "port": 23}
 
 
 @pytest.mark.parametrize("value", ["abc", "nan", "0", "-1", "1e999"])

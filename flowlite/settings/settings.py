@@ -365,12 +365,31 @@ def _parts(content: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], dict
     for name, value in content.items():
         if name == PROVIDERS_TABLE:
             _check_providers(value, path)
-            _merge(tables, value, str(path), (), {})
+            own = value
         elif isinstance(value, dict) and name not in SETTINGS and _is_adapter(name):
-            _merge(tables, {name: value}, str(path), (), {})
+            own = {name: value}
         else:
             plain[name] = value
+            continue
+        _check_given_once(tables, own, path)
+        _merge(tables, own, str(path), (), {})
     return plain, tables
+
+
+def _check_given_once(
+    before: Mapping[str, Any], table: Mapping[str, Any], path: Path, above: str = ""
+) -> None:
+    """Raises ConfigError if a file gives an option of a provider under both names of its table."""
+    for name in before.keys() & table.keys():
+        key, values = f"{above}{name}", (before[name], table[name])
+        if all(isinstance(each, dict) for each in values):
+            _check_given_once(*values, path, f"{key}.")
+            continue
+        provider, _, option = key.partition(".")
+        raise ConfigError(
+            f"{path}: {option or key} is given under [{provider}] and under [{PROVIDERS_TABLE}.{provider}], which are "
+            "the same table; keep one of them"
+        )
 
 
 def _entry(name: str, value: object, origin: str) -> Entry:
