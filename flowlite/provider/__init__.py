@@ -15,7 +15,7 @@ This package imports `errors` and `settings`; types of `connect`, `spec` and `st
 
 from flowlite.provider.candidate import Candidate
 from flowlite.provider.contract import Provider
-from flowlite.provider.findings import Finding, Offer, VolumeInfo, VolumePlace
+from flowlite.provider.findings import Finding, Offer, VolumeInfo, VolumePlace, kept_size
 from flowlite.provider.instance import PRICES, Instance, NodeSettings
 from flowlite.provider.launch_pending import LaunchPending
 from flowlite.provider.plan import REHEARSED, LaunchIntent, Plan, slots_of_gang
@@ -43,6 +43,7 @@ __all__ = [
     "VolumePlace",
     "adapter_class",
     "get_provider",
+    "kept_size",
     "provider_names",
     "provider_of_task",
     "settings_of_task",

@@ -39,6 +39,13 @@ class VolumeInfo(JsonValue):
     cost_so_far: float | None = None
 
 
+def kept_size(name: str, size_gb: float, asked: float | None) -> str:
+    """Says that a volume which exists already does not get the size that was asked for; "" if it has that size."""
+    if asked is None or abs(size_gb - asked) < 1:
+        return ""
+    return f"{name} existed already, and keeps its size of {size_gb:g} GB"
+
+
 @dataclass(frozen=True, slots=True)
 class VolumePlace:
     """Where the files of a volume can be reached without a task.

@@ -75,7 +75,11 @@ class LocalProvider(Provider):
 
         for volume in config.volumes.values():
             self._volumes.check_interface(volume.name, volume.interface)
-        return make_plan(config, self.settings)
+        plan = make_plan(config, self.settings)
+        kept = [
+            self._volumes.kept_size(each.name, each.size_gb) for each in config.volumes.values()
+        ]
+        return dataclasses.replace(plan, notes=(*plan.notes, *filter(None, kept)))
 
     @classmethod
     def start_ahead(cls, home: Path) -> None:

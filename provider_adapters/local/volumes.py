@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flowlite.errors import ConfigError, NotFound, ProviderError
-from flowlite.provider import VolumeInfo
+from flowlite.provider import VolumeInfo, kept_size
 from flowlite.settings.private_files import write_private
 
 
@@ -50,6 +50,11 @@ class Volumes:
                 f"volumes: {name!r} exists with the interface {known!r}, which cannot be changed; write "
                 f"interface={known} for it, or choose another name"
             )
+
+    def kept_size(self, name: str, asked: float | None) -> str:
+        """As `flowlite.provider.kept_size`, of the volume of that name if there is one that has a size."""
+        size = self._info(name, used=None).size_gb if self.path(name).is_dir() else None
+        return "" if size is None else kept_size(name, size, asked)
 
     def list(self) -> list[VolumeInfo]:
         """All volumes by name, with the disk space they use."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite import python_request
 from flowlite.errors import CapExceeded, ConfigError
-from flowlite.provider import Plan
+from flowlite.provider import Plan, kept_size
 from provider_adapters.mithril import markets as known
 from provider_adapters.mithril.markets import MachineRequirements, Market, Price
 from provider_adapters.mithril.rest import requests
@@ -227,6 +227,11 @@ def _notes(
         for each in mounts
         if not each["id"]
     ]
+    notes += [
+        kept
+        for asked, each in zip(config.volumes.values(), mounts, strict=True)
+        if each["id"] and (kept := kept_size(asked.name, each["size_gb"], asked.size_gb))
+    ]
     if without:
         notes.append(f"left out: {_lacking(without)}")
     return notes
@@ -250,8 +255,9 @@ def _volumes(
         there = by_name.get(asked.name)
         if there is None and asked.size_gb is None:
             raise ConfigError(
-                f"volumes: {path!r}: there is no volume {asked.name!r}; give size_gb to have it made, or make it with "
-                f"`flow volumes create {asked.name} --size-gb 100`"
+                f"volumes: {path!r}: there is no volume {asked.name!r}; give size_gb to have it made with the task, or "
+                f"set `region` under [mithril] and make it with `flow volumes create {asked.name} --size-gb 100 "
+                "--provider mithril`"
             )
         if there is not None:
             _check_volume(path, asked.interface, there, ask_users)

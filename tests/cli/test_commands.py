@@ -357,6 +357,11 @@ def test_volumes_are_made_listed_and_deleted(flow: Flow, flow_home: Path) -> Non
     unknown = flow("volumes", "delete", "ckpt2")
     assert unknown.code == 3
     assert "there is no volume 'ckpt2'; if `flow volumes list` shows it elsewhere" in unknown.err
+    asks = lambda size: flow(  # noqa: E731
+        "run", "--dry-run", "--volume", f"/data=ckpt,size_gb={size}", "--", "true"
+    )
+    assert "note: ckpt existed already, and keeps its size of 5 GB" in asks(9).out
+    assert "existed" not in asks(5).out
     refused = flow("volumes", "delete", "ckpt")
     assert refused.code == 2
     assert "--yes" in refused.err

@@ -329,6 +329,16 @@ def test_lustre_is_named_by_its_id(account: Account, volumes: Volumes) -> None:
 # Block volumes
 
 
+def test_a_disk_that_is_there_keeps_its_size_and_that_is_said(
+    account: Account, volumes: Volumes
+) -> None:
+    volumes.create("scratch", 10, "block", [ZONE])
+    (note,) = volumes.plan(config({**BLOCK, "size_gb": 300})).notes
+    assert note.endswith("scratch existed already, and keeps its size of 10 GB")
+    (note,) = volumes.plan(config(BLOCK)).notes
+    assert "keeps its size" not in note
+
+
 def test_a_disk_is_made_in_the_zone_of_the_launch_and_attached(
     account: Account, volumes: Volumes
 ) -> None:

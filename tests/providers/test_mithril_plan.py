@@ -321,10 +321,21 @@ def test_one_that_is_missing_is_made_and_that_is_said() -> None:
     assert made.not_included == ("the volume ckpt ($40.00 per month)",)
 
 
+def test_one_that_is_there_keeps_its_size_and_that_is_said() -> None:
+    words = "ckpt existed already, and keeps its size of 100 GB"
+    sizes = {
+        size: _with_volumes({"/c": {"name": "ckpt", "size_gb": size}}, [volume()])
+        for size in (300, 100)
+    }
+    assert {size: words in made.notes for size, made in sizes.items()} == {300: True, 100: False}
+    assert words not in _with_volumes({"/c": "ckpt"}, [volume()]).notes
+
+
 @pytest.mark.parametrize(
     ("asked", "there", "words"),
     [
         ({"/d": "ckpt"}, [], "give size_gb"),
+        ({"/d": "ckpt"}, [], "`flow volumes create ckpt --size-gb 100 --provider mithril`"),
         ({"/d": {"name": "ckpt", "interface": "block"}}, [volume()], "has the interface 'file'"),
         (
             {"/d": {"name": "ckpt", "interface": "block"}},

@@ -177,6 +177,7 @@ def create(
 ) -> None:
     """Create a volume, or show the one of that name."""
     from flowlite.api.client import Flow
+    from flowlite.provider import kept_size
 
     volume = Flow(provider).volumes.create(name, size_gb, interface)
     if json:
@@ -185,8 +186,8 @@ def create(
     output.say(f"volume {volume.name}: {volume.location}")
     if size_gb is not None and volume.size_gb is None:
         output.warn(f"{volume.name} grows with what is stored on it; --size-gb has no effect here")
-    elif size_gb is not None and abs((volume.size_gb or 0.0) - size_gb) >= 1:
-        output.warn(f"{volume.name} existed already, and keeps its size of {volume.size_gb:g} GB")
+    elif kept := kept_size(volume.name, volume.size_gb or 0.0, size_gb):
+        output.warn(kept)
 
 
 def delete(

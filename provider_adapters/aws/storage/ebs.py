@@ -7,11 +7,12 @@ import math
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from flowlite.errors import ConfigError, ProviderError
-from flowlite.provider import LaunchPending, VolumeInfo
+from flowlite.provider import LaunchPending, VolumeInfo, kept_size
 from provider_adapters.aws.catalog.regions import DISK
 from provider_adapters.aws.storage.common import (
     VOLUME_TAG,
@@ -68,7 +69,9 @@ class Disks:
         if disk is not None:
             if reason := self._why_taken(name, disk, task=""):
                 raise ConfigError(f"volumes: {reason}")
-            return _found(name, disk)
+            found = _found(name, disk)
+            kept = kept_size(name, float(disk["Size"]), size_gb)
+            return replace(found, note=f"{found.note}; {kept}") if kept else found
         if size_gb is None:
             raise ConfigError(
                 f"volumes: there is no disk {name!r} in {self._region}; give size_gb to have it made"
