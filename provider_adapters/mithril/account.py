@@ -88,8 +88,7 @@ class Account:
         """Id of the project. Raises ConfigError if it is ambiguous."""
         with self._lock:
             if not self._project:
-                wanted = self.settings.project
-                self._project = wanted if wanted.startswith("proj_") else self._look_up(wanted)
+                self._project = self._look_up(self.settings.project)
             return self._project
 
     def _look_up(self, wanted: str) -> str:
@@ -150,9 +149,11 @@ class Account:
 
 
 def choose_project(listed: list[dict[str, Any]], wanted: str) -> str:
-    """Id of the project with that name, or of the only one. Raises ConfigError."""
+    """Id of the project with that name or id, or of the only one. Raises ConfigError."""
     names = {str(each["name"]): str(each["fid"]) for each in listed}
     if wanted:
+        if wanted in names.values():
+            return wanted
         if wanted not in names:
             guess = did_you_mean(wanted, names) or f"; there is {', '.join(names) or 'none'}"
             raise ConfigError(f"[mithril] project: this account has no project {wanted!r}{guess}")

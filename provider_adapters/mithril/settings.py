@@ -23,7 +23,8 @@ IN_SCRIPT = "script"
 _TABLE = "[mithril]"
 # An agent that is silent for this long counts as gone; the node then ends the bid by itself.
 _LEASE = 600.0
-_SHORTEST_LEASE = 60.0
+# Agents are given no less (`rented/node.py`).
+_SHORTEST_LEASE = 120.0
 # Counted from the allocation. Mithril speaks of up to 20 minutes.
 _BOOT = 1800.0
 _LAG = 90.0
@@ -145,7 +146,7 @@ def _user(value: object) -> str:
 def _lease(value: object) -> float:
     seconds = duration_seconds(value)
     if seconds < _SHORTEST_LEASE:
-        raise ValueError(f"a time of at least {_SHORTEST_LEASE:.0f} s, as in '10m'")
+        raise ValueError(f"a time of at least {_SHORTEST_LEASE / 60:.0f} min, as in '10m'")
     return seconds
 
 

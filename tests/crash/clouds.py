@@ -158,7 +158,7 @@ class MithrilCloud:
 
     def settings(self) -> str:
         """The configuration file of a FLOW_HOME."""
-        return '[mithril]\nlease = "60s"\nlisting_lag = "4s"\n'
+        return '[mithril]\nlease = "120s"\nlisting_lag = "4s"\n'
 
     def suffer(self, fault: Fault, boot: float) -> None:
         """Has the cloud do something wrong, and machines boot in so many seconds."""

@@ -56,7 +56,7 @@ def test_settings_and_what_the_environment_says_over_them(tmp_path: Path) -> Non
         ('api_url = "http://api.example"', "https"),
         ('api_url = "https://key@api.example"', "without a key"),
         ('api_url = "ftp://x"', "address of the API"),
-        ("lease = 5", "at least 60 s"),
+        ('lease = "1m"', "at least 2 min"),
         ("node_key = 1", "true or false"),
         ('user = "-x"', "name of a user"),
         ("boot_timeout = 0", "above 0"),
@@ -208,6 +208,11 @@ def test_a_missing_or_wrong_key_is_what_is_found(
 
 
 def test_a_project_is_named_by_its_name(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MITHRIL_PROJECT", "nosuch")
-    with pytest.raises(ConfigError, match="no project 'nosuch'"):
-        paper.make().plan(TaskConfig(provider="mithril", command=["true"]))
+    for wrong in ("nosuch", "proj_nonexistent"):
+        monkeypatch.setenv("MITHRIL_PROJECT", wrong)
+        with pytest.raises(ConfigError, match=f"no project '{wrong}'; there is "):
+            paper.make().plan(TaskConfig(provider="mithril", command=["true"]))
+        last = paper.make().check()[-1]
+        assert (last.what, last.ok) == ("project", False)
+    monkeypatch.setenv("MITHRIL_PROJECT", paper.cloud.facts()["project_fid"])
+    assert paper.make().plan(TaskConfig(provider="mithril", command=["true"]))

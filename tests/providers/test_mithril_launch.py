@@ -425,7 +425,7 @@ def test_a_machine_that_never_comes_ends_all(paper: Paper, how: str) -> None:
         paper.cloud.odd_boots("never")
     else:
         paper.doors.silent = {"silent": "nothing answers"}
-    with pytest.raises(ProviderError, match=r"not all machines were ready.*inst_"):
+    with pytest.raises(ProviderError, match=r"not all machines were ready 0\.4 s after.*inst_"):
         paper.launch(paper.intend())
     paper.end()
     assert paper.live() == []
