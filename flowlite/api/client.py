@@ -104,6 +104,7 @@ class Flow:
         *,
         announce: Callable[[Task[Any]], None] | None = None,
         show_plan: Callable[[Candidates], None] | None = None,
+        confirm: Callable[[Candidates], None] | None = None,
         element: Element | None = None,
         inputs_of: Task[Any] | None = None,
         files_now: bool = False,
@@ -119,6 +120,7 @@ class Flow:
             announce: Called with the task as soon as it is recorded.
             show_plan: Called before a launch that may cost money, with the places where the task may run; by default,
                 `notify` gets the price.
+            confirm: Called with the same after `notify` has got the plan's notes. What it raises stops the submission.
             inputs_of: The task whose call is repeated, if the configuration has none. Its project's files are sent as
                 that task had them.
             files_now: Send them as they are now.
@@ -127,13 +129,16 @@ class Flow:
         """
         with supervisor_ahead(config, self._provider):
             trace.begin_client()
-            return self._submit(config, announce, show_plan, element, inputs_of, files_now, pool)
+            return self._submit(
+                config, announce, show_plan, confirm, element, inputs_of, files_now, pool
+            )
 
     def _submit(
         self,
         config: TaskConfig,
         announce: Callable[[Task[Any]], None] | None,
         show_plan: Callable[[Candidates], None] | None,
+        confirm: Callable[[Candidates], None] | None,
         element: Element | None,
         inputs_of: Task[Any] | None,
         files_now: bool,
@@ -179,6 +184,8 @@ class Flow:
                 self._note(f"or, at the dearest place: {price_text.sentence(places.dearest)}")
         for note in (*plan.notes, *bucket_credentials.notes(storage)):
             self._note(note)
+        if paid and confirm is not None:
+            confirm(places)
         session = self._session
         for name in sorted(paid):
             background_gc.remember_paid(session.home, name)

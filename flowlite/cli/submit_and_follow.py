@@ -157,10 +157,6 @@ def submit_and_follow(
     """
     from flowlite.api.client import Flow
 
-    def before_launch(places: Candidates) -> None:
-        _show_plan(places)
-        confirm_launch(places, yes or json)
-
     submitted: list[Task[Any]] = []
     try:
         with warnings_as_lines():
@@ -168,7 +164,8 @@ def submit_and_follow(
             task = flow.submit(
                 config,
                 announce=submitted.append,
-                show_plan=before_launch,
+                show_plan=_show_plan,
+                confirm=lambda places: confirm_launch(places, yes or json),
                 inputs_of=inputs_of,
                 files_now=files_now,
             )

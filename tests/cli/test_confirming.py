@@ -68,6 +68,22 @@ def test_a_paid_launch_is_confirmed(paid: None, answer: str, code: int) -> None:
     assert tasks() == (code == 0)
 
 
+def test_what_there_is_to_know_is_said_before_the_question(paid: None, tmp_path: Path) -> None:
+    adapter = tmp_path / "paid_adapter.py"
+    more = "unmet_price=55.0, notes=('it waits',)"
+    adapter.write_text(
+        adapter.read_text().replace("price_per_hour=40.0", f"price_per_hour=40.0, {more}")
+    )
+    running = OnTerminal(*RUN, columns=200)
+    said = running.read_until(lambda said: "[y/N]" in said)
+    assert "$40.00 per instance and hour" in said
+    assert "that is your limit, and the present price is $55.00" in said
+    assert "note: it waits" in said
+    running.type("y\n")
+    ended, said = running.end()
+    assert (ended, said.count("it waits")) == (0, 1), said
+
+
 @pytest.mark.parametrize(
     ("key", "told"),
     [

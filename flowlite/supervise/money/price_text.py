@@ -34,6 +34,8 @@ def machines(plan: Plan) -> str:
 def price(plan: Plan) -> str:
     """Returns the price per instance and for all, and the most it can rise to."""
     text = f"{dollars(plan.price_per_hour)} per instance and hour, {_in_all(plan)} in all"
+    if plan.unmet_price is not None:
+        text += f"; that is your limit, and the present price is {dollars(plan.unmet_price)}"
     if plan.extras_per_hour:
         text += f"; disk and address {dollars(plan.extras_per_hour)} more for each"
     if not plan.spot:

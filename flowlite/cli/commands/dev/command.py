@@ -22,7 +22,6 @@ from flowlite.cli.task_options import task_options, with_task_options
 from flowlite.errors import CapExceeded, ConfigError, FlowError, NodeUnreachable, NotFound
 
 if TYPE_CHECKING:
-    from flowlite.api.candidates.ranking import Candidates
     from flowlite.api.client import Flow
     from flowlite.api.node_access import NodeAccess
     from flowlite.api.task import Task
@@ -168,16 +167,15 @@ def _is_dev(task: Task[Any]) -> bool:
 
 
 def _start(flow: Flow, config: TaskConfig, yes: bool) -> Task[Any]:
-    def before_launch(places: Candidates) -> None:
-        confirm_launch(places, yes)
-
     plan = flow.candidates(config)[1].dearest
     if plan.price_per_hour > 0 and plan.worst_case_cost is None:
         raise CapExceeded(
             f"a node of {plan.provider} costs ${plan.price_per_hour:.2f} per hour while it waits for you, and has no "
             "cap; add --max-run-time-hours 8 or --max-cost 20"
         )
-    return flow.submit(config, show_plan=before_launch)
+    return flow.submit(
+        config, show_plan=lambda _: None, confirm=lambda places: confirm_launch(places, yes)
+    )
 
 
 def _wait_until_running(task: Task[Any]) -> None:
