@@ -278,6 +278,18 @@ def test_what_no_figure_includes_is_named(flow: Flow) -> None:
     assert "; ".join(left_out) in flow("status", "paid").out
 
 
+@pytest.mark.parametrize(("words", "code"), [(["cost"], 0), (["gc"], 5)])
+def test_what_kept_machines_have_cost_is_asked_first(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch, words: list[str], code: int
+) -> None:
+    asked = lambda *_: ["paid: no answer"]  # noqa: E731
+    for place in ("warm_nodes", "reconcile"):
+        monkeypatch.setattr(f"flowlite.supervise.cleanup.{place}.look_up_cost", asked)
+    said = flow(*words)
+    assert said.code == code
+    assert "paid: no answer" in said.out + said.err
+
+
 # flow volumes, config, providers, offers, gc
 
 
