@@ -154,6 +154,11 @@ class MithrilProvider(Provider):
 
         return sweep(self._place, live, dry_run=dry_run)
 
+    def sweep_others(self, *, dry_run: bool = False) -> list[str]:
+        from provider_adapters.mithril.sweeping import sweep_others
+
+        return sweep_others(self._place, dry_run=dry_run)
+
     def check(self) -> list[Finding]:
         from provider_adapters.mithril.checking import check
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from provider_adapters.mithril import nodekey
+from provider_adapters.mithril import bids, nodekey
 from provider_adapters.mithril.rest import requests
 from provider_adapters.rented.kept_gangs import is_kept
 from provider_adapters.rented.keys import client_public
@@ -22,15 +22,39 @@ def sweep(place: MithrilContext, live: Collection[str], *, dry_run: bool) -> lis
     return [*_keys(place, live, dry_run), *_ssh_key(place, live, dry_run)]
 
 
+def sweep_others(place: MithrilContext, *, dry_run: bool) -> list[str]:
+    """Revokes the keys of other FLOW_HOMEs of whose task no bid is open, and returns descriptions of them."""
+    if not place.account.has_key:
+        return []
+    account = place.account
+    there = [bid.tags for bid in bids.ours(account.api, account.project).values() if bid.tags]
+    live = {(tags.home[: requests.HOME_LETTERS], tags.task) for tags in there}
+
+    def is_left(name: str, tags: requests.Tags) -> bool:
+        is_theirs = not requests.is_ours(name, place.home_id)
+        return is_theirs and (tags.home[: requests.HOME_LETTERS], tags.task) not in live
+
+    return _revoke(place, is_left, dry_run)
+
+
 def _keys(place: MithrilContext, live: Collection[str], dry_run: bool) -> list[str]:
-    found = []
     in_use = {each.notes.get("key_name") for each in _in_use(place, live)}
+
+    def is_left(name: str, tags: requests.Tags) -> bool:
+        return requests.is_ours(name, place.home_id) and not (tags.task in live or name in in_use)
+
+    return _revoke(place, is_left, dry_run)
+
+
+def _revoke(
+    place: MithrilContext, is_left: Callable[[str, requests.Tags], bool], dry_run: bool
+) -> list[str]:
+    """Revokes the good keys of nodes that are left over, and returns descriptions of them."""
+    found = []
     for key in place.account.api.get("/v2/api-keys"):
         name = str(key["name"])
         tags = requests.tags_of({"name": name})
-        if tags is None or not requests.is_ours(name, place.home_id) or key.get("deactivated_at"):
-            continue
-        if tags.task in live or name in in_use:
+        if tags is None or key.get("deactivated_at") or not is_left(name, tags):
             continue
         if not dry_run:
             nodekey.revoke(place.account.api, str(key["fid"]))

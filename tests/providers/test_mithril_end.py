@@ -283,3 +283,20 @@ def test_a_bid_that_somebody_ended_before_its_machines_were_ready_is_on_the_bill
     assert [key["name"] for key in paper.cloud.api_keys() if key["good"]] == ["account"]
     with pytest.raises(ProviderError, match="was ended by somebody else before"):
         paper.make().launch(intent)
+
+
+def test_keys_that_another_home_has_left_are_revoked_and_those_of_its_bids_stay(
+    paper: Paper,
+) -> None:
+    paper.launch(paper.intend())
+    left = "flow-deadbeef-tzyxwvutsrq-launch-1-1-0a0b0c0d"
+    paper.cloud.new_key(left, 86400)
+    good = lambda: {key["name"] for key in paper.cloud.api_keys() if key["good"]}  # noqa: E731
+    before = good()
+    other = paper.make(paper.home.with_name("other"))
+    assert other.sweep([]) == []
+    told = other.sweep_others(dry_run=True)
+    assert (told, good()) == ([f"API key {left} of nodes whose bid has ended"], before)
+    assert other.sweep_others() == told
+    assert good() == before - {left}
+    assert other.sweep_others() == []

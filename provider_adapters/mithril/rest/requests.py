@@ -20,7 +20,7 @@ from flowlite.node.quick_dataclass import dataclass
 LONGEST_NAME = 59
 LONGEST_SCRIPT = 10_000
 _PREFIX = "flow"
-_HOME_LETTERS = 8
+HOME_LETTERS = 8
 _NAME = re.compile(r"flow-([0-9a-f]{8})-(?:(t[a-z0-9]{10})-)?[a-z0-9-]*[a-z0-9]")
 _MARK = "# flowlite-tags: "
 
@@ -101,7 +101,7 @@ def tags_of(bid: Mapping[str, Any]) -> Tags | None:
 def bid_name(home: str, call: str) -> str:
     """The unique name of a bid, from the FLOW_HOME's id and its call's name in the ledger: [a-z], digits, dashes."""
     slug = re.sub(r"[^a-z0-9]+", "-", call.lower()).strip("-")
-    name = f"{_PREFIX}-{home[:_HOME_LETTERS]}-{slug}"
+    name = f"{_PREFIX}-{home[:HOME_LETTERS]}-{slug}"
     if len(name) <= LONGEST_NAME and slug == call:
         return name
     digest = hashlib.sha256(call.encode()).hexdigest()[:8]
@@ -110,7 +110,7 @@ def bid_name(home: str, call: str) -> str:
 
 def ssh_key_name(home: str) -> str:
     """The name our public key is registered under; it is found again by its content."""
-    return f"{_PREFIX}-{home[:_HOME_LETTERS]}"
+    return f"{_PREFIX}-{home[:HOME_LETTERS]}"
 
 
 def is_ours(name: str, home: str) -> bool:
