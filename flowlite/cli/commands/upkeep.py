@@ -113,7 +113,7 @@ def gc(
             )
         for line in said or ["nothing to do"]:
             output.say(line)
-    if found.problems:
+    if found.incomplete:
         raise output.Quit(ProviderError.exit_code)
 
 

@@ -52,6 +52,7 @@ class Reconciled:
         resumable: Tasks without a supervisor that would launch machines. Nothing was done about them.
         removed: Directories of tasks that were never submitted, and what providers had left beside instances.
         problems: What could not be examined or ended, in words.
+        incomplete: Whether some of these are a provider's: an account or region may have leftovers still.
     """
 
     ended: list[dict[str, str]] = field(default_factory=list)
@@ -61,6 +62,13 @@ class Reconciled:
     resumable: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    incomplete: bool = False
+
+    def note_problem(self, text: str) -> None:
+        """Adds a problem of a provider, once."""
+        self.incomplete = True
+        if text not in self.problems:
+            self.problems.append(text)
 
     def to_json(self) -> dict[str, Any]:
         """Returns a dict of plain JSON values."""
@@ -126,7 +134,8 @@ def reconcile(
         found.ended += [
             {"provider": row.provider, "id": row.id, "task": row.task_id} for row in ended
         ]
-        found.problems += problems
+        for problem in problems:
+            found.note_problem(problem)
         if not dry_run:
             standby.dismiss(home)
     if not dry_run:
@@ -188,9 +197,7 @@ class _ProviderCleanup:
         try:
             yield
         except (FlowError, ImportError, OSError) as error:
-            problem = f"{self.name}: {error}"
-            if problem not in self.found.problems:
-                self.found.problems.append(problem)
+            self.found.note_problem(f"{self.name}: {error}")
 
     def _accounts(self, here: ProviderSettings | None) -> list[ProviderSettings]:
         """Returns settings for each account that may have instances of ours, the present settings first."""
@@ -221,8 +228,8 @@ class _ProviderCleanup:
         self.found.removed += provider.sweep(live, dry_run=self.dry_run)
         if all_homes:
             self.found.removed += provider.sweep_others(dry_run=self.dry_run)
-        left_out = [f"{self.name}: not looked at: {each}" for each in provider.not_looked_at()]
-        self.found.problems += [each for each in left_out if each not in self.found.problems]
+        for each in provider.not_looked_at():
+            self.found.note_problem(f"{self.name}: not looked at: {each}")
 
     def _end_orphans(self, provider: Provider, unknown: bool) -> None:
         there = [each for each in provider.list_instances() if each.state not in ("ended", "warm")]
