@@ -139,7 +139,8 @@ def reconcile(
         if not dry_run:
             standby.dismiss(home)
     if not dry_run:
-        found.problems += look_up_cost(store, home)
+        for problem in look_up_cost(store, home):
+            found.note_problem(problem)
     for task_id in abandoned_tasks(store, home):
         try:
             waits = task_id not in listed and would_launch(store, store.get_task(task_id))
