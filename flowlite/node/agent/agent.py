@@ -584,7 +584,10 @@ class Agent:
         self._soon(self._stop_and_copy())
 
     def _on_ending(self, name: str) -> None:
-        if not self._stop_watch.awaits_reason(lambda: self._end_on(name)):
+        # After the end of the gang nobody can use the time that a notice leaves, and nothing may outlive the job.
+        is_over = self._link is not None and self._link.outcome is not None
+        waits = not is_over and self._stop_watch.awaits_reason(lambda: self._end_on(name))
+        if not waits:
             self._end_on(name)
 
     def _end_on(self, name: str) -> None:
