@@ -60,8 +60,8 @@ sys.path.append(path + "/packed")
 from flowlite_node.__main__ import main
 sys.exit(main())
 """
-# The check of `problem` in `node/system/ownership.py`, for nodes where no Python is known. $1 is the directory. It may
-# be one of another user, which nobody else may enter.
+# The check of `problem` in `node/system/ownership.py`, for nodes where no Python is known. $1 is the directory. It
+# may belong to another user who has closed it to all others.
 SAFE_IN_SHELL = """\
 safe() {
   d=$1 me=$(id -u) nobody=$(cat /proc/sys/kernel/overflowuid)

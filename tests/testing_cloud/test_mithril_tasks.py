@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from flowlite.api.task import Task
 from flowlite.testing.cloud import CloudInABox
 from tests.helpers import eventually
 from tests.testing_cloud.mithril_gangs import PATIENCE, Submit
@@ -51,18 +52,12 @@ def test_a_gang_that_loses_machines_is_told_and_goes_on_on_new_ones(
 def test_a_gang_whose_bid_somebody_pauses_waits(
     box: CloudInABox, submit: Submit, then: str
 ) -> None:
-    task = submit(
-        "echo attempt $FLOW_ATTEMPT; [ $FLOW_ATTEMPT = 1 ] || exit 0; while :; do sleep 0.1; done"
-    )
-    eventually(
-        lambda: [line.text for line in task.logs()].count("attempt 1") == 2, timeout=PATIENCE
-    )
-    (bid,) = box.mithril.live_bids()
-    pause(box, bid["id"], True)
+    task, bid = run_until_lost(box, submit)
+    pause(box, bid, True)
     eventually(lambda: "is paused at Mithril" in task.reason, timeout=PATIENCE)
-    assert [each["id"] for each in box.mithril.bids()] == [bid["id"]]
+    assert [each["id"] for each in box.mithril.bids()] == [bid]
     if then == "resumed":
-        pause(box, bid["id"], False)
+        pause(box, bid, False)
         assert task.wait(PATIENCE).status == "completed", task.reason
         assert (task.attempt, task.record.retries_used) == (2, 0)
         assert len(box.mithril.bids()) == 2
@@ -73,15 +68,36 @@ def test_a_gang_whose_bid_somebody_pauses_waits(
     eventually(lambda: _nothing_left(box))
 
 
-def pause(box: CloudInABox, bid: str, paused: bool) -> None:
-    """What the console does."""
-    there = box.mithril.environment()
-    answer = httpx.patch(
-        f"{there['MITHRIL_API_URL']}/v2/spot/bids/{bid}",
-        json={"paused": paused},
-        headers={"Authorization": f"Bearer {there['MITHRIL_API_KEY']}"},
+def run_until_lost(box: CloudInABox, submit: Submit) -> tuple[Task[Any], str]:
+    """A gang whose first attempt runs until its machines are lost, and the id of its bid."""
+    task = submit(
+        "echo attempt $FLOW_ATTEMPT; [ $FLOW_ATTEMPT = 1 ] || exit 0; while :; do sleep 0.1; done"
     )
-    assert answer.status_code == 200, answer.text
+    eventually(
+        lambda: [line.text for line in task.logs()].count("attempt 1") == 2, timeout=PATIENCE
+    )
+    (bid,) = box.mithril.live_bids()
+    return task, str(bid["id"])
+
+
+def pause(box: CloudInABox, bid: str, paused: bool) -> None:
+    """What somebody does in the console, again and again while the cloud gives no answer or an error."""
+    there = box.mithril.environment()
+
+    def asked() -> bool:
+        try:
+            answer = httpx.patch(
+                f"{there['MITHRIL_API_URL']}/v2/spot/bids/{bid}",
+                json={"paused": paused},
+                headers={"Authorization": f"Bearer {there['MITHRIL_API_KEY']}"},
+            )
+        except httpx.TransportError:
+            return False
+        busy = answer.status_code == 429 or answer.status_code >= 500
+        assert busy or answer.status_code == 200, answer.text
+        return answer.status_code == 200
+
+    eventually(asked)
 
 
 @pytest.mark.parametrize(
@@ -143,15 +159,9 @@ def test_an_elastic_gang_goes_on_without_the_machines_of_one_bid(
 def test_a_gang_whose_bid_is_paused_only_for_a_moment_goes_on(
     box: CloudInABox, submit: Submit
 ) -> None:
-    task = submit(
-        "echo attempt $FLOW_ATTEMPT; [ $FLOW_ATTEMPT = 1 ] || exit 0; while :; do sleep 0.1; done"
-    )
-    eventually(
-        lambda: [line.text for line in task.logs()].count("attempt 1") == 2, timeout=PATIENCE
-    )
-    (bid,) = box.mithril.live_bids()
-    pause(box, bid["id"], True)
-    pause(box, bid["id"], False)
+    task, bid = run_until_lost(box, submit)
+    pause(box, bid, True)
+    pause(box, bid, False)
     assert task.wait(PATIENCE).status == "completed", task.reason
     assert (task.attempt, task.record.retries_used) == (2, 0)
     eventually(lambda: _nothing_left(box))

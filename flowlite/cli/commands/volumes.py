@@ -221,7 +221,7 @@ def delete(
 
 
 def _check_exists(volumes: Volumes, name: str) -> None:
-    """Raises NotFound if there is no such volume, so that nobody is asked about one."""
+    """Raises NotFound if there is no such volume. Called before the question whether to delete it."""
     found, unseen = volumes.look()
     # One that is somewhere else may be where the provider did not look.
     if not unseen and all(volume.name != name for volume in found):

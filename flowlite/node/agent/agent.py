@@ -584,7 +584,7 @@ class Agent:
         self._soon(self._stop_and_copy())
 
     def _on_ending(self, name: str) -> None:
-        # After the end of the gang nobody can use the time that a notice leaves, and nothing may outlive the job.
+        # Once the gang has ended, no worker needs the time that a notice leaves. The agent has to end before the job.
         is_over = self._link is not None and self._link.outcome is not None
         waits = not is_over and self._stop_watch.awaits_reason(lambda: self._end_on(name))
         if not waits:
