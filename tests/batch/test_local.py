@@ -152,6 +152,45 @@ def test_what_srun_promises(run: Run, tmp_path: Path, monkeypatch: pytest.Monkey
     assert "exited with 5" in done.stderr
 
 
+# Writes until nothing more is taken for half a second, or far more than may be under way is.
+FILL = """\
+import os, select
+os.set_blocking(1, False)
+taken = 0
+while taken < 32 << 20 and select.select([], [1], [], 0.5)[1]:
+    taken += os.write(1, bytes(4096))
+open("taken", "w").write(str(taken))
+"""
+INPUT = r"""#!/bin/bash
+#SBATCH --nodes=2
+cd "$OUT"
+python3 fill.py | srun -n2 sh -c 'until test -e taken; do sleep 0.05; done'
+echo "taken: $(($(cat taken) >> 20)) MiB"
+yes | srun -n2 sh -c 'exec <&-; echo closed'
+head -c 3000000 /dev/zero | srun -n2 sh -c 'test $SLURM_PROCID = 0 || exec </dev/null; wc -c'
+srun -n 0 true
+echo "none: $?"
+"""
+
+
+def test_the_input_of_a_step_waits_for_the_task_that_reads_it(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path))
+    (tmp_path / "fill.py").write_text(FILL)
+    done = run(INPUT, "--env", "OUT")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert texts(done.stdout) == [
+        "0",
+        "3000000",
+        "closed",
+        "closed",
+        "none: 1",
+        "srun: error: --ntasks=0: give a whole number, 1 or more",
+        "taken: 0 MiB",
+    ]
+
+
 def test_a_script_that_is_cancelled_leaves_nothing(project: Path, flow_home: Path) -> None:
     (project / "job.sbatch").write_text(
         '#!/bin/bash\n#SBATCH --nodes=2\nsrun sh -c \'trap "echo task $SLURM_PROCID saves; exit 0" TERM; '

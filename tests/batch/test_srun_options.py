@@ -51,6 +51,8 @@ def test_where_it_runs(line: str, wish: StepRequest) -> None:
         ("--jobid=7 hostname", "this gang is job 1234567"),
         ("-w node7 x", "node7 is no node of this gang; it has 10.0.0.1"),
         ("-n many x", "give a whole number"),
+        ("-n 0 x", "--ntasks=0: give a whole number, 1 or more"),
+        ("--ntasks-per-node=0 x", "--ntasks-per-node=0: give a whole number, 1 or more"),
         ("--bogus x", "no option --bogus"),
         ("-N2", "no command to run"),
         ("--exclude=10.0.0.[1-2] x", "--exclude cannot be honoured on this gang"),

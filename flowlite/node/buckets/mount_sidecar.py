@@ -36,7 +36,6 @@ from . import fuse_programs
 
 MOUNT_SECONDS = 30.0
 """For a program to show the bucket's content, after a request of our own has succeeded."""
-"""The variable in the task's `environment=` that names the one program to mount with."""
 WATCH_SECONDS = 20.0
 ANSWER_SECONDS = 15.0
 STOP_SECONDS = 5.0

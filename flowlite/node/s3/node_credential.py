@@ -29,7 +29,7 @@ def node_credential() -> tuple[Credential, str, bool] | None:
     for way in (_container, _machine):
         try:
             role = way()
-        except (OSError, HTTPException, ValueError, KeyError, TypeError):
+        except (OSError, HTTPException, ValueError, LookupError, TypeError):
             continue
         if role is not None:
             return (*role, True)

@@ -1,9 +1,9 @@
 """The router of a batch task, in the leader's agent. It connects the script's `srun` processes with the workers.
 
-    worker -> router     worker {node, local} · started, data, exit {step, task, …} · over {} · stopping {}
+    worker -> router     worker {node, local} · started, data, fed, exit {step, task, …} · over {} · stopping {}
     router -> worker     start {step, …} · signal, input, input-ends, taken {step, …} · over {}
     srun -> router       step {…} · signal, input, input-ends, taken {…}
-    router -> srun       placed {step, …} or refused {text} · started, data, exit {task, …}
+    router -> srun       placed {step, …} or refused {text} · started, data, fed, exit {task, …}
 
 The router decides which node a task runs on, numbers the steps and forwards messages. The contents of a step are
 handled by `srun.py` and `worker.py`. All peers have proved the task's secret (`node/protocol/framing.py`), inside TLS
@@ -37,7 +37,7 @@ ASIDE_SECONDS = 0.3
 """The delay before a stop signal is forwarded. If the whole gang is stopping, each node gets the signal directly."""
 _BACKLOG = 1024
 _TO_TASKS = ("signal", "input", "input-ends", "taken")
-_TO_SRUN = ("started", "data", "exit")
+_TO_SRUN = ("started", "data", "fed", "exit")
 
 log = logging.getLogger("flowlite.batch")
 Place = tuple[int, int]

@@ -11,6 +11,8 @@ import os
 import signal
 import stat
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from .getopt import OptionError
 from .layout import Placement
 from .rendezvous_file import JobFacts, dial
 from .srun_options import SrunStep, parse
+from .task_runner import WINDOW
 
 EXIT_USAGE = 1
 _BLOCK = 64 * 1024
@@ -71,8 +74,8 @@ class _Client:
         self._sinks = {1: 1, 2: 2}
         self._partial: dict[tuple[int, int], bytes] = {}
         self._link: _Link | None = None
+        self._unread: dict[int, int] = {}
         self._fed = asyncio.Event()
-        self._fed.set()
 
     async def run(self) -> int:
         try:
@@ -104,6 +107,8 @@ class _Client:
             self._placed(message)
         elif kind == "data":
             self._write(int(message["task"]), int(message["stream"]), blob)
+        elif kind == "fed":
+            self._was_fed(int(message["task"]), message["size"])
         elif kind == "exit":
             self._exited(message)
 
@@ -187,6 +192,7 @@ class _Client:
         if self._step.limit is not None:
             loop.call_later(self._step.limit, self._end, "the time limit of the step is over")
         if self._has_input:
+            self._unread = {task: 0 for task in self._nodes if self._input_task() in (None, task)}
             self._feeding = loop.create_task(self._feed())
 
     def _open(self, path: str) -> int:
@@ -218,16 +224,24 @@ class _Client:
             self._end(f"its output cannot be written: {error.strerror}")
 
     async def _feed(self) -> None:
-        """Forwards standard input. It is read in a daemon thread, since a read may block forever."""
-        loop = asyncio.get_running_loop()
-        blocks: asyncio.Queue[bytes] = asyncio.Queue()
-        _read_beside(loop, blocks)
-        while data := await blocks.get():
+        """Forwards standard input, no faster than the slowest of the tasks that it is for reads it."""
+        standard_input = _Input()
+        while self._unread and (data := await standard_input.next()):
             self._tell({"type": "input", "task": self._input_task()}, data)
-            while self._link is not None and self._link.full:
+            for task in self._unread:
+                self._unread[task] += len(data)
+            while any(unread >= WINDOW for unread in self._unread.values()):
                 self._fed.clear()
                 await self._fed.wait()
         self._tell({"type": "input-ends", "task": self._input_task()})
+
+    def _was_fed(self, task: int, size: int | None) -> None:
+        """Notes that a task has been given its input up to here; None if it takes no more."""
+        if size is None:
+            self._unread.pop(task, None)
+        elif task in self._unread:
+            self._unread[task] -= size
+        self._fed.set()
 
     def _input_task(self) -> int | None:
         return int(self._step.input) if self._step.input.isdecimal() else None
@@ -237,6 +251,7 @@ class _Client:
         code = 128 + int(number) if number else int(message.get("code", 1))
         first = len(self._left) == len(self._nodes)
         self._left.discard(task)
+        self._was_fed(task, None)
         # Other tasks may fail at the same time as the one for which the rest is ended.
         if code and not (self._ending and number in (signal.SIGTERM, signal.SIGKILL)):
             self._worst = max(self._worst, code)
@@ -280,9 +295,6 @@ class _Client:
         if self._link is not None:
             self._link.send(encode(message), blob)
 
-    def on_room(self) -> None:
-        self._fed.set()
-
 
 class _Link(Channel):
     """The connection to the router."""
@@ -299,9 +311,6 @@ class _Link(Channel):
 
     def on_closed(self, error: Exception | None) -> None:
         self._client.on_closed()
-
-    def on_room(self) -> None:
-        self._client.on_room()
 
 
 _opened: set[str] = set()
@@ -335,19 +344,31 @@ def _has_input() -> bool:
     return not (stat.S_ISCHR(mine.st_mode) and mine.st_rdev == null.st_rdev)
 
 
-def _read_beside(loop: asyncio.AbstractEventLoop, blocks: asyncio.Queue[bytes]) -> None:
-    import threading
+class _Input:
+    """Standard input. It is read in a daemon thread, since a read may block forever, and one block at a time."""
 
-    def read() -> None:
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._blocks: asyncio.Queue[bytes] = asyncio.Queue()
+        self._wanted = threading.Semaphore(0)
+        threading.Thread(target=self._read, daemon=True).start()
+
+    async def next(self) -> bytes:
+        """Returns the next block; b"" at the end."""
+        self._wanted.release()
+        return await self._blocks.get()
+
+    def _read(self) -> None:
         data = b"x"
         while data:
+            self._wanted.acquire()
             try:
                 data = os.read(0, _BLOCK)
             except OSError:
                 data = b""
-            loop.call_soon_threadsafe(blocks.put_nowait, data)
-
-    threading.Thread(target=read, daemon=True).start()
+            # The loop is closed once the step is over.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._blocks.put_nowait, data)
 
 
 def _say(text: str) -> None:

@@ -195,7 +195,7 @@ def parse(
         )
     _streams(step, options)
     step.kill_on_bad_exit = options.get("kill-on-bad-exit", "1") not in ("0", "no", "off")
-    step.wait = _number("wait", options) or None
+    step.wait = _number("wait", options, 0) or None
     step.limit = None
     if "time" in options:
         step.limit = seconds(options["time"])
@@ -269,10 +269,10 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _wish(options: Mapping[str, str], names: Sequence[str]) -> StepRequest:
     nodes = options.get("nodes")
-    per_node = _number("ntasks-per-node", options) or _number("tasks-per-node", options)
+    per_node = _number("ntasks-per-node", options, 1) or _number("tasks-per-node", options, 1)
     return StepRequest(
         nodes=_nodes(nodes) if nodes is not None else None,
-        tasks=_number("ntasks", options),
+        tasks=_number("ntasks", options, 1),
         per_node=per_node,
         within=tuple(_ranks(options["nodelist"], names)) if "nodelist" in options else None,
     )
@@ -327,10 +327,10 @@ def _file(text: str | None) -> str | None:
     return "/dev/null" if text == "none" else text
 
 
-def _number(name: str, options: Mapping[str, str]) -> int | None:
+def _number(name: str, options: Mapping[str, str], least: int) -> int | None:
     text = options.get(name)
     if text is None:
         return None
-    if not text.isdecimal():
-        raise OptionError(f"--{name}={text}: give a whole number")
+    if not text.isdecimal() or int(text) < least:
+        raise OptionError(f"--{name}={text}: give a whole number, {least} or more")
     return int(text)

@@ -1,7 +1,7 @@
 """Runs the tasks of one worker as the router instructs: start, input, output and end.
 
 Output through srun is limited by a window for each stream (back-pressure): a task that prints faster than srun can
-write has to wait, and nothing accumulates.
+write has to wait, and nothing accumulates. In the same way srun waits for a task that does not read its input.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .rendezvous_file import JobFacts, programs
 
 BLOCK = 64 * 1024
 WINDOW = 4 * BLOCK
-"""Bytes of one stream of a task that may be in flight to srun."""
+"""Bytes of one stream of a task that may be in flight to srun, and bytes of input from srun to a task."""
 END_SECONDS = 5.0
 """Seconds from SIGTERM to SIGKILL, for tasks still running when the script has ended."""
 
@@ -35,13 +35,19 @@ Tell = Callable[..., None]
 
 @dataclass(eq=False, slots=True)
 class _Task:
-    """A running task. `room` is the number of bytes that may be sent of each stream."""
+    """A running task.
+
+    Attributes:
+        room: How many bytes may be sent of each stream.
+        input: What its standard input is still to be given; b"" is the end.
+    """
 
     step: int
     id: int
     process: asyncio.subprocess.Process
     room: dict[int, int] = field(default_factory=lambda: {1: WINDOW, 2: WINDOW})
     freed: asyncio.Event = field(default_factory=asyncio.Event)
+    input: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
 
 
 class Runner:
@@ -100,7 +106,7 @@ class Runner:
                     return
 
     def _do(self, task: _Task, message: dict[str, Any], blob: bytes) -> None:
-        kind, stdin = message["type"], task.process.stdin
+        kind = message["type"]
         if kind == "signal":
             number = int(message["number"])
             pids = {task.process.pid}
@@ -111,10 +117,8 @@ class Runner:
         elif kind == "taken":
             task.room[int(message["stream"])] += int(message["size"])
             task.freed.set()
-        elif kind == "input" and stdin is not None:
-            stdin.write(blob)
-        elif kind == "input-ends" and stdin is not None:
-            stdin.close()
+        elif kind in ("input", "input-ends"):
+            task.input.put_nowait(blob)
 
     # One task
 
@@ -133,7 +137,9 @@ class Runner:
                     for stream, reader in ((1, process.stdout), (2, process.stderr))
                     if reader is not None
                 ]
+                feeding = asyncio.create_task(self._feed(task))
                 code = await process.wait()
+                feeding.cancel()
                 # Processes that the task left running may hold the pipes open forever.
                 _, late = await asyncio.wait(pumps, timeout=END_SECONDS) if pumps else (None, ())
                 for pump in late:
@@ -211,6 +217,20 @@ class Runner:
             task.room[stream] -= len(data)
             where = {"step": task.step, "task": task.id, "stream": stream}
             self.tell({"type": "data", **where}, data)
+
+    async def _feed(self, task: _Task) -> None:
+        """Writes to the standard input of a task, and tells srun how much it has taken."""
+        stdin, fed = task.process.stdin, {"type": "fed", "step": task.step, "task": task.id}
+        if stdin is None:
+            return
+        # The task has closed its standard input.
+        with suppress(ConnectionError):
+            while data := await task.input.get():
+                stdin.write(data)
+                await stdin.drain()
+                self.tell({**fed, "size": len(data)})
+        stdin.close()
+        self.tell({**fed, "size": None})
 
     def names(self, request: dict[str, Any], number: int) -> Names:
         """Returns the values for the patterns in a file name of this task."""
