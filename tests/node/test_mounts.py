@@ -8,11 +8,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from flowlite.node.mount_namespace import namespace
+from flowlite.node.mount_namespace.mount_points import MountPoints, is_mount_point
 from flowlite.node.system import processes
 
 ROOT = Path(__file__).parents[2]
@@ -32,14 +34,21 @@ for each in shown:
     with open(os.path.join(each["path"], "written"), "w") as file:
         file.write("by a worker")
     seen[each["path"]] = sorted(os.listdir(each["path"]))
+def write(path):
+    try:
+        open(path, "w").close()
+    except OSError:
+        return False
+    return True
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(json.dumps({{"shown": shown, "seen": seen, "caps": status["CapEff"].strip(),
-                  "tmp": os.path.exists(sys.argv[3]), "uid": os.getuid()}}))
+                  "tmp": os.path.exists(sys.argv[3]), "uid": os.getuid(),
+                  "wrote": [write(each) for each in sys.argv[4:]]}}))
 """
 
 
 def show(volumes: list[dict[str, str]], tmp_path: Path, *, keep: list[str] | None = None, uid: int | None = None,
-         wrap: list[str] | None = None) -> dict[str, object]:  # fmt: skip
+         wrap: list[str] | None = None, write: list[str] | None = None) -> dict[str, object]:  # fmt: skip
     """Run `mounts.show` in a process of its own, perhaps as another user."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(root=str(ROOT)))
@@ -52,6 +61,7 @@ def show(volumes: list[dict[str, str]], tmp_path: Path, *, keep: list[str] | Non
             json.dumps(volumes),
             json.dumps(keep or []),
             str(program),
+            *(write or []),
         ],
         capture_output=True,
         text=True,
@@ -91,12 +101,19 @@ def test_a_path_that_does_not_exist_is_there_for_workers_only(tmp_path: Path, vo
         "/mnt/flowlite-test/ckpt",
         str(tmp_path / "new" / "at"),
     ]
-    found = show([{"name": "c", "path": each, "source": str(volume)} for each in paths], tmp_path)
+    beside = ["/flowlite-lost", "/flowlite-test-root/lost", "/mnt/lost", str(tmp_path / "lost")]
+    found = show(
+        [{"name": "c", "path": each, "source": str(volume)} for each in paths],
+        tmp_path,
+        write=beside,
+    )
     assert {each["how"] for each in found["shown"]} == {"namespace"}  # type: ignore[index,attr-defined]
     assert found["seen"] == {each: ["here", "written"] for each in paths}
     assert found["tmp"]
     assert (volume / "written").read_text() == "by a worker"
     assert not any(os.path.exists(each) for each in paths)
+    # What is written beside a volume is not lost.
+    assert found["wrote"] == [os.path.exists(each) for each in beside] == [False] * 4
 
 
 @needs_namespaces
@@ -104,11 +121,88 @@ def test_a_path_that_does_not_exist_is_there_for_workers_only(tmp_path: Path, vo
 def test_an_ordinary_user_gets_the_same_and_no_capabilities(tmp_path: Path, volume: Path) -> None:
     paths = ["/flowlite-test-root/ckpt", "/mnt/flowlite-test/ckpt"]
     found = show(
-        [{"name": "c", "path": each, "source": str(volume)} for each in paths], tmp_path, uid=NOBODY
+        [{"name": "c", "path": each, "source": str(volume)} for each in paths],
+        tmp_path,
+        uid=NOBODY,
+        write=["/flowlite-lost", "/mnt/lost"],
     )
     assert found["uid"] == NOBODY
     assert found["seen"] == {each: ["here", "written"] for each in paths}
     assert int(str(found["caps"]), 16) == 0
+    assert found["wrote"] == [False, False]
+
+
+@needs_namespaces
+def test_with_a_mount_point_nothing_is_hidden(tmp_path: Path, volume: Path) -> None:
+    path, beside = tmp_path / "new" / "at", [str(tmp_path / "out"), str(tmp_path / "new" / "out")]
+    points = MountPoints()
+    points.make([str(path)])
+    asked = [{"name": "c", "path": str(path), "source": str(volume)}]
+    found = show(asked, tmp_path, write=beside)
+    assert found["seen"] == {str(path): ["here", "written"]}
+    assert found["wrote"] == [os.path.exists(each) for each in beside] == [True, True]
+    assert os.listdir(path) == []
+    points.remove()
+    assert not path.exists()
+    assert Path(beside[1]).exists()
+
+
+def test_the_last_agent_of_a_machine_removes_a_mount_point(tmp_path: Path) -> None:
+    path = tmp_path / "at"
+    first, second = MountPoints(), MountPoints()
+    for each in (first, second):
+        each.make([str(path)])
+        assert is_mount_point(str(path))
+    first.remove()
+    assert path.is_dir()
+    second.remove()
+    assert not path.exists()
+
+
+def test_a_mount_point_of_a_killed_agent_is_used_and_removed(tmp_path: Path) -> None:
+    path = tmp_path / "at"
+    program = (
+        f"import os, sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from flowlite.node.mount_namespace.mount_points import MountPoints\n"
+        "MountPoints().make([sys.argv[1]]); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", program, str(path)], check=False)
+    assert is_mount_point(str(path))
+    points = MountPoints()
+    points.make([str(path)])
+    points.remove()
+    assert not path.exists()
+
+
+def test_a_directory_of_the_user_is_no_mount_point(tmp_path: Path) -> None:
+    empty, full, link = tmp_path / "empty", tmp_path / "full", tmp_path / "link"
+    empty.mkdir()
+    full.mkdir()
+    (full / "mine").touch()
+    full.chmod(0o555)
+    link.symlink_to(empty)
+    points = MountPoints()
+    points.make([str(empty), str(full), str(link), str(full / "mine"), "/proc/flowlite-test"])
+    points.remove()
+    assert empty.is_dir()
+    assert full.is_dir()
+    assert link.is_symlink()
+    full.chmod(0o755)
+
+
+def test_agents_that_come_and_go_never_lose_their_mount_point(tmp_path: Path) -> None:
+    path = str(tmp_path / "at")
+
+    def come_and_go(_: int) -> bool:
+        points = MountPoints()
+        points.make([path])
+        there = os.path.isdir(path)
+        points.remove()
+        return there
+
+    with ThreadPoolExecutor(8) as agents:
+        assert all(agents.map(come_and_go, range(400)))
+    assert not os.path.exists(path)
 
 
 def test_a_volume_at_its_own_place_needs_nothing(tmp_path: Path, volume: Path) -> None:
@@ -155,7 +249,7 @@ def test_nothing_is_written_to_what_is_read_only(
     tmp_path: Path, volume: Path, wrap: list[str]
 ) -> None:
     (volume / "inner").mkdir()
-    at, open_at = "/flowlite-test-root/ro", "/flowlite-test-root/rw"
+    at, open_at = str(tmp_path / "ro"), str(tmp_path / "rw")
     own = str(volume)
     program = WRITES.format(root=str(ROOT))
     volumes = [
@@ -274,16 +368,17 @@ class TestWithoutNamespaces:
 
 @needs_namespaces
 def test_enter_goes_where_another_process_is(tmp_path: Path, volume: Path) -> None:
+    at = str(tmp_path / "at")
     holder = (
         f"import sys, time; sys.path.insert(0, {str(ROOT)!r})\n"
         "from flowlite.node.mount_namespace import namespace as mounts\n"
-        f"mounts.show([{{'name': 'c', 'path': '/flowlite-test-root/c', 'source': {str(volume)!r}}}])\n"
+        f"mounts.show([{{'name': 'c', 'path': {at!r}, 'source': {str(volume)!r}}}])\n"
         "print('up', flush=True); time.sleep(60)"
     )
     visitor = (
         f"import sys, os; sys.path.insert(0, {str(ROOT)!r})\n"
         "from flowlite.node.mount_namespace import namespace as mounts\n"
-        "assert mounts.enter(int(sys.argv[1])); print(os.listdir('/flowlite-test-root/c'))"
+        f"assert mounts.enter(int(sys.argv[1])); print(os.listdir({at!r}))"
     )
     with subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE) as process:
         try:

@@ -499,6 +499,8 @@ class Agent:
         if checkpoints is not None:
             checkpoints.worker_ended(body)
         last = not self._workers.running
+        if last:
+            self._storage.workers_ended()
         if last and self._loses_files:
             self._unkept = asyncio.create_task(self._tell_unkept())
         waits = checkpoints is not None or self._unkept is not None

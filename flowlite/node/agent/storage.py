@@ -11,6 +11,7 @@ from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..mount_namespace import worker_view
+from ..mount_namespace.mount_points import MountPoints
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Storage:
         self._paths = paths
         self._tell = tell
         self._leader_known = leader_known
+        self._mount_points = MountPoints()
         self.buckets: Buckets | None = None
         self.sharing: Sharing | None = None
         self.checkpoints: Checkpoints | None = None
@@ -86,6 +88,8 @@ class Storage:
             self.checkpoints.make_room()
             if self.checkpoints.volume is not None:
                 mounted.append(self.checkpoints.volume)
+        if self._config.container is None:
+            self._mount_points.make(str(each["path"]) for each in (*volumes, *mounted))
         return worker_view.describe([*volumes, *mounted], [str(self._paths.home)], within)
 
     def facts(self) -> dict[str, Any]:
@@ -98,6 +102,10 @@ class Storage:
             return {}
         return await self.checkpoints.restore(str(order["volume_token"]))
 
+    def workers_ended(self) -> None:
+        """Remove what only workers needed. Once the gang has ended, the agent may be killed before `end`."""
+        self._mount_points.remove()
+
     async def end(self) -> None:
         """Unmount everything. No worker may be running."""
         if self.sharing is not None:
@@ -106,6 +114,7 @@ class Storage:
             await self.attached.end()
         if self.buckets is not None:
             await self.buckets.end()
+        self.workers_ended()
 
     async def _shared(self, sharing: Sharing, within: int | None) -> list[dict[str, Any]]:
         """The volumes of the task, after mounting those that node 0 serves."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
+from ..mount_namespace.mount_points import is_mount_point
 from ..sidecar.agent_side import Sidecar
 from ..system.byte_sizes import human_size
 
@@ -82,7 +83,7 @@ class Checkpoints:
             if path == top or path.startswith(f"{top}/"):
                 shared = volume.get("interface", "file") == "file" and self._config.num_nodes > 1
                 return Path(f"{volume['source']}{path[len(top) :]}"), shared
-        if os.path.isdir(path) and not os.path.islink(path):
+        if os.path.isdir(path) and not (os.path.islink(path) or is_mount_point(path)):
             return Path(path), False
         root = self._paths.home / _PRIVATE_DIRECTORY
         self.volume = {"name": NAME, "path": path, "source": str(root), "interface": "block"}

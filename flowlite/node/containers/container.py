@@ -218,19 +218,19 @@ class Container:
 
     async def _listening(self, path: str, log: Path) -> None:
         assert self._child is not None
-        began = log.stat().st_size
         loop = asyncio.get_running_loop()
-        until = loop.time() + (PULL_SECONDS if self._adds_packages else START_SECONDS)
+        seconds = PULL_SECONDS if self._adds_packages else START_SECONDS
+        until = loop.time() + seconds
         while not _answers(path):
             if self._child.returncode is not None:
-                raise EngineError(self._why_not(log, began))
+                raise EngineError(self._why_not(log))
             if loop.time() > until:
                 raise EngineError(
-                    f"a container of {self._image} did not come up within {START_SECONDS:g} s; see {log} on this node"
+                    f"a container of {self._image} did not come up within {seconds:g} s; see {log} on this node"
                 )
             await asyncio.sleep(_LOOK_AGAIN)
 
-    def _why_not(self, log: Path, began: int) -> str:
+    def _why_not(self, log: Path) -> str:
         assert self._child is not None
         assert self._engine is not None
         said = log.read_bytes().decode(errors="replace").strip()

@@ -1,8 +1,9 @@
 """Shows volumes at the paths that the user chose, without changing the machine.
 
 Where the kernel allows it, the processes of a task have a mount namespace of their own, and a volume is mounted there
-at its path. No other process sees it, and it disappears with the last of them. Elsewhere (macOS, a hardened container)
-a symbolic link is created if the path is free; otherwise the volume is refused, with the reason.
+at its path. No other process sees it, and it disappears with the last of them. If there is no directory at the path,
+and the agent may not create one (`mount_points.py`), only they see one. Elsewhere (macOS, a hardened container) a
+symbolic link is created if the path is free; otherwise the volume is refused, with the reason.
 """
 
 from __future__ import annotations
@@ -190,15 +191,21 @@ def _is_read_only(path: str) -> bool:
 
 def _make_read_only(path: str) -> None:
     """Makes a mount of this namespace read-only, and all mounts below it."""
-    libc = Libc()
     for point in dict.fromkeys((path, *mounted_below(path))):
-        found = os.statvfs(point).f_flag
-        kept = sum(flag for bit, flag in _KEPT_FLAGS.items() if found & bit)
-        libc.mount(None, point, None, MS_BIND | _MS_REMOUNT | _MS_RDONLY | kept)
+        _remount_read_only(point)
+
+
+def _remount_read_only(point: str) -> None:
+    found = os.statvfs(point).f_flag
+    kept = sum(flag for bit, flag in _KEPT_FLAGS.items() if found & bit)
+    Libc().mount(None, point, None, MS_BIND | _MS_REMOUNT | _MS_RDONLY | kept)
 
 
 def _make_room(path: str) -> None:
-    """Creates a directory that only this namespace sees, without creating it on the machine."""
+    """Creates a directory that only this namespace sees, without creating it on the machine.
+
+    The directory above it is hidden by a copy. The copy is read-only, since what a worker writes there would be lost.
+    """
     existing = os.path.dirname(path)
     while not os.path.isdir(existing):
         existing = os.path.dirname(existing)
@@ -213,6 +220,7 @@ def _make_room(path: str) -> None:
     finally:
         os.close(below)
     os.makedirs(path)
+    _remount_read_only(existing)
 
 
 def _new_root(path: str) -> None:
@@ -230,6 +238,7 @@ def _new_root(path: str) -> None:
     os.rmdir("/.before-flowlite")
     # The mirrored tree contains the stage itself. Unmounting shows the original directory below it.
     libc.call("umount2", stage.encode(), MNT_DETACH)
+    _remount_read_only("/")
     os.chdir(here)
 
 

@@ -162,7 +162,8 @@ async def _make(
         if not is_whole(path):
             _remove(path)
             await _fill(path, spec, python, uv.Uv(tool or _uv(spec), settings, lock))
-            fcntl.flock(lock, fcntl.LOCK_SH)
+        # Also where another agent has completed it just before this one got the lock to make it.
+        fcntl.flock(lock, fcntl.LOCK_SH)
         os.utime(path / _MADE)
         return Ready(str(path / "bin" / "python"), lock)
     except BaseException as error:
