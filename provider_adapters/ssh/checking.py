@@ -27,11 +27,10 @@ from provider_adapters.ssh.unfit_hosts import UnfitHosts
 _SKEW_SECONDS = 5.0
 _LEAST_FREE_GB = 2.0
 _SERVE_SECONDS = 40.0
-# Digits of a number of GPUs.
-_LONGEST_COUNT = 6
 _MOST_SAID = 2000
 _ANSWER_SECONDS = 10.0
 _RUN_SECONDS = 60.0
+_PCI_ADDRESS = re.compile(r"^[0-9a-fA-F:.]{7,20}$", re.MULTILINE)
 _TROUBLE = (ProviderError, ConfigError, OSError)
 
 
@@ -188,11 +187,10 @@ def _gpu_health(host: Host) -> GpuHealth:
     with hosts.connect(host) as connection:
         asked = f"nvidia-smi --query-gpu={gpu_health.QUERY} --format=csv,noheader,nounits"
         listed = connection.run(
-            ["sh", "-c", f"{asked} 2>&1; ls {gpu_health.DRIVER} 2>/dev/null | wc -l >&2"],
+            ["sh", "-c", f"{asked} 2>&1\nexec >&2\n{gpu_health.USABLE}"],
             timeout=_RUN_SECONDS,
         )
-    driver = last_line(listed.stderr).strip()
-    known = int(driver) if len(driver) <= _LONGEST_COUNT and driver.isdigit() else 0
+    known = _PCI_ADDRESS.findall(listed.stderr.decode(errors="replace"))
     return gpu_health.parse(listed.stdout.decode(errors="replace"), "", known)
 
 

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-from flowlite.node.preflight.gpu_health import GpuHealth, parse
+from pathlib import Path
+
+import pytest
+
+from flowlite.node.preflight import gpu_health
+from flowlite.node.preflight.gpu_health import GpuHealth, parse, usable
 
 WELL = "0, 00000000:41:00.0, 0\n1, 00000000:C1:00.0, 0\n"
+BOTH = ("0000:41:00.0", "0000:c1:00.0")
 LOG = "[12.5] NVRM: Xid (PCI:0000:{bus}): {xid}, pid='<unknown>', name=<unknown>, some words\n"
 
 
 def test_sound_gpus() -> None:
-    before = parse(WELL, "", 2)
+    before = parse(WELL, "", BOTH)
     assert before == GpuHealth(errors={"0": 0, "1": 0})
     assert before.troubles(GpuHealth()) == []
 
 
 def test_a_gpu_that_is_lost() -> None:
     said = "Unable to determine the device handle for GPU0000:41:00.0: GPU is lost.  Reboot the system\n"
-    assert parse(said, "", 2).out_of_reach == said.strip()
-    known = parse(WELL.splitlines()[0] + "\n", "", 2)
+    assert parse(said, "", BOTH).out_of_reach == said.strip()
+    known = parse(WELL.splitlines()[0] + "\n", "", BOTH)
     assert "1 GPU has fallen off the bus" in known.out_of_reach
     # On a machine that is shared, the other GPUs are none of ours.
-    assert parse(WELL.splitlines()[0] + "\n", "", 8, visible="0").out_of_reach == ""
+    assert parse(WELL.splitlines()[0] + "\n", "", BOTH, visible="0").out_of_reach == ""
 
 
 def test_only_new_errors_count() -> None:
-    old = parse("0, 00000000:41:00.0, 3\n", LOG.format(bus="41:00", xid=79), 1)
+    old = parse("0, 00000000:41:00.0, 3\n", LOG.format(bus="41:00", xid=79), BOTH[:1])
     assert old.troubles(old) == []
-    now = parse("0, 00000000:41:00.0, 5\n", LOG.format(bus="41:00", xid=79) * 2, 1)
+    now = parse("0, 00000000:41:00.0, 5\n", LOG.format(bus="41:00", xid=79) * 2, BOTH[:1])
     assert now.troubles(old) == [
         "GPU 0 has 2 new uncorrectable memory errors (ECC)",
         "XID 79 of GPU 0 in the kernel's log: fallen off the bus",
@@ -35,10 +41,10 @@ def test_only_new_errors_count() -> None:
 
 def test_errors_of_programs_and_of_gpus_of_others_do_not_count() -> None:
     log = "".join(LOG.format(bus="41:00", xid=xid) for xid in (13, 31, 43, 45))
-    assert parse(WELL, log, 2).troubles(GpuHealth()) == []
-    other = parse(WELL, LOG.format(bus="C1:00", xid=48), 2, visible="0")
+    assert parse(WELL, log, BOTH).troubles(GpuHealth()) == []
+    other = parse(WELL, LOG.format(bus="C1:00", xid=48), BOTH, visible="0")
     assert other.troubles(GpuHealth()) == []
-    ours = parse(WELL, LOG.format(bus="c1:00", xid=48), 2, visible="1")
+    ours = parse(WELL, LOG.format(bus="c1:00", xid=48), BOTH, visible="1")
     assert ours.troubles(GpuHealth()) == [
         "XID 48 of GPU 1 in the kernel's log: an uncorrectable memory error"
     ]
@@ -46,5 +52,32 @@ def test_errors_of_programs_and_of_gpus_of_others_do_not_count() -> None:
 
 def test_nothing_is_claimed_where_nothing_can_be_read() -> None:
     for said in ("", "NVIDIA-SMI has failed because it couldn't communicate with the driver\n"):
-        assert parse(said, "", 8).troubles(GpuHealth()) == []
-    assert parse("0, [N/A], [N/A]\n", "", 1).troubles(GpuHealth()) == []
+        assert parse(said, "", BOTH).troubles(GpuHealth()) == []
+    assert parse("0, [N/A], [N/A]\n", "", BOTH[:1]).troubles(GpuHealth()) == []
+
+
+def test_gpus_that_a_job_may_not_use_are_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, devices = tmp_path / "gpus", tmp_path / "dev"
+    devices.mkdir()
+    for minor, bus in enumerate(("0000:41:00.0", "0000:c1:00.0", "0000:e1:00.0")):
+        (driver / bus).mkdir(parents=True)
+        text = f"Model: \t\t NVIDIA H100\nDevice Minor: \t {minor}\nGPU Excluded:\t No\n"
+        (driver / bus / "information").write_text(text)
+        if minor < 2:
+            (devices / f"nvidia{minor}").touch()
+    monkeypatch.setattr(gpu_health, "DRIVER", driver)
+    monkeypatch.setattr(gpu_health, "DEVICES", devices)
+    known = usable()
+    assert sorted(known) == list(BOTH)
+    # As `nvidia-smi` lists them within the job: all that it may use, and none of another job.
+    found = parse(WELL, LOG.format(bus="e1:00", xid=79), known)
+    assert found.out_of_reach == ""
+    assert found.troubles(GpuHealth()) == []
+    # A GPU of the job itself that is not listed any more is missing, and its errors count.
+    lost = parse(WELL.splitlines()[0] + "\n", LOG.format(bus="c1:00", xid=79), known)
+    assert "1 GPU has fallen off the bus" in lost.out_of_reach
+    assert "XID 79 of the GPU at PCI 0000:c1:00 in the kernel's log: fallen off the bus" in (
+        lost.troubles(GpuHealth())
+    )

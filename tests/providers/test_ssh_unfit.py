@@ -37,10 +37,12 @@ done
 INSTALL = """
 cat > /usr/local/bin/nvidia-smi; chmod 755 /usr/local/bin/nvidia-smi
 printf '#!/bin/sh\\ncat /tmp/kernel.log 2>/dev/null\\n' > /usr/local/bin/dmesg; chmod 755 /usr/local/bin/dmesg
-for i in 0 1; do
+for i in 0 1 9; do
     mkdir -p /tmp/driver/nvidia/gpus/0000:0$i:00.0
-    echo 'Model: NVIDIA H100 80GB HBM3' > /tmp/driver/nvidia/gpus/0000:0$i:00.0/information
+    printf 'Device Minor: \\t %s\\n' $i > /tmp/driver/nvidia/gpus/0000:0$i:00.0/information
 done
+# The last one is not for this host, as in a container that has some of a machine's GPUs.
+touch /dev/nvidia0 /dev/nvidia1
 mount --bind /tmp/driver /proc/driver
 """
 # On the node that is told so, the kernel reports a broken GPU, and the worker fails.

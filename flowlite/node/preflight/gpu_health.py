@@ -10,15 +10,15 @@ import os
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 from shutil import which
 
 from ..quick_dataclass import dataclass
 
-DRIVER = Path("/proc/driver/nvidia/gpus")
-"""Where the driver lists its GPUs, by PCI address."""
+DRIVER, DEVICES = Path("/proc/driver/nvidia/gpus"), Path("/dev")
+"""Where the driver lists its GPUs, by PCI address, and where their devices are."""
 HARDWARE_XIDS: Mapping[int, str] = {
     48: "an uncorrectable memory error",
     62: "a halt of its internal controller",
@@ -32,8 +32,16 @@ HARDWARE_XIDS: Mapping[int, str] = {
     140: "an unrecovered memory error",
 }
 """XIDs that mean broken hardware, by NVIDIA's list, each with what it means."""
+USABLE = rf"""
+for each in {DRIVER}/*; do
+    device=/dev/nvidia$(sed -n 's/^Device Minor:[[:space:]]*//p' "$each/information" 2>/dev/null)
+    [ -r "$device" ] && [ -w "$device" ] && basename "$each"
+done
+"""
+"""What `usable` does, for the shell of a host: prints a PCI address in each line."""
 QUERY = "index,pci.bus_id,ecc.errors.uncorrected.volatile.total"
 _SECONDS = 10.0
+_MINOR = re.compile(r"Device Minor:\s*([0-9]{1,4})\b")
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): ([0-9]{1,6})\b")
 _UNAVAILABLE = re.compile(
     r"GPU ?([0-9a-fA-F:.]+)?: (?:GPU is lost|Unknown Error)|\[?GPU is lost\]?"
@@ -49,7 +57,7 @@ class GpuHealth:
 
     Attributes:
         lost: What `nvidia-smi` said of a GPU that it cannot reach; "" if it reached all.
-        missing: GPUs that the driver has and `nvidia-smi` does not list.
+        missing: GPUs that the driver has, and this process may use, and `nvidia-smi` does not list.
         errors: Uncorrectable memory errors since the driver was loaded, by the index of the GPU.
         xids: How often the kernel logged which hardware XID of which GPU: (name of the GPU, XID).
     """
@@ -96,20 +104,33 @@ def read(visible: str | None = None) -> GpuHealth:
         return GpuHealth()
     said = _output([tool, f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"])
     log = _output(["dmesg"])
+    return parse(said, log, usable(), visible)
+
+
+def usable() -> list[str]:
+    """Returns the PCI addresses of the driver's GPUs whose devices this process may use.
+
+    A job of Slurm or a container may have some of a machine's GPUs only. The driver lists them all.
+    """
+    found = []
     try:
-        known = len(os.listdir(DRIVER))
+        for entry in DRIVER.iterdir():
+            minor = _MINOR.search((entry / "information").read_text("utf-8", "replace"))
+            # Also for root, the kernel asks the device control group.
+            if minor and os.access(DEVICES / f"nvidia{minor[1]}", os.R_OK | os.W_OK):
+                found.append(entry.name)
     except OSError:
-        known = 0
-    return parse(said, log, known, visible)
+        return []
+    return found
 
 
-def parse(said: str, log: str, known: int, visible: str | None = None) -> GpuHealth:
+def parse(said: str, log: str, known: Iterable[str], visible: str | None = None) -> GpuHealth:
     """Returns the health of GPUs.
 
     Args:
         said: The output of `nvidia-smi`; "" if it did not end in time, which proves nothing.
         log: The kernel's log.
-        known: How many GPUs the driver has.
+        known: The PCI addresses of the GPUs that this process may use.
         visible: As for `read`.
     """
     ours = None if visible is None else {each.strip() for each in visible.split(",")}
@@ -125,12 +146,14 @@ def parse(said: str, log: str, known: int, visible: str | None = None) -> GpuHea
         names[_bus(bus)] = index
         if _NUMBER.fullmatch(count) and (ours is None or index in ours):
             errors[index] = int(count)
+    buses = {_bus(each) for each in known}
     xids: Counter[tuple[str, int]] = Counter()
     for bus, number in _XID.findall(log):
         index = names.get(_bus(bus), "")
-        if int(number) in HARDWARE_XIDS and (ours is None or not index or index in ours):
+        concerns = (ours is None or index in ours) if index else _bus(bus) in buses
+        if concerns and int(number) in HARDWARE_XIDS:
             xids[f"GPU {index}" if index else f"the GPU at PCI {bus}", int(number)] += 1
-    missing = max(0, known - listed) if listed and ours is None else 0
+    missing = max(0, len(buses) - listed) if listed and ours is None else 0
     return GpuHealth(lost, missing, errors, xids)
 
 
