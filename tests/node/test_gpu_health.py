@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.node.preflight import gpu_health
 from flowlite.node.preflight.gpu_health import GpuHealth, parse, usable
+from flowlite.node.system import node_facts
 
 WELL = "0, 00000000:41:00.0, 0\n1, 00000000:C1:00.0, 0\n"
 BOTH = ("0000:41:00.0", "0000:c1:00.0")
@@ -67,10 +67,11 @@ def test_gpus_that_a_job_may_not_use_are_not_missing(
         (driver / bus / "information").write_text(text)
         if minor < 2:
             (devices / f"nvidia{minor}").touch()
-    monkeypatch.setattr(gpu_health, "DRIVER", driver)
-    monkeypatch.setattr(gpu_health, "DEVICES", devices)
+    monkeypatch.setattr(node_facts, "NVIDIA", driver)
+    monkeypatch.setattr(node_facts, "DEVICES", devices)
     known = usable()
     assert sorted(known) == list(BOTH)
+    assert node_facts.gpus() == {"count": 2, "kind": "NVIDIA H100"}
     # As `nvidia-smi` lists them within the job: all that it may use, and none of another job.
     found = parse(WELL, LOG.format(bus="e1:00", xid=79), known)
     assert found.out_of_reach == ""
@@ -81,3 +82,15 @@ def test_gpus_that_a_job_may_not_use_are_not_missing(
     assert "XID 79 of the GPU at PCI 0000:c1:00 in the kernel's log: fallen off the bus" in (
         lost.troubles(GpuHealth())
     )
+
+
+def test_gpus_whose_devices_are_not_there_yet_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bus in BOTH:
+        (tmp_path / bus).mkdir()
+        (tmp_path / bus / "information").write_text("Model: NVIDIA T4\n")
+    monkeypatch.setattr(node_facts, "NVIDIA", tmp_path)
+    monkeypatch.setattr(node_facts, "DEVICES", tmp_path / "dev")
+    assert node_facts.gpus() == {"count": 2, "kind": "NVIDIA T4"}
+    assert usable() == []

@@ -84,7 +84,7 @@ def test_a_node_with_an_accelerator_is_no_cpu_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "card").mkdir()
-    monkeypatch.setattr(node_facts, "_NVIDIA", tmp_path)
+    monkeypatch.setattr(node_facts, "NVIDIA", tmp_path)
     assert not node_facts.only_cpu()
     assert node_facts.only_cpu("")
     monkeypatch.setattr(node_facts, "_OTHERS", ("null",))
@@ -94,7 +94,7 @@ def test_a_node_with_an_accelerator_is_no_cpu_node(
 def test_gpus_that_the_driver_does_not_list_are_asked_of_its_tool(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_facts, "_NVIDIA", tmp_path / "hidden")
+    monkeypatch.setattr(node_facts, "NVIDIA", tmp_path / "hidden")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     tool = tmp_path / "nvidia-smi"
     for script, wanted in (

@@ -6,19 +6,16 @@ XID that means broken hardware. XIDs that programs cause (an illegal address, an
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field
-from pathlib import Path
 from shutil import which
 
 from ..quick_dataclass import dataclass
+from ..system import node_facts
 
-DRIVER, DEVICES = Path("/proc/driver/nvidia/gpus"), Path("/dev")
-"""Where the driver lists its GPUs, by PCI address, and where their devices are."""
 HARDWARE_XIDS: Mapping[int, str] = {
     48: "an uncorrectable memory error",
     62: "a halt of its internal controller",
@@ -33,7 +30,7 @@ HARDWARE_XIDS: Mapping[int, str] = {
 }
 """XIDs that mean broken hardware, by NVIDIA's list, each with what it means."""
 USABLE = rf"""
-for each in {DRIVER}/*; do
+for each in {node_facts.NVIDIA}/*; do
     device=/dev/nvidia$(sed -n 's/^Device Minor:[[:space:]]*//p' "$each/information" 2>/dev/null)
     [ -r "$device" ] && [ -w "$device" ] && basename "$each"
 done
@@ -41,7 +38,6 @@ done
 """What `usable` does, for the shell of a host: prints a PCI address in each line."""
 QUERY = "index,pci.bus_id,ecc.errors.uncorrected.volatile.total"
 _SECONDS = 10.0
-_MINOR = re.compile(r"Device Minor:\s*([0-9]{1,4})\b")
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): ([0-9]{1,6})\b")
 _UNAVAILABLE = re.compile(
     r"GPU ?([0-9a-fA-F:.]+)?: (?:GPU is lost|Unknown Error)|\[?GPU is lost\]?"
@@ -108,20 +104,11 @@ def read(visible: str | None = None) -> GpuHealth:
 
 
 def usable() -> list[str]:
-    """Returns the PCI addresses of the driver's GPUs whose devices this process may use.
-
-    A job of Slurm or a container may have some of a machine's GPUs only. The driver lists them all.
-    """
-    found = []
+    """Returns the PCI addresses of the GPUs that this process may use."""
     try:
-        for entry in DRIVER.iterdir():
-            minor = _MINOR.search((entry / "information").read_text("utf-8", "replace"))
-            # Also for root, the kernel asks the device control group.
-            if minor and os.access(DEVICES / f"nvidia{minor[1]}", os.R_OK | os.W_OK):
-                found.append(entry.name)
+        return [each.bus for each in node_facts.listed_gpus() if each.usable]
     except OSError:
         return []
-    return found
 
 
 def parse(said: str, log: str, known: Iterable[str], visible: str | None = None) -> GpuHealth:

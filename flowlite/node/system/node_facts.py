@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 # Shared file systems may claim 2**64 bytes, and the leader takes no larger number than SQLite stores.
 _MOST_BYTES = 2**63 - 1
-_NVIDIA = Path("/proc/driver/nvidia/gpus")
+NVIDIA, DEVICES = Path("/proc/driver/nvidia/gpus"), Path("/dev")
+"""Where the driver lists its GPUs, by PCI address, and where their devices are."""
 # Device files of other accelerators that torch supports.
 _OTHERS = ("kfd", "accel*", "hl[0-9]*", "davinci[0-9]*", "neuron*", "mthreads*", "cambricon*")
 
@@ -121,31 +122,46 @@ def gpus(visible: str | None = None) -> dict[str, Any]:
     (WSL, gVisor), `nvidia-smi` is asked. `visible` lists the indices that belong to this node ("" for none).
     """
     try:
-        kinds = _kinds_of(sorted(_NVIDIA.iterdir()))
+        listed = listed_gpus()
     except OSError:
         kinds = ask_nvidia_smi("name").splitlines()
-    # A container may list GPUs of the machine that it was not given.
-    usable = sum(1 for each in range(len(kinds)) if os.path.exists(f"/dev/nvidia{each}"))
-    count = usable or len(kinds)
+    else:
+        # The devices may not exist before the first program uses them.
+        all_of_them = not any(each.device.exists() for each in listed)
+        kinds = [each.kind for each in listed if each.usable or all_of_them]
+    count = len(kinds)
     if visible is not None:
         count = min(count, len([each for each in visible.split(",") if each.strip()]))
     return {"count": count, "kind": kinds[0] if count else None}
 
 
-def _kinds_of(cards: Sequence[Path]) -> list[str]:
-    kinds = []
-    for card in cards:
-        kind = ""
+class ListedGpu(NamedTuple):
+    """A GPU that the driver lists: its PCI address, what it is ("NVIDIA H100 80GB HBM3"), and its device."""
+
+    bus: str
+    kind: str
+    device: Path
+
+    @property
+    def usable(self) -> bool:
+        """Whether this process may use it. A job of Slurm or a container may have some of a machine's GPUs only."""
+        # Also for root, the kernel asks the device control group.
+        return os.access(self.device, os.R_OK | os.W_OK)
+
+
+def listed_gpus() -> list[ListedGpu]:
+    """Returns all GPUs of the machine, also those that this process may not use. Raises OSError without a driver."""
+    found = []
+    for number, card in enumerate(sorted(NVIDIA.iterdir())):
         try:
             text = (card / "information").read_text(encoding="utf-8", errors="replace")
         except OSError:
             text = ""
-        for line in text.splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "Model":
-                kind = value.strip()
-        kinds.append(kind)
-    return kinds
+        lines = (line.partition(":") for line in text.splitlines())
+        told = {name.strip(): value.strip() for name, _, value in lines}
+        device = DEVICES / f"nvidia{told.get('Device Minor', number)}"
+        found.append(ListedGpu(card.name, told.get("Model", ""), device))
+    return found
 
 
 def ask_nvidia_smi(fields: str, seconds: float = 20.0) -> str:
