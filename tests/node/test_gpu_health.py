@@ -94,3 +94,24 @@ def test_gpus_whose_devices_are_not_there_yet_count(
     monkeypatch.setattr(node_facts, "DEVICES", tmp_path / "dev")
     assert node_facts.gpus() == {"count": 2, "kind": "NVIDIA T4"}
     assert usable() == []
+
+
+def test_gpus_of_amd_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes, devices = tmp_path / "nodes", tmp_path / "dev"
+    (devices / "dri").mkdir(parents=True)
+    # A processor, two GPUs, and one that a job or a container may not use.
+    for number, simds, minor in ((0, 0, 0), (1, 304, 128), (2, 304, 129), (3, 304, 130)):
+        (nodes / str(number)).mkdir(parents=True)
+        facts = (
+            f"cpu_cores_count {0 if simds else 64}\nsimd_count {simds}\ndrm_render_minor {minor}\n"
+        )
+        (nodes / str(number) / "properties").write_text(facts)
+        (nodes / str(number) / "name").write_text("aqua_vanjaram\n" if simds else "\n")
+        if 128 <= minor < 130:
+            (devices / "dri" / f"renderD{minor}").touch()
+    monkeypatch.setattr(node_facts, "NVIDIA", tmp_path / "none")
+    monkeypatch.setattr(node_facts, "_AMD", nodes)
+    monkeypatch.setattr(node_facts, "DEVICES", devices)
+    assert node_facts.gpus() == {"count": 2, "kind": "AMD aqua_vanjaram"}
+    assert node_facts.wrong_gpus({"count": 2, "kind": "mi300x"}, node_facts.gpus()) is None
+    assert not node_facts.only_cpu()

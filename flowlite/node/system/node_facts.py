@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 # Shared file systems may claim 2**64 bytes, and the leader takes no larger number than SQLite stores.
 _MOST_BYTES = 2**63 - 1
 NVIDIA, DEVICES = Path("/proc/driver/nvidia/gpus"), Path("/dev")
-"""Where the driver lists its GPUs, by PCI address, and where their devices are."""
+"""Where NVIDIA's driver lists its GPUs, by PCI address, and where the devices are."""
+_AMD = Path("/sys/class/kfd/kfd/topology/nodes")
 # Device files of other accelerators that torch supports.
 _OTHERS = ("kfd", "accel*", "hl[0-9]*", "davinci[0-9]*", "neuron*", "mthreads*", "cambricon*")
 
@@ -118,13 +119,14 @@ def cores() -> int:
 def gpus(visible: str | None = None) -> dict[str, Any]:
     """Returns the number and kind of this node's GPUs; {"count": 0, "kind": None} without any.
 
-    This reads the driver's files in /proc, which starts no process and opens no device. Only where these are missing
-    (WSL, gVisor), `nvidia-smi` is asked. `visible` lists the indices that belong to this node ("" for none).
+    This reads the drivers' files in /proc and /sys, which starts no process and opens no device. Only where those of
+    NVIDIA are missing (WSL, gVisor), `nvidia-smi` is asked. `visible` lists the indices that belong to this node (""
+    for none).
     """
     try:
         listed = listed_gpus()
     except OSError:
-        kinds = ask_nvidia_smi("name").splitlines()
+        kinds = ask_nvidia_smi("name").splitlines() or _amd_kinds()
     else:
         # The devices may not exist before the first program uses them.
         all_of_them = not any(each.device.exists() for each in listed)
@@ -135,8 +137,30 @@ def gpus(visible: str | None = None) -> dict[str, Any]:
     return {"count": count, "kind": kinds[0] if count else None}
 
 
+def _amd_kinds() -> list[str]:
+    """The kinds of the AMD GPUs that this process may use, each by the driver's name for it."""
+    found = []
+    for node in _AMD.glob("[0-9]*"):
+        try:
+            lines = (line.split() for line in (node / "properties").read_text("ascii").splitlines())
+            told = {line[0]: line[1] for line in lines if len(line) == 2}
+            kind = (node / "name").read_text("utf-8", "replace").strip()
+        except (OSError, ValueError):
+            # Of a GPU that belongs to others. The driver asks the device control group, too.
+            continue
+        device = DEVICES / "dri" / f"renderD{told.get('drm_render_minor')}"
+        if told.get("simd_count", "0") != "0" and _may_use(device):
+            found.append(f"AMD {kind or told.get('gfx_target_version', 'GPU')}")
+    return sorted(found)
+
+
+def _may_use(device: Path) -> bool:
+    # Also for root, the kernel asks the device control group.
+    return os.access(device, os.R_OK | os.W_OK)
+
+
 class ListedGpu(NamedTuple):
-    """A GPU that the driver lists: its PCI address, what it is ("NVIDIA H100 80GB HBM3"), and its device."""
+    """A GPU that NVIDIA's driver lists: its PCI address, what it is ("NVIDIA H100 80GB HBM3"), and its device."""
 
     bus: str
     kind: str
@@ -145,12 +169,11 @@ class ListedGpu(NamedTuple):
     @property
     def usable(self) -> bool:
         """Whether this process may use it. A job of Slurm or a container may have some of a machine's GPUs only."""
-        # Also for root, the kernel asks the device control group.
-        return os.access(self.device, os.R_OK | os.W_OK)
+        return _may_use(self.device)
 
 
 def listed_gpus() -> list[ListedGpu]:
-    """Returns all GPUs of the machine, also those that this process may not use. Raises OSError without a driver."""
+    """Returns NVIDIA's GPUs of the machine, also those that this process may not use. Raises OSError without any."""
     found = []
     for number, card in enumerate(sorted(NVIDIA.iterdir())):
         try:
