@@ -212,16 +212,18 @@ class Copier:
         )
         if self._says_nothing_new(manifest):
             return False
-        self._number = max(self._number + 1, number or 0)
+        number = max(self._number + 1, number or 0)
         name = SetName(
             self._generation,
             self.order["writer"],
-            self._number,
+            number,
             self.node,
             self.nodes,
             manifest.digest,
         )
         self.place.write(name.path, manifest.to_json().encode())
+        # Only now: the parts of all nodes have the same number, also if a node needs several tries.
+        self._number = number
         self._manifests[name.path] = manifest
         self.newest = (name, manifest)
         self.memory.save()

@@ -182,8 +182,9 @@ class CheckpointSidecar:
         if self._copier.watch.busy and now < self._due + patience:
             return
         assert self._began is not None
-        number = round((self._due - self._began) / self._every) if self._copier.nodes > 1 else None
         passed = int((now - self._began) / self._every)
+        # All nodes start at the same time, so a copy that is late or repeated has the number of the interval it is in.
+        number = passed if self._copier.nodes > 1 else None
         self._due = self._began + (passed + 1) * self._every
         self._copying = threading.Thread(target=self._copy_aside, args=(number,), daemon=True)
         self._copying.start()

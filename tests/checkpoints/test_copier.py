@@ -1,0 +1,100 @@
+"""Copies of one directory to one target, made step by step, with what goes wrong on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.node.checkpoints import sidecar
+from flowlite.node.checkpoints.copier import Copier
+from flowlite.node.checkpoints.sidecar import FINAL, CheckpointSidecar
+from flowlite.node.checkpoints.targets import DirectoryTarget, TargetError
+
+from .remote import names_at, sets_at
+
+
+def copier_of(tmp_path: Path, *, node: int = 0, nodes: int = 1, **changes: Any) -> Copier:
+    """A copier of a directory of its own, to the place `remote` that all nodes share."""
+    root, storage = tmp_path / f"root{node}", tmp_path / "storage"
+    for each in (root, storage):
+        each.mkdir(exist_ok=True)
+    order = {
+        "root": str(root), "sync": str(tmp_path / "remote"), "storage": str(storage),
+        "memory": str(tmp_path / f"memory{node}.json"), "every": 0.0, "keep": 3, "node": node, "nodes": nodes,
+        "source": True, "others_write": False, "outage": 5.0, "writer": "t1.1", "facts": {}, **changes,
+    }  # fmt: skip
+    copier = Copier(order)
+    copier.claim()
+    return copier
+
+
+def write_and_scan(copier: Copier, **files: str) -> None:
+    """Writes finished files (NAME.pt) and lets the copier see them."""
+    for name, content in files.items():
+        (copier.root / f"{name}.pt").write_text(content)
+    for _ in range(2):
+        copier.look(None)
+
+
+class Outage:
+    """An outage of the target that begins when a manifest is to be written."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.over = False
+        write = DirectoryTarget.write
+
+        def fail(target: DirectoryTarget, name: str, content: bytes) -> None:
+            if name.endswith(".json") and not self.over:
+                raise TargetError("the network is out")
+            write(target, name, content)
+
+        monkeypatch.setattr(DirectoryTarget, "write", fail)
+
+
+class TestNumbers:
+    """The part of a node belongs to a set by its number, so an outage at one node must not change the numbers there."""
+
+    def test_a_last_copy_that_needs_two_tries_is_of_the_last_set(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        copiers = [copier_of(tmp_path, node=node, nodes=2) for node in (0, 1)]
+        for copier in copiers:
+            write_and_scan(copier, shard="1")
+        outage = Outage(monkeypatch)
+        with pytest.raises(TargetError):
+            copiers[0].copy(FINAL)
+        outage.over = True
+        for copier in copiers:
+            assert copier.copy(FINAL)
+        (found,) = sets_at(tmp_path / "remote")
+        assert found.key[2] == FINAL
+
+    def test_a_copy_that_is_late_is_of_the_interval_in_which_it_is_made(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clock = 1000.0
+        monkeypatch.setattr(sidecar.time, "monotonic", lambda: clock)
+        served = CheckpointSidecar(copier_of(tmp_path, node=1, nodes=2, every=100.0))
+        served._start(None)
+
+        def copy_at(moment: float) -> None:
+            nonlocal clock
+            clock = 1000.0 + moment - 10.0
+            write_and_scan(served._copier, shard=str(moment))
+            clock = 1000.0 + moment
+            served._copier.look(None)
+            served._copy_if_due()
+            assert served._copying is not None
+            served._copying.join()
+
+        assert served._copying is not None
+        served._copying.join()
+        outage = Outage(monkeypatch)
+        for moment in (100.0, 160.0):
+            copy_at(moment)
+        outage.over = True
+        for moment in (175.0, 200.0, 300.0):
+            copy_at(moment)
+        assert sorted(each.number for each in names_at(tmp_path / "remote")) == [1, 2, 3]
