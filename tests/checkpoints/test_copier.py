@@ -12,7 +12,7 @@ from flowlite.node.checkpoints.copier import Copier
 from flowlite.node.checkpoints.sidecar import FINAL, CheckpointSidecar
 from flowlite.node.checkpoints.targets import DirectoryTarget, TargetError
 
-from .remote import names_at, sets_at
+from .remote import names_at, newest, sets_at
 
 
 def copier_of(tmp_path: Path, *, node: int = 0, nodes: int = 1, **changes: Any) -> Copier:
@@ -98,3 +98,18 @@ class TestNumbers:
         for moment in (175.0, 200.0, 300.0):
             copy_at(moment)
         assert sorted(each.number for each in names_at(tmp_path / "remote")) == [1, 2, 3]
+
+
+def test_a_set_has_the_earlier_version_of_a_file_that_changes_while_it_is_copied(
+    tmp_path: Path,
+) -> None:
+    copier = copier_of(tmp_path)
+    write_and_scan(copier, latest="1", epoch1="1")
+    assert copier.copy()
+    write_and_scan(copier, epoch2="2")
+    (copier.root / "latest.pt").write_text("half of 2")
+    (copier.root / "epoch1.pt").unlink()
+    assert copier.copy()
+    assert newest(tmp_path / "remote") == {"latest.pt": b"1", "epoch2.pt": b"2"}
+    assert copier.newest is not None
+    assert copier.newest[1].unfinished == ("latest.pt",)

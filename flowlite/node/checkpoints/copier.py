@@ -198,9 +198,10 @@ class Copier:
         """
         with self._lock:
             finished, found = self.watch.finished, self._look
-            left_out = [*self.watch.unfinished, *sorted(found.skipped)]
+            unfinished = self.watch.unfinished
         self._paths()
         files = self._copy_files(finished, found.modes)
+        left_out = [*unfinished, *self._changed(finished, files), *sorted(found.skipped)]
         manifest = CheckpointManifest(
             node=self.node,
             nodes=self.nodes,
@@ -228,6 +229,11 @@ class Copier:
         self.newest = (name, manifest)
         self.memory.save()
         return True
+
+    def _changed(self, finished: Iterable[str], copied: Iterable[File]) -> list[str]:
+        """Returns the finished files that have changed since the scan, so that they were not copied."""
+        left = set(finished) - {file.path for file in copied}
+        return sorted(path for path in left if tree.seen_at(self.root / path) is not None)
 
     def _earlier(self, unfinished: Iterable[str]) -> list[File]:
         """Returns the earlier versions of files that are being written, for use in the new set."""
