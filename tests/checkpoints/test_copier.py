@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,17 @@ def test_a_set_has_the_earlier_version_of_a_file_that_changes_while_it_is_copied
     assert newest(tmp_path / "remote") == {"latest.pt": b"1", "epoch2.pt": b"2"}
     assert copier.newest is not None
     assert copier.newest[1].unfinished == ("latest.pt",)
+
+
+def test_a_full_disk_at_the_target_is_told_and_leaves_no_half_of_a_file(tmp_path: Path) -> None:
+    source, target = tmp_path / "a.pt", DirectoryTarget(tmp_path / "remote")
+    source.write_bytes(bytes(5000))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # As on a disk with 3000 free bytes: the first write takes them, and only the next one fails.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
+    try:
+        with pytest.raises(TargetError, match="cannot be written"):
+            target.upload(source, "files/a.pt", 5000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list((tmp_path / "remote" / "files").iterdir()) == []

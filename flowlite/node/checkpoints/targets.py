@@ -17,6 +17,7 @@ from ..s3 import client as s3
 from ..s3 import multipart_upload
 from ..s3.multipart_upload import MultipartUpload
 from ..s3.node_credential import node_credential
+from ..system import atomic_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,14 +111,12 @@ class DirectoryTarget:
 
     def write(self, name: str, content: bytes) -> None:
         with self._new(name) as descriptor:
-            left = memoryview(content)
-            while left:
-                left = left[os.write(descriptor, left) :]
+            atomic_files.write(descriptor, content)
 
     def upload(self, source: Path, name: str, size: int) -> None:
         with open(source, "rb", buffering=0) as file, self._new(name) as descriptor:
             while block := file.read(_BLOCK):
-                os.write(descriptor, block)
+                atomic_files.write(descriptor, block)
 
     def download(self, name: str, target: Path, size: int) -> None:
         with open(self._root / name, "rb", buffering=0) as source, open(target, "wb") as file:
