@@ -116,6 +116,26 @@ def test_a_set_has_the_earlier_version_of_a_file_that_changes_while_it_is_copied
     assert copier.newest[1].unfinished == ("latest.pt",)
 
 
+@pytest.mark.parametrize("content", ["", '{"format": 2}'])
+def test_a_damaged_manifest_does_not_stop_copies_and_costs_no_file(
+    tmp_path: Path, content: str
+) -> None:
+    first = copier_of(tmp_path)
+    write_and_scan(first, a="1")
+    assert first.copy()
+    (found,) = names_at(tmp_path / "remote")
+    (tmp_path / "remote" / found.path).write_text(content)
+    (first.root / "a.pt").unlink()
+    second = copier_of(tmp_path, writer="t2.1")
+    write_and_scan(second, b="2")
+    assert second.copy()
+    second.prune()
+    objects = [each.name[:2] for each in (tmp_path / "remote" / "files").iterdir()]
+    # A newer version of flowlite may have written that manifest, and still needs its file.
+    assert sorted(objects) == ["a.", "b."]
+    assert newest(tmp_path / "remote") == {"b.pt": b"2"}
+
+
 def test_a_full_disk_at_the_target_is_told_and_leaves_no_half_of_a_file(tmp_path: Path) -> None:
     source, target = tmp_path / "a.pt", DirectoryTarget(tmp_path / "remote")
     source.write_bytes(bytes(5000))

@@ -143,11 +143,20 @@ class TestManifests:
                 CheckpointManifest.from_json(text)
 
     @pytest.mark.parametrize(
-        "text", [b"", b"[]", b"{}", b'{"format": 2}', b"\xff", b'{"format": 1}']
+        "text", [b"", b"[]", b"{}", b'{"format": 2}', b"\xff", b'{"format": 1}', b"[" * 200_000]
     )
     def test_garbage_is_none(self, text: bytes) -> None:
         with pytest.raises(BadManifest):
             CheckpointManifest.from_json(text)
+
+    @pytest.mark.parametrize("change", [{"mtime_ns": 2**63}, {"path": "\ud800"}])
+    def test_what_no_file_can_have_is_no_file(self, change: dict[str, object]) -> None:
+        whole = json.loads(CheckpointManifest(0, 1, (file("a"),)).to_json())
+        text = json.dumps({**whole, "files": [{**whole["files"][0], **change}]})
+        with pytest.raises(BadManifest):
+            CheckpointManifest.from_json(text)
+        with pytest.raises(BadManifest):
+            CheckpointManifest.from_json(json.dumps({**whole, "links": {"l": "\ud800"}}))
 
     def test_the_digest_is_about_content_alone(self) -> None:
         one = CheckpointManifest(0, 1, (file("a"), file("b")), facts={"time": 1})

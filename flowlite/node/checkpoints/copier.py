@@ -10,6 +10,7 @@ from pathlib import Path
 from ..system import processes, retrying
 from . import tree as tree
 from .manifest import (
+    BadManifest,
     CheckpointManifest,
     File,
     SetName,
@@ -64,7 +65,7 @@ class Copier:
         self._number = 0
         self._uploaded: dict[str, int] = {}
         self._orphans: set[str] = set()
-        self._manifests: dict[str, CheckpointManifest] = {}
+        self._manifests: dict[str, CheckpointManifest | None] = {}
         self._look = tree.TreeScan()
         self._lock = threading.Lock()
 
@@ -146,10 +147,12 @@ class Copier:
         self._generation = generation_of(self.order["writer"], writers(paths))
         self.place.write(claim_name(self._generation, self.order["writer"]), b"")
         names = self._mine(paths)
-        needed = {file.object: file.size for name in names for file in self._manifest(name).files}
+        needed = {file.object: file.size for file in self._files_of(names)}
         present = self._present()
         self._uploaded = {name: size for name, size in needed.items() if present.get(name) == size}
-        self._orphans = set(present) - set(needed)
+        # What a damaged manifest names is not known to be unused.
+        damaged = any(self._manifest(name) is None for name in names)
+        self._orphans = set() if damaged else set(present) - set(needed)
 
     # Scanning
 
@@ -259,17 +262,17 @@ class Copier:
         paths = self._paths()
         names = [name for path in paths if (name := SetName.parse(path)) is not None]
         gone = superfluous(names, self.node, int(self.order["keep"]))
-        dropped = {file.object for name in gone for file in self._manifest(name).files}
+        dropped = {file.object for file in self._files_of(gone)}
         self.place.delete([name.path for name in gone])
         left = [name for name in self._mine(paths) if name not in gone]
-        needed = {file.object for name in left for file in self._manifest(name).files}
+        needed = {file.object for file in self._files_of(left)}
         # Only files known to be unused: other nodes may be uploading files that are in no set yet.
         unused = sorted((dropped | self._orphans) - needed)
         self.place.delete(unused)
         self._orphans.clear()
         for each in unused:
             self._uploaded.pop(each, None)
-        self._manifests = {name.path: self._manifests[name.path] for name in left}
+        self._manifests = {name.path: self._manifest(name) for name in left}
         if self.node == 0:
             alive = {(name.generation, name.writer) for name in names if name not in gone}
             mine = (self._generation, str(self.order["writer"]))
@@ -341,9 +344,19 @@ class Copier:
             raise TargetError(f"{source} cannot be read: {error.strerror}") from error
         return File(path, seen.size, seen.mtime_ns, mode, sha256, name)
 
-    def _manifest(self, name: SetName) -> CheckpointManifest:
+    def _files_of(self, names: Iterable[SetName]) -> list[File]:
+        """Returns the files of these manifests. A damaged one has none, as for `Restore`, which passes it over."""
+        found = (self._manifest(name) for name in names)
+        return [file for manifest in found if manifest is not None for file in manifest.files]
+
+    def _manifest(self, name: SetName) -> CheckpointManifest | None:
+        """Returns a manifest; None if it is damaged, or of a newer version of flowlite."""
         if name.path not in self._manifests:
-            self._manifests[name.path] = CheckpointManifest.from_json(self.place.read(name.path))
+            try:
+                read = CheckpointManifest.from_json(self.place.read(name.path))
+            except BadManifest:
+                read = None
+            self._manifests[name.path] = read
         return self._manifests[name.path]
 
 

@@ -29,6 +29,8 @@ _NAME = re.compile(
 _CLAIM = re.compile(r"sets/(\d{6,})\.([\w.-]+)/", re.ASCII)
 _HEX = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _LONGEST_PART = 150
+_LATEST = 2**63 - 1
+"""Nanoseconds of the latest time that a file can have."""
 
 
 class BadManifest(ValueError):
@@ -133,7 +135,7 @@ class CheckpointManifest:
             if data["format"] != 1:
                 raise BadManifest(f"it has format {data['format']}, which this version cannot read")
             files = tuple(_file(each) for each in data["files"])
-            links = {_inside(path): str(to) for path, to in dict(data["links"]).items()}
+            links = {_inside(path): _name(to) for path, to in dict(data["links"]).items()}
             directories = tuple(_inside(path) for path in data["directories"])
             unfinished = tuple(str(path) for path in data["unfinished"])
             facts = dict(data.get("facts") or {})
@@ -142,7 +144,7 @@ class CheckpointManifest:
             )
         except BadManifest:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BadManifest(
                 f"it is no manifest of checkpoints: {type(error).__name__}: {error}"
             ) from None
@@ -155,7 +157,8 @@ class CheckpointManifest:
 def _file(data: Mapping[str, Any]) -> File:
     size, mtime, mode = (int(data[name]) for name in ("size", "mtime_ns", "mode"))
     sha256, key = str(data["sha256"]), str(data["object"])
-    if size < 0 or not _HEX.fullmatch(sha256) or not key.startswith("files/"):
+    times_fit = abs(mtime) <= _LATEST
+    if size < 0 or not times_fit or not _HEX.fullmatch(sha256) or not key.startswith("files/"):
         raise BadManifest(f"it describes {str(data['path'])[:80]!r} in no way that is ours")
     return File(_inside(data["path"]), size, mtime, mode & 0o777, sha256, _inside(key))
 
@@ -164,7 +167,13 @@ def _inside(path: object) -> str:
     parts = path.split("/") if isinstance(path, str) else [".."]
     if "\0" in str(path) or any(part in ("", ".", "..") for part in parts):
         raise BadManifest(f"the path {str(path)[:80]!r} leads out of the directory")
-    return str(path)
+    return _name(path)
+
+
+def _name(text: object) -> str:
+    """Returns a name as the file system can have it. Raises ValueError for surrogates other than those of bytes."""
+    str(text).encode("utf-8", "surrogateescape")
+    return str(text)
 
 
 def leads_inside(path: str, target: str) -> bool:
