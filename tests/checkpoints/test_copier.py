@@ -136,6 +136,19 @@ def test_a_damaged_manifest_does_not_stop_copies_and_costs_no_file(
     assert newest(tmp_path / "remote") == {"b.pt": b"2"}
 
 
+def test_what_a_killed_copier_has_left_of_a_file_goes_with_the_next_one(tmp_path: Path) -> None:
+    files = tmp_path / "remote" / "files"
+    left = [files / "node0001" / "d" / "a.0123.pt.4711.part", files / "node0001" / "b.4711.part"]
+    of_another = files / "node0000" / "a.0123.pt.4711.part"
+    for each in (*left, of_another):
+        each.parent.mkdir(parents=True, exist_ok=True)
+        each.write_bytes(bytes(100))
+    write_and_scan(copier_of(tmp_path, node=1, nodes=2), a="1")
+    assert not any(each.exists() for each in left)
+    # That node may be copying just now.
+    assert of_another.exists()
+
+
 def test_a_full_disk_at_the_target_is_told_and_leaves_no_half_of_a_file(tmp_path: Path) -> None:
     source, target = tmp_path / "a.pt", DirectoryTarget(tmp_path / "remote")
     source.write_bytes(bytes(5000))

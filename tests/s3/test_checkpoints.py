@@ -113,7 +113,7 @@ class TestPlace:
 
         monkeypatch.setattr(Store, "request", request)
         first: set[str] = set()
-        for name in ("a b/large", "a b/changed", "a b/large2"):
+        for name in ("a b/large", "a b/changed", "a b/large2", "files/large"):
             sent.clear()
             with pytest.raises(KeyboardInterrupt):
                 place.resume_upload(source, name, size, lambda _: None)
@@ -140,6 +140,8 @@ class TestPlace:
         assert place.discard_unfinished("a b/large", below=False) == set()
         assert place.discard_unfinished("a b", below=True) == {"a b/large2"}
         assert place.discard_unfinished("a b", below=True) == set()
+        place.discard_interrupted("files")
+        assert place.discard_unfinished("files", below=True) == set()
 
     def test_a_wrong_key_is_told_by_what_was_tried(self, server: S3Server, tmp_path: Path) -> None:
         url = f"s3://{new_bucket(server)}/x"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -146,6 +147,9 @@ class Copier:
         paths = self.place.sizes("sets/")
         self._generation = generation_of(self.order["writer"], writers(paths))
         self.place.write(claim_name(self._generation, self.order["writer"]), b"")
+        # Files may be copied without that, and a bucket's key may lack the right for it.
+        with contextlib.suppress(TargetError):
+            self.place.discard_interrupted(self.scope)
         names = self._mine(paths)
         needed = {file.object: file.size for file in self._files_of(names)}
         present = self._present()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 _BLOCK = 1 << 20
+_PARTIAL = ".part"
 _PARTS_AT_ONCE = 4
 _TRIES = 4
 _FIRST_PAUSE = 0.5
@@ -64,6 +65,9 @@ class Target(Protocol):
     def delete(self, names: list[str]) -> None:
         """Deletes files; missing ones are no error."""
 
+    def discard_interrupted(self, directory: str) -> None:
+        """Deletes what uploads to a directory have left that were interrupted. None may be under way there."""
+
 
 def place_of(sync: str, storage: Path) -> Target:
     """Returns the target that `sync` names. Raises TargetError."""
@@ -95,6 +99,10 @@ class DirectoryTarget:
             ) from error
 
     def sizes(self, below: str) -> dict[str, int]:
+        found = self._with_partial_files(below)
+        return {name: size for name, size in found.items() if not name.endswith(_PARTIAL)}
+
+    def _with_partial_files(self, below: str) -> dict[str, int]:
         found = {}
         try:
             for directory, _, names in os.walk(self._root / below, onerror=_unless_gone):
@@ -104,7 +112,7 @@ class DirectoryTarget:
                         found[os.path.relpath(path, self._root)] = os.lstat(path).st_size
         except OSError as error:
             raise TargetError(f"{self.name} cannot be read: {error.strerror or error}") from error
-        return {name: size for name, size in found.items() if not name.endswith(".part")}
+        return found
 
     def read(self, name: str) -> bytes:
         return (self._root / name).read_bytes()
@@ -136,11 +144,15 @@ class DirectoryTarget:
                 except OSError:
                     break
 
+    def discard_interrupted(self, directory: str) -> None:
+        found = self._with_partial_files(f"{directory}/")
+        self.delete([name for name in found if name.endswith(_PARTIAL)])
+
     @contextlib.contextmanager
     def _new(self, name: str) -> Iterator[int]:
         """Yields a file that gets its name once it is complete and on the disk."""
         path = self._root / name
-        partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+        partial = path.with_name(f"{path.name}.{os.getpid()}{_PARTIAL}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -284,6 +296,9 @@ class BucketTarget:
         except s3.S3Error as error:
             raise self._failed("deleted", name, error) from error
         return {each.key[len(self._store.below) :] for each in found}
+
+    def discard_interrupted(self, directory: str) -> None:
+        self.discard_unfinished(directory, below=True)
 
     def _unfinished(self, below: str) -> list[MultipartUpload]:
         try:
