@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,16 @@ def test_what_a_killed_copier_has_left_of_a_file_goes_with_the_next_one(tmp_path
     assert not any(each.exists() for each in left)
     # That node may be copying just now.
     assert of_another.exists()
+
+
+def test_the_state_of_a_directory_does_not_grow_with_files_that_are_gone(tmp_path: Path) -> None:
+    copier = copier_of(tmp_path)
+    for epoch in range(5):
+        write_and_scan(copier, **{f"epoch{epoch}": str(epoch), "latest": str(epoch)})
+        assert copier.copy()
+        (copier.root / f"epoch{epoch}.pt").unlink()
+    copier.look(None)
+    assert list(json.loads((tmp_path / "memory0.json").read_bytes())["hashes"]) == ["latest.pt"]
 
 
 def test_a_full_disk_at_the_target_is_told_and_leaves_no_half_of_a_file(tmp_path: Path) -> None:

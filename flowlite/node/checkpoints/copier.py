@@ -168,7 +168,7 @@ class Copier:
         with self._lock:
             self._look = found
             self.watch.look(found.files, writing, time.monotonic())
-            self.memory.note(self.watch.finished, self.watch.doubtful)
+            self.memory.note(found.files, self.watch.finished, self.watch.doubtful)
 
     def cut(self, reaper: int | None, renamed: Collection[str]) -> None:
         """Records that a worker was killed or failed: files still changing before that may be incomplete.
@@ -182,7 +182,7 @@ class Copier:
         with self._lock:
             self.watch.look(found.files, writing, time.monotonic())
             self.watch.cut(renamed)
-            self.memory.note(self.watch.finished, self.watch.doubtful)
+            self.memory.note(found.files, self.watch.finished, self.watch.doubtful)
 
     def end(self) -> None:
         """Records that all writers have ended."""
@@ -190,7 +190,7 @@ class Copier:
         with self._lock:
             self._look = found
             self.watch.end(found.files)
-            self.memory.note(self.watch.finished, self.watch.doubtful, clean=True)
+            self.memory.note(found.files, self.watch.finished, self.watch.doubtful, clean=True)
 
     # Copying
 

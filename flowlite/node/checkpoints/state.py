@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from .stability import FileState
@@ -46,6 +46,7 @@ class CheckpointState:
 
     def note(
         self,
+        files: Collection[str],
         finished: Mapping[str, FileState],
         doubtful: Mapping[str, Mark],
         *,
@@ -54,8 +55,11 @@ class CheckpointState:
         """Saves the current state, on the node that makes the copies.
 
         Args:
+            files: All files that exist. What is known of others is forgotten.
             clean: All writers have ended; files that are not doubtful are finished.
         """
+        for path in set(self._hashes).difference(files):
+            del self._hashes[path]
         self._finished = {path: seen.mark for path, seen in finished.items()}
         self._doubtful = dict(doubtful)
         self._clean = clean
