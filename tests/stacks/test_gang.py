@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -246,6 +247,27 @@ def test_the_others_end_well_when_node_0_has_come_to_its_end(meet: Callable[...,
     gang = meet()
     gang.processes["lead"].kill()
     assert gang.processes["follow"].wait(90) == 0
+
+
+def test_the_others_end_when_node_0_is_killed_with_a_command_on_its_way(
+    meet: Callable[..., Meeting],
+) -> None:
+    """Its connection is then reset, since it has not read all."""
+    gang = meet()
+    leading, following = gang.processes["lead"], gang.processes["follow"]
+    leading.send_signal(signal.SIGSTOP)
+
+    def has_unread() -> bool:
+        rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+        return any(
+            row[2].endswith(f":{gang.port:04X}") and not row[4].endswith(":00000000")
+            for row in rows
+        )
+
+    with gang.place(1).dial("call", node=0).network:
+        eventually(has_unread)
+    leading.kill()
+    assert following.wait(90) == 0
 
 
 def test_a_signal_to_a_node_reaches_what_runs_there(

@@ -78,9 +78,10 @@ class Relay:
                 _tell(stream, over=True)
             self._changed.notify_all()
         stream.network.settimeout(None)
-        # It sends nothing more; reading detects its end.
-        while stream.network.recv(4096):
-            continue
+        # It sends nothing more; reading detects its end. If it is killed with a request unread, that is a reset.
+        with suppress(OSError):
+            while stream.network.recv(4096):
+                continue
         with self._changed:
             if self._exec_servers.get(node) is stream:
                 del self._exec_servers[node]
