@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from http.client import HTTPConnection
 
@@ -31,6 +32,14 @@ def test_a_value_is_kept_until_it_is_removed(store: str) -> None:
     assert _ask(store, "GET", "/scope/1") == (200, b"10.0.0.1:99")
     assert _ask(store, "DELETE", "/scope/1") == (200, b"")
     assert _ask(store, "GET", "/scope/1") == (404, b"")
+
+
+def test_it_listens_on_an_address_of_ipv6_too() -> None:
+    place = horovod.serve("::1")
+    connection = HTTPConnection("::1", int(place.rpartition(":")[2]), timeout=60)
+    with contextlib.closing(connection):
+        connection.request("GET", "/scope/1")
+        assert connection.getresponse().status == 404
 
 
 @pytest.mark.timeout(60)

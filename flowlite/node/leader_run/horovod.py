@@ -7,6 +7,7 @@ private address of node 0 and holds only addresses of ranks. A Horovod built wit
 
 from __future__ import annotations
 
+import socket
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -57,6 +58,7 @@ class _Store(ThreadingHTTPServer):
     request_queue_size = 1024
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, handler)
         self._lock = threading.Lock()
         self._values: dict[str, bytes] = {}
