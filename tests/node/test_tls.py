@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from flowlite.node.protocol import tls
+from flowlite.node.protocol import stream, tls
 from flowlite.node.protocol.framing import WireError
 from flowlite.supervise.attempt import certificates
 from flowlite.supervise.record.paths import TaskPaths
@@ -168,6 +170,33 @@ def test_a_changed_byte_ends_the_connection(pair: tuple[tls.TlsSession, tls.TlsS
     sealed[50] ^= 1
     with pytest.raises(WireError):
         server.receive(bytes(sealed))
+
+
+def test_a_peer_that_sends_its_handshake_in_single_bytes_is_given_up(
+    pair: tuple[tls.TlsSession, tls.TlsSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The places of those who have not proved the secret are few."""
+    monkeypatch.setattr(stream, "OPENING_SECONDS", 0.3)
+    ours, theirs = socket.socketpair()
+    done = threading.Event()
+
+    def drip() -> None:
+        # The head of a record of 16 KiB, then its content.
+        for byte in b"\x16\x03\x01\x40\x00" + bytes(100):
+            if done.wait(0.02):
+                return
+            theirs.send(bytes([byte]))
+        theirs.close()
+
+    with ours, theirs:
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        try:
+            with pytest.raises(TimeoutError):
+                stream.Stream(ours, pair[1])
+        finally:
+            done.set()
+            dripping.join()
 
 
 def test_another_certificate_is_refused_before_anything_is_said(

@@ -148,8 +148,6 @@ class Stream:
         return self.take_rest()
 
     def _fill(self) -> None:
-        if time.monotonic() > self._until:
-            raise TimeoutError("the connection did not open in time")
         data = self._from_network()
         if self._tls_session is None:
             self._plain += data
@@ -158,6 +156,9 @@ class Stream:
             self._flush()
 
     def _from_network(self) -> bytes:
+        # The socket's own limit is for each read, and a peer may send single bytes.
+        if time.monotonic() > self._until:
+            raise TimeoutError("the connection did not open in time")
         data = self.network.recv(_BLOCK)
         if not data:
             raise WireError("the other end hung up")
