@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
+import socket
 import stat
 import sys
 import threading
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 
 from flowlite.node.forkserver import client as warm
+from flowlite.node.forkserver.server import ForkServer
 from flowlite.node.system import processes, runtime_dir
 from tests.helpers import assert_no_process_left, eventually, kill_processes_of
 
@@ -122,6 +125,22 @@ def test_who_only_has_it_started_does_not_count_as_its_first_agent(spec: dict[st
     time.sleep(spec["idle"] * 2)
     first.close()
     assert_no_process_left(TASK)
+
+
+def test_it_outlives_an_agent_for_which_no_process_can_be_forked(
+    spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Other agents may still need it."""
+
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", refuse)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, socket.socket(socket.AF_UNIX) as listener:
+        ForkServer(spec, listener)._fork(theirs, {}, b"")
+    assert os.strerror(errno.EAGAIN) in capfd.readouterr().err
+    assert signal.SIGCHLD not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def test_a_socket_left_by_a_killed_one_is_replaced(spec: dict[str, Any]) -> None:

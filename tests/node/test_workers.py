@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import json
 import os
 import re
 import signal
+import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -17,7 +20,9 @@ import pytest
 from flowlite.node.config.agent_config import AttemptPaths
 from flowlite.node.forkserver import client
 from flowlite.node.forkserver import worker_group as workers_module
+from flowlite.node.forkserver.observed_imports import ObservedImports
 from flowlite.node.forkserver.reaper import Reaper, _WorkerRecord
+from flowlite.node.forkserver.worker_choice import WorkerChoice
 from flowlite.node.forkserver.worker_group import Workers
 from flowlite.node.log_stream import output_tail
 from flowlite.node.system import processes
@@ -173,6 +178,27 @@ def test_a_command_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert "working directory /no/such/directory" in messages[2]
     assert {found[rank]["failure"]["kind"] for rank in range(3)} == {"load"}
     assert "no-such-command" in (tmp_path / "r0.err").read_text()
+
+
+def test_where_no_process_can_be_forked_the_worker_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    order = Node(tmp_path).order(0, "true")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        state = {"socket": str(tmp_path / "socket"), "hosts": None}
+        reaper = Reaper(theirs, state, WorkerChoice({}, None, ObservedImports()))
+        monkeypatch.setattr(os, "fork", refuse)
+        reaper._obey({"do": "start", "orders": [order]})
+        told = json.loads(ours.recv(1 << 16))
+    body = workers_module.describe_end(order, told)
+    assert (told["event"], body["code"], body["failure"]["kind"]) == ("exited", 126, "load")
+    assert os.strerror(errno.EAGAIN) in body["failure"]["message"]
+    assert "pids.max" in body["failure"]["message"]
+    assert signal.SIGCHLD not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 @pytest.mark.needs("ps")

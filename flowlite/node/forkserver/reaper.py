@@ -188,7 +188,12 @@ class Reaper:
         start = self._choice.start_of(order)
         watched = (signal.SIGCHLD, signal.SIGTERM)
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            self._report_not_started(order, error)
+            return
         if pid == 0:
             try:
                 self._connection.close()
@@ -216,6 +221,23 @@ class Reaper:
         self._send("started", rank=held.rank, pid=pid, time=held.started, why=start.why)
         if self._ending:
             self._stop_one(held, self._stop_signal, self._grace)
+
+    def _report_not_started(self, order: Mapping[str, Any], error: OSError) -> None:
+        look = "Look at the memory of this node, `ulimit -u` and pids.max of its control group"
+        message = f"the worker cannot be started: {error.strerror}. {look}"
+        failure = {"kind": "load", "type": type(error).__name__, "message": message}
+        worker.note_failure(order, failure)
+        now = time.time()
+        self._send(
+            "exited",
+            rank=int(order["rank"]),
+            code=worker.EXIT_CANNOT_RUN,
+            signal=None,
+            started=now,
+            ended=now,
+            stopped=False,
+            stuck=False,
+        )
 
     def _name_peers(self, orders: Sequence[Mapping[str, Any]]) -> None:
         hosts = self._state.get("hosts")

@@ -221,7 +221,8 @@ class ForkServer:
         elif what != "join":
             self._fork(connection, {}, whole)
         elif self._stale():
-            connection.sendall(b'{"event": "stale"}\n')
+            with contextlib.suppress(OSError):
+                connection.sendall(b'{"event": "stale"}\n')
         else:
             self._imports.take(request["imports"])
             self._fork(connection, request, rest)
@@ -233,7 +234,14 @@ class ForkServer:
         # Recorded before the agent learns of its reaper, so that no other task retires this process as unused.
         self._note(len(self._reapers) + 1)
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD, signal.SIGTERM))
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            # The agent learns it from the end of its connection. Other agents still need this process.
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            sys.stderr.write(f"flowlite: no process can be forked for an agent: {error.strerror}\n")
+            self._note(len(self._reapers))
+            return
         if pid:
             if not self._used:
                 self._used, self._idle_until = True, 0.0

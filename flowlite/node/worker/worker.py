@@ -155,7 +155,7 @@ def _run_command(order: Mapping[str, Any]) -> NoReturn:
 
 def _cannot_start(order: Mapping[str, Any], error: OSError, what: str) -> NoReturn:
     message = f"cannot start {what}"
-    _note_failure(order, {"kind": "load", "type": type(error).__name__, "message": message})
+    note_failure(order, {"kind": "load", "type": type(error).__name__, "message": message})
     os.write(2, f"flowlite: {message}\n".encode())
     os._exit(EXIT_NOT_FOUND if error.errno == errno.ENOENT else EXIT_CANNOT_RUN)
 
@@ -167,7 +167,7 @@ def _begin(order: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         return leader_run.begin(order)
     except (leader_run.NotReady, OSError) as error:
-        _note_failure(order, {"kind": "load", "type": "", "message": str(error)})
+        note_failure(order, {"kind": "load", "type": "", "message": str(error)})
         os.write(2, f"flowlite: {error}\n".encode())
     os._exit(EXIT_CANNOT_RUN)
 
@@ -200,7 +200,7 @@ def run_function(order: Mapping[str, Any], *, forked: bool = False) -> int:
     if failure is None:
         torch_teardown.leave_together()
         return 0
-    _note_failure(order, failure)
+    note_failure(order, failure)
     _show_traceback(order, failure)
     faulthandler.dump_traceback_later(FAILED_EXIT_SECONDS, exit=True, file=dump)
     return EXIT_FAILED
@@ -229,11 +229,11 @@ def _exit_code(order: Mapping[str, Any], error: SystemExit) -> int:
         return code & 0xFF
     sys.stderr.write(f"{code}\n")
     failure = {"kind": "exit", "type": "SystemExit", "message": str(code)[:4096]}
-    _note_failure(order, failure)
+    note_failure(order, failure)
     return EXIT_FAILED
 
 
-def _note_failure(order: Mapping[str, Any], failure: Mapping[str, Any]) -> None:
+def note_failure(order: Mapping[str, Any], failure: Mapping[str, Any]) -> None:
     """Writes the failure for the agent. An error here, such as a full disk, must not hide the failure itself."""
     try:
         atomic_files.place(json.dumps(dict(failure)).encode(), str(order["failure"]), 0o600)
