@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import resource
 import socket
 import time
 from collections.abc import Coroutine, Mapping
@@ -42,6 +44,24 @@ async def until(condition: Any, within: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come about in time"
         await asyncio.sleep(0.005)
+
+
+def test_a_leader_with_a_low_limit_of_descriptors_takes_all_members() -> None:
+    """Logins have a soft limit of 1,024 on most machines, and a gang may have more nodes than that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def scenario() -> None:
+        async with make(nodes=80) as gang:
+            gang.attach()
+            gang.join()
+            assert (await gang.until("ended"))["outcome"] == m.DONE
+            await gang.supervisor.release()  # type: ignore[union-attr]
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 100, hard))
+    try:
+        run(scenario(), within=30.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_gang_from_join_to_release() -> None:

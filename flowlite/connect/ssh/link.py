@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import random
-import resource
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
 
@@ -24,6 +23,7 @@ from flowlite.connect.ssh.quoting import readable
 from flowlite.connect.ssh.targets import SshTarget
 from flowlite.connect.ssh.transport import Transport, greet, open_socket, shown, start_proxy
 from flowlite.errors import HostKeyError, NodeUnreachable
+from flowlite.node.system.accepting import allow_descriptors
 
 LOGIN_SECONDS = 20.0
 # sshd allows 10 sessions per connection by default (MaxSessions).
@@ -312,19 +312,10 @@ def acquire(target: SshTarget) -> Link:
     with _lock:
         _forget_dead()
         link = _links.setdefault(target, Link(target))
-        _allow_descriptors(len(_links) + _OTHER_DESCRIPTORS)
+        allow_descriptors(len(_links) + _OTHER_DESCRIPTORS)
         link.held += 1
         link.keep()
         return link
-
-
-def _allow_descriptors(needed: int) -> None:
-    """Raises the soft limit of open descriptors, often 1,024, where that is not enough for so many hosts."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < needed:
-        # Without it, connections fail with a reason that says so.
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def release(link: Link) -> None:

@@ -29,6 +29,7 @@ from ..protocol.framing import RELAY_ROLE, WireError
 from ..protocol.listener import Listener
 from ..protocol.stream import Stream
 from ..sidecar.process_side import report, wait_for_agent
+from ..system.accepting import allow_descriptors
 from .exec_server import carry
 
 _PURPOSES = ("exec", "call", "take", "wait")
@@ -57,7 +58,8 @@ class Relay:
 
     def run(self) -> None:
         """Serves until standard input ends."""
-        _have_many_files()
+        # Each command of a large gang takes four descriptors here.
+        allow_descriptors()
         report("serving", port=self._door.open(self._serve))
         wait_for_agent()
 
@@ -151,15 +153,6 @@ class Relay:
                 _tell(server, over=True)
             except OSError:
                 continue
-
-
-def _have_many_files() -> None:
-    """Raises the limit of open files: each command of a large gang takes four descriptors here."""
-    import resource
-
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _connect(one: Stream, other: Stream) -> None:

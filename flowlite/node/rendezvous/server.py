@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from ..protocol.channel import Channel
 from ..protocol.framing import Frame, ServerSession, WireError, encode
 from ..protocol.messages import GangSettings, Message, MessageError
+from ..system.accepting import allow_descriptors
 from .actions import (
     Action,
     Close,
@@ -49,6 +50,9 @@ OPENING_PATIENCE = 2.5
 """Seconds after which a connection without a valid first frame is closed, while `OPENING_CROWD` is reached."""
 
 BACKLOG = 4096
+
+# Beyond one for each member: connections that open, streams that are followed, and those of the rest of the agent.
+_OTHER_DESCRIPTORS = 512
 
 log = logging.getLogger("flowlite.rendezvous")
 
@@ -147,6 +151,8 @@ class RendezvousServer:
 
     async def start(self) -> int:
         """Start to listen. Returns the port. `join_timeout` counts from here."""
+        descriptors = self._settings.nodes + _OTHER_DESCRIPTORS
+        allow_descriptors(descriptors, most=descriptors)
         family = socket.AF_INET6 if ":" in self._bind else socket.AF_INET
         self._listener = socket.create_server(
             (self._bind, self.port), family=family, backlog=BACKLOG

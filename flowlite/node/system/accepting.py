@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import errno
 import socket
+import sys
 import threading
 import time
+from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +23,24 @@ PAUSE = 0.1
 """Seconds until the next try after resources ran out."""
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NOT_LISTENING = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
+
+
+def allow_descriptors(needed: int = sys.maxsize, most: int = sys.maxsize) -> None:
+    """Raises the soft limit of open descriptors, often 1,024, as far as the hard one allows.
+
+    Args:
+        needed: It is left alone if it is no lower than this.
+        most: What it is raised to at most. Processes that are started afterwards inherit it, and some take long with
+            a limit of millions.
+    """
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(most, hard)
+    if soft < min(needed, wanted):
+        # Without it, connections fail with a reason that says so.
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def accept(listener: socket.socket) -> tuple[socket.socket, Any] | None:
