@@ -451,3 +451,21 @@ def test_a_new_attempt_uses_the_warm_process_that_is_there(home: Path) -> None:
             assert templates & processes.marked({"FLOW_TASK_ID": first.task})
         client.dismiss(first.configs[0].warm_socket or "")
         assert_no_process_left(first.task)
+
+
+def test_a_script_that_empties_its_output_is_told_how_to_write_it(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    script = f"until [ -e {told} ]; do echo line; sleep 0.1; : > /dev/stdout; sleep 0.1; done"
+    call = {"kind": "command", "argv": ["sh", "-c", script]}
+    with RealGang(tmp_path, call, nodes=1, processes_per_node=1) as gang:
+        gang.start()
+
+        async def follow() -> dict[str, Any]:
+            warning = await gang.until("warning")
+            told.touch()
+            assert (await gang.finish())["outcome"] == "done", gang.logs()
+            return warning
+
+        text = asyncio.run(follow())["text"]
+    assert "rank 0 has emptied the file of its standard output" in text
+    assert "`tee -a`" in text

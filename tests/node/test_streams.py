@@ -82,7 +82,10 @@ class Line:
         self.kept = {"0.out": b"", "1.err": b""}
         self.under_way: list[tuple[dict[str, object], bytes]] = []
         self.paths = {name: directory / name for name in self.kept}
-        self.follower = Tailer(self.sender, lambda: self.paths, self.send)
+        self.emptied: list[tuple[int, str]] = []
+        self.follower = Tailer(
+            self.sender, lambda: self.paths, self.send, lambda *each: self.emptied.append(each)
+        )
 
     def send(self, rank: int, stream: str, offset: int, block: bytes) -> bool:
         self.under_way.append((chunk(rank, offset, self.sender.generation, stream), block))
@@ -205,4 +208,38 @@ def test_a_quiet_file_is_looked_at_less_often(tmp_path: Path) -> None:
     line.paths["0.out"].write_bytes(b"x")
     line.follower.advance()
     assert line.follower.delay < IDLE
+    line.follower.close()
+
+
+def test_a_file_that_cannot_be_read_now_holds_no_other_up_and_is_tried_again(
+    tmp_path: Path,
+) -> None:
+    line = Line(tmp_path)
+    (tmp_path / "here").write_text("no directory")
+    line.paths["0.out"] = tmp_path / "here" / "0.out"
+    line.paths["1.err"].write_bytes(b"a line\n")
+    line.pull()
+    for _ in range(2):
+        line.follower.advance()
+    assert [block for _, block in line.under_way] == [b"a line\n"]
+    (tmp_path / "here").unlink()
+    (tmp_path / "here").mkdir()
+    line.paths["0.out"].write_bytes(b"another\n")
+    line.follower.advance()
+    assert [block for _, block in line.under_way] == [b"a line\n", b"another\n"]
+    line.follower.close()
+
+
+def test_a_worker_that_empties_the_file_of_its_output_is_told_once(tmp_path: Path) -> None:
+    line = Line(tmp_path)
+    for path in line.paths.values():
+        path.write_bytes(b"some lines\n")
+    line.pull()
+    line.follower.advance()
+    assert line.emptied == []
+    for text in (b"", b"one\n"):
+        # As a shell does for `> /dev/stdout`.
+        line.paths["0.out"].write_bytes(text)
+        line.follower.advance()
+    assert line.emptied == [(0, "out")]
     line.follower.close()

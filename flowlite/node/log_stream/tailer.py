@@ -6,6 +6,7 @@ back-pressure from a slow supervisor slows the tailer, never the worker.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,6 +24,8 @@ _ROUND = 1024 * 1024
 SendChunk = Callable[[int, str, int, bytes], bool]
 """Sends (rank, stream, offset, bytes); returns whether more may be sent at once."""
 
+log = logging.getLogger("flowlite.tailer")
+
 
 class Tailer:
     """Reads the new bytes of all streams and sends them.
@@ -32,11 +35,22 @@ class Tailer:
     """
 
     def __init__(
-        self, sender: StreamSender, streams: Callable[[], Mapping[str, Path]], send: SendChunk
+        self,
+        sender: StreamSender,
+        streams: Callable[[], Mapping[str, Path]],
+        send: SendChunk,
+        emptied: Callable[[int, str], None],
     ) -> None:
+        """
+        Args:
+            emptied: Called with (rank, stream) once the file of a stream is shorter than what was sent of it: its
+                worker has opened it anew, and lines are lost.
+        """
         self._sender = sender
         self._streams = streams
         self._send = send
+        self._emptied = emptied
+        self._told: set[tuple[str, str]] = set()
         self._files: dict[str, int] = {}
         self._final: dict[str, int] = {}
         self._turn = 0
@@ -89,14 +103,26 @@ class Tailer:
     def _read(self, name: str, path: Path, offset: int, size: int) -> bytes:
         if size <= 0:
             return b""
-        descriptor = self._files.get(name)
-        if descriptor is None:
-            try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                return b""
-            self._files[name] = descriptor
-        return os.pread(descriptor, size, offset)
+        try:
+            if (descriptor := self._files.get(name)) is None:
+                descriptor = self._files[name] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            block = os.pread(descriptor, size, offset)
+            shrunk = not block and os.fstat(descriptor).st_size < offset
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            # Perhaps no descriptor is free. It is tried again, and other streams are sent meanwhile.
+            if self._is_first(name, "unreadable"):
+                log.warning("%s cannot be read: %s", path, error)
+            return b""
+        if shrunk and self._is_first(name, "emptied"):
+            self._emptied(*parse_stream(name))
+        return block
+
+    def _is_first(self, name: str, trouble: str) -> bool:
+        first = (name, trouble) not in self._told
+        self._told.add((name, trouble))
+        return first
 
     def close(self) -> None:
         """Closes all files."""

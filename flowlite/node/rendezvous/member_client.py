@@ -164,7 +164,9 @@ class MemberClient:
         self._stop_listener = stop_listener
         self._silent = True
         self._machine = Member(settings, instance, incarnation, time.monotonic())
-        self._follower = Tailer(self._machine.sender, node.streams, self._send_chunk)
+        self._follower = Tailer(
+            self._machine.sender, node.streams, self._send_chunk, self._tell_emptied
+        )
         self._connection: _LeaderConnection | None = None
         self._finished: asyncio.Future[Leave] | None = None
         self._following: asyncio.Handle | None = None
@@ -418,6 +420,15 @@ class MemberClient:
         }
         connection.send(encode(header), block)
         return not connection.full
+
+    def _tell_emptied(self, rank: int, stream: str) -> None:
+        what = {"out": "standard output", "err": "standard error"}.get(
+            stream, f"output of {stream}="
+        )
+        self.notice(
+            f"rank {rank} has emptied the file of its {what}, so lines are lost: `> /dev/stdout` and `tee /dev/stderr` "
+            "open it anew. Write `>&1`, `>&2` or `tee -a`"
+        )
 
 
 class _LeaderConnection(Channel):
