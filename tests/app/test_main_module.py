@@ -276,6 +276,26 @@ def test_what_fails_while_the_file_is_loaded_is_named_by_file_and_line(
     assert "\nraised on node 0, rank 0 of task f" in done.stderr
 
 
+def test_a_program_may_exit_with_a_name_that_is_not_utf8(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+        import sys
+
+        @app.function
+        def f():
+            sys.exit("there is no a\\udcff")
+
+        if __name__ == "__main__":
+            f.remote()
+        """,
+    )
+    done = start(path, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "there is no a\\udcff" in done.stderr
+    assert "supervisor" not in done.stderr
+
+
 def test_an_error_of_the_function_shows_the_users_file_and_line(tmp_path: Path) -> None:
     path = write(
         tmp_path,

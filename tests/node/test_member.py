@@ -312,6 +312,15 @@ def test_texts_too_long_to_send_are_shortened() -> None:
     assert bodies[0]["failure"]["type"] == "ValueError"
 
 
+def test_texts_that_cannot_be_stored_are_escaped() -> None:
+    node = Node()
+    node.run()
+    failure = {"kind": "exit", "type": "SystemExit", "message": "no caf\u00e9 in 'a\udcff', \ud800"}
+    node.act(node.machine.worker_ended({**worker(2, 1), "failure": failure}))
+    body = node.only(SendToLeader)[-1].message
+    assert body["failure"]["message"] == "no caf\u00e9 in 'a\\udcff', \\ud800"
+
+
 def test_a_node_that_is_starved_all_the_time_fences_itself_all_the_same() -> None:
     node = Node()
     node.run()

@@ -208,8 +208,13 @@ _TAIL_LINES, _TAIL_LIMIT = 20, 8 * 1024
 
 
 def shorten(text: Any, limit: int = TEXT_LIMIT) -> str:
-    """Returns a text that fits into a message, with its beginning and its end."""
+    """Returns a text that fits into a message and can be stored, with its beginning and its end.
+
+    Lone surrogates, as in the names of files that are not UTF-8, are written as escapes: SQLite takes none.
+    """
     whole = str(text)
+    if not whole.isascii():
+        whole = whole.encode("utf-8", "backslashreplace").decode()
     if len(whole) <= limit:
         return whole
     half = limit // 2
