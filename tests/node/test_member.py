@@ -317,8 +317,10 @@ def test_texts_that_cannot_be_stored_are_escaped() -> None:
     node.run()
     failure = {"kind": "exit", "type": "SystemExit", "message": "no caf\u00e9 in 'a\udcff', \ud800"}
     node.act(node.machine.worker_ended({**worker(2, 1), "failure": failure}))
-    body = node.only(SendToLeader)[-1].message
-    assert body["failure"]["message"] == "no caf\u00e9 in 'a\\udcff', \\ud800"
+    node.act(node.machine.notice("a\udcff is not kept", "unkept"))
+    ended, notice = (action.message for action in node.only(SendToLeader)[-2:])
+    assert ended["failure"]["message"] == "no caf\u00e9 in 'a\\udcff', \\ud800"
+    assert notice["text"] == "a\\udcff is not kept"
 
 
 def test_a_node_that_is_starved_all_the_time_fences_itself_all_the_same() -> None:

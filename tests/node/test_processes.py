@@ -50,6 +50,16 @@ def test_a_process_is_named_by_pid_and_start(started: list[subprocess.Popen[byte
     assert processes.start_of(child.pid) is None
 
 
+def test_a_marker_need_not_be_utf8() -> None:
+    """The path of FLOW_HOME is one."""
+    marks = {**MARK, "FLOW_HOME": os.fsdecode(b"/caf\xe9")}
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, **marks}) as one:
+        try:
+            eventually(lambda: processes.marked(marks) == {one.pid})
+        finally:
+            one.kill()
+
+
 def test_marked_finds_those_with_all_markers(started: list[subprocess.Popen[bytes]]) -> None:
     one = sh("exec sleep 60", FLOW_NODE_RANK="0")
     two = sh("exec sleep 60", FLOW_NODE_RANK="1")

@@ -213,6 +213,12 @@ def test_the_socket_directory_is_private(monkeypatch: pytest.MonkeyPatch, flow_h
     assert len(warm.socket_path("any")) < 100
 
 
+def test_a_home_that_is_not_utf8_has_a_socket_of_its_own() -> None:
+    home = os.fsdecode(b"/caf\xe9")
+    assert warm.socket_path(home) != warm.socket_path(f"{home}/t-one")
+    assert warm.socket_path(home).isascii()
+
+
 def test_a_python_that_is_not_there_is_named(spec: dict[str, Any]) -> None:
     with pytest.raises(warm.ForkServerError, match="/no/such/python"):
         warm.join({**spec, "python": "/no/such/python"})

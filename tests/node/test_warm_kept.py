@@ -157,6 +157,8 @@ def test_a_mark_is_seen_by_others_and_changes_nothing_for_the_process_itself() -
         "if pid: os.waitpid(pid, 0)\n"
         "else: print(open('/proc/self/environ').read().count('t-mark')); sys.stdout.flush(); os._exit(0)\n"
         "assert not marks.mark({'LONG': 'x' * 100000})\n"
+        "assert marks.mark({'FLOW_HOME': os.fsdecode(b'/caf\\xe9')})\n"
+        "print(open('/proc/self/environ', 'rb').read().rstrip(bytes(1)))\n"
     )
     root = str(Path(__file__).resolve().parent.parent.parent)
     environment = {**os.environ, "KEPT": "here", process_title.PADDING: process_title.room()}
@@ -167,7 +169,10 @@ def test_a_mark_is_seen_by_others_and_changes_nothing_for_the_process_itself() -
         text=True,
         check=True,
     )
-    assert shown.stdout.splitlines() == ["FLOW_TASK_ID=t-mark B=2", "here here None", "1"]
+    assert shown.stdout.splitlines() == [
+        *("FLOW_TASK_ID=t-mark B=2", "here here None", "1"),
+        r"b'FLOW_HOME=/caf\xe9'",
+    ]
 
 
 class TestWhoMayShare:

@@ -55,7 +55,7 @@ def socket_path(key: str) -> str:
     """Returns the socket path of the fork server of `key` (a task, or a task and a node)."""
     import hashlib
 
-    name = hashlib.sha256(key.encode()).hexdigest()[: registry.NAME_LENGTH]
+    name = hashlib.sha256(os.fsencode(key)).hexdigest()[: registry.NAME_LENGTH]
     return os.path.join(socket_directory(), name)
 
 

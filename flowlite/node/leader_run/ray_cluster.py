@@ -213,7 +213,7 @@ def gpus_of(place: GangContext) -> int:
 
 def temporary_of(attempt: Path) -> str:
     """Returns Ray's directory on one node in one attempt, under a short name."""
-    name = hashlib.sha256(str(attempt).encode()).hexdigest()[:10]
+    name = hashlib.sha256(os.fsencode(attempt)).hexdigest()[:10]
     return f"{socket_directory()}/{_PREFIX}{name}"
 
 

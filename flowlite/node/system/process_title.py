@@ -38,9 +38,13 @@ def become(name: str, command: Sequence[str], environment: Mapping[str, str]) ->
 
     ctypes.CDLL(None).prctl(_PR_SET_NAME, os.fsencode(name)[:15] + b"\0", 0, 0, 0)
     words = b"".join(os.fsencode(word) + b"\0" for word in command)
-    block = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
-    if not _map(words, block):
+    if not _map(words, _block(environment)):
         mark(environment, command)
+
+
+def _block(environment: Mapping[str, str]) -> bytes:
+    """Returns an environment as the kernel has it. A value need not be UTF-8."""
+    return b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
 
 
 def _map(words: bytes, block: bytes) -> bool:
@@ -92,7 +96,7 @@ def mark(variables: Mapping[str, str], command: Sequence[str] = ()) -> bool:
         return False
     import ctypes
 
-    block = b"".join(f"{name}={value}".encode() + b"\0" for name, value in variables.items())
+    block = _block(variables)
     try:
         with open("/proc/self/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

@@ -179,7 +179,7 @@ def marked(markers: Mapping[str, str]) -> set[int]:
             if not (each.dead or pid == os.getpid())
             and environment_of(pid).items() >= markers.items()
         }
-    needed = {f"{name}={value}".encode() for name, value in markers.items()}
+    needed = {os.fsencode(f"{name}={value}") for name, value in markers.items()}
     found = set()
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
