@@ -159,6 +159,28 @@ def test_an_outage_in_between_counts_for_no_firewall(monkeypatch: pytest.MonkeyP
         assert trial.failed(TIMED_OUT) is None
 
 
+def test_an_outage_late_in_something_that_takes_long_is_waited_for_as_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it is when terabytes of checkpoints are brought back."""
+    now, tries = [100.0], [0]
+    monkeypatch.setattr("flowlite.node.system.retrying.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("flowlite.node.system.retrying.time.sleep", lambda _: None)
+    trial = RetryWindow(lambda: 0.0, 300.0)
+
+    def bring() -> int:
+        now[0] += 600.0
+        tries[0] += 1
+        if tries[0] in (2, 4, 5):
+            raise TIMED_OUT
+        return tries[0]
+
+    assert [retrying.through_outages(bring, trial) for _ in range(2)] == [1, 3]
+    with pytest.raises(TimeoutError):
+        retrying.through_outages(bring, trial)
+    assert tries == [5]
+
+
 @pytest.mark.usefixtures("patient")
 def test_full_packets_that_are_lost_are_told_from_a_closed_port() -> None:
     async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -77,7 +77,7 @@ class RetryWindow:
 
     Args:
         silence: Returns the seconds since the other node was last heard from.
-        longest: Seconds that an outage may last.
+        longest: Seconds that an outage may last, from the first try that fails.
 
     Attributes:
         reached: Whether the path was ever open.
@@ -85,15 +85,21 @@ class RetryWindow:
 
     def __init__(self, silence: Callable[[], float], longest: float) -> None:
         self._silence = silence
-        self._began = time.monotonic()
         self._longest = longest
+        self._out_since: float | None = None
         self._closed_since: float | None = None
         self._refused_since: float | None = None
         self.reached = False
 
+    def succeeded(self) -> None:
+        """Records that what is tried was done, so that an outage later is another one."""
+        self.reached = True
+        self._out_since = None
+
     def failed(self, error: BaseException) -> Trouble | None:
         """Records a failed try. Returns what is wrong, or None if it should be retried."""
         now, silence = time.monotonic(), self._silence()
+        self._out_since = self._out_since or now
         refused = isinstance(error, ConnectionRefusedError)
         self._refused_since = (self._refused_since or now) if refused else None
         closed = silence <= HEARD and not self.reached
@@ -106,7 +112,7 @@ class RetryWindow:
                 "though its node, or the leader, was heard all the time",
                 firewall=True,
             )
-        if now - self._began >= self._longest:
+        if now - self._out_since >= self._longest:
             known = "was reached before" if self.reached else f"was heard {silence:.0f} s ago"
             return Trouble(
                 f"{known}, and does not answer now: the network is out ({_named(error)})"
@@ -150,7 +156,7 @@ def through_outages(do: Callable[[], Value], trial: RetryWindow) -> Value:
                 raise
             time.sleep(AGAIN)
         else:
-            trial.reached = True
+            trial.succeeded()
             return done
 
 
