@@ -41,14 +41,14 @@ def write_and_scan(copier: Copier, **files: str) -> None:
 
 
 class Outage:
-    """An outage of the target that begins when a manifest is to be written."""
+    """An outage of the target that begins when a file is to be written whose name ends so: that of a manifest."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: str = ".json") -> None:
         self.over = False
         write = DirectoryTarget.write
 
         def fail(target: DirectoryTarget, name: str, content: bytes) -> None:
-            if name.endswith(".json") and not self.over:
+            if name.endswith(at) and not self.over:
                 raise TargetError("the network is out")
             write(target, name, content)
 
@@ -100,6 +100,24 @@ class TestNumbers:
         for moment in (175.0, 200.0, 300.0):
             copy_at(moment)
         assert sorted(each.number for each in names_at(tmp_path / "remote")) == [1, 2, 3]
+
+
+def test_a_target_that_does_not_answer_at_first_is_used_once_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    served = CheckpointSidecar(copier_of(tmp_path, every=0.1))
+    write_and_scan(served._copier, a="1")
+    (tmp_path / "remote" / "sets" / "000001.t1.1" / "claim").unlink()
+    outage = Outage(monkeypatch, "claim")
+    served._claim_aside()
+    assert not served._copy(None)
+    outage.over = True
+    assert served._copy(None)
+    # In particular not that the copies were removed.
+    troubles = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert {each["error"] for each in troubles if each["event"] == "trouble"} == {
+        "the network is out"
+    }
 
 
 def test_a_set_has_the_earlier_version_of_a_file_that_changes_while_it_is_copied(

@@ -210,7 +210,7 @@ class CheckpointSidecar:
             self._failures = 0
         except OSError as error:
             self._replaced = isinstance(error, Replaced)
-            self._claimed = not isinstance(error, CopiesRemoved)
+            self._claimed = self._claimed and not isinstance(error, CopiesRemoved)
             self._failures += 1
             report("trouble", error=str(error), replaced=self._replaced)
             return False
