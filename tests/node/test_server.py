@@ -64,6 +64,27 @@ def test_a_leader_with_a_low_limit_of_descriptors_takes_all_members() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def test_a_supervisor_of_very_many_ranks_comes_back() -> None:
+    async def scenario() -> None:
+        async with make(nodes=2, processes=10_000) as gang:
+            kept = {
+                f"{rank}.{stream}": bytearray(1234)
+                for rank in range(20_000)
+                for stream in m.STREAMS
+            }
+            gang.streams.update(kept)
+            supervisor = gang.attach()
+            supervisor.start()
+            await until(lambda: supervisor.attached or supervisor.trouble)
+            assert supervisor.trouble == ""
+            # It is told to nodes when they join.
+            relay = gang.server._machine._session._relay  # type: ignore[union-attr]
+            await until(lambda: relay.active)
+            assert relay.order(1)["offsets"]["19999.result"] == 1234
+
+    run(scenario(), within=30.0)
+
+
 def test_a_gang_from_join_to_release() -> None:
     async def scenario() -> None:
         async with make(nodes=3, processes=2) as gang:

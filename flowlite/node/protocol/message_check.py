@@ -129,7 +129,11 @@ FIELDS: dict[str, Shape] = {
     "beat": fields({}, {"steady": number}),
     "stop": fields({"reason": text}, {"kind": text, "grace": number}),
     "release": fields({}),
-    "pull": fields({"offsets": _OFFSETS}, {"gen": count, "window": count, "streams": _STREAMS}),
+    # "packed": the offsets, from a supervisor that has very many streams (`messages.pack_offsets`).
+    "pull": fields(
+        {"offsets": _OFFSETS},
+        {"gen": count, "window": count, "streams": _STREAMS, "packed": text},
+    ),
     "ack": fields({"offsets": _OFFSETS}),
     "chunk": fields(_CHUNK),
 }

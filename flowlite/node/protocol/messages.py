@@ -236,16 +236,14 @@ def shorten_body(body: Mapping[str, Any]) -> dict[str, Any]:
     return short
 
 
-_PLAIN_ADDRESSES = 64
+_PLAIN_ADDRESSES, _PLAIN_OFFSETS = 64, 4096
 
 
 def pack_addresses(addresses: Sequence[str]) -> dict[str, Any]:
     """Returns the fields of `go` that carry the addresses of all nodes, compressed for large gangs."""
     if len(addresses) <= _PLAIN_ADDRESSES:
         return {"addresses": list(addresses)}
-    return {
-        "packed": binascii.b2a_base64(zlib.compress(json.dumps(addresses).encode(), 1)).decode()
-    }
+    return {"packed": _packed(addresses)}
 
 
 def pack_places(addresses: Sequence[str], ports: Sequence[Any]) -> dict[str, Any]:
@@ -259,15 +257,34 @@ def pack_places(addresses: Sequence[str], ports: Sequence[Any]) -> dict[str, Any
 
 def unpack_addresses(message: Mapping[str, Any]) -> list[str]:
     """Returns the addresses by rank in a `go` message. Raises `MessageError` if it has none."""
-    try:
-        if "packed" in message:
-            inflate = zlib.decompressobj()
-            text = inflate.decompress(binascii.a2b_base64(message["packed"]), 64 * 1024 * 1024)
-            addresses = json.loads(text)
-        else:
-            addresses = message["addresses"]
-    except (KeyError, TypeError, ValueError, zlib.error) as error:
-        raise MessageError(f"go carries no addresses that can be read: {error}") from None
+    addresses = _unpacked(message["packed"]) if "packed" in message else message.get("addresses")
     if not isinstance(addresses, list) or not all(isinstance(one, str) for one in addresses):
         raise MessageError("go carries no list of addresses")
     return addresses
+
+
+def pack_offsets(offsets: Mapping[str, int]) -> dict[str, Any]:
+    """Returns the fields of the supervisor's `pull` that carry the offsets of streams, compressed if they are many."""
+    if len(offsets) <= _PLAIN_OFFSETS:
+        return {"offsets": dict(offsets)}
+    return {"offsets": {}, "packed": _packed(dict(offsets))}
+
+
+def unpack_offsets(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the offsets in the supervisor's `pull`, not checked. Raises `MessageError` if it has none."""
+    offsets = _unpacked(message["packed"]) if "packed" in message else message["offsets"]
+    if not isinstance(offsets, dict):
+        raise MessageError("pull carries no offsets")
+    return offsets
+
+
+def _packed(value: Any) -> str:
+    return binascii.b2a_base64(zlib.compress(json.dumps(value).encode(), 1)).decode()
+
+
+def _unpacked(text: Any) -> Any:
+    try:
+        inflate = zlib.decompressobj()
+        return json.loads(inflate.decompress(binascii.a2b_base64(text), 64 * 1024 * 1024))
+    except (TypeError, ValueError, RecursionError, zlib.error) as error:
+        raise MessageError(f"what is packed cannot be read: {error}") from None

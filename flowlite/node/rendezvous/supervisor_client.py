@@ -22,7 +22,7 @@ from typing import Any
 from ..log_stream.flow_control import stream_name
 from ..protocol.framing import ClientSession, Frame, Hello, NotAMessage, WireError, encode
 from ..protocol.message_check import TO_SUPERVISOR, check
-from ..protocol.messages import STREAMS, Message, MessageError
+from ..protocol.messages import STREAMS, Message, MessageError, pack_offsets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ class SupervisorClient:
         self._session = session
         self._send({"type": "attach", "after": self._received_seq})
         offsets = dict(self._offsets())
-        self._send({"type": "pull", "offsets": offsets, "streams": list(self._streams)})
+        self._send({"type": "pull", **pack_offsets(offsets), "streams": list(self._streams)})
         for order in self._orders.values():
             self._send(order)
         beating = asyncio.create_task(self._keep_beating())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..log_stream.flow_control import StreamRelay
-from ..protocol.messages import STREAMS, GangSettings, Message
+from ..protocol.messages import STREAMS, GangSettings, Message, unpack_offsets
 from .actions import Close, LeaderTime, Outbox
 from .membership import Members
 
@@ -76,7 +76,7 @@ class SupervisorSession:
 
     def pull(self, message: Message) -> None:
         """Lets all members send their streams from the offsets that the supervisor has."""
-        self._relay.pull(message["offsets"], message.get("streams", STREAMS))
+        self._relay.pull(unpack_offsets(message), message.get("streams", STREAMS))
         for member in self._members:
             if member.connection is not None:
                 self.order_streams(member.rank, member.connection)
