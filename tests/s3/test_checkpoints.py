@@ -244,6 +244,34 @@ def test_a_key_that_opens_nothing_fails_the_task_before_go(
         assert not run.streams
 
 
+def test_an_outage_that_lasts_may_be_over_in_the_next_attempt(tmp_path: Path) -> None:
+    need("own-mounts")
+    url, credential = "s3://bucket/x", {"access_key": "a", "secret_key": "b"}
+    # Nobody listens there.
+    opened = {"url": url, "endpoint_url": "http://127.0.0.1:9", "region": REGION, "source": "a key"}
+    (tmp_path / "i-000").mkdir()
+    storage = {"checkpoint": {**opened, "credential": credential}}
+    (tmp_path / "i-000" / "storage.json").write_text(json.dumps(storage))
+    checkpoint = {
+        "path": "/flowlite-ckpt",
+        "sync": url,
+        "every": 60.0,
+        "keep": 2,
+        "nodes": "leader",
+    }
+    with RealGang(
+        tmp_path,
+        {"kind": "command", "argv": ["true"]},
+        nodes=1,
+        processes_per_node=1,
+        join_timeout=4.0,
+        checkpoint={**checkpoint, "final_seconds": 30.0},
+    ) as run:
+        ended = run.run()
+    assert ended["outcome"] == "missing", run.logs()
+    assert "checkpoints cannot be kept at s3://bucket/x" in ended["reason"]
+
+
 def test_the_example_goes_on_from_a_bucket(
     s3_server: S3Server, flow_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

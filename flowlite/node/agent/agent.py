@@ -306,7 +306,8 @@ class Agent:
             measured = await self._readiness.measure(order, self._config.python or sys.executable)
             restored = await self._storage.restore(order)
         except (OSError, WorkersLost) as error:
-            raise PrepareError(str(error)) from error
+            passing = getattr(error, "passing", False)
+            raise PrepareError(str(error), passing=passing) from error
         return {
             "warm_seconds": round(state["prepare_seconds"], 3),
             "prepare_seconds": round(time.monotonic() - began, 3),

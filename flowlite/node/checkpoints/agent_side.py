@@ -31,7 +31,15 @@ Tell = Callable[[str, str], None]
 
 
 class CheckpointError(OSError):
-    """Checkpoints cannot be copied or restored; the text is for people."""
+    """Checkpoints cannot be copied or restored; the text is for people.
+
+    Attributes:
+        passing: Whether another attempt may succeed.
+    """
+
+    def __init__(self, text: str, *, passing: bool = False) -> None:
+        super().__init__(text)
+        self.passing = passing
 
 
 class Checkpoints:
@@ -255,7 +263,7 @@ class Checkpoints:
     def _on_event(self, told: dict[str, Any]) -> None:
         event = told["event"]
         if event == "failed":
-            self._fail_all(str(told["why"]))
+            self._fail_all(str(told["why"]), passing=told["passing"])
         elif event == "trouble":
             self._on_trouble(str(told["error"]))
         elif event == "copied":
@@ -272,10 +280,10 @@ class Checkpoints:
             self._told_trouble = why
             self._tell("warning", f"checkpoint: a copy failed and is tried again: {why}")
 
-    def _fail_all(self, why: str) -> None:
+    def _fail_all(self, why: str, *, passing: bool = False) -> None:
         for waiting in self._answers.values():
             if not waiting.done():
-                waiting.set_exception(CheckpointError(why))
+                waiting.set_exception(CheckpointError(why, passing=passing))
                 # Retrieved here, since there may be no waiter left.
                 waiting.exception()
         self._answers.clear()

@@ -11,7 +11,7 @@ killed. It exchanges lines of JSON on standard input and output:
                      {"do": "hurry"}                        copy now, the end is near
                      {"do": "finish"}                       all have ended; copy once more    "finished"
     to the agent     {"event": as above, ...}, "copied" after each set, "trouble" with an error after a copy that
-                     failed, and "failed" with the reason instead of the reply
+                     failed, and "failed" with the reason instead of the reply, and "passing": whether that may pass
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import threading
 import time
 
 from ..sidecar.process_side import report
-from ..system import processes
+from ..system import processes, retrying
 from .copier import SETTLE_SECONDS, Copier, CopiesRemoved, Replaced
 from .rename_watch import RenameWatch
 
@@ -96,7 +96,7 @@ class CheckpointSidecar:
             elif what == "finish":
                 self._finish()
         except OSError as error:
-            report("failed", why=str(error))
+            report("failed", why=str(error), passing=retrying.passing_cause(error) is not None)
 
     def _start(self, reaper: int | None) -> None:
         self._reaper = reaper
@@ -237,7 +237,7 @@ def main(arguments: list[str]) -> int:
     try:
         copier = Copier(order)
     except OSError as error:
-        report("failed", why=str(error))
+        report("failed", why=str(error), passing=False)
         return 1
     code = CheckpointSidecar(copier).serve()
     os._exit(code)
