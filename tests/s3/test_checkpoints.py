@@ -20,6 +20,9 @@ from tests.components import need
 from tests.node.agents import RealGang
 from tests.s3.servers import REGION, S3Server
 
+# Of this process only: at its end, a gang kills all processes of its task.
+TASK = f"ts3checkpoint{os.getpid()}"
+
 
 @pytest.fixture(params=["rclone", "ceph"])
 def server(request: pytest.FixtureRequest) -> S3Server:
@@ -195,7 +198,7 @@ def gang(tmp_path: Path, server: S3Server, url: str, attempt: int, **changes: st
         (directory / "storage.json").write_text(json.dumps(storage_of(server, url, **changes)))
     return RealGang(
         home, {"kind": "command", "argv": [sys.executable, "-u", "-c", BODY]}, nodes=2, attempt=attempt,
-        processes_per_node=1, task="ts3checkpoint",
+        processes_per_node=1, task=TASK,
         checkpoint={
             "path": "/flowlite-ckpt", "sync": url, "every": 0.3, "keep": 2, "nodes": "leader", "final_seconds": 30.0,
         },
