@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flowlite.errors import SpecError
-from flowlite.spec.batch import Reading, read_batch
+from flowlite.spec.batch import Reading, read_batch, values
 from flowlite.spec.batch.missing_commands import look
 
 Read = Callable[..., Reading]
@@ -173,6 +173,22 @@ def test_arrays(read: Read) -> None:
     assert variables(found)["SLURM_JOB_NAME"] == "sweep"
     assert read("-a 3").is_array
     assert not read("-N1").is_array
+
+
+def test_an_array_with_large_gaps_has_all_its_tasks(read: Read) -> None:
+    ids = values.array("0-100000:50,7-7").ids
+    assert (len(ids), ids[-1]) == (2002, 100_000)
+    assert len(values.array("0-19998:2").ids) == values.MOST_ELEMENTS
+    with pytest.raises(SpecError, match="more than 10000 tasks"):
+        read("--array=0-20000:2")
+
+
+@pytest.mark.parametrize("nodes", [0, "0", -1, "2:4"])
+def test_a_number_of_nodes_that_cannot_be_is_refused(tmp_path: Path, nodes: int | str) -> None:
+    script = tmp_path / "job.sbatch"
+    script.write_text("#!/bin/bash\n#SBATCH --gpus=4\ntrue\n")
+    with pytest.raises(SpecError, match="one number of nodes, of at least 1, not for"):
+        read_batch(script, {"num_instances": nodes})
 
 
 def test_environment_and_directory(

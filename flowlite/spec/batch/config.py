@@ -262,10 +262,10 @@ def _num_nodes(
     draft: _Draft, found: Mapping[str, Directive], tasks: int | None, per_node: int | None
 ) -> int:
     if "num_instances" in draft.given:
-        asked_here = draft.given["num_instances"]
-        if not isinstance(asked_here, int) and not str(asked_here).isdecimal():
+        asked_here = str(draft.given["num_instances"])
+        if not asked_here.isdecimal() or not int(asked_here):
             raise SpecError(
-                f"num_instances: a batch script is written for one number of nodes, not for {asked_here}"
+                f"num_instances: a batch script is written for one number of nodes, of at least 1, not for {asked_here}"
             )
         return int(asked_here)
     if "nodes" in found:

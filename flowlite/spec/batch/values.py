@@ -58,7 +58,7 @@ def array(text: str) -> Array:
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise OptionError(f"--array={text}: {part} ends before it begins")
-        found |= set(range(first, min(last, first + MOST_ELEMENTS) + 1, int(match[3] or 1)))
+        found.update(range(first, last + 1, int(match[3] or 1))[: MOST_ELEMENTS + 1])
         if len(found) > MOST_ELEMENTS:
             raise OptionError(f"--array={text}: more than {MOST_ELEMENTS} tasks")
     return Array(tuple(sorted(found)), int(limit) if percent else None)
