@@ -182,7 +182,8 @@ class Flow:
             self._note(price_text.sentence(plan))
             if places.dearest != places.best:
                 self._note(f"or, at the dearest place: {price_text.sentence(places.dearest)}")
-        for note in (*plan.notes, *bucket_credentials.notes(storage)):
+        self.tell_notes(plan)
+        for note in bucket_credentials.notes(storage):
             self._note(note)
         if paid and confirm is not None:
             confirm(places)
@@ -248,6 +249,11 @@ class Flow:
             config, names, self._adapter, only_configured=every, say=self._notify
         )
         return config, found
+
+    def tell_notes(self, plan: Plan) -> None:
+        """Tells the user the notes of a plan that were not told yet; `submit` does so before it calls `confirm`."""
+        for note in plan.notes:
+            self._note(note)
 
     def travelling(
         self, config: TaskConfig, plan: Plan, earlier: Mapping[str, Any] | None = None

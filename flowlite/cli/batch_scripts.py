@@ -91,7 +91,9 @@ def _run_array(reading: Reading, how: RunOptions) -> int:
             f"--detach: nobody is left to keep the limit of {reading.at_once} tasks at a time (%{reading.at_once}); "
             "leave --detach out, or the limit"
         )
-    confirm_launch(flow.candidates(reading.configs[0])[1], how.yes or how.json, tasks=count)
+    places = flow.candidates(reading.configs[0])[1]
+    flow.tell_notes(places.best)
+    confirm_launch(places, how.yes or how.json, tasks=count)
     if how.detach:
         for start in starts:
             output.say(start().id)

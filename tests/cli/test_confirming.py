@@ -68,12 +68,16 @@ def test_a_paid_launch_is_confirmed(paid: None, answer: str, code: int) -> None:
     assert tasks() == (code == 0)
 
 
-def test_what_there_is_to_know_is_said_before_the_question(paid: None, tmp_path: Path) -> None:
-    adapter = tmp_path / "paid_adapter.py"
-    more = "unmet_price=55.0, notes=('it waits',)"
+def plan_also(directory: Path, more: str) -> None:
+    """Gives the plans of the provider more fields."""
+    adapter = directory / "paid_adapter.py"
     adapter.write_text(
         adapter.read_text().replace("price_per_hour=40.0", f"price_per_hour=40.0, {more}")
     )
+
+
+def test_what_there_is_to_know_is_said_before_the_question(paid: None, tmp_path: Path) -> None:
+    plan_also(tmp_path, "unmet_price=55.0, notes=('it waits',)")
     running = OnTerminal(*RUN, columns=200)
     said = running.read_until(lambda said: "[y/N]" in said)
     assert "$40.00 per instance and hour" in said
@@ -114,6 +118,22 @@ def test_an_array_is_confirmed_once_for_all(paid: None, tmp_path: Path) -> None:
     running.type("n\n")
     assert running.end()[0] == 1
     assert tasks() == 0
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "job.sbatch"), ("scale", "--nodes", "1,2", "--metric", "x", "--", "true")]
+)
+def test_notes_on_several_tasks_are_shown_once_and_before_the_question(
+    paid: None, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    plan_also(tmp_path, "notes=('it waits',)")
+    (tmp_path / "job.sbatch").write_text(JOB)
+    command, *rest = (str(tmp_path / word) if word == "job.sbatch" else word for word in words)
+    running = OnTerminal(command, "--provider", "paid", *rest, columns=200)
+    said = running.read_until(lambda said: "[y/N]" in said)
+    running.type("n\n")
+    running.end()
+    assert said.count("note: it waits") == 1
 
 
 @pytest.mark.parametrize("how", ["--yes", "setting", "--json", "free", "local"])

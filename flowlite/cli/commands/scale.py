@@ -209,6 +209,7 @@ def _planned(
         except FlowError as error:
             error.add_note(f"in the run with {_nodes(nodes)}; nothing was started")
             raise
+        flow.tell_notes(plan)
         configs.append(one)
         plans.append(plan)
     return Ladder(configs, plans, label, metric, repeat, max_cost, show_logs)
