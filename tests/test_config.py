@@ -166,6 +166,30 @@ def test_set_and_unset_keep_the_rest_of_the_file(project: Path, flow_home: Path)
         set_value("provider", "local,sssh")
 
 
+def test_set_replaces_a_value_of_several_lines_and_nothing_that_looks_like_it(
+    project: Path, flow_home: Path
+) -> None:
+    path = flow_home / "config.toml"
+    path.write_text(
+        'region = ["eu",\n  "max_cost = 1",\n]\n# a\u2028b\n"provider" = [\n  "aws",\n  "slurm",\n]\nspot = true'
+    )
+    set_value("provider", "local")
+    set_value("max_cost", "3")
+    unset_value("region")
+    assert path.read_text() == '# a\u2028b\nprovider = "local"\nspot = true\nmax_cost = 3.0\n'
+
+
+def test_set_keeps_a_link_into_a_repository_of_settings(
+    project: Path, flow_home: Path, tmp_path: Path
+) -> None:
+    there, path = tmp_path / "dotfiles.toml", flow_home / "config.toml"
+    there.write_text("max_cost = 3\n")
+    path.symlink_to(there)
+    set_value("provider", "local")
+    assert path.is_symlink()
+    assert there.read_text() == 'max_cost = 3\nprovider = "local"\n'
+
+
 def test_set_in_a_home_that_is_not_there(project: Path, flow_home: Path) -> None:
     shutil.rmtree(flow_home)
     set_value("provider", "slurm")

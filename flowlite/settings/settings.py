@@ -8,9 +8,11 @@ Standard library only: the supervisor reads them too. `SETTINGS` is the only lis
 
 from __future__ import annotations
 
+import io
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from flowlite.settings.flow_home import check_owner
 from flowlite.settings.flow_home import ensure_home as ensure_home
 from flowlite.settings.flow_home import home as home
 from flowlite.settings.parse import duration_seconds as duration_seconds
-from flowlite.settings.private_files import directories_above
+from flowlite.settings.private_files import directories_above, write_private
 from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.settings.suggest import did_you_mean
 
@@ -469,13 +471,13 @@ def _merge(
 # Writing settings
 
 
-def set_value(name: str, text: str, path: Path | None = None) -> Entry:
-    """Sets one setting in a file (by default that of FLOW_HOME), without changing anything else in it.
+def set_value(name: str, text: str) -> Entry:
+    """Sets one setting in the file of FLOW_HOME, without changing anything else in it.
 
     Raises:
         ConfigError: The name is unknown, the value is not allowed, or the file cannot be written.
     """
-    target = path or ensure_home() / HOME_FILE
+    target = ensure_home() / HOME_FILE
     table, _, key = name.rpartition(".")
     if table and _is_adapter(table.partition(".")[0]):
         raise ConfigError(
@@ -486,15 +488,15 @@ def set_value(name: str, text: str, path: Path | None = None) -> Entry:
         for each in [entry.value] if isinstance(entry.value, str) else entry.value:
             if each != "any" and not _is_adapter(each):
                 raise ConfigError(f"provider: {_no_adapter(each)}")
-    _rewrite(target, name, f"{name} = {_toml(entry.value)}")
+    _rewrite(target, name, f"{name} = {_toml(entry.value)}\n")
     return entry
 
 
-def unset_value(name: str, path: Path | None = None) -> None:
-    """Removes one setting from a file. Raises ConfigError."""
+def unset_value(name: str) -> None:
+    """Removes one setting from the file of FLOW_HOME. Raises ConfigError."""
     if name not in SETTINGS:
         raise ConfigError(f"no setting {name!r}{did_you_mean(name, SETTINGS)}")
-    _rewrite(path or home() / HOME_FILE, name, None)
+    _rewrite(home() / HOME_FILE, name, "")
 
 
 def _toml(value: object) -> str:
@@ -503,21 +505,33 @@ def _toml(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _rewrite(path: Path, name: str, new: str | None) -> None:
+def _rewrite(path: Path, name: str, line: str) -> None:
+    """Replaces the statement of one setting by a line, or adds the line in front of the first table."""
     _read_file(path)  # refuses to touch a file that is not TOML
     try:
-        lines = path.read_text().splitlines() if path.exists() else []
-        table = next((i for i, line in enumerate(lines) if line.lstrip().startswith("[")), None)
-        top, rest = (lines, []) if table is None else (lines[:table], lines[table:])
-        kept = [line for line in top if line.split("=")[0].strip().strip("\"'") != name]
-        at = next((i for i, line in enumerate(top) if line not in kept), len(kept))
-        if new is not None:
-            kept.insert(min(at, len(kept)), new)
-        content = "\n".join([*kept, *rest]) + "\n"
-        partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w") as file:
-            file.write(content)
-        os.replace(partial, path)
+        # Only "\n" ends a line of TOML.
+        lines = io.StringIO((trust.content_of(path) or b"").decode()).readlines()
+        if lines and not lines[-1].endswith("\n"):
+            lines[-1] += "\n"
+        begin, end = _place_of(name, lines)
+        lines[begin:end] = [line]
+        # The file is often a link into a repository of settings.
+        write_private(Path(os.path.realpath(path)), "".join(lines).encode())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _place_of(name: str, lines: Sequence[str]) -> tuple[int, int]:
+    """Returns where the statement of a setting begins and ends; if there is none, the place before the first table."""
+    import tomllib
+
+    begin = 0
+    for end, line in enumerate(lines, 1):
+        if end == begin + 1 and line.lstrip().startswith("["):
+            break
+        # An array or a text may go on in further lines.
+        with suppress(tomllib.TOMLDecodeError):
+            if name in tomllib.loads("".join(lines[begin:end])):
+                return begin, end
+            begin = end
+    return begin, begin

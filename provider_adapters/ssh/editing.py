@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.errors import ConfigError
+from flowlite.settings.private_files import write_private
 
 _HEADER = re.compile(r"\s*\[")
 _HOSTS = re.compile(r"""\s*(?:hosts|"hosts"|'hosts')\s*=""")
@@ -122,12 +123,8 @@ def _key(text: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(partial, path)
+        # The file is often a link into a repository of settings.
+        write_private(Path(os.path.realpath(path)), text.encode())
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None

@@ -196,6 +196,14 @@ class TestEditing:
             editing.change_hosts(path, "lab", lambda hosts: [*hosts, "n"])
         assert path.read_text() == text
 
+    def test_a_link_into_a_repository_of_settings_is_kept(self, tmp_path: Path) -> None:
+        there, path = tmp_path / "dotfiles.toml", tmp_path / "config.toml"
+        there.write_text("max_cost = 3\n")
+        path.symlink_to(there)
+        editing.change_hosts(path, "lab", lambda hosts: [*hosts, "n"])
+        assert path.is_symlink()
+        assert tomllib.loads(there.read_text())["ssh"]["pools"]["lab"]["hosts"] == ["n"]
+
 
 def facts(**changes: object) -> Facts:
     usual = {"cores": 8, "memory_gb": 64.0, "home": "/home/me", "pythons": [["/py", "3.11.7"]]}
