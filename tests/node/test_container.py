@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 
+from flowlite.node.config.agent_config import AttemptPaths
 from flowlite.node.containers import engines
 from flowlite.node.containers.engines import ContainerSettings, Engine, EngineError
 from flowlite.node.forkserver import client
+from flowlite.node.setup.done import Record
 from flowlite.node.system import processes
 from tests.helpers import assert_no_process_left, eventually
 from tests.node.agents import RealGang
@@ -211,6 +213,19 @@ class TestRealContainers:
             assert gang.text(0, "setup").endswith("$ echo set up\nset up\n")
             gang.assert_nothing_left(timeout=90)
         assert not Path(mark).exists()
+
+    def test_setup_inside_does_not_count_for_a_task_on_the_node_itself(
+        self, tmp_path: Path
+    ) -> None:
+        mark = f"/tmp/flowlite-setup-{os.getpid()}-warm"
+        kept: dict[str, Any] = {"warm_seconds": 60.0, "cache": str(tmp_path / "cache" / "blobs")}
+        setup = [f"echo x >> {mark}"]
+        with gang_of(tmp_path, "sh", "-c", f"cat {mark}", setup=setup, **kept) as gang:
+            assert gang.run()["outcome"] == "done", gang.logs()
+        (config,) = gang.configs
+        config.container = None
+        later = AttemptPaths(tmp_path / "later" / "a1")
+        assert Record(config, later).find() is None
 
     def test_exit_codes_and_signals_are_those_of_the_worker(self, tmp_path: Path) -> None:
         with gang_of(tmp_path, "sh", "-c", "exit $((40 + RANK))", processes_per_node=1) as gang:

@@ -46,7 +46,7 @@ class Setup:
 
     Attributes:
         workers: The processes of the commands, and of volume probes before them.
-        run_id: The name of the run after which the workers start (`Done.run`); "" before it.
+        run_id: The name of the run after which the workers start (`Done.run`); "" before it, and in a container.
     """
 
     def __init__(self, config: AgentConfig, paths: AttemptPaths) -> None:
@@ -102,17 +102,18 @@ class Setup:
                 if time.monotonic() > until:
                     raise SetupFailed(f"setup waited {self._limit} for another node of its machine")
                 await asyncio.sleep(_LOOK_AGAIN)
-            # What is installed in a container does not outlast the attempt.
-            found = record.find() if self._config.container is None else None
+            if self._config.container is not None:
+                # What is installed in a container does not outlast the attempt, and is not on the node itself.
+                await self._run_all(until)
+                return
+            found = record.find()
             if found is not None:
                 self.run_id = found.run
                 whose = "this task" if found.ours else "an earlier task on this warm node"
                 self._say(f"setup was done for {whose}; it is not run again")
                 return
             before = await asyncio.to_thread(record.listing)
-            environment = self._environment()
-            for command in self._config.setup:
-                await self._run(command, environment, until)
+            await self._run_all(until)
             self.run_id = (await asyncio.to_thread(record.note, before)).run
 
     async def stop(self, grace: float | None = None) -> None:
@@ -130,7 +131,12 @@ class Setup:
         if self._record is not None:
             self._record.still_used()
 
-    # One command
+    # The commands
+
+    async def _run_all(self, until: float) -> None:
+        environment = self._environment()
+        for command in self._config.setup:
+            await self._run(command, environment, until)
 
     async def _run(self, command: str, environment: Mapping[str, str], until: float) -> None:
         self._say(f"$ {command.strip()}")
