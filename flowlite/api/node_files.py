@@ -10,7 +10,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowlite.api.volume_files.files import name_of
+from flowlite.api.volume_files.files import files_below, name_of
 from flowlite.connect import fetching
 from flowlite.connect.values import File
 from flowlite.errors import NotFound
@@ -64,7 +64,7 @@ def bring(
     below: str = "",
     name: str = "",
 ) -> CopyResult:
-    """Copies files from a node to a local directory. Files that are here with the same content are not copied again.
+    """Copies files and links from a node to a local directory, but not files that are here with the same content.
 
     Args:
         below: Prefix of the local paths.
@@ -93,6 +93,11 @@ def bring(
                 copied.taken.append(path)
             else:
                 _count(copied, file)
+    for path, target in found.links:
+        try:
+            destination.link(f"{below}{path}", target)
+        except NameTaken:
+            copied.taken.append(f"{below}{path}")
     if not copied.taken:
         destination.finish()
     return copied
@@ -167,18 +172,6 @@ def _put(there: NodeAccess, batch: list[File], moved: Moved) -> None:
 
 def _size(batch: Sequence[File]) -> int:
     return sum(file.check() for file in batch)
-
-
-def files_below(source: Path) -> Iterator[Path]:
-    """A file, or all files of a directory; links to files are followed."""
-    if source.is_file():
-        yield source
-        return
-    for directory, _, names in os.walk(source):
-        for name in sorted(names):
-            path = Path(directory, name)
-            if path.is_file():
-                yield path
 
 
 def _fetching(

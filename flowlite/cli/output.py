@@ -185,6 +185,12 @@ def warn(text: str) -> None:
     tell(ColouredText("warning:", YELLOW), " ", text)
 
 
+def warn_of_others(count: int) -> None:
+    """Says how many entries of a local directory were not sent to a node, volume or bucket, if any."""
+    if count:
+        warn(f"not copied: {count} links to directories or to nothing, and special files")
+
+
 def not_overwritten(paths: Sequence[str], place: str) -> FlowError:
     """The error about files that were not copied, since other files have their names in that place."""
     names = ", ".join(paths[:3]) + (", …" if paths[3:] else "")

@@ -21,9 +21,9 @@ from flowlite.connect.base import Connection
 from flowlite.connect.bounded import MOST_OUTPUT, Output
 from flowlite.connect.pipe import Pipe
 from flowlite.connect.values import Completed, File
+from flowlite.node.system import atomic_files
 from flowlite.node.system.atomic_files import open_regular
 from flowlite.output import printing
-from flowlite.settings.private_files import make_private
 
 if TYPE_CHECKING:
     import asyncio
@@ -160,10 +160,9 @@ class _AtomicFile:
     def __init__(self, target: Path) -> None:
         self.made = True
         self._target = target
-        self._partial = target.with_name(f".{target.name}.{os.getpid()}.{id(self):x}.part")
 
     def __enter__(self) -> Path:
-        make_private(self._target.parent)
+        self._partial = Path(atomic_files.beside(os.path.abspath(self._target)))
         return self._partial
 
     def __exit__(self, kind: object, *_: object) -> None:

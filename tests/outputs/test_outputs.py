@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 from pathlib import Path
@@ -12,10 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlite.api.client import Flow
+from flowlite.api.volume_files.files import sources_of
+from flowlite.cli import main
 from flowlite.errors import ConfigError
+from flowlite.node.outputs import listing
+from flowlite.node.volume_files import program
 from flowlite.spec import TaskConfig
 from flowlite.supervise.attempt.outputs import manifest
-from tests.gangs import Gang, shell, submit
+from tests.gangs import Gang, let_go, shell, submit
 from tests.helpers import eventually
 
 
@@ -101,6 +107,50 @@ class TestOnThisMachine:
             "links that lead out of the working directory": 2,
             "sockets, pipes and devices": 1,
         }
+
+    def test_commands_bring_links_or_say_that_they_do_not(
+        self, flow_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        write = "mkdir -p runs/step; echo x > runs/step/f; ln -s step runs/latest; touch begun"
+        script = f'{write}; while [ ! -e "$FLOW_HOME/go" ]; do sleep 0.02; done'
+        gang = submit(flow_home, shell(script), outputs=["runs/**"])
+        eventually(lambda: list(gang.paths.directory.glob("nodes/**/begun")))
+        assert main(["outputs", gang.id, "--to", str(tmp_path / "now")]) == 0
+        assert main(["cp", f"{gang.id}:runs", str(tmp_path / "copy")]) == 0
+        assert "not copied: 1 links, sockets, pipes and devices" in capsys.readouterr().err
+        (tmp_path / "elsewhere").symlink_to(tmp_path)
+        assert main(["cp", str(tmp_path), f"{gang.id}:here"]) == 0
+        assert "not copied: 2 links to directories or to nothing" in capsys.readouterr().err
+        let_go(flow_home)
+        gang.end()
+        for _ in range(2):
+            assert main(["outputs", gang.id, "--to", str(tmp_path / "then")]) == 0
+        for place in ("now", "then"):
+            assert os.readlink(tmp_path / place / "runs" / "latest") == "step"
+            assert (tmp_path / place / "runs" / "latest" / "f").read_text() == "x\n"
+
+    def test_a_directory_that_cannot_be_read_is_told(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "locked" / "below").mkdir(parents=True)
+        (tmp_path / "f").write_text("x")
+        scandir = os.scandir
+
+        def refused(path: Any) -> Any:
+            # Root may read all directories.
+            if os.path.basename(path) == "locked":
+                raise PermissionError(errno.EACCES, "Permission denied", path)
+            return scandir(path)
+
+        monkeypatch.setattr(os, "scandir", refused)
+        found = listing.everything(str(tmp_path))
+        assert found["left_out"] == {"directories that cannot be read": 1}
+        tree = program.VolumeFiles(str(tmp_path)).do({"do": "tree", "path": ""}, io.BytesIO(), [])
+        assert (len(tree["files"]), tree["others"]) == (1, 1)
+        with pytest.raises(PermissionError):
+            listing.everything(str(tmp_path / "locked"))
+        with pytest.raises(PermissionError):
+            sources_of(tmp_path, "")
 
     def test_what_lay_there_before_is_no_output(self, flow_home: Path, tmp_path: Path) -> None:
         (tmp_path / "runs").mkdir()

@@ -20,8 +20,9 @@ from flowlite.api.volume_files.storage import split
 from flowlite.cli import main
 from flowlite.connect.bounded import MOST_OUTPUT
 from flowlite.connect.local import LocalConnection
-from flowlite.connect.values import Completed
+from flowlite.connect.values import Completed, File
 from flowlite.errors import ConfigError, FlowError, NodeUnreachable, NotFound
+from flowlite.node.system import atomic_files
 from flowlite.node.volume_files import program
 from flowlite.supervise.attempt.outputs.output_directory import OutputDirectory
 from flowlite.testing.hosts import Cluster
@@ -237,6 +238,33 @@ def test_links_here(flow: Run, source: Path, tmp_path: Path) -> None:
     flow("put", str(source / "link"), "ckpt")
     assert "link" in flow("ls", "ckpt")
     assert "neither a file nor a directory" in flow("put", str(source / "pipe"), "ckpt", code=2)
+
+
+def test_links_there_are_told(flow: Run, flow_home: Path, source: Path, tmp_path: Path) -> None:
+    flow("create", "ckpt")
+    flow("put", str(source), "ckpt")
+    there = flow_home / "volumes" / "ckpt" / "data"
+    (there / "latest").symlink_to("sub")
+    (there / "nowhere").symlink_to("none")
+    said = flow("get", "ckpt:data", str(tmp_path / "back"))
+    assert "not copied: 2 links" in said
+    assert "4 files (20 MB)" in said
+
+
+@pytest.mark.usefixtures("flow_home")
+def test_names_may_have_as_many_bytes_as_a_file_system_allows(flow: Run, tmp_path: Path) -> None:
+    source = tmp_path / f"{'数' * 83}.bin"
+    source.write_text("x")
+    flow("create", "ckpt")
+    flow("put", str(source), "ckpt")
+    flow("get", f"ckpt:{source.name}", str(tmp_path / "back"))
+    assert (tmp_path / "back").read_text() == "x"
+    target = str(tmp_path / "new" / source.name)
+    LocalConnection().put_many([File(target, source)])
+    assert Path(target).read_text() == "x"
+    place = str(tmp_path / "placed" / source.name)
+    atomic_files.place(b"x", place, 0o600)
+    assert os.listdir(tmp_path / "placed") == [source.name]
 
 
 def unpacked(tmp_path: Path, size: int) -> list[Path]:

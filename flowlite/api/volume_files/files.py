@@ -34,7 +34,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """All files at or below a path. `single` is set if the path is a file; `others` counts links and special files."""
+    """All files at or below a path.
+
+    Attributes:
+        single: Whether the path is a file.
+        others: Number of links, special files and directories that cannot be read.
+    """
 
     single: bool
     files: tuple[OutputFile, ...]
@@ -122,7 +127,7 @@ class Storage(Protocol):
 def sources_of(local: Path, target: str) -> list[Source]:
     """The file, or all files of the directory, with their paths in the storage. Links to files are followed."""
     found = []
-    for path in _files_below(local):
+    for path in files_below(local):
         relative = path.relative_to(local).as_posix() if path != local else ""
         place = "/".join(part for part in (target, relative) if part)
         found.append(Source.of(path, place))
@@ -145,11 +150,16 @@ def count_others(local: Path) -> int:
     )
 
 
-def _files_below(local: Path) -> Iterator[Path]:
+def files_below(local: Path) -> Iterator[Path]:
+    """A file, or all files of a directory; links to files are followed. Raises OSError for an unreadable directory."""
     if local.is_file():
         yield local
         return
-    for directory, below, names in os.walk(local):
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for directory, below, names in os.walk(local, onerror=refuse):
         below.sort()
         for name in sorted(names):
             if (path := Path(directory, name)).is_file():

@@ -81,6 +81,8 @@ def _bring(task: Task[Any], node: int, path: str, target: Path) -> tuple[CopyRes
             copied = node_files.bring(
                 there, found, OutputDirectory(root), transfer.moved, name=name
             )
+    for why, number in found.left_out.items():
+        output.warn(f"not copied: {number} {why}")
     return copied, root, name
 
 
@@ -108,12 +110,15 @@ def _place_here(path: str, target: Path, *, single: bool) -> tuple[Path, str]:
 
 def _send(task: Task[Any], node: int, source: Path, path: str, shown: str) -> CopyResult:
     from flowlite.api import node_files
+    from flowlite.api.volume_files.files import count_others, files_below
     from flowlite.cli.transfer_progress import Transfer
 
     if not source.exists():
         raise ConfigError(f"{source} does not exist")
     with task.reach(node) as there:
         target = node_files.place_for(there, source, path)
-        total = sum(each.stat().st_size for each in node_files.files_below(source))
+        total = sum(each.stat().st_size for each in files_below(source))
         with Transfer(shown, total) as transfer:
-            return node_files.send(there, source, target, transfer.moved)
+            copied = node_files.send(there, source, target, transfer.moved)
+    output.warn_of_others(count_others(source))
+    return copied

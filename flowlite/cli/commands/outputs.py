@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import filecmp
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +51,7 @@ def outputs(
     files = list(_files(place)) if place.is_dir() else []
     refused = _copy(place, files, to) if to is not None else []
     if json:
-        shown = [{"path": path, "bytes": (place / path).stat().st_size} for path in files]
+        shown = [{"path": path, "bytes": (place / path).lstat().st_size} for path in files]
         output.print_json("outputs", {**came, "to": str(to or place), "listed": shown})
     else:
         _show(came, to or place, files)
@@ -73,15 +74,23 @@ def _files(place: Path) -> Iterator[str]:
 
     for path in sorted(place.rglob("*")):
         relative = path.relative_to(place)
-        if path.is_file() and relative.parts[0] != INCOMING:
+        if (path.is_file() or path.is_symlink()) and relative.parts[0] != INCOMING:
             yield str(relative)
 
 
 def _copy(place: Path, files: list[str], to: Path) -> list[str]:
-    """Copies files. Returns those that were not copied, since a different file exists at the target."""
+    """Copies files and links. Returns those that were not copied, since a different one exists at the target."""
+    from flowlite.supervise.attempt.outputs.output_directory import NameTaken, OutputDirectory
+
     refused = []
     for path in files:
         source, target = place / path, to / path
+        if source.is_symlink():
+            try:
+                OutputDirectory(to).link(path, os.readlink(source))
+            except NameTaken:
+                refused.append(path)
+            continue
         if target.exists() or target.is_symlink():
             if not (target.is_file() and filecmp.cmp(source, target, shallow=False)):
                 refused.append(path)

@@ -259,8 +259,7 @@ def put(
         total = sum(each.size for each in sources)
         with Transfer(path, total) as transfer:
             storage.put(sources, transfer.moved)
-    if others := count_others(source):
-        output.warn(f"not copied: {others} links to directories or to nothing, and special files")
+    output.warn_of_others(count_others(source))
     _tell_copied(len(sources), total, _shown(name, path), json)
 
 
@@ -290,7 +289,10 @@ def get(
         with Transfer(path or name, tree.size) as transfer:
             taken = storage.get(path, tree, OutputDirectory(root), single, transfer.moved)
     if tree.others:
-        output.warn(f"not copied: {tree.others} links, special files and names that are no paths")
+        output.warn(
+            f"not copied: {tree.others} links, special files, directories that cannot be read, and names that are no "
+            "paths"
+        )
     copied = [file for file in tree.files if (single or file.path) not in taken]
     place = str(root / single if single else root)
     if copied or json or not taken:

@@ -92,14 +92,21 @@ def everything(path: str) -> dict[str, Any]:
         _check_file(real, status)
         return {**_found(os.path.dirname(real), [(os.path.basename(real), status)]), "single": True}
     entries = []
-    for directory, _, names in os.walk(real):
-        for name in names:
+    unread: list[OSError] = []
+    for directory, below, names in os.walk(real, onerror=unread.append):
+        # Links to directories are among the directories.
+        for name in (*below, *names):
             whole = os.path.join(directory, name)
             with suppress(OSError):
-                entries.append((os.path.relpath(whole, real), os.lstat(whole)))
+                status = os.lstat(whole)
+                if not stat.S_ISDIR(status.st_mode):
+                    entries.append((os.path.relpath(whole, real), status))
         if len(entries) > MOST_FILES:
             break
-    return _found(real, entries)
+    for error in unread:
+        if error.filename == real:
+            raise error
+    return _found(real, entries, sum(error.errno != errno.ENOENT for error in unread))
 
 
 def _check_file(path: str, status: os.stat_result) -> None:
@@ -113,18 +120,23 @@ def _check_file(path: str, status: os.stat_result) -> None:
                 raise OSError(errno.EINVAL, why, path)
 
 
-def _found(root: str, entries: Sequence[tuple[str, os.stat_result]]) -> dict[str, Any]:
+def _found(
+    root: str, entries: Sequence[tuple[str, os.stat_result]], unread: int = 0
+) -> dict[str, Any]:
     files = [
         (path, status.st_size, status.st_mtime_ns, bool(status.st_mode & stat.S_IXUSR))
         for path, status in entries
         if stat.S_ISREG(status.st_mode)
     ]
-    others = len(entries) - len(files)
+    left_out = {
+        "links, sockets, pipes and devices": len(entries) - len(files),
+        "directories that cannot be read": unread,
+    }
     return {
         "root": root,
         "files": files,
         "links": [],
-        "left_out": {"links, sockets, pipes and devices": others} if others else {},
+        "left_out": {why: number for why, number in left_out.items() if number},
         "place": root,
         "too_many": len(entries) > MOST_FILES,
     }

@@ -89,7 +89,9 @@ def beside(target: str) -> str:
     """Returns a temporary name beside the target, and creates the directory."""
     directory, _, name = target.rpartition("/")
     make(directory or "/")
-    return f"{directory}/.{name[:_LONGEST_NAME]}.{os.urandom(4).hex()}.part"
+    # File systems limit the bytes of a name, and a character may have four.
+    short = os.fsencode(name)[:_LONGEST_NAME].decode("utf-8", "ignore")
+    return f"{directory}/.{short}.{os.urandom(4).hex()}.part"
 
 
 def open_regular(path: str | os.PathLike[str], flags: int = 0) -> FileIO:

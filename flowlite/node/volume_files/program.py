@@ -124,18 +124,27 @@ class VolumeFiles:
             raise RequestRefused(f"{path} is neither a file nor a directory")
         files: list[list[Any]] = []
         others = 0
-        for directory, below, names in os.walk(place):
+
+        def unread(error: OSError) -> None:
+            nonlocal others
+            if error.filename == place:
+                raise error
+            others += error.errno != errno.ENOENT
+
+        for directory, below, names in os.walk(place, onerror=unread):
             below.sort()
-            for name in sorted(names):
+            # Links to directories are among the directories.
+            for name in (*below, *sorted(names)):
                 whole = os.path.join(directory, name)
                 try:
                     status = os.lstat(whole)
                 except OSError:
                     continue
-                if not stat.S_ISREG(status.st_mode):
+                if stat.S_ISREG(status.st_mode):
+                    if not _is_partial(name):
+                        files.append(_file(os.path.relpath(whole, place), status))
+                elif not stat.S_ISDIR(status.st_mode):
                     others += 1
-                elif not _is_partial(name):
-                    files.append(_file(os.path.relpath(whole, place), status))
             if len(files) > MOST_FILES:
                 raise RequestRefused(
                     f"{path} has more than {MOST_FILES:,} files; give a directory below"
@@ -277,7 +286,9 @@ def _file(path: str, status: os.stat_result) -> list[Any]:
 
 def _partial(place: str, size: int, modified: int, version: str) -> str:
     directory, name = os.path.split(place)
-    return os.path.join(directory, f".{name[:150]}.{size:x}-{modified:x}-{version}.part")
+    # File systems limit the bytes of a name, and a character may have four.
+    short = os.fsencode(name)[:150].decode("utf-8", "ignore")
+    return os.path.join(directory, f".{short}.{size:x}-{modified:x}-{version}.part")
 
 
 def _of_partial(name: str) -> str:
