@@ -14,6 +14,7 @@ gives the same zip.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -36,6 +37,7 @@ from flowlite.bundle.project import NEVER_SENT, Project, Top
 from flowlite.errors import BundleError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings.private_files import write_private
+from flowlite.spec.environment import is_unicode
 
 MOST_FILES = 10_000
 MOST_BYTES = 128 * 1024 * 1024
@@ -105,7 +107,7 @@ def snapshot(
     }
     ranked = sorted(roots, key=lambda root: (order.get(root, len(order)), root))
     for root in ranked:
-        _check_limits(root, roots[root])
+        _check_limits(root, roots[root], own)
     return tuple(_write(root, roots[root], directory, own) for root in ranked)
 
 
@@ -174,8 +176,8 @@ def _is_package(entry: os.DirEntry[str]) -> bool:
     return os.path.isfile(os.path.join(entry.path, "__init__.py"))
 
 
-def _check_limits(root: str, files: dict[str, str]) -> None:
-    sizes = {name: os.path.getsize(path) for name, path in files.items()}
+def _check_limits(root: str, files: dict[str, str], own: dict[str, bytes]) -> None:
+    sizes = {name: _size(path, own) for name, path in files.items()}
     total = sum(sizes.values())
     if len(files) <= MOST_FILES and total <= MOST_BYTES:
         return
@@ -189,19 +191,35 @@ def _check_limits(root: str, files: dict[str, str]) -> None:
     )
 
 
+def _size(path: str, own: dict[str, bytes]) -> int:
+    if path in own:
+        return len(own[path])
+    with _explained(path):
+        return os.path.getsize(path)
+
+
+@contextlib.contextmanager
+def _explained(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BundleError(f"the source file {path} cannot be read: {error.strerror}") from error
+
+
 def _write(root: str, files: dict[str, str], directory: Path, own: dict[str, bytes]) -> Source:
     """Writes the zip of one root. `own` has the contents of files that are not read from the disk."""
     import zipfile
 
     contents = {}
     for name in sorted(files):
-        try:
-            known = own.get(files[name])
-            contents[name] = Path(files[name]).read_bytes() if known is None else known
-        except OSError as error:
+        if not is_unicode(name):
             raise BundleError(
-                f"the source file {files[name]} cannot be read: {error.strerror}"
-            ) from error
+                f"the source file {os.fsencode(name)!r} in {root} has a name that is not UTF-8, which no archive can "
+                f"have; rename it, or name it in {os.path.join(root, IGNORE_FILE)}"
+            )
+        known = own.get(files[name])
+        with _explained(files[name]):
+            contents[name] = Path(files[name]).read_bytes() if known is None else known
     packed = sum(map(len, contents.values())) >= _PACK_FROM
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:

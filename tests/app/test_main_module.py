@@ -124,7 +124,8 @@ def test_a_typer_command_that_sets_a_global(tmp_path: Path) -> None:
     assert printed(path, "4", cwd=tmp_path) == 4
 
 
-def test_an_edit_while_it_runs_changes_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", ["edited", "removed"])
+def test_an_edit_while_it_runs_changes_nothing(tmp_path: Path, change: str) -> None:
     path = write(
         tmp_path,
         """
@@ -141,11 +142,14 @@ def test_an_edit_while_it_runs_changes_nothing(tmp_path: Path) -> None:
                 return [say(0), *pool.map(say, [0])]
 
         if __name__ == "__main__":
-            Path(__file__).write_text("word = 'edited'; raise SystemExit('edited')")
+            if sys.argv[1] == "edited":
+                Path(__file__).write_text("word = 'edited'; raise SystemExit('edited')")
+            else:
+                Path(__file__).unlink()
             print(json.dumps(f.remote()))
         """,
     )
-    assert printed(path, cwd=tmp_path) == ["started", "started"]
+    assert printed(path, change, cwd=tmp_path) == ["started", "started"]
 
 
 def test_a_module_of_a_package_that_was_started_by_its_name(tmp_path: Path) -> None:

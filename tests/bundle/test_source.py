@@ -169,6 +169,18 @@ def test_what_is_too_large_is_refused_with_the_way_out(
         build(train)
 
 
+def test_a_name_that_no_archive_can_have_is_refused(
+    build: Build, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source.Project, "loaded", lambda self: iter(()))
+    project.write("pack/__init__.py", "def train(): return 1\n")
+    odd = os.fsdecode(os.fsencode(project.root / "pack") + b"/caf\xe9.txt")
+    Path(odd).write_text("")
+    train = importlib.import_module("pack").train
+    with pytest.raises(BundleError, match=r"b'pack/caf\\xe9.txt' .* is not UTF-8"):
+        build(train)
+
+
 def test_large_snapshots_are_packed(build: Build, project: Project) -> None:
     project.write("pack/__init__.py", "def train(): return 1\n")
     project.write("pack/text.txt", "word " * 1_000_000)
