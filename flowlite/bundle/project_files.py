@@ -168,12 +168,14 @@ def _of_git(root: str, below: str, patterns: Sequence[str]) -> Iterator[tuple[st
         else:
             yield path, ""
     for name in sorted(others):
-        path = _join(below, name.rstrip("/"))
+        # Where git tracks nothing, it lists the directory itself, whose `.git` is no repository to it, if it has one.
+        itself = name == "./"
+        path = (below or ".") if itself else _join(below, name.rstrip("/"))
         if not name.endswith("/"):
             yield path, _why_not_untracked(path, patterns)
         elif why := _why_not_directory(root, path, patterns):
             yield path, why
-        elif os.path.lexists(os.path.join(root, path, ".git")):
+        elif not itself and os.path.lexists(os.path.join(root, path, ".git")):
             yield from _of_git(root, path, patterns)
         else:
             yield from _of_untracked(root, path, patterns, never)

@@ -110,6 +110,16 @@ def test_repositories_inside_of_a_repository(repository: Path, tmp_path: Path) -
     )
 
 
+@pytest.mark.parametrize("within", ["", "sub"])
+def test_a_directory_called_as_a_repository_is_none_to_git(repository: Path, within: str) -> None:
+    write(repository, "train.py", "sub/new.py", "sub/deep/more.py")
+    (repository / "sub" / ".git").mkdir()
+    git(repository, "add", "train.py")
+    found = list_files(str(repository / within))
+    whole = {"train.py", "sub/new.py", "sub/deep/more.py"}
+    assert set(found.files) == ({"new.py", "deep/more.py"} if within else whole)
+
+
 def test_git_is_not_led_elsewhere_by_its_variables(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
