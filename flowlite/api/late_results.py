@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from flowlite.errors import ConfigError, ProviderError
+from flowlite.errors import FlowError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.supervise.attempt.log_writer import Collector, add_all
 from flowlite.supervise.record.paths import TaskPaths
@@ -81,65 +81,70 @@ def bring(session: Session, record: TaskRecord) -> list[str]:
     from flowlite.provider import Instance, provider_of_task
 
     provider = provider_of_task(record, session.home)
-    paths = session.paths(record.id)
     instances = {row.id: row for row in session.store.instances(record.id)}
     fetches = []
     for each in told.nodes:
         if each["kept"]:
             instance = Instance.from_json(instances[each["instance"]].data)
-            fetches.append(_Fetch(provider, instance, record, each, paths))
+            fetches.append(_Fetch(session, provider, instance, record, each))
             fetches[-1].start()
     until = time.monotonic() + _AT_ONCE
     for fetch in fetches:
         fetch.join(None if told.ended_well else max(0.0, until - time.monotonic()))
-    for fetch in fetches:
-        if fetch.is_here:
-            data = {"attempt": record.attempt, "node": fetch.told["node"]}
-            text = f"what {fetch.where} had kept is here"
-            session.store.add_event(record.id, "brought", text, data)
     return [f"{fetch.where}: {fetch.problem}" for fetch in fetches if not fetch.is_here]
 
 
 class _Fetch(threading.Thread):
-    """Fetches the missing files of one node."""
+    """Fetches the missing files of one node, and records that they are here, also when nobody waits for it any more."""
 
     def __init__(
         self,
+        session: Session,
         provider: Provider,
         instance: Instance,
         record: TaskRecord,
         told: Mapping[str, Any],
-        paths: TaskPaths,
     ) -> None:
         super().__init__(daemon=True)
+        self._store = session.store
         self._provider = provider
         self._instance = instance
         self._record = record
-        self._paths = paths
-        self.told = told
+        self._paths = session.paths(record.id)
+        self._told = told
+        self._node = int(told["node"])
         self.where = f"node {told['node']} ({instance.id})"
         self.problem = "it does not answer at once"
         self.is_here = False
 
     def run(self) -> None:
         try:
-            with _alone(self._paths, int(self.told["node"])):
-                self._bring()
-                self._paths.make_output_durable(self._record.attempt)
-                self._provider.forget([self._instance])
+            with _alone(self._paths, self._node):
+                # Another process may have fetched them, and had the node delete them, while this one waited.
+                if self._is_lacking():
+                    self._bring()
+                    self._paths.make_output_durable(self._record.attempt)
+                    self._provider.forget([self._instance])
+                    data = {"attempt": self._record.attempt, "node": self._node}
+                    text = f"what {self.where} had kept is here"
+                    self._store.add_event(self._record.id, "brought", text, data)
             self.is_here = True
-        except (ProviderError, ConfigError, OSError) as error:
+        except (FlowError, OSError) as error:
             self.problem = str(error) or type(error).__name__
+
+    def _is_lacking(self) -> bool:
+        told = lacking(self._record, self._store.events(self._record.id))
+        return told is not None and any(int(each["node"]) == self._node for each in told.nodes)
 
     def _bring(self) -> None:
         from flowlite.provider import Plan
 
-        record, paths, node = self._record, self._paths, int(self.told["node"])
+        record, paths, node = self._record, self._paths, self._node
         home = self._provider.node_settings(Plan.from_json(record.plan), self._instance).home
         collector = Collector(paths, record.attempt)
         with closing(collector), self._provider.connect(self._instance) as connection:
             _refuse_what_others_write(connection, f"{home}/a{record.attempt}")
-            for name, size in self.told["files"].items():
+            for name, size in self._told["files"].items():
                 source = f"{home}/a{record.attempt}/{name}"
                 rank, stream = _parsed(name)
                 offset = collector.size(rank, stream)
