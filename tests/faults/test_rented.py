@@ -386,6 +386,29 @@ def test_machines_of_other_homes_are_shown_and_ended_only_when_overdue_or_asked_
     assert all(machine["ended_at"] for machine in cloud.machines().values())
 
 
+def test_what_other_homes_have_left_is_removed_only_if_the_user_has_seen_it(
+    cloud: RentedProvider, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[str] = []
+    looks: list[bool] = []
+
+    def sweep_others(self: object, *, dry_run: bool = False) -> list[str]:
+        looks.append(dry_run)
+        return [*left]
+
+    monkeypatch.setattr(type(cloud), "sweep_others", sweep_others)
+    assert gc("--all-homes") == 0
+    left.append("the key of another home")
+    assert gc("--all-homes") == 2
+    assert "would end 0 machines" in capsys.readouterr().err
+    # It may appear right after the look on which nobody was asked.
+    assert False not in looks
+    assert gc("--all-homes", "--dry-run") == 0
+    assert "another home: would be removed" in capsys.readouterr().out
+    assert gc("--all-homes", "--yes") == 0
+    assert looks[-1] is False
+
+
 def test_a_machine_that_a_live_task_does_not_know_is_ended(cloud: RentedProvider) -> None:
     gang = rent()
     gang.wait("running")

@@ -74,8 +74,8 @@ def gc(
     _old_tasks(session, older_than)
     unknown = yes
     if not dry_run and not yes:
-        if all_homes:
-            _ask_about_others(session, json)
+        # What appears between this look and the next is not ended unless the user was asked.
+        all_homes = all_homes and _ask_about_others(session, json)
         unknown = sys.stdin.isatty() and not json and _ask_about_unknown(session)
     found = reconcile(
         session.store,
@@ -184,22 +184,26 @@ def _ago(record: TaskRecord, now: float) -> str:
     return output.duration(now - (record.finished_at or now))
 
 
-def _ask_about_others(session: Session, json: bool) -> None:
-    """Shows what belongs to other FLOW_HOMEs, and asks for confirmation. Raises ConfigError without a terminal."""
+def _ask_about_others(session: Session, json: bool) -> bool:
+    """Shows what belongs to other FLOW_HOMEs, and asks for confirmation. Returns False if there is nothing.
+
+    Raises ConfigError without a terminal.
+    """
     from flowlite.api.adapters import settings_here
     from flowlite.supervise.cleanup.reconcile import reconcile
 
     found = reconcile(session.store, session.home, here=settings_here, dry_run=True, all_homes=True)
-    if not found.others:
-        return
+    if not (found.others or found.removed_of_others):
+        return False
     if json or not sys.stdin.isatty():
         raise ConfigError(
-            f"--all-homes would end {len(found.others)} machines that were launched from other FLOW_HOMEs; "
-            "look at them with --dry-run, then add --yes"
+            f"--all-homes would end {len(found.others)} machines that were launched from other FLOW_HOMEs, and remove "
+            f"{len(found.removed_of_others)} things that those have left; look at them with --dry-run, then add --yes"
         )
     for line in found.lines(dry_run=True):
         output.say(line)
-    typer.confirm("End all of these?", abort=True)
+    typer.confirm("End and remove all of these?", abort=True)
+    return True
 
 
 def _ask_about_unknown(session: Session) -> bool:

@@ -51,6 +51,7 @@ class Reconciled:
         supervised: Tasks without a supervisor that have machines or are about to end. They get a new supervisor.
         resumable: Tasks without a supervisor that would launch machines. Nothing was done about them.
         removed: Directories of tasks that were never submitted, and what providers had left beside instances.
+        removed_of_others: The latter of other FLOW_HOMEs.
         problems: What could not be examined or ended, in words.
         incomplete: Whether some of these are a provider's: an account or region may have leftovers still.
     """
@@ -61,6 +62,7 @@ class Reconciled:
     supervised: list[str] = field(default_factory=list)
     resumable: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
+    removed_of_others: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     incomplete: bool = False
 
@@ -86,7 +88,10 @@ class Reconciled:
                 f"task {task}: has no supervisor and no machines, left alone; `flow status` says how it goes on"
                 for task in self.resumable
             ),
-            *(f"{what}: {would}removed, it serves no task" for what in self.removed),
+            *(
+                f"{what}: {would}removed, it serves no task"
+                for what in (*self.removed, *self.removed_of_others)
+            ),
             *self.problems,
         ]
 
@@ -228,7 +233,7 @@ class _ProviderCleanup:
         live -= {record.id for record in self.store.list_tasks() if record.final}
         self.found.removed += provider.sweep(live, dry_run=self.dry_run)
         if all_homes:
-            self.found.removed += provider.sweep_others(dry_run=self.dry_run)
+            self.found.removed_of_others += provider.sweep_others(dry_run=self.dry_run)
         for each in provider.not_looked_at():
             self.found.note_problem(f"{self.name}: not looked at: {each}")
 
