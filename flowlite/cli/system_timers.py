@@ -3,6 +3,7 @@
 FLOW_HOME/schedules/NAME.json   0600: what is run, where, and with which variables
 FLOW_HOME/schedules/NAME.log    what it printed, and its exit codes
 FLOW_HOME/schedules/NAME.lock   held while it runs
+FLOW_HOME/schedules/.changing   held while a timer is made or removed
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -154,36 +155,44 @@ def add(home: Path, timer: Timer) -> None:
             f"--name: {timer.name!r} cannot name a schedule; give --name NAME, of letters, digits, dots and dashes"
         )
     path = _path(home, timer.name)
-    if path.exists():
-        raise ConfigError(
-            f"there is a schedule {timer.name!r} already; `flow schedule rm {timer.name}` removes it, --name gives "
-            "this one another name"
-        )
     _refuse_control_characters(home)
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    write_private(path, json.dumps(asdict(timer), indent=1).encode())
-    try:
-        if timer.timer == "systemd":
-            _add_unit(home, timer)
-        else:
-            _change_crontab(home, timer.name, _line(home, timer))
-    except BaseException:
-        path.unlink()
-        raise
+    with _changing(home):
+        if path.exists():
+            raise ConfigError(
+                f"there is a schedule {timer.name!r} already; `flow schedule rm {timer.name}` removes it, --name gives "
+                "this one another name"
+            )
+        write_private(path, json.dumps(asdict(timer), indent=1).encode())
+        try:
+            if timer.timer == "systemd":
+                _add_unit(home, timer)
+            else:
+                _change_crontab(home, timer.name, _line(home, timer))
+        except BaseException:
+            path.unlink()
+            raise
 
 
 def remove(home: Path, name: str) -> None:
     """Removes a timer, also one whose file is damaged; its log is kept. Raises NotFound, ConfigError."""
     _check_name(home, name)
-    if (_units() / f"{_unit(home, name)}.timer").exists():
-        _systemctl("disable", "--now", f"{_unit(home, name)}.timer")
-        for kind in ("timer", "service"):
-            (_units() / f"{_unit(home, name)}.{kind}").unlink(missing_ok=True)
-        _systemctl("daemon-reload")
-    else:
-        _change_crontab(home, name, None)
-    for kind in ("json", "lock"):
-        _path(home, name).with_suffix(f".{kind}").unlink(missing_ok=True)
+    with _changing(home):
+        if (_units() / f"{_unit(home, name)}.timer").exists():
+            _remove_unit(home, name)
+        else:
+            _change_crontab(home, name, None)
+        for kind in ("json", "lock"):
+            _path(home, name).with_suffix(f".{kind}").unlink(missing_ok=True)
+
+
+@contextmanager
+def _changing(home: Path) -> Iterator[None]:
+    """Keeps other commands from changing timers meanwhile: a crontab is read, and written as a whole."""
+    directory = home / "schedules"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    with open(directory / ".changing", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def names(home: Path) -> list[str]:
@@ -340,8 +349,21 @@ def _add_unit(home: Path, timer: Timer) -> None:
     (directory / f"{unit}.timer").write_text(
         f"{about}[Timer]\n{calendar}\n[Install]\nWantedBy=timers.target\n"
     )
-    _systemctl("daemon-reload")
-    _systemctl("enable", "--now", f"{unit}.timer")
+    try:
+        _systemctl("daemon-reload")
+        _systemctl("enable", "--now", f"{unit}.timer")
+    except BaseException:
+        # It may have taken effect all the same, and would start what is not there any more.
+        _remove_unit(home, timer.name, check=False)
+        raise
+
+
+def _remove_unit(home: Path, name: str, *, check: bool = True) -> None:
+    unit = _unit(home, name)
+    _systemctl("disable", "--now", f"{unit}.timer", check=check)
+    for kind in ("timer", "service"):
+        (_units() / f"{unit}.{kind}").unlink(missing_ok=True)
+    _systemctl("daemon-reload", check=check)
 
 
 def _quoted(word: str) -> str:

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -240,6 +241,36 @@ def test_a_unit_has_the_paths_as_they_are(programs: Path, tmp_path: Path) -> Non
     assert environment == f'Environment="FLOW_HOME={escaped}"'
     system_timers.remove(home, "nightly")
     assert not list((tmp_path / "config" / "systemd" / "user").iterdir())
+
+
+def test_schedules_that_are_made_at_the_same_time_are_all_there(
+    programs: Path, tmp_path: Path, flow_home: Path
+) -> None:
+    crontab = programs.parent / "crontab"
+    # Whoever reads it writes it a while later.
+    crontab.write_text(
+        crontab.read_text().replace(f"cat {programs};", f"cat {programs}; sleep .1;")
+    )
+    names = ["one", "two", "three"]
+    with ThreadPoolExecutor() as threads:
+        for each in [a_timer(flow_home, tmp_path, name=name) for name in names]:
+            threads.submit(system_timers.add, flow_home, each)
+    assert sorted(system_timers.names(flow_home)) == sorted(names)
+    assert all(f"schedule run {name} ".encode() in programs.read_bytes() for name in names)
+
+
+def test_a_timer_that_systemd_refuses_leaves_nothing(
+    programs: Path, tmp_path: Path, flow_home: Path
+) -> None:
+    asked = tmp_path / "asked"
+    (programs.parent / "systemctl").write_text(
+        f'#!/bin/sh\necho "$2" >> {asked}\nif [ "$2" = enable ]; then echo no >&2; exit 1; fi\n'
+    )
+    with pytest.raises(ConfigError, match=r"enable --now .*: no"):
+        system_timers.add(flow_home, a_timer(flow_home, tmp_path, timer="systemd"))
+    assert not list((tmp_path / "config" / "systemd" / "user").iterdir())
+    assert asked.read_text().split() == ["daemon-reload", "enable", "disable", "daemon-reload"]
+    assert system_timers.names(flow_home) == []
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"name": 3}', "\x00", "[" * 10_000])
