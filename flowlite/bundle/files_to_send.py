@@ -135,7 +135,7 @@ def _find(config: TaskConfig, here: str, directory: str) -> FilesToSend | None:
         start = "."
     if config.workdir is not None:
         start = _start_in(config.workdir, start, listing)
-    others = _others(config.files, start)
+    others = _others(config.files, start, listing.left_out)
     return FilesToSend(listing, others, start) if listing.files or others or listing.links else None
 
 
@@ -170,8 +170,11 @@ def _start_in(workdir: str, start: str, listing: ProjectListing) -> str:
     return inside
 
 
-def _others(files: Mapping[str, str], start: str) -> dict[str, Path]:
-    """The files of `files=`, by path below the project's root, with all files of the directories among them."""
+def _others(files: Mapping[str, str], start: str, left_out: dict[str, str]) -> dict[str, Path]:
+    """The files of `files=`, by path below the project's root, with all files of the directories among them.
+
+    What is not sent of these directories is added to `left_out`, with the reason.
+    """
     found: dict[str, Path] = {}
     for place, source in files.items():
         target = posixpath.normpath(posixpath.join(start, place))
@@ -179,14 +182,31 @@ def _others(files: Mapping[str, str], start: str) -> dict[str, Path]:
         if target.startswith("../") or target == "..":
             raise ConfigError(f"files: {place} leads out of the project")
         if path.is_dir():
-            for each in sorted(path.rglob("*")):
+            for each in _below(path):
+                where = f"{target}/{each.relative_to(path).as_posix()}"
                 if each.is_file():
-                    found[f"{target}/{each.relative_to(path).as_posix()}"] = each
+                    found[where] = each
+                elif each.is_dir():
+                    left_out[where] = "it is a link to a directory, which files= does not follow"
+                else:
+                    left_out[where] = "it is neither a file nor a directory"
         elif path.is_file():
             found[target] = path
         else:
             raise ConfigError(f"files: {place}: there is no file {path}")
     return found
+
+
+def _below(directory: Path) -> Iterator[Path]:
+    """All that is below a directory, but for the directories themselves. Raises BundleError."""
+
+    def refuse(error: OSError) -> None:
+        raise BundleError(f"files: {error.filename} cannot be read: {error.strerror}") from error
+
+    for above, below, names in os.walk(directory, onerror=refuse):
+        below.sort()
+        links = (name for name in below if os.path.islink(os.path.join(above, name)))
+        yield from (Path(above, name) for name in sorted([*names, *links]))
 
 
 # Limits

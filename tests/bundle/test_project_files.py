@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flowlite.bundle import project_files
+from flowlite.bundle import files_to_send, project_files
 from flowlite.bundle.project_files import find_root, list_files
 from flowlite.errors import BundleError
+from flowlite.provider import Plan
+from flowlite.spec import TaskConfig
 
 
 def write(root: Path, *names: str, text: str = "x") -> None:
@@ -118,6 +122,34 @@ def test_a_directory_called_as_a_repository_is_none_to_git(repository: Path, wit
     found = list_files(str(repository / within))
     whole = {"train.py", "sub/new.py", "sub/deep/more.py"}
     assert set(found.files) == ({"new.py", "deep/more.py"} if within else whole)
+
+
+def test_what_does_not_travel_of_a_directory_from_elsewhere_is_told(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(repository)
+    write(tmp_path, "data/a", "data/deep/b", "large/c")
+    (tmp_path / "data" / "more").symlink_to(tmp_path / "large")
+    (tmp_path / "data" / "deep" / "same").symlink_to("b")
+    os.mkfifo(tmp_path / "data" / "pipe")
+    config = TaskConfig(command=["cat", "d/a"], files={"d": str(tmp_path / "data")})
+    plan = Plan("ssh", "host", num_instances=1, processes_per_node=1)
+    found = files_to_send.find(config, plan, most=1000)
+    assert found is not None
+    assert set(found.others) == {"d/a", "d/deep/b", "d/deep/same"}
+    assert found.why_not("d/more/c") == "it is a link to a directory, which files= does not follow"
+    assert found.why_not("d/pipe") == "it is neither a file nor a directory"
+    scandir = os.scandir
+
+    def refused(path: Any) -> Any:
+        # Root may read all directories.
+        if str(path).endswith("/deep"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(BundleError, match=r"files: .*/data/deep cannot be read: Permission denied"):
+        files_to_send.find(config, plan, most=1000)
 
 
 def test_git_is_not_led_elsewhere_by_its_variables(

@@ -138,7 +138,7 @@ class TestOnThisMachine:
 
         def refused(path: Any) -> Any:
             # Root may read all directories.
-            if os.path.basename(path) == "locked":
+            if str(path).endswith("/locked"):
                 raise PermissionError(errno.EACCES, "Permission denied", path)
             return scandir(path)
 
