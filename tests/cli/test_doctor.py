@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,9 @@ import pytest
 
 from flowlite.api.client import Flow as Client
 from flowlite.api.task import Task
+from flowlite.cli.commands import doctor
 from flowlite.cli.commands.doctor import _measure_links
+from flowlite.connect.values import Completed
 from flowlite.errors import NodeUnreachable
 from tests.cli.conftest import Flow
 from tests.helpers import assert_no_process_left, eventually
@@ -213,6 +216,22 @@ def test_a_link_whose_nodes_do_not_answer_is_not_measured_and_not_accused() -> N
     ]
     # It was waited for once.
     assert task.asked.count(1) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{"time": "12"}, {"time": None}, {"load": ["a"], "cores": 1}, {"load": [], "cores": 1}],
+)
+def test_an_answer_that_could_not_be_shown_is_invalid(answer: dict[str, Any]) -> None:
+    there = SimpleNamespace(
+        program=("python",),
+        home="/",
+        connection=SimpleNamespace(
+            run=lambda *_, **__: Completed(0, json.dumps(answer).encode(), b"")
+        ),
+    )
+    task: Any = SimpleNamespace(reach=lambda node: nullcontext(there))
+    assert "its program answers nonsense" in doctor._look(task, 0)["error"]
 
 
 def test_ranks_of_nodes_that_are_not_there_yet_have_not_started(flow: Flow) -> None:

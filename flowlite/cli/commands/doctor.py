@@ -122,11 +122,14 @@ def _look(task: Task[Any], node: int) -> dict[str, Any]:
     before = time.time()
     seen = ask_program(task, node, "look", check=_check)
     if "time" in seen:
-        # The node read its clock between `before` and `after`, so only a difference beyond them is certain.
-        after = time.time()
-        late = max(0.0, before - seen["time"], seen["time"] - after)
-        seen["clock_off"] = late if seen["time"] > after else -late
+        seen["clock_off"] = _late(seen, before, time.time())
     return seen
+
+
+def _late(seen: Mapping[str, Any], before: float, after: float) -> float:
+    """How far the clock of a node is off at least, which it read between two times here."""
+    late: float = max(0.0, before - seen["time"], seen["time"] - after)
+    return late if seen["time"] > after else -late
 
 
 def _check(seen: dict[str, Any]) -> None:
@@ -136,10 +139,10 @@ def _check(seen: dict[str, Any]) -> None:
 
     diagnose([Rank.of(0, worker) for worker in seen.get("workers", ())], 0)
     findings([seen], [], all_wait=True)
-    _trouble(seen)
+    _state(seen)
     _variables([seen])
     if "time" in seen:
-        float(seen["time"])
+        _late(seen, 0.0, 0.0)
 
 
 def _expected_ranks(task: Task[Any]) -> dict[int, range]:
@@ -254,10 +257,14 @@ def _show_nodes(nodes: Sequence[Mapping[str, Any]]) -> None:
         if "error" in seen:
             output.say(f"node {node}: {seen['error']}")
             continue
-        load = f"load {seen['load'][0]:.1f} on {seen['cores']} cores" if "load" in seen else ""
-        output.say(f"node {node}: {'; '.join([part for part in (load, *_trouble(seen)) if part])}")
+        output.say(f"node {node}: {_state(seen)}")
     for line in _variables(nodes):
         output.say(line)
+
+
+def _state(seen: Mapping[str, Any]) -> str:
+    load = f"load {seen['load'][0]:.1f} on {seen['cores']} cores" if "load" in seen else ""
+    return "; ".join(part for part in (load, *_trouble(seen)) if part)
 
 
 def _trouble(seen: Mapping[str, Any]) -> list[str]:
