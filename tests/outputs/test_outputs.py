@@ -152,6 +152,12 @@ class TestOnThisMachine:
         with pytest.raises(PermissionError):
             sources_of(tmp_path, "")
 
+    def test_a_file_from_before_1970_comes_too(self, flow_home: Path) -> None:
+        gang = submit(flow_home, shell(f"{WRITE}; touch -d @-86400 runs/old"), outputs=["runs/**"])
+        gang.end()
+        assert files(gang) == {"runs/a/m.pt": "model 0\n", "runs/old": ""}
+        assert (Path(came(gang)["to"]) / "runs" / "old").stat().st_mtime == -86400
+
     def test_what_lay_there_before_is_no_output(self, flow_home: Path, tmp_path: Path) -> None:
         (tmp_path / "runs").mkdir()
         (tmp_path / "runs" / "mine").write_text("old")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from flowlite.connect.base import Connection
 from flowlite.errors import ProviderError
 from flowlite.node.project_files.links import conflict, leads_out
-from flowlite.node.protocol.json_shapes import count
+from flowlite.node.protocol.json_shapes import count, integer
 from flowlite.node.quick_dataclass import dataclass
 
 _LIST_SECONDS = 120.0
@@ -175,5 +175,6 @@ def _can_be_named(path: str) -> bool:
 
 def _file(path: str, size: object, modified_ns: object, program: object) -> OutputFile:
     count(size)
-    count(modified_ns)
+    # Files may be from before 1970.
+    integer(modified_ns)
     return OutputFile(path, int(str(size)), int(str(modified_ns)), bool(program))
