@@ -296,7 +296,7 @@ def _directory(value: object) -> str:
 def _files(value: object) -> dict[str, str]:
     if value is None:
         return {}
-    found = {}
+    found: dict[str, str] = {}
     for place, source in as_mapping(value).items():
         path = posixpath.normpath(place)
         if not place.strip() or "\0" in place or place.startswith(("/", "~")) or path == ".":
@@ -307,7 +307,8 @@ def _files(value: object) -> dict[str, str]:
             raise ValueError(
                 f"{place}: {shown(source)} is not allowed; give a path on this machine"
             )
-        found[path] = str(source)
+        if found.setdefault(path, str(source)) != str(source):
+            raise ValueError(f"{path!r} is given twice, with {found[path]} and {source}")
     return found
 
 

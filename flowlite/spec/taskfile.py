@@ -47,15 +47,19 @@ class TaskFile:
         if not isinstance(node, yaml.MappingNode):
             raise SpecError(f"{path}: write one option per line, as in 'num_instances: 2'")
         lines: dict[str, int] = {}
-        for key, _ in node.value:
-            name, line = str(key.value), key.start_mark.line + 1
+
+        def note(key: yaml.Node, above: str = "") -> None:
+            name, line = f"{above}{key.value}", key.start_mark.line + 1
             if name in lines:
                 raise SpecError(f"{path}:{line}: {name}: given twice, first in line {lines[name]}")
             lines[name] = line
+
+        for key, _ in node.value:
+            note(key)
         for key, value in node.value:
             if isinstance(value, yaml.MappingNode):
                 for inner, _ in value.value:
-                    lines[f"{key.value}.{inner.value}"] = inner.start_mark.line + 1
+                    note(inner, f"{key.value}.")
             if key.value == "environment":
                 options["environment"] = _as_texts(value, options["environment"])
         return cls(path, {str(name): value for name, value in options.items()}, lines)

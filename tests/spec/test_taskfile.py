@@ -49,6 +49,8 @@ mounts:
         ("python: 3.10\n", ":1: python", "in quotes"),
         ("environment:\n  A: [1]\n", ":2: environment", "write it in quotes"),
         ("name: x\nname: y\n", ":2: name", "given twice, first in line 1"),
+        ("volumes:\n  /a: x\n  /a: y\n", ":3: volumes./a", "given twice, first in line 2"),
+        ("files:\n  a: x\n  ./a: y\n", ":1: files", "'a' is given twice, with x and y"),
         ("- a\n- b\n", "", "write one option per line"),
         ("", "", "write one option per line"),
         ("a: [1\n", "", "not YAML"),
