@@ -7,9 +7,11 @@ the directory of the ignore file; a matched directory is left out with everythin
 from __future__ import annotations
 
 import fnmatch
+import functools
 import os
+import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from flowlite.errors import BundleError
@@ -52,14 +54,19 @@ def read_patterns(root: str, name: str = IGNORE_FILE) -> list[str]:
 
 def matches(below: str, patterns: Sequence[str]) -> bool:
     """Whether a pattern matches a path or one of its parent directories."""
-    steps = below.split(os.sep)
-    for pattern in _with_short_forms(patterns):
-        for count in range(1, len(steps) + 1):
-            if fnmatch.fnmatch(os.sep.join(steps[:count]), pattern) or fnmatch.fnmatch(
-                steps[count - 1], pattern
-            ):
-                return True
-    return False
+    if not patterns:
+        return False
+    fits, steps = _expression(tuple(patterns)), below.split(os.sep)
+    return any(
+        fits(os.sep.join(steps[:count])) or fits(steps[count - 1])
+        for count in range(1, len(steps) + 1)
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def _expression(patterns: tuple[str, ...]) -> Callable[[str], object]:
+    """One expression for all patterns: a project has many files, and each is compared with all of them."""
+    return re.compile("|".join(map(fnmatch.translate, _with_short_forms(patterns)))).match
 
 
 def _with_short_forms(patterns: Sequence[str]) -> Iterator[str]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+import fnmatch
 import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from flowlite.bundle import files_to_send, project_files
+from flowlite.bundle import files_to_send, ignore_rules, project_files
 from flowlite.bundle.project_files import find_root, list_files
 from flowlite.errors import BundleError
 from flowlite.provider import Plan
@@ -150,6 +153,26 @@ def test_what_does_not_travel_of_a_directory_from_elsewhere_is_told(
     monkeypatch.setattr(os, "scandir", refused)
     with pytest.raises(BundleError, match=r"files: .*/data/deep cannot be read: Permission denied"):
         files_to_send.find(config, plan, most=1000)
+
+
+WORDS = st.text(alphabet="ab*?[]!./", min_size=1, max_size=6)
+
+
+@given(
+    path=st.lists(st.text(alphabet="ab.", min_size=1, max_size=3), min_size=1),
+    words=st.lists(WORDS),
+)
+def test_ignore_patterns_are_those_of_the_shell(path: list[str], words: list[str]) -> None:
+    forms = [form for word in words for form in (word, word.replace("**/", ""))]
+    tried = [text for n, name in enumerate(path, 1) for text in ("/".join(path[:n]), name)]
+    wanted = any(fnmatch.fnmatchcase(text, form) for text in tried for form in forms)
+    assert ignore_rules.matches("/".join(path), words) == wanted
+
+
+def test_the_patterns_are_read_once_for_all_files() -> None:
+    ignore_rules._expression.cache_clear()
+    assert sum(ignore_rules.matches(f"data/{n}.bin", ["*.pt", "*7.bin"]) for n in range(100)) == 10
+    assert ignore_rules._expression.cache_info().misses == 1
 
 
 def test_git_is_not_led_elsewhere_by_its_variables(
