@@ -139,6 +139,20 @@ def test_on_this_machine(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("flow_home")
+@pytest.mark.usefixtures("flow_home")
+def test_two_commands_at_once_share_a_node(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "flowlite.cli", "dev", "--name", "shared", "--json"]
+    both = [
+        subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    said = [each.communicate(timeout=90) for each in both]
+    tasks = Flow().list_tasks(unfinished=True)
+    assert main(["cancel", "-w", *(each.id for each in tasks)]) == 0
+    assert len(tasks) == 1, said
+    assert {json.loads(out)["data"]["task"] for out, _ in said} == {tasks[0].id}
+
+
 def test_a_node_that_is_being_cancelled_is_waited_for(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

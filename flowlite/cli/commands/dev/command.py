@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json as json_module
 import os
 import secrets
 import shlex
 import socket
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,12 +82,15 @@ def dev(
     from flowlite.api.client import Flow
 
     flow = Flow(notify=lambda text: output.tell(f"note: {text}"))
-    task = _running(flow, name)
-    if task is None:
-        task = _start(flow, _config(name, jupyter, options), yes or json)
+    config = _config(name, jupyter, options)
+    with _alone(name):
+        task = _running(flow, name)
+        is_new = task is None
+        task = task or _start(flow, config, yes or json)
+    if is_new:
         output.tell(f"task {task.name} ({task.id}); to end it: flow cancel {task.name}")
     else:
-        _check_options(task, _config(name, jupyter, options), jupyter)
+        _check_options(task, config, jupyter)
         output.tell(f"task {task.name} ({task.id}) is {task.status} already")
     try:
         _wait_until_running(task)
@@ -140,6 +145,18 @@ def _port(provider: str | None) -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _alone(name: str) -> Iterator[None]:
+    """Keeps another `flow dev` of that name waiting, which would start a second node beside this one."""
+    from flowlite.settings.settings import ensure_home
+
+    directory = ensure_home() / "dev"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    with open(directory / f".{name}.lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _running(flow: Flow, name: str) -> Task[Any] | None:
