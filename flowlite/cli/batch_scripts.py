@@ -149,7 +149,7 @@ def _cancel_all(tasks: Sequence[Task[Any]]) -> None:
     for task in tasks:
         try:
             task.cancel()
-        except FlowError as error:
+        except (FlowError, OSError) as error:
             output.tell(f"task {task.name} ({task.id}) goes on, it could not be cancelled: {error}")
         else:
             output.tell(f"task {task.name} ({task.id}) is being cancelled")

@@ -194,6 +194,22 @@ def test_first_failure_is_raised_and_the_rest_cancelled(flow: FakeFlow) -> None:
     assert len(flow.tasks) > 2
 
 
+def test_a_task_that_cannot_be_looked_at_is_cancelled_with_the_others(flow: FakeFlow) -> None:
+    results: list[str] = []
+
+    def looks(task: FakeTask) -> int:
+        if len(results) == 2 and task.id == "t2":
+            raise OSError("the disk is full")
+        return 3 if task.id in {"t0", "t1"} else 10**9
+
+    flow.looks_until_done = looks
+    flow.on_result = lambda: results.append("asked for")
+    with pytest.raises(ValueError, match="negative: -1"):
+        list(double.map([1, -1, 3, 4, 5], max_concurrent=4))
+    assert [task.cancelled for task in flow.tasks[2:]] == [True] * len(flow.tasks[2:])
+    assert len(flow.tasks) > 3
+
+
 def test_return_exceptions(flow: FakeFlow) -> None:
     first, second, third = double.map([1, -1, 3], return_exceptions=True)
     assert (first, third) == (2, 6)

@@ -206,17 +206,25 @@ def in_order(
                 watcher.pause()
             yield _outcome(first, return_exceptions, watcher)
     except KeyboardInterrupt:
-        running_ones = [task for task in waiting if not task.done]
+        running_ones = [task for task in waiting if not _has_ended(task)]
         waiting.clear()
         on_interrupt(running_ones)
         raise
     finally:
         for task in waiting:
-            if not task.done:
-                with suppress(FlowError):
+            if not _has_ended(task):
+                with suppress(FlowError, OSError):
                     task.cancel()
         if when_idle is not None:
             when_idle()
+
+
+def _has_ended(task: AnyTask) -> bool:
+    """Whether a task has certainly ended. A look may fail, as on a full disk, while others have still to be ended."""
+    try:
+        return task.done
+    except (FlowError, OSError):
+        return False
 
 
 def _lacks_nodes(task: AnyTask) -> bool:
