@@ -76,7 +76,7 @@ def take_snapshot(
     manifest = ProjectManifest(
         files=tuple(entries),
         links={path: to for path, to in sorted(listing.links.items()) if path not in sources},
-        directories=tuple(sorted(listing.directories)),
+        directories=tuple(sorted(listing.directories - sources.keys())),
     )
     content = manifest.to_json()
     store.close()

@@ -73,6 +73,22 @@ def test_what_has_not_changed_is_not_read_again(
     assert contents(flow_home, take(flow_home, root)) == {"data.csv": b"1"}
 
 
+def test_a_file_from_elsewhere_stands_in_place_of_an_empty_directory(
+    flow_home: Path, root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "other").write_text("other")
+    (root / "runs").mkdir()
+    (root / "logs").mkdir()
+    listing = list_files(str(root))
+    assert listing.directories == {"runs", "logs"}
+    taken = take_snapshot(
+        flow_home, listing, {"runs": tmp_path / "other"}, flow_home / "manifest.json"
+    )
+    assert contents(flow_home, taken) == {"data.csv": b"1", "runs": b"other"}
+    manifest = ProjectManifest.from_json(taken.path.read_bytes())
+    assert manifest.directories == ("logs",)
+
+
 def test_files_from_elsewhere_stand_in_place_of_the_projects(
     flow_home: Path, root: Path, tmp_path: Path
 ) -> None:

@@ -166,6 +166,13 @@ def test_nothing_is_written_through_a_link(below: str) -> None:
         ProjectManifest.from_json(json.dumps(content).encode())
 
 
+def test_a_path_is_a_file_or_a_directory() -> None:
+    with pytest.raises(ManifestError, match="it names 'a' as a directory, too"):
+        ProjectManifest.from_json(
+            ProjectManifest((Entry("a", SHA, 1, False),), directories=("a",)).to_json()
+        )
+
+
 STEP = st.sampled_from(["a", "b", "..", ".", "", "c\n"])
 PATH = st.lists(STEP, min_size=1, max_size=4).map("/".join)
 

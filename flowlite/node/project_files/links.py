@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 
 def leads_out(path: str, target: str) -> bool:
@@ -29,7 +29,7 @@ def leads_out(path: str, target: str) -> bool:
     return False
 
 
-def conflict(ends: Sequence[str], directories: Iterable[str] = ()) -> str:
+def conflict(ends: Sequence[str], directories: Sequence[str] = ()) -> str:
     """Returns what is wrong with a list of paths; "" if each can exist beside all others.
 
     Args:
@@ -39,6 +39,8 @@ def conflict(ends: Sequence[str], directories: Iterable[str] = ()) -> str:
     known = set(ends)
     if len(known) != len(ends):
         return "it names a path twice"
+    if both := known.intersection(directories):
+        return f"it names {min(both)!r} as a directory, too"
     for path in (*ends, *directories):
         steps = path.split("/")
         for count in range(1, len(steps)):
