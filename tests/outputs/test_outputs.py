@@ -145,6 +145,9 @@ class TestOnThisMachine:
         monkeypatch.setattr(os, "scandir", refused)
         found = listing.everything(str(tmp_path))
         assert found["left_out"] == {"directories that cannot be read": 1}
+        outputs = listing.outputs(str(tmp_path), str(tmp_path / "home"), ["f", "locked/**"])
+        assert outputs["left_out"] == {"directories that cannot be read": 1}
+        assert [path for path, *_ in outputs["files"]] == ["f"]
         tree = program.VolumeFiles(str(tmp_path)).do({"do": "tree", "path": ""}, io.BytesIO(), [])
         assert (len(tree["files"]), tree["others"]) == (1, 1)
         with pytest.raises(PermissionError):

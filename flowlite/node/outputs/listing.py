@@ -41,6 +41,8 @@ _OURS = re.compile(
 )
 """Names of flowlite's own files in a node's directory, which are left out where that is the working directory, too."""
 
+_UNREAD = "directories that cannot be read"
+
 File = tuple[str, int, int, bool]
 """Relative path, size, time of the last change in nanoseconds, whether it is executable."""
 
@@ -59,9 +61,13 @@ def outputs(workdir: str, home: str, wanted: Sequence[str]) -> dict[str, Any]:
     found = {"files": files, "links": links, "left_out": left_out, "too_many": False}
     for root in patterns.roots(wanted):
         for relative, status in _below(workdir, root, home):
-            if not fits.fullmatch(relative) or not _is_new(status, *since):
+            if not _is_new(status, *since):
                 continue
-            if stat.S_ISLNK(status.st_mode):
+            if stat.S_ISDIR(status.st_mode):
+                left_out[_UNREAD] = left_out.get(_UNREAD, 0) + 1
+            elif not fits.fullmatch(relative):
+                continue
+            elif stat.S_ISLNK(status.st_mode):
                 target = os.readlink(os.path.join(workdir, relative))
                 if leads_out(relative, target):
                     why = "links that lead out of the working directory"
@@ -130,7 +136,7 @@ def _found(
     ]
     left_out = {
         "links, sockets, pipes and devices": len(entries) - len(files),
-        "directories that cannot be read": unread,
+        _UNREAD: unread,
     }
     return {
         "root": root,
@@ -187,7 +193,10 @@ def sentence(found: Mapping[str, Any]) -> str:
 
 
 def _below(workdir: str, root: str, home: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yields everything but directories at or below a relative path, with its status; without flowlite's own files."""
+    """Yields what is at or below a relative path, with its status, except directories, unless they cannot be read.
+
+    flowlite's own files are left out.
+    """
     start = os.path.join(workdir, root) if root else workdir
     # A link in the path is not followed. If it is the last component, the link itself is listed.
     if root and os.path.realpath(start) != os.path.join(os.path.realpath(workdir), root):
@@ -209,7 +218,10 @@ def _below(workdir: str, root: str, home: str) -> Iterator[tuple[str, os.stat_re
             continue
         try:
             entries = sorted(os.scandir(directory), key=lambda entry: entry.name, reverse=True)
-        except OSError:
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                with suppress(OSError):
+                    yield relative, os.lstat(directory)
             continue
         for entry in entries:
             path = f"{relative}/{entry.name}" if relative else entry.name
