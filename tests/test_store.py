@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -498,3 +499,41 @@ def test_a_writer_waits_for_another_one(store: Store) -> None:
     timer.join()
     assert order == ["the other may commit", "written"]
     assert holder.wait(90) == 0
+
+
+def test_ctrl_c_while_it_waits_for_another_writer_leaves_no_transaction_open(
+    store: Store,
+) -> None:
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(number: int, frame: object) -> None:
+        raise Interrupted
+
+    def waits() -> bool:
+        return sys._current_frames()[main].f_code.co_name == "write"
+
+    def interrupt_and_let_go() -> None:
+        eventually(waits)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        other.execute("COMMIT")
+
+    store.create_task(task())
+    main = threading.get_ident()
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    other = sqlite3.connect(store.path, isolation_level=None, check_same_thread=False)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+        thread = threading.Thread(target=interrupt_and_let_go)
+        thread.start()
+        with pytest.raises(Interrupted):
+            store.add_event("t1", "warning", "this one is not written")
+        thread.join(90)
+        # The others can write, and so can this process.
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("COMMIT")
+        assert store.request_cancel("t1")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        other.close()
+    assert store.events("t1") == []

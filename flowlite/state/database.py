@@ -205,8 +205,9 @@ class Database:
     def write(self) -> Iterator[sqlite3.Connection]:
         """Yields the connection inside one transaction: committed at the end, rolled back on any exception."""
         with self._used(), trace.span("write to the store"):
-            self._db.execute("BEGIN IMMEDIATE")
             try:
+                # In the block: a Ctrl-C that comes while this waits for another writer is raised after it has begun.
+                self._db.execute("BEGIN IMMEDIATE")
                 yield self._db
                 self._db.execute("COMMIT")
             except BaseException:
