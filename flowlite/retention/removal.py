@@ -7,6 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from flowlite.api.late_results import lacking
+from flowlite.errors import StoreError
+from flowlite.node.mount_namespace import unmount
 
 if TYPE_CHECKING:
     from flowlite.api.session import Session
@@ -32,7 +34,23 @@ def reason_to_keep(session: Session, record: TaskRecord, now: float) -> str:
 
 
 def forget(session: Session, record: TaskRecord) -> None:
-    """Removes a final task: its files and its rows."""
+    """Removes a final task: its files and its rows.
+
+    Raises:
+        StoreError: Some of its files cannot be deleted. Its rows stay, so that it can be removed later.
+    """
+    directory = session.paths(record.id).directory
+    # A node of the local provider is below it, and a bucket that could not be unmounted at its end may be there still.
+    if mounted := unmount.unmount_below(directory):
+        raise StoreError(
+            f"{record.name} ({record.id}) cannot be removed: what is mounted at {mounted[0]} would be deleted with it; "
+            "unmount it first"
+        )
     # Files first: a task without files can still be removed later, but files without a task would not be found.
-    shutil.rmtree(session.paths(record.id).directory, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
+    if directory.exists():
+        raise StoreError(
+            f"{record.name} ({record.id}) cannot be removed: not all files in {directory} can be deleted; see whose "
+            "they are, then try again"
+        )
     session.store.delete_task(record.id)

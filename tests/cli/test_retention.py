@@ -6,6 +6,7 @@ import dataclasses
 import os
 import re
 import shutil
+import subprocess
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlite.api.session import open_session
+from flowlite.node.mount_namespace import unmount
 from flowlite.retention import pruning
 from flowlite.retention.pruning import (
     DAY,
@@ -122,6 +124,54 @@ def test_old_tasks_are_removed_together(flow: Flow) -> None:
     assert "old" in flow("rm", "--older-than", "7d").out
     assert flow("rm", "--older-than", "7d").out == "no task is that old\n"
     assert [task["name"] for task in flow("status", "--json").json] == ["new"]
+
+
+def test_a_task_whose_files_cannot_be_deleted_stays(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ended("one", 8)
+    unlink = os.unlink
+
+    def refused(path: str, **more: int) -> None:
+        if os.fspath(path).endswith("call.bin"):
+            raise PermissionError(13, "Permission denied", path)
+        unlink(path, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refused)
+        ran = flow("rm", "-y", "one")
+        assert (ran.code, ran.out) == (1, "")
+        assert f"one ({made.id}) cannot be removed: not all files in" in ran.err
+        found = flow("gc", "--older-than", "7d", "--json").json
+        assert found["forgotten"] == []
+        assert "cannot be removed" in found["problems"][0]
+        assert [task["name"] for task in flow("status", "--json").json] == ["one"]
+    assert flow("rm", "-y", "one").code == 0
+    assert not made.paths.directory.exists()
+
+
+@pytest.mark.needs("mounts")
+@pytest.mark.parametrize("unmounts", [True, False])
+def test_what_is_mounted_below_a_task_is_not_deleted_with_it(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unmounts: bool
+) -> None:
+    made, bucket = ended("one", 0), tmp_path / "bucket"
+    point = made.paths.directory / "nodes" / "n0" / "data"
+    for directory in (bucket, point):
+        directory.mkdir(parents=True)
+    (bucket / "precious").write_bytes(b"of the user")
+    subprocess.run(["mount", "--bind", bucket, point], check=True)
+    try:
+        with monkeypatch.context() as patch:
+            if not unmounts:
+                patch.setattr(unmount, "unmount", lambda point: False)
+            ran = flow("rm", "-y", "one")
+        assert ran.code == (0 if unmounts else 1)
+        assert unmounts or f"what is mounted at {point} would be deleted with it" in ran.err
+        assert (bucket / "precious").read_bytes() == b"of the user"
+        assert made.paths.directory.exists() == (not unmounts)
+    finally:
+        unmount.unmount_below(made.paths.directory)
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1)])

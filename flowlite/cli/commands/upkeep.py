@@ -10,7 +10,7 @@ import typer
 from flowlite.cli import output
 from flowlite.cli.completion import complete_provider, complete_task
 from flowlite.cli.confirmation import can_ask, confirm
-from flowlite.errors import ConfigError, FlowError, ProviderError
+from flowlite.errors import ConfigError, FlowError, ProviderError, StoreError
 from flowlite.state import clock
 
 if TYPE_CHECKING:
@@ -87,9 +87,12 @@ def gc(
         all_homes=all_homes,
     )
     old = _old_tasks(session, older_than)
-    if not dry_run:
-        for task in old:
+    for task in list(old) if not dry_run else ():
+        try:
             forget(session, task)
+        except StoreError as error:
+            old.remove(task)
+            found.problems.append(str(error))
     from flowlite.retention.pruning import remove_contents
 
     freed = remove_contents(session, dry_run=dry_run)
