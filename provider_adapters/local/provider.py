@@ -161,9 +161,8 @@ class LocalProvider(Provider):
                 home = self._node_home(instance)
                 if self._retained(instance).exists():
                     cleanup.shed(str(home))
-                # What is mounted there is not ours to delete.
-                elif not unmount.unmount_below(home):
-                    shutil.rmtree(home, ignore_errors=True)
+                else:
+                    _remove(home)
             self._warm.end([instance.id for instance in ending])
             if whole:
                 warming.forget(warming.socket_of(self._home, task_id))
@@ -175,7 +174,7 @@ class LocalProvider(Provider):
 
     def forget(self, instances: Sequence[Instance]) -> None:
         for instance in instances:
-            shutil.rmtree(self._node_home(instance), ignore_errors=True)
+            _remove(self._node_home(instance))
             self._retained(instance).unlink(missing_ok=True)
 
     def keep(self, instances: Sequence[Instance], seconds: float) -> list[Instance]:
@@ -347,6 +346,12 @@ def _instances(task_id: str, entry: dict[str, Any]) -> list[Instance]:
         )
         for name in entry["instances"]
     ]
+
+
+def _remove(home: Path) -> None:
+    """Removes the directory of a node, unless something stays mounted there, which is not ours to delete."""
+    if not unmount.unmount_below(home):
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def _kept_socket(home: Path) -> str:

@@ -19,6 +19,7 @@ from flowlite.errors import (
     NotFound,
     ProviderError,
 )
+from flowlite.node.mount_namespace import unmount
 from flowlite.node.system import processes
 from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.spec import TaskConfig
@@ -31,7 +32,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.fixture
-def provider(flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> LocalProvider:
+def provider(flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalProvider:
+    # `tmp_path` comes first: pytest would make the directory of all of its tests in the TMPDIR of this one.
     # GPUs are lent per user, whatever the FLOW_HOME: tests must not meet those of others.
     (flow_home / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(flow_home / "tmp"))
@@ -108,6 +110,30 @@ def test_what_was_not_fetched_stays_until_it_is_forgotten(
     assert not (home.parent / two.id).exists()
     provider.forget([one])
     assert list(home.parent.iterdir()) == []
+
+
+@pytest.mark.needs("mounts")
+def test_what_is_mounted_on_a_node_is_not_deleted_with_it(
+    provider: LocalProvider, flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (instance,) = found = provider.launch(intent(count=1))
+    home = Path(provider.node_settings(Plan("local", "this machine", 1, 1), instance).home)
+    bucket, point = flow_home / "bucket", home / "data"
+    for directory in (bucket, point):
+        directory.mkdir()
+    (bucket / "precious").write_bytes(b"of the user")
+    subprocess.run(["mount", "--bind", bucket, point], check=True)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(unmount, "unmount", lambda point: False)
+            provider.terminate(found)
+            provider.forget(found)
+        assert (bucket / "precious").read_bytes() == b"of the user"
+    finally:
+        unmount.unmount_below(home)
+    provider.forget(found)
+    assert not home.exists()
+    assert (bucket / "precious").exists()
 
 
 def test_settings_of_a_node(provider: LocalProvider, flow_home: Path) -> None:
