@@ -50,6 +50,22 @@ def test_what_the_store_refuses_leaves_nothing(
     assert list((flow_home / "tasks").iterdir()) == []
 
 
+def test_a_task_whose_supervisor_cannot_be_started_is_told_of(flow_home: Path) -> None:
+    store = Store(flow_home / "state.db")
+    plan = Plan("local", "this machine", 1, 1)
+    call = {"kind": "command", "argv": ["true"]}
+    with launch.draft_task(flow_home) as draft:
+        draft.paths.supervisor_log.mkdir()
+        with pytest.raises(StoreError, match="no supervisor yet: a supervisor cannot be") as told:
+            launch.submit(store, draft, name="x", function="x", config={}, plan=plan, call=call)
+    gang = Gang(flow_home, store, store.get_task(draft.task_id))
+    assert "nothing was submitted" not in str(told.value)
+    assert f"`flow resume {gang.id}` starts one, `flow cancel {gang.id}` ends" in str(told.value)
+    gang.paths.supervisor_log.rmdir()
+    assert launch.cancel(store, flow_home, gang.id)
+    gang.end("cancelled")
+
+
 def test_ids_are_short_and_differ() -> None:
     ids = {launch.new_task_id() for _ in range(1000)}
     assert len(ids) == 1000

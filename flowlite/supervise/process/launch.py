@@ -100,7 +100,8 @@ def submit(
         supervise: False leaves the task to the next `ensure_supervisors`.
 
     Raises:
-        StoreError: The task could not be recorded. Nothing was started and nothing is left behind.
+        StoreError: The task could not be recorded: nothing is left behind. Or it is recorded, and its supervisor could
+            not be started; then the text says how it goes on.
     """
     paths = draft.paths
     with _explained(paths.home):
@@ -131,8 +132,14 @@ def submit(
     store.create_task(record)
     draft.submitted = True
     if supervise:
-        with trace.span("start the supervisor"):
-            _start(store, paths.home, record, spare=bool(record.config.get("keep_warm")))
+        try:
+            with trace.span("start the supervisor"):
+                _start(store, paths.home, record, spare=bool(record.config.get("keep_warm")))
+        except StoreError as error:
+            raise StoreError(
+                f"task {record.name} ({record.id}) was submitted, and has no supervisor yet: {error}. "
+                f"`flow resume {record.id}` starts one, `flow cancel {record.id}` ends the task"
+            ) from error
     return record
 
 
@@ -222,6 +229,9 @@ def start_supervisor(
 
     Returns:
         The process id of the supervisor.
+
+    Raises:
+        StoreError: No process can be started, or its log cannot be written.
     """
     paths = TaskPaths(home, task_id)
     if spare and (found := _hand_over(home, task_id)) is not None:
@@ -233,15 +243,18 @@ def start_supervisor(
         process_identity.note_supervisor(home, task_id, process_identity.of_process(ahead.pid))
         if ahead.lead(task_id):
             return ahead.pid
-    with _explained(home), open(paths.supervisor_log, "ab", opener=private) as log:
-        if sleeping:
-            argv, environment = (
-                supervisor_process.command(arguments),
-                supervisor_process.environment(home),
-            )
-            pid = supervisor_process.let_go(asleep.start(paths, argv, environment, log))
-        else:
-            pid = supervisor_process.start(home, arguments, subprocess.DEVNULL, log)
+    try:
+        with open(paths.supervisor_log, "ab", opener=private) as log:
+            if sleeping:
+                argv, environment = (
+                    supervisor_process.command(arguments),
+                    supervisor_process.environment(home),
+                )
+                pid = supervisor_process.let_go(asleep.start(paths, argv, environment, log))
+            else:
+                pid = supervisor_process.start(home, arguments, subprocess.DEVNULL, log)
+    except OSError as error:
+        raise StoreError(f"a supervisor cannot be started: {_in_words(error)}") from error
     process_identity.note_supervisor(home, task_id, process_identity.of_process(pid))
     return pid
 
@@ -343,8 +356,12 @@ def _explained(home: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
         raise StoreError(
-            f"{home} cannot be written: {error.strerror or error}{where}; nothing was submitted. "
+            f"{home} cannot be written: {_in_words(error)}; nothing was submitted. "
             "Free some space or make it writable, or set FLOW_HOME to another directory"
         ) from error
+
+
+def _in_words(error: OSError) -> str:
+    where = f" ({error.filename})" if error.filename else ""
+    return f"{error.strerror or error}{where}"
