@@ -98,6 +98,20 @@ def test_what_is_given_up_while_it_leaves_is_not_forgotten(tmp_path: Path) -> No
     assert (left.hosts, left.looks) == (0, 2)
 
 
+def test_a_process_that_was_killed_at_its_end_is_not_begun_again_for_ever(
+    tmp_path: Path, begun: list[tuple[Any, ...]]
+) -> None:
+    left = Left(1)
+    unreachable_nodes.begin_if_left(tmp_path, provider(left))
+    # It was killed after its last look, or somebody else has ended what was left.
+    left.hosts = 0
+    unreachable_nodes.begin_again(tmp_path)
+    unreachable_nodes.revisit(tmp_path, provider(left))
+    unreachable_nodes.begin_again(tmp_path)
+    assert len(begun) == 2
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_provider_that_cannot_be_asked_ends_no_supervisor(tmp_path: Path) -> None:
     class Broken(Left):
         def has_left(self) -> bool:

@@ -72,8 +72,7 @@ def revisit(home: Path, provider: Provider) -> None:
         FlowError: The provider's records cannot be read.
     """
     path, began = _file(home, provider.name), time.monotonic()
-    # Checked again without the lock: an instance given up just before the release relied on this process.
-    while provider.has_left():
+    while True:
         with _alone(path) as alone:
             if not alone:
                 return
@@ -83,7 +82,11 @@ def revisit(home: Path, provider: Provider) -> None:
                 if provider.has_left():
                     soon = time.monotonic() - began < _SOON_SECONDS
                     time.sleep(_EVERY if soon else _EVERY_LATER)
+            # Also if nothing was left from the start: every command would begin this process again.
             path.unlink(missing_ok=True)
+        # Checked again without the lock: an instance given up just before the release relied on this process.
+        if not provider.has_left():
+            return
 
 
 def _file(home: Path, provider: str) -> Path:
