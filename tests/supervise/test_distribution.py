@@ -253,12 +253,14 @@ class Simulated(Distribution):
         self.pairs: list[tuple[int, int]] = []
         self.depth: dict[int, int] = {}
         self.serving: dict[int, int] = {}
+        self.most_at_once = 0
         self.dead_nodes: set[int] = set()
 
     async def _fetch(self, node: Node, source: Any) -> bool:
         to, of = node.rank, source.node.rank
         self.serving[of] = self.serving.get(of, 0) + 1
         assert self.serving[of] <= FAN_OUT
+        self.most_at_once = max(self.most_at_once, sum(self.serving.values()))
         await asyncio.sleep(0)
         self.serving[of] -= 1
         if of in self.dead_nodes:
@@ -300,6 +302,8 @@ def test_a_thousand_nodes_form_a_flat_tree() -> None:
         assert await sent_from_here(among, nodes) == [0]
         assert {to for _, to in among.pairs} == set(range(1, 1024))
         assert max(among.depth.values()) <= 16
+        # Each takes a thread, and others need some, too.
+        assert among.most_at_once == distribution._MOST_AT_ONCE
         assert str(among) == ""
 
     run(test)

@@ -169,7 +169,6 @@ class Distribution:
             source = await self._turn(node)
             if source is None:
                 return
-            self._fetching += 1
             try:
                 with trace.span("contents from another node", node=node.rank):
                     if await self._fetch(node, source):
@@ -217,6 +216,8 @@ class Distribution:
                         break
                     self._sent_from_here = node
             self._waiting.popleft()
+            # Counted here: those that are let go now go on only after this loop.
+            self._fetching += source is not None
             turn.set_result(source)
         self.changed(str(self))
 
