@@ -385,7 +385,9 @@ class Provisioner:
 
         Raises:
             ProviderError: There is no room, or the provider refuses.
+            LaunchRefused: The provider would charge what the plan does not say.
         """
+        await self._check_free()
         intent = self._intend(record, count, count, agent, purpose=SPARE)
         try:
             found = await self._threads.run(self._provider.launch, intent)
@@ -395,6 +397,7 @@ class Provisioner:
             self._store.settle_intent(self._lease, intent.token, "refused")
             raise
         self._accounts.note(found)
+        await self._refuse_charged(intent, found)
         return self._rows_without_rank(found, SPARE), {intent.token: "done"}
 
     async def end_without_rank(self, instance: Instance, *, answers: bool) -> None:

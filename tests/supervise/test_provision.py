@@ -324,6 +324,16 @@ class TestPlansThatCostNothing:
         assert len(free.cloud.gone) == 3
         assert [intent.state for intent in free.store.intents("t1")] == ["undone"]
 
+    @pytest.mark.parametrize("told", [True, False])
+    def test_a_spare_that_would_be_charged_is_not_kept(self, free: Scene, told: bool) -> None:
+        free.cloud.price = 2.0 if told else 0.0
+        with pytest.raises(LaunchRefused, match=r"costs \$0\.00.*charges \$2\.00"):
+            free.with_provisioner(
+                lambda p: p.launch_spares(free.store.get_task("t1"), 1, Path("/agent.pyz"))
+            )
+        assert (len(free.cloud.calls), len(free.cloud.gone)) == ((0, 0) if told else (1, 1))
+        assert free.store.instances("t1") == []
+
     def test_a_price_that_nobody_can_tell_launches_nothing(
         self, free: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
