@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,10 @@ from flowlite.state.store import InstanceRecord, Store
 from flowlite.supervise.cleanup import warm_nodes
 from flowlite.supervise.money.caps import Caps
 from flowlite.supervise.money.cost import cost_of, rate_of
+from flowlite.supervise.process import notifications
+from flowlite.supervise.process.supervisor import Supervisor
 from flowlite.supervise.provision import Provisioner
+from flowlite.supervise.record.paths import TaskPaths
 from tests.supervise.test_provision import Cloud, Scene
 
 
@@ -120,6 +125,67 @@ def test_who_goes_on_with_a_node_ends_its_cost_for_the_one_before(scene: Keeping
     assert rows[roster[0]].state == "ended"
     assert rows[roster[0]].ended_at == pytest.approx(time.time(), abs=5)
     assert rows[roster[1]].state == "warm"
+
+
+def test_what_is_kept_and_cannot_be_ended_keeps_nothing_else_from_its_end(
+    scene: KeepingScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task is cancelled while its machines are being kept, and the provider does not answer then."""
+
+    class Cancelled(KeepingCloud):
+        def keep(self, instances: Sequence[Instance], seconds: float) -> list[Instance]:
+            assert scene.store.request_cancel("t1")
+            return super().keep(instances, seconds)
+
+        def terminate(self, instances: Sequence[Instance]) -> None:
+            raise ProviderError("503 Service Unavailable")
+
+    scene.gathered()
+    lasting = {"keep_warm": 600.0}
+    scene.store.update_task(scene.lease, state="stopping", outcome="done", config=lasting)
+    paths, made = TaskPaths(scene.home, "t1"), scene.cloud.made
+    paths.directory.mkdir(parents=True)
+    paths.storage.write_text("{}")
+    notifications.keep_targets(paths, ["true"], "/")
+    begun: list[str] = []
+    monkeypatch.setattr(
+        notifications, "run_detached", lambda home, module, task, event, given: begun.append(event)
+    )
+    scene.cloud = Cancelled(scene.home / "state.db")
+    scene.cloud.made = made
+    record = scene.store.get_task("t1")
+    supervisor = Supervisor(scene.store, scene.home, record, scene.lease, scene.cloud)
+    supervisor._sound = True
+    asyncio.run(supervisor._go_on())
+    assert scene.store.get_task("t1").state == "completed"
+    assert {row.state for row in scene.store.instances("t1")} == {"warm"}
+    assert supervisor.warm_seconds > 0
+    assert begun == ["completed"]
+    assert not paths.storage.exists()
+
+
+def test_credentials_of_buckets_are_gone_before_the_task_is_final(
+    scene: KeepingScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No supervisor comes after one that is killed in between."""
+    scene.gathered()
+    scene.store.update_task(scene.lease, state="stopping", outcome="done")
+    paths = TaskPaths(scene.home, "t1")
+    paths.directory.mkdir(parents=True)
+    paths.storage.write_text("{}")
+    record = scene.store.get_task("t1")
+    supervisor = Supervisor(scene.store, scene.home, record, scene.lease, scene.cloud)
+    there: list[bool] = []
+    transition = scene.store.transition
+
+    def noting(*given: Any, **more: Any) -> None:
+        there.append(paths.storage.exists())
+        transition(*given, **more)
+
+    monkeypatch.setattr(scene.store, "transition", noting)
+    asyncio.run(supervisor._go_on())
+    assert scene.store.get_task("t1").state == "completed"
+    assert there == [False]
 
 
 class TestMoney:

@@ -462,6 +462,9 @@ class Supervisor:
         self._kept_seconds = max(until, default=now) - now
         by_id = {i.id: i for i in self._store.instances(self._record.id)}
         by_id |= {i.id: i for i in ended}
+        # Nothing runs any more that needs the credentials of buckets. No supervisor comes after the next step.
+        with suppress(OSError):
+            self._paths.storage.unlink()
         self._journal.step(
             lifecycle.GONE[self._record.outcome],
             why=self._journal.last_reason(),
@@ -469,11 +472,9 @@ class Supervisor:
             cost=cost_of(by_id.values(), now),
             instances=ended,
         )
-        await self._end_kept_if_cancelled([each for each in ended if each.state == "warm"])
         unreachable_nodes.begin_if_left(self._home, self._provider)
         notifications.begin(self._paths, notifications.CAP if self._capped else self._record.state)
-        # The credentials of buckets are not needed any more.
-        self._paths.storage.unlink(missing_ok=True)
+        await self._end_kept_if_cancelled([each for each in ended if each.state == "warm"])
 
     async def _end_kept_if_cancelled(self, kept: list[InstanceRecord]) -> None:
         """Ends machines that were kept before the cancellation was heard.
@@ -484,7 +485,11 @@ class Supervisor:
         asked = self._store.get_task(self._record.id).cancel_requested_at is not None
         if kept and asked and self._is_dear:
             instances = [Instance.from_json(each.data) for each in kept]
-            await self._threads.run(self._provider.terminate, instances)
+            try:
+                await self._threads.run(self._provider.terminate, instances)
+            except (ProviderError, OSError) as error:
+                say(f"what was kept ends when its time is over, or by `flow gc --warm`: {error}")
+                return
             self._store.end_warm([each.id for each in kept], clock.now())
             self._kept_seconds = 0.0
 
