@@ -75,8 +75,8 @@ class Partial:
         """Writes a block at its offset; returns the offset of the next.
 
         Raises:
-            ValueError: That would leave a gap.
-            OSError: The block cannot be written, or goes beyond the end of the file.
+            OSError: The block cannot be written, goes beyond the end of the file, or would leave a gap, since somebody
+                has removed what was here before it.
         """
         if self.whole:
             return offset + len(data)
@@ -86,9 +86,8 @@ class Partial:
             what = f"more than the {self.size} bytes came that it has"
             raise OSError(errno.EFBIG, what, str(self.target))
         if offset > self.have:
-            raise ValueError(
-                f"bytes from {offset} came when {self.have} of {self.target} were here"
-            )
+            what = f"bytes from {offset} came when {self.have} were here"
+            raise OSError(errno.EIO, what, str(self.target))
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             view = memoryview(data)

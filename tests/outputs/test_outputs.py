@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import io
 import json
 import os
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -16,11 +20,15 @@ from hypothesis import strategies as st
 from flowlite.api.client import Flow
 from flowlite.api.volume_files.files import sources_of
 from flowlite.cli import main
+from flowlite.connect.local import LocalConnection
 from flowlite.errors import ConfigError
 from flowlite.node.outputs import listing
 from flowlite.node.volume_files import program
 from flowlite.spec import TaskConfig
-from flowlite.supervise.attempt.outputs import manifest
+from flowlite.supervise.attempt.node_handle import Node
+from flowlite.supervise.attempt.outputs import manifest, packs
+from flowlite.supervise.attempt.outputs.fetch import OutputFetch
+from flowlite.supervise.attempt.outputs.manifest import OutputFile, OutputManifest
 from tests.gangs import Gang, let_go, shell, submit
 from tests.helpers import eventually
 
@@ -260,6 +268,12 @@ class TestManifest:
         with pytest.raises((ValueError, TypeError, KeyError)):
             manifest.read("\n".join(map(json.dumps, (head, line))).encode())
 
+    @pytest.mark.parametrize("number", ["1e999", "-1", "true", '"3"', "[" * 5000 + "]" * 5000])
+    def test_a_number_of_files_that_is_none_is_refused(self, number: str) -> None:
+        head = f'{{"left_out": {{"x": {number}}}, "place": "p", "root": "/w", "too_many": false}}'
+        with pytest.raises((ValueError, TypeError, KeyError)):
+            manifest.read(head.encode())
+
     @given(st.binary(max_size=200))
     def test_noise_is_refused(self, noise: bytes) -> None:
         with pytest.raises((ValueError, TypeError, KeyError)):
@@ -277,3 +291,51 @@ class TestManifest:
         found = manifest.read("\n".join(map(json.dumps, lines)).encode())
         assert [file.path for file in found.files] == ["ok"]
         assert found.left_out == {"x": 1, "files with names that this machine cannot have": 2}
+
+
+class TestWhileTheyCome:
+    """Something removes files: there, which is the task's own business, or here."""
+
+    @pytest.mark.parametrize("gone", ["there", "here", "here in the middle"])
+    def test_a_file_that_is_gone(self, tmp_path: Path, gone: str) -> None:
+        root, here = tmp_path / "there", tmp_path / "here"
+        root.mkdir()
+        content = os.urandom(packs.PACKED_BELOW)
+        (root / "model.pt").write_bytes(content)
+        to_remove = {"there": [root], "here": [here], "here in the middle": [here]}[gone]
+
+        class Removing(LocalConnection):
+            def read(self, path: str, offset: int = 0) -> Iterator[bytes]:
+                if gone != "here in the middle":
+                    self.remove()
+                whole = b"".join(super().read(path, offset))
+                yield whole[:1000]
+                self.remove()
+                yield whole[1000:]
+
+            def remove(self) -> None:
+                if to_remove:
+                    shutil.rmtree(to_remove.pop())
+
+        class Reach:
+            async def persist(
+                self, node: Node, do: Callable[[Node], Any], *_: Any, **__: Any
+            ) -> Any:
+                return do(node)
+
+        instance = SimpleNamespace(id="n0")
+        node = SimpleNamespace(rank=0, instance=instance, connection=Removing())
+        fetch = OutputFetch(
+            ["*"], here, [cast(Node, node)], cast(Any, Reach()), lambda _: None, lambda: None
+        )
+        status = (root / "model.pt").stat()
+        file = OutputFile("model.pt", status.st_size, status.st_mtime_ns, False)
+        fetch._manifests[0] = OutputManifest(str(root), (file,), (), "p", {})
+        fetch._list = lambda node: None  # type: ignore[method-assign]
+        brought = asyncio.run(fetch.bring(ended_well=True, lost=(), given_up=asyncio.Event()))
+        assert brought.missing == {}
+        if gone == "there":
+            assert (brought.files, brought.left_out) == (0, {"removed while they came": 1})
+        else:
+            assert (brought.files, brought.left_out) == (1, {})
+            assert (here / "model.pt").read_bytes() == content

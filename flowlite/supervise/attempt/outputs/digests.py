@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from flowlite.connect.base import Connection
-from flowlite.connect.bounded import HASHED_PER_SECOND
+from flowlite.connect.bounded import HASHED_PER_SECOND, parse_json
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.supervise.attempt.outputs.manifest import OutputFile
 
@@ -41,7 +41,7 @@ def fetch(
         except TimeoutError as error:
             raise NodeUnreachable(str(error)) from error
         try:
-            answers = [json.loads(line) for line in done.stdout.splitlines()]
+            answers = [parse_json(line) for line in done.stdout.splitlines()]
             found += [str(answer.get("sha256", "")) for answer in answers]
         except (ValueError, AttributeError) as error:
             raise ProviderError(f"it does not say what its files contain: {error}") from None

@@ -77,6 +77,10 @@ class FetchedOutputs:
         return "; ".join(filter(None, told))
 
 
+class _Removed(Exception):
+    """The node does not have the file any more. A file that is missing here is an error of this machine instead."""
+
+
 class OutputFetch:
     """Fetches the outputs of one attempt."""
 
@@ -293,12 +297,15 @@ class OutputFetch:
         place = f"{self._manifests[node.rank].root}/{file.path}"
 
         def read(offset: int) -> Iterator[bytes]:
-            for block in node.connection.read(place, offset):
-                if self._stop.is_set():
-                    raise NodeUnreachable("it was not waited for any more")
-                self._moved = time.monotonic()
-                self._bytes[node.rank] += len(block)
-                yield block
+            try:
+                for block in node.connection.read(place, offset):
+                    if self._stop.is_set():
+                        raise NodeUnreachable("it was not waited for any more")
+                    self._moved = time.monotonic()
+                    self._bytes[node.rank] += len(block)
+                    yield block
+            except FileNotFoundError as error:
+                raise _Removed from error
 
         source = self._source(node, file)
         try:
@@ -308,7 +315,7 @@ class OutputFetch:
         except NameTaken:
             self._note_taken(path)
             return False
-        except FileNotFoundError:
+        except _Removed:
             why = "removed while they came"
             self._brought.left_out[why] = self._brought.left_out.get(why, 0) + 1
             return False

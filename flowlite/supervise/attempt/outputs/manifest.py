@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 
 from flowlite.connect.base import Connection
+from flowlite.connect.bounded import parse_json
 from flowlite.errors import ProviderError
 from flowlite.node.project_files.links import conflict, leads_out
 from flowlite.node.protocol.json_shapes import count, integer
@@ -106,7 +107,7 @@ def look(
     asked = json.dumps({"home": home, "path": path, "look": True}).encode()
     done = connection.run([*program, "outputs"], input=asked, timeout=_LIST_SECONDS)
     try:
-        found = json.loads(done.stdout)
+        found = parse_json(done.stdout)
         return str(found["path"]), found["directory"] is True
     except (ValueError, KeyError, TypeError):
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
@@ -116,7 +117,7 @@ def look(
 def read(answer: bytes) -> OutputManifest:
     """Parses the answer of a node. Raises ValueError, KeyError or TypeError if it is invalid."""
     lines = answer.splitlines()
-    head = json.loads(lines[0]) if lines else None
+    head = parse_json(lines[0]) if lines else None
     if not isinstance(head, dict):
         raise ValueError("it does not begin with an object")
     if head.get("too_many"):
@@ -127,13 +128,14 @@ def read(answer: bytes) -> OutputManifest:
     root = str(head["root"])
     if not root.startswith("/"):
         raise ValueError("its directory is no absolute path")
-    left_out = {
-        str(why)[:200]: int(number) for why, number in list(dict(head["left_out"]).items())[:10]
-    }
+    left_out: dict[str, int] = {}
+    for why, number in list(dict(head["left_out"]).items())[:10]:
+        count(number)
+        left_out[str(why)[:200]] = number
     files: list[OutputFile] = []
     links: list[tuple[str, str]] = []
     for line in lines[1:]:
-        found = json.loads(line)
+        found = parse_json(line)
         if not isinstance(found, list) or len(found) not in (2, 4):
             raise ValueError("an entry is neither a file nor a link")
         path = found[0]

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from flowlite.connect.base import Connection
-from flowlite.connect.bounded import MOST_OUTPUT
+from flowlite.connect.bounded import MOST_OUTPUT, parse_json
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.supervise.attempt.outputs.manifest import OutputFile
 
@@ -87,7 +87,7 @@ def parse(answer: bytes, files: Sequence[OutputFile]) -> list[bytes | None]:
         end = answer.find(b"\n", position)
         if end < 0:
             raise ValueError(f"it ends before {file.path}")
-        head = json.loads(answer[position:end])
+        head = parse_json(answer[position:end])
         position = end + 1
         if "errno" in head:
             found.append(None)
