@@ -26,6 +26,9 @@ _MOST_BYTES = 512 << 20
 _NAME = re.compile(r"(\d{8}T\d{6})-(daily|schema)(\d*)\.db")
 _STAMP = "%Y%m%dT%H%M%S"
 _BUSY_TIMEOUT_SECONDS = 30.0
+_PARTIAL = ".part"
+# A part of a copy that is older was left by a process that was killed.
+_ABANDONED_SECONDS = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +96,12 @@ def take(store: Path, kind: str, number: int | None = None) -> Path:
     """
     home = store.parent
     begin(home)
+    _remove_abandoned(home)
     size = store.stat().st_size
     if shutil.disk_usage(home).free < 2 * size:
         raise StoreError(f"{home / DIRECTORY}: no room for a copy of {store} ({size >> 20} MB)")
     name = f"{time.strftime(_STAMP)}-{kind}{'' if number is None else number}.db"
-    partial = home / DIRECTORY / f"{name}.{os.getpid()}.part"
+    partial = home / DIRECTORY / f"{name}.{os.getpid()}{_PARTIAL}"
     try:
         os.close(os.open(partial, os.O_CREAT | os.O_EXCL, 0o600))
         _copy(store, partial)
@@ -132,6 +136,14 @@ def _copy(source: Path, target: Path) -> None:
         old.backup(new)
         # The copy is one file, without a log beside it.
         new.execute("PRAGMA journal_mode = DELETE")
+
+
+def _remove_abandoned(home: Path) -> None:
+    """Removes parts of copies, and SQLite's journals of them, that killed processes have left."""
+    for path in home.glob(f"{DIRECTORY}/*{_PARTIAL}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                path.unlink()
 
 
 def _superfluous(backups: Sequence[Backup]) -> list[Backup]:

@@ -185,6 +185,30 @@ def test_copies_are_bounded_in_number_and_bytes(
     assert len(backups.list_backups(tmp_path)) == 1
 
 
+_STOPS_IN_BETWEEN = """
+import sys, time
+from pathlib import Path
+from flowlite.state import backups
+backups.problems_of = lambda partial: print(partial, flush=True) or time.sleep(90)
+backups.take(Path(sys.argv[1]), backups.DAILY)
+"""
+
+
+def test_what_a_copy_that_was_killed_has_left_is_removed_a_day_later(tmp_path: Path) -> None:
+    Store(tmp_path / "state.db").close()
+    arguments = [sys.executable, "-c", _STOPS_IN_BETWEEN, str(tmp_path / "state.db")]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as copying:
+        assert copying.stdout is not None
+        left = Path(copying.stdout.readline().strip())
+        copying.kill()
+    assert left.exists()
+    backups.take(tmp_path / "state.db", backups.DAILY)
+    assert left.exists(), "another process may be making it"
+    os.utime(left, (time.time() - 2 * 86400,) * 2)
+    backups.take(tmp_path / "state.db", backups.DAILY)
+    assert not left.exists()
+
+
 def test_a_copy_is_made_before_a_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "state.db")
     store.create_task(task())
