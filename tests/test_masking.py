@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import resource
 import shlex
 import struct
 from pathlib import Path
@@ -185,6 +186,18 @@ def test_values_come_from_the_file_of_the_task(tmp_path: Path) -> None:
     assert not redact.of_file(path)
     path.write_text(json.dumps({"TOKEN": SECRET}))
     assert redact.of_file(path)(f"x {SECRET}") == f"x {SHOWN}"
+
+
+def test_without_a_free_descriptor_nothing_is_shown_unmasked(tmp_path: Path) -> None:
+    path = tmp_path / "secrets.json"
+    path.write_text(json.dumps({"TOKEN": SECRET}))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            redact.of_file(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 # Without the character that is shown instead, which would make values of its own.

@@ -198,10 +198,14 @@ def cleaned(text: str) -> str:
 
 
 def of_file(path: Path) -> Mask:
-    """The mask for a task's `secrets.json`; an empty mask if there is no such file."""
+    """The mask for a task's `secrets.json`; an empty mask if there is no such file, or it is damaged.
+
+    Raises:
+        OSError: The file cannot be read now, so what is to be masked is not known.
+    """
     try:
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         return Mask()
     return Mask(str(value) for value in found.values()) if isinstance(found, dict) else Mask()
 
