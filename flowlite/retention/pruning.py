@@ -102,7 +102,8 @@ def remove_contents(session: Session, *, dry_run: bool = False) -> int:
     """
     from flowlite.bundle.project_snapshot import MANIFEST, remove_unused
 
-    manifests = [session.paths(task.id).bundle / MANIFEST for task in session.store.list_tasks()]
+    # Those that are there, not those of the store: a task whose row is damaged may run, and can be restored.
+    manifests = session.home.glob(f"tasks/*/bundle/{MANIFEST}")
     return remove_unused(session.home, manifests, dry_run=dry_run)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import time
 from pathlib import Path
@@ -15,6 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlite.api.session import open_session
+from flowlite.bundle.project_files import list_files
+from flowlite.bundle.project_snapshot import MANIFEST, take_snapshot
 from flowlite.node.mount_namespace import unmount
 from flowlite.retention import pruning
 from flowlite.retention.pruning import (
@@ -26,6 +30,7 @@ from flowlite.retention.pruning import (
     Part,
     prune,
     prune_in_background,
+    remove_contents,
     to_prune,
 )
 from flowlite.retention.usage import by_task, usage
@@ -226,6 +231,20 @@ def test_beyond_the_room_the_oldest_go_first(flow: Flow) -> None:
         (False, False),
         (True, True),
     ]
+
+
+def test_the_project_of_a_task_with_a_damaged_row_stays(flow_home: Path, tmp_path: Path) -> None:
+    made = HandMade("running")
+    (tmp_path / "train.py").write_text("the project")
+    take_snapshot(flow_home, list_files(str(tmp_path)), {}, made.paths.bundle / MANIFEST)
+    contents = [path for path in (flow_home / "files").iterdir() if len(path.name) == 64]
+    for path in contents:
+        os.utime(path, (1, 1))
+    with contextlib.closing(sqlite3.connect(made.store.path, isolation_level=None)) as db:
+        db.execute("UPDATE tasks SET plan = '{' WHERE id = ?", (made.id,))
+    assert open_session().store.list_tasks() == []
+    remove_contents(open_session())
+    assert [path.read_text() for path in contents] == ["the project"]
 
 
 def test_it_is_done_once_a_day_in_the_background(flow_home: Path) -> None:
