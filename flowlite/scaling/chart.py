@@ -12,9 +12,10 @@ _FULL = "█"
 
 def number(value: float) -> str:
     """A number with four significant digits, without an exponent if possible: `0.1234`, `98.77`, `12,350`."""
-    if value >= 1000:
-        digits = len(str(int(value))) - 4
-        return f"{round(value, -max(0, digits)):,.0f}"
+    # As rounded, since 999.96 has four digits before the point then.
+    rounded = float(f"{value:.4g}")
+    if rounded >= 1000:
+        return f"{rounded:,.0f}"
     if value < 1e-4:
         return f"{value:.3e}"
     return f"{value:#.4g}"

@@ -27,17 +27,27 @@ def directory_for(given: Path | None, name: str) -> Path:
         ConfigError: It cannot be created or written to.
     """
     directory, number = given or Path(f"scale-{name}"), 1
-    while given is None and directory.exists():
-        number += 1
-        directory = Path(f"scale-{name}-{number}")
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        while not _is_made(directory, new=given is None):
+            number += 1
+            directory = Path(f"scale-{name}-{number}")
         (directory / JSON_FILE).touch()
     except OSError as error:
         raise ConfigError(
             f"--output: {directory} cannot be written to: {error.strerror or error}"
         ) from error
     return directory
+
+
+def _is_made(directory: Path, *, new: bool) -> bool:
+    """Creates a directory. False if it has to be new, and something has its name. Raises OSError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=not new)
+    except FileExistsError:
+        if not new:
+            raise
+        return False
+    return True
 
 
 def document(rungs: Sequence[Rung], about: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def _of_json(text: str, metric: str) -> float | None:
     try:
         found = _at(json.loads(text[start : end + 1]), metric)
         return None if found is None or isinstance(found, bool) else float(found)
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         return None
 
 
@@ -121,7 +121,7 @@ def _number(text: str) -> float:
 def _positive(value: Any, metric: str, where: str) -> float:
     try:
         number = math.nan if isinstance(value, bool | str) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number) or number <= 0:
         raise NoMetric(f"{where} {metric}={value!r:.60}; a number above 0 is needed")

@@ -6,6 +6,8 @@ import builtins
 import csv
 import json
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +65,8 @@ def test_what_is_no_number_of_nodes_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(0.12345, "0.1235"), (98.7654, "98.77"), (1234.5, "1,234"), (123456.0, "123,500"), (3e-7, "3.000e-07")],
+    [(0.12345, "0.1235"), (98.7654, "98.77"), (1234.5, "1,234"), (123456.0, "123,500"), (999.96, "1,000"),
+     (9999.6, "10,000"), (3e-7, "3.000e-07")],
 )  # fmt: skip
 def test_numbers_have_the_digits_that_count(value: float, shown: str) -> None:
     assert number(value) == shown
@@ -119,6 +122,22 @@ def test_an_earlier_ladder_is_not_overwritten(
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="--output: file cannot be written to"):
         files.directory_for(Path("file"), "train")
+
+
+def test_ladders_that_begin_together_have_directories_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    together = threading.Barrier(8)
+
+    def begin(number: int) -> Path:
+        together.wait(90)
+        return files.directory_for(None, "train")
+
+    for _ in range(12):
+        with ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(begin, range(8)))
+        assert len(set(found)) == 8
 
 
 def test_the_picture_has_the_line_at_the_good_efficiency(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def test_a_tensor_is_a_number() -> None:
         ({"rate": 0}, "rate=0"),
         ({"rate": True}, "rate=True"),
         ({"rate": None}, "no 'rate'"),
+        ({"rate": 10**400}, "rate=1000"),
     ],
 )
 def test_what_is_no_metric_is_said(value: Any, said: str) -> None:
@@ -111,3 +112,8 @@ def test_the_last_line_counts_and_of_the_lowest_rank() -> None:
 
 def test_a_number_with_the_name_goes_before_one_with_the_unit() -> None:
     assert of_lines(lines("samples_per_s=5", "downloaded at 70/s"), "samples_per_s") == 5.0
+
+
+def test_a_number_that_no_float_can_hold_is_none() -> None:
+    with pytest.raises(NoMetric, match="rate=inf; a number above 0 is needed"):
+        of_lines(lines(f'{{"rate": 1{"0" * 400}}}'), "rate")
