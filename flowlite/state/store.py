@@ -52,7 +52,12 @@ _Row = TypeVar("_Row")
 
 # Kinds of events: the task waits for `flow resume`, and was resumed.
 _PARKED, _RESUMED = "parked", "resumed"
-_UNFINISHED = "state NOT IN ('completed', 'failed', 'cancelled')"
+# Every state but the final ones, also one that is damaged. With NOT IN, SQLite does not use the index, and reads every
+# task that there ever was.
+_UNFINISHED = (
+    "(state < 'cancelled' OR state > 'cancelled' AND state < 'completed' OR state > 'completed' AND state < 'failed'"
+    " OR state > 'failed')"
+)
 _LEASE_COLUMNS = "id, lease_owner, lease_expires, created_at"
 _ONE_OF = {"tasks": "task", "instances": "instance", "intents": "intent", "events": "event"}
 _TASK_FIELDS = tuple(f.name for f in dataclasses.fields(TaskRecord))
@@ -274,7 +279,8 @@ class Store:
         where, values = (
             (_UNFINISHED, []) if task_id is None else (_UNFINISHED + " AND id = ?", [task_id])
         )
-        rows = self._rows(TaskRecord, where, values, columns=_LEASE_COLUMNS)
+        # In the order of the table, they would be found by reading it.
+        rows = self._rows(TaskRecord, where, values, "created_at, id", _LEASE_COLUMNS)
         return [
             LeaseHolder(*row)
             for row in rows

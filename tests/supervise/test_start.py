@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -14,6 +16,7 @@ import pytest
 from flowlite.errors import StoreError
 from flowlite.provider import Plan
 from flowlite.spec.retry_policy import RetryPolicy
+from flowlite.state.records import FINAL_STATES, STATES
 from flowlite.state.store import LeaseHolder, Store
 from flowlite.supervise.money.cost import cost_of, rate_of
 from flowlite.supervise.process import launch, supervisor_process
@@ -228,6 +231,20 @@ def test_lease_holders_are_cheap_to_list(flow_home: Path) -> None:
     store = Store(flow_home / "state.db")
     store.create_task(task("t1"))
     assert store.unfinished_leases() == [LeaseHolder("t1", None, 0.0, 1.0)]
+    for number, state in enumerate(sorted(STATES)):
+        store.create_task(task(f"u{number}", state=state))
+    ended = {f"u{number}" for number, state in enumerate(sorted(STATES)) if state in FINAL_STATES}
+    with contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as db:
+        db.execute("UPDATE tasks SET state = 'runn!ng' WHERE id = 't1'")
+        asked: list[str] = []
+        with store._database.read() as reading:
+            reading.set_trace_callback(asked.append)
+            held = {each.task_id for each in store.unfinished_leases()}
+            reading.set_trace_callback(None)
+        (query,) = (each for each in asked if each.startswith("SELECT"))
+        plan = [str(row[3]) for row in db.execute(f"EXPLAIN QUERY PLAN {query}")]
+    assert held == {"t1", *(f"u{number}" for number in range(len(STATES)))} - ended
+    assert not [step for step in plan if step.startswith("SCAN")]
 
 
 # What was asked, in numbers and words
