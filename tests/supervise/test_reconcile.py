@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from flowlite.api.adapters import adapter, settings_here
+from flowlite.supervise.cleanup import reconcile as reconciling
 from flowlite.supervise.cleanup.reconcile import reconcile
+from flowlite.supervise.process import launch
 from tests.gangs import let_go, shell, submit, waiting
 from tests.helpers import eventually, process_alive
+from tests.tasks_made_by_hand import HandMade
 
 
 def test_a_live_task_is_left_alone(flow_home: Path) -> None:
@@ -31,6 +37,51 @@ def test_a_task_without_supervisor_gets_one(flow_home: Path) -> None:
     ]
     assert gang.supervisor() is None
     assert reconcile(gang.store, flow_home, here=settings_here).supervised == [gang.id]
+    let_go(flow_home)
+    gang.end()
+
+
+def test_a_task_whose_files_were_removed_is_ended_and_holds_up_no_other(
+    flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = HandMade("removed"), HandMade("other")
+    for each in made:
+        each.instance(0)
+        each.store.release_lease(each.lease)
+        each.paths.supervisor.unlink(missing_ok=True)
+        with each.store._database.write() as db:
+            db.execute("UPDATE tasks SET created_at = created_at - 100, state = 'running'")
+    removed, other = made
+    shutil.rmtree(removed.paths.directory)
+    started: dict[str, bool] = {}
+
+    def start(home: Path, task_id: str, **_: bool) -> int:
+        started[task_id] = (home / "tasks" / task_id / "logs").is_dir()
+        return 1
+
+    for module in (launch, reconciling):
+        monkeypatch.setattr(module, "start_supervisor", start)
+    found = reconcile(removed.store, flow_home, here=settings_here)
+    assert (sorted(found.supervised), found.problems) == (sorted(started), [])
+    assert started == {removed.id: True, other.id: True}
+    assert removed.store.get_task(removed.id).cancel_requested_at is not None
+    assert other.store.get_task(other.id).cancel_requested_at is None
+    assert "its files on this machine were removed" in removed.store.events(removed.id)[-1].text
+
+
+def test_a_supervisor_that_cannot_be_started_is_told_of_beside_the_others(
+    flow_home: Path,
+) -> None:
+    gang = submit(flow_home, waiting())
+    gang.wait("running")
+    gang.kill_supervisor()
+    gang.paths.supervisor_log.unlink()
+    gang.paths.supervisor_log.mkdir()
+    found = reconcile(gang.store, flow_home, here=settings_here)
+    assert found.supervised == []
+    (said,) = found.problems
+    assert said.startswith(f"task {gang.id}: a supervisor cannot be started: Is a directory")
+    gang.paths.supervisor_log.rmdir()
     let_go(flow_home)
     gang.end()
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
-from flowlite.errors import FlowError, StoreDamaged
+from flowlite.errors import FlowError, StoreDamaged, StoreError
 from flowlite.node.mount_namespace import unmount
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import (
@@ -27,9 +27,10 @@ from flowlite.state import clock
 from flowlite.state.store import Store
 from flowlite.supervise.cleanup.warm_nodes import end_warm_nodes, look_up_cost
 from flowlite.supervise.process import standby
-from flowlite.supervise.process.launch import abandoned_tasks, start_supervisor
+from flowlite.supervise.process.launch import abandoned_tasks, cancel, start_supervisor
 from flowlite.supervise.process.resuming import would_launch
 from flowlite.supervise.record import wording
+from flowlite.supervise.record.paths import TaskPaths
 
 # A draft is submitted within seconds. An older directory without a task was left by a client that was killed.
 _DRAFT_SECONDS = 3600.0
@@ -155,11 +156,25 @@ def reconcile(
         if waits:
             found.resumable.append(task_id)
             continue
-        found.supervised.append(task_id)
         if not dry_run:
-            start_supervisor(home, task_id, launches=False)
+            try:
+                _supervise(store, home, task_id)
+            except StoreError as error:
+                found.problems.append(f"task {task_id}: {error}")
+                continue
+        found.supervised.append(task_id)
     _remove_drafts(store, home, found, dry_run)
     return found
+
+
+def _supervise(store: Store, home: Path, task_id: str) -> None:
+    """Starts the supervisor of a task that has machines, or is about to end. Raises StoreError."""
+    if TaskPaths(home, task_id).directory.exists():
+        start_supervisor(home, task_id, launches=False)
+        return
+    why = "its files on this machine were removed, so that it cannot go on; it is cancelled"
+    store.add_event(task_id, "warning", why)
+    cancel(store, home, task_id)
 
 
 @dataclass(slots=True)

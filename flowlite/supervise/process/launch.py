@@ -166,6 +166,10 @@ def cancel(store: Store, home: Path, task_id: str) -> bool:
         asked = store.request_cancel(task_id)
     except StoreError as error:
         return _cancel_without_store(store, home, task_id, error)
+    if asked:
+        # Its supervisor needs the directory, also to end what is left of a task whose files somebody has removed.
+        with suppress(OSError):
+            TaskPaths(home, task_id).make()
     if asked and not ensure_supervisors(store, home, only=task_id):
         unled = [holder for holder in store.unfinished_leases(task_id) if holder.owner is None]
         if unled and not TaskPaths(home, task_id).supervisor.exists():
