@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from flowlite.api.adapters import adapter, settings_here
+from flowlite.state.store import Store
 from flowlite.supervise.cleanup import reconcile as reconciling
 from flowlite.supervise.cleanup.reconcile import reconcile
 from flowlite.supervise.process import launch
@@ -134,3 +136,36 @@ def test_only_old_drafts_are_removed(flow_home: Path) -> None:
         str(flow_home / "tasks" / "told")
     ]
     assert sorted(p.name for p in (flow_home / "tasks").iterdir()) == sorted(["tnew", gang.id])
+
+
+_SUBMITS = """
+import os
+from pathlib import Path
+from flowlite.provider import Plan
+from flowlite.state.store import Store
+from flowlite.supervise.process import launch
+home = Path(os.environ["FLOW_HOME"])
+with launch.draft_task(home) as draft:
+    launch.submit(
+        Store(home / "state.db"), draft, name="x", function="x", config={}, call={"kind": "command"},
+        plan=Plan("local", "this machine", 1, 1), secrets={"TOKEN": "of the user"}, supervise=False,
+    )
+"""
+
+
+def test_secrets_of_a_client_that_was_killed_while_it_submitted_do_not_stay(
+    flow_home: Path,
+) -> None:
+    store = Store(flow_home / "state.db")
+    with store._database.write():
+        client = subprocess.Popen([sys.executable, "-c", _SUBMITS])
+        (last,) = eventually(lambda: [*flow_home.glob("tasks/*/storage.json")])
+        client.kill()
+        client.wait(90)
+    os.utime(last.parent, (1, 1))
+    assert "TOKEN" in last.with_name("secrets.json").read_text()
+    assert reconcile(store, flow_home, here=settings_here).removed == [str(last.parent)]
+    assert not last.parent.exists()
+    assert subprocess.run([sys.executable, "-c", _SUBMITS], check=False).returncode == 0
+    (task,) = store.list_tasks()
+    assert (flow_home / "tasks" / task.id / "config.json").exists()

@@ -119,7 +119,8 @@ def submit(
         created_at=clock.now(paths.home),
     )
     with _explained(paths.home):
-        write_private(paths.config, json.dumps(record.config, indent=1).encode())
+        not_yet = paths.config.with_suffix(".draft")
+        write_private(not_yet, json.dumps(record.config, indent=1).encode())
         write_private(paths.plan, json.dumps(record.plan, indent=1).encode())
         write_private(paths.secret, random_secrets.token_hex(32).encode())
         write_private(paths.secrets, json.dumps(dict(secrets or {})).encode())
@@ -131,6 +132,8 @@ def submit(
             write_private(paths.outputs, json.dumps({"to": str(to)}).encode())
     store.create_task(record)
     draft.submitted = True
+    # A directory without it is a draft. One whose client was killed is removed, with the secrets in it.
+    os.replace(not_yet, paths.config)
     if supervise:
         try:
             with trace.span("start the supervisor"):

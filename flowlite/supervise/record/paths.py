@@ -30,7 +30,7 @@ class TaskPaths:
 
     @property
     def config(self) -> Path:
-        """The task's configuration, for people. The store has it too."""
+        """The task's configuration, for people. The store has it too. It is there once the task is in the store."""
         return self.directory / "config.json"
 
     @property
