@@ -274,6 +274,11 @@ class Store:
         at = self._now() if now is None else now
         self.update_task(lease, lease_expires=at + seconds)
 
+    def make_sure_of(self, lease: Lease) -> None:
+        """Raises LeaseLost if the lease was taken over."""
+        with self._database.read() as db:
+            _check_lease(db, lease)
+
     def unfinished_leases(self, task_id: str | None = None) -> list[LeaseHolder]:
         """Returns the lease holders of all unfinished tasks, or of one task if it is unfinished."""
         where, values = (

@@ -231,7 +231,7 @@ class Provisioner:
                 return await self.complete(record, agent, tell_waiting, given_up)
         if surplus := launched[lacking.most :]:
             # The open intent of a supervisor that was killed may have been for more nodes.
-            await self._threads.run(self._provider.terminate, surplus)
+            await self._end(surplus)
             launched = launched[: lacking.most]
         launched = [*late, *launched]
         # The instances kept warm have been reused, and are charged to this task from here on.
@@ -325,7 +325,7 @@ class Provisioner:
         listed = {each.id: each for each in await self._threads.run(self.listed)}
         over = [listed[name] for name in self._left_over(listed, roster)]
         if charged := [each for each in over if each.state != _ENDING]:
-            await self._threads.run(self._provider.terminate, charged)
+            await self._end(charged)
         # Of which launch these are will be known when none is open.
         unclear = {name for name, each in listed.items() if not each.launch} - {*roster}
         return not over and not (unclear and self._open_launches())
@@ -367,7 +367,7 @@ class Provisioner:
             if name in listed
         ]
         if there:
-            await self._threads.run(self._provider.terminate, there)
+            await self._end(there)
             listed = {instance.id: instance for instance in await self._threads.run(self.listed)}
         rows = self._store.instances(self._lease.task_id)
         gone = [row for row in rows if row.id in given and row.id not in listed]
@@ -405,7 +405,7 @@ class Provisioner:
         self.set_aside({instance.id}, set() if answers else {instance.id})
         await self._give_up(self._store.instances(self._lease.task_id))
         if answers:
-            await self._threads.run(self._provider.terminate, [instance])
+            await self._end([instance])
 
     async def as_listed(self, roster: Collection[str]) -> list[Instance]:
         """Returns what the provider says now about these instances, as far as it still lists them."""
@@ -457,7 +457,7 @@ class Provisioner:
             return True
         beside = {n for n in self._left_over(listed, roster) if listed[n].state != _ENDING}
         if ending := [each for name, each in listed.items() if name in doomed | beside]:
-            await self._threads.run(self._provider.terminate, ending)
+            await self._end(ending)
         return False
 
     async def end_unusable(self, roster: Collection[str]) -> None:
@@ -512,7 +512,7 @@ class Provisioner:
         sound = [instance for name, instance in known.items() if name not in lost]
         warm = await self._keep(sound, warm_seconds) if warm_seconds > 0 and sound else {}
         if ending := [instance for name, instance in known.items() if name not in warm]:
-            await self._threads.run(self._provider.terminate, ending)
+            await self._end(ending)
         if known and (left := await self._threads.run(self.listed)):
             raise NotGone(_what_is_left(left))
         await self._clear()
@@ -523,6 +523,15 @@ class Provisioner:
         return kept + self._gone(row for row in rows if row.id not in warm and row.state != WARM)
 
     # Internal
+
+    async def _end(self, instances: Sequence[Instance]) -> None:
+        """Has the provider end instances, whose end the store shows later.
+
+        Raises:
+            LeaseLost: Another supervisor has taken over while they were listed, and may have launched some of them.
+        """
+        self._store.make_sure_of(self._lease)
+        await self._threads.run(self._provider.terminate, instances)
 
     async def _clear(self) -> None:
         """Has what was created beside instances removed. If that fails, `flow gc` finds it."""
@@ -553,7 +562,7 @@ class Provisioner:
         if instances:
             await self._threads.run(self._provider.avoid, instances)
         if silent := [each for each in instances if each.state == _UNREACHABLE]:
-            await self._threads.run(self._provider.terminate, silent)
+            await self._end(silent)
 
     async def usable(self, roster: Collection[str]) -> dict[str, Instance]:
         """Returns the instances of the roster that exist and were not set aside. Ends those set aside first.
@@ -589,7 +598,7 @@ class Provisioner:
         unwanted = lost | self._left_over(listed, roster)
         ending = [each for name, each in listed.items() if name in unwanted]
         if ending:
-            await self._threads.run(self._provider.terminate, ending)
+            await self._end(ending)
         return lost, bool(ending)
 
     def _left_over(self, listed: Mapping[str, Instance], roster: Iterable[str]) -> set[str]:
@@ -628,7 +637,7 @@ class Provisioner:
         """
         price = max((each.price_per_hour for each in found), default=0.0)
         if not self._asked.plan.price_per_hour and price > 0:
-            await self._threads.run(self._provider.terminate, found)
+            await self._end(found)
             self._store.settle_intent(self._lease, intent.token, "undone")
             raise LaunchRefused(f"{self._charged(price)}; they are being ended")
 
@@ -781,7 +790,7 @@ class Provisioner:
         """
         listed = await self._threads.run(self.listed)
         if coming := [each for each in listed if each.state != _ENDING and is_over(each)]:
-            await self._threads.run(self._provider.terminate, coming)
+            await self._end(coming)
             return False
         for token in tokens:
             self._store.settle_intent(self._lease, token, "undone")

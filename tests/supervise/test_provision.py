@@ -16,6 +16,7 @@ from flowlite.errors import (
     CapExceeded,
     ConfigError,
     FlowError,
+    LeaseLost,
     ProviderError,
     QuotaExceeded,
 )
@@ -301,6 +302,33 @@ def test_a_task_that_never_asked_for_a_node_is_ended_without_asking(scene: Scene
 
     scene.cloud.list_instances = fail  # type: ignore[method-assign]
     assert scene.with_provisioner(lambda p: p.end_all()) == []
+
+
+def test_a_supervisor_that_was_suspended_ends_nothing_of_the_next_one(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = scene.complete()
+    assert first is not None
+    scene.write_down(first)
+    scene.cloud.gone.add(first.roster[0])
+    stale = scene.store.get_task("t1")
+    listing = scene.cloud.list_instances
+
+    def suspended(task_id: str | None = None) -> list[Instance]:
+        """The answer comes when another supervisor has made good the loss."""
+        monkeypatch.setattr(scene.cloud, "list_instances", listing)
+        scene.take_over()
+        second = scene.complete()
+        assert second is not None
+        scene.write_down(second)
+        return listing(task_id)
+
+    monkeypatch.setattr(scene.cloud, "list_instances", suspended)
+    with pytest.raises(LeaseLost):
+        scene.with_provisioner(lambda p: p.end_unusable(stale.roster))
+    roster = scene.store.get_task("t1").roster
+    assert roster != stale.roster
+    assert scene.cloud.gone.isdisjoint(roster)
 
 
 class TestPlansThatCostNothing:
