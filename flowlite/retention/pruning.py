@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flowlite.errors import NotFound
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings.private_files import write_private
 
@@ -83,12 +84,17 @@ def prune(session: Session, limits: Limits, now: float) -> list[tuple[Part, str]
     Returns:
         The parts that were removed, with the reason for each.
     """
-    chosen = to_prune(_parts(session, now), limits, now)
-    for part, why in chosen:
-        _empty(part.directory)
+    pruned = []
+    for part, why in to_prune(_parts(session, now), limits, now):
         text = f"its {part.what} ({part.size / 1e6:.1f} MB) were removed: {why}"
-        session.store.add_event(part.record.id, "pruned", text, {"what": part.what})
-    return chosen
+        try:
+            _empty(part.directory)
+            session.store.add_event(part.record.id, "pruned", text, {"what": part.what})
+        except (FileNotFoundError, NotFound):
+            # `flow rm` has removed the task meanwhile.
+            continue
+        pruned.append((part, why))
+    return pruned
 
 
 def remove_contents(session: Session, *, dry_run: bool = False) -> int:

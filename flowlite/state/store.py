@@ -465,16 +465,19 @@ class Store:
     def add_event(
         self, task_id: str, kind: str, text: str, data: Mapping[str, Any] | None = None
     ) -> None:
-        """Adds an event to the task's history."""
+        """Adds an event to the task's history. Raises NotFound."""
         self.add_events(task_id, [(kind, text, data or {})])
 
     def add_events(
         self, task_id: str, events: Iterable[tuple[str, str, Mapping[str, Any]]]
     ) -> None:
-        """Adds several events, (kind, text, data) each, all or none."""
+        """Adds several events, (kind, text, data) each, all or none. Raises NotFound: there is no such task."""
         with self._database.write() as db:
-            for kind, text, data in events:
-                _add_event(db, task_id, kind, text, data)
+            try:
+                for kind, text, data in events:
+                    _add_event(db, task_id, kind, text, data)
+            except sqlite3.IntegrityError:
+                raise NotFound(f"no task {task_id!r}; `flow status` lists the tasks") from None
 
     def transition(
         self,

@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from flowlite.api.session import open_session
 from flowlite.bundle.project_files import list_files
 from flowlite.bundle.project_snapshot import MANIFEST, take_snapshot
+from flowlite.errors import NotFound
 from flowlite.node.mount_namespace import unmount
 from flowlite.retention import pruning
 from flowlite.retention.pruning import (
@@ -33,6 +35,7 @@ from flowlite.retention.pruning import (
     remove_contents,
     to_prune,
 )
+from flowlite.retention.removal import forget
 from flowlite.retention.usage import by_task, usage
 from flowlite.state.records import TaskRecord
 from flowlite.state.store import InstanceRecord
@@ -231,6 +234,24 @@ def test_beyond_the_room_the_oldest_go_first(flow: Flow) -> None:
         (False, False),
         (True, True),
     ]
+
+
+def test_a_task_that_is_removed_meanwhile_holds_up_no_other(
+    flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed, other = ended("removed", 99), ended("other", 99)
+
+    def removing(*given: Any) -> list[tuple[Part, str]]:
+        found = to_prune(*given)
+        forget(open_session(), removed.store.get_task(removed.id))
+        return found
+
+    monkeypatch.setattr(pruning, "to_prune", removing)
+    pruned = prune(open_session(), LIMITS, time.time())
+    assert [part.record.name for part, _ in pruned] == ["other", "other"]
+    assert has(other) == (False, False)
+    with pytest.raises(NotFound, match=f"no task '{removed.id}'"):
+        removed.store.add_event(removed.id, "warning", "too late")
 
 
 def test_the_project_of_a_task_with_a_damaged_row_stays(flow_home: Path, tmp_path: Path) -> None:

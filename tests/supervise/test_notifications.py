@@ -22,10 +22,14 @@ from flowlite.api.session import open_session
 from flowlite.errors import ConfigError, SpecError
 from flowlite.notify.sending import Message, NotSent, readable, send
 from flowlite.notify.targets import Kind, keys_in, kind_of, shown
+from flowlite.state.store import Store
+from flowlite.supervise.process import notifications
 from flowlite.supervise.process.notifications import message_of
+from flowlite.supervise.record.paths import TaskPaths
 from flowlite.terminal import UNSAFE
 from tests.helpers import eventually
 from tests.tasks_made_by_hand import HandMade
+from tests.test_store import task
 
 KEY = "B0K3YOFTHEHOOK99"
 
@@ -134,6 +138,24 @@ def test_what_goes_wrong_harms_nothing_and_is_told(flow_home: Path, hook: Hook) 
     assert "Connect" in second
     assert "it ended with 7: *** is wrong" in third
     assert KEY not in first + second + third
+
+
+def test_all_targets_are_told_of_a_task_that_is_removed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, paths = Store(tmp_path / "state.db"), TaskPaths(tmp_path, "t1")
+    sent: list[str] = []
+    store.create_task(task("t1", state="completed"))
+    paths.directory.mkdir(parents=True)
+    notifications.keep_targets(paths, ["one", "two"], "/")
+
+    def send(target: str, *_: object) -> None:
+        sent.append(target)
+        store.delete_task("t1")
+
+    monkeypatch.setattr(notifications, "send", send)
+    notifications.notify(store, paths, "completed")
+    assert sent == ["one", "two"]
 
 
 def test_keys_are_shown_nowhere(flow_home: Path, hook: Hook) -> None:

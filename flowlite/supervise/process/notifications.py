@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from flowlite.errors import FlowError, StoreError
+from flowlite.errors import FlowError, NotFound, StoreError
 from flowlite.notify.sending import Message, NotSent, readable, send
 from flowlite.notify.targets import keys_in, shown
 from flowlite.output import redact
@@ -121,7 +121,8 @@ def notify(store: Store, paths: TaskPaths, event: str, reason: str = "") -> None
             why = str(error) or type(error).__name__
             kind, said = "warning", f"{shown(target)} was not notified of: {event} ({why})"
         mask = redact.of_file(paths.secrets)
-        with suppress(StoreError):
+        # The task may have been removed meanwhile.
+        with suppress(StoreError, NotFound):
             store.add_event(paths.task_id, kind, redact.cleaned(mask(said)), {"event": event})
 
 
