@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 GROWTH = "growth"
 """Kind of the entries of a task's history that tell of it."""
-# Seconds between two tries to end nodes that were given up: those that do not answer cost time.
-_END_EVERY = 10.0
 # Whether the ranks were asked to stop, and whether they are asked no more, in the data of such an entry.
 _ASKED, _GIVEN_UP = "asked", "given_up"
 GROWN = "grown"
@@ -75,8 +73,6 @@ class Growth(MachinesWithoutRank):
         self._ending = False
         # A supervisor before this one may have been killed before everything was ended that it had withdrawn.
         self._is_clean = False
-        self._leaving = False
-        self._end_at = 0.0
         self._coming = False
         self._given_up = False
         self._ran_since: float | None = None
@@ -116,9 +112,7 @@ class Growth(MachinesWithoutRank):
         return _EVERY
 
     async def _go_on(self) -> None:
-        if clock.monotonic() >= self._end_at:
-            self._leaving = await self._provisioner.end_given_back(self._journal.record.roster)
-            self._end_at = clock.monotonic() + (_END_EVERY if self._leaving else 0.0)
+        await self._end_given_up()
         joining = self._provisioner.joining()
         await each_of(self._look_after(each) for each in joining.values())
         joining = self._provisioner.joining()

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import FlowError, LeaseLost, ProviderError, StoreError
+from flowlite.state import clock
 from flowlite.supervise.attempt.node_handle import Finding, Node
 from flowlite.supervise.attempt.node_verdict import ProbeAnswer
 from flowlite.supervise.attempt.reachability import Reachability
@@ -31,6 +32,8 @@ _EVERY = 2.0
 _MOST_FAILURES = 3
 # Entries of the history in one attempt.
 _MOST_TOLD = 30
+# Seconds between two tries to end machines that were given up: those that do not answer cost time.
+_END_EVERY = 10.0
 
 
 class MachinesWithoutRank(ABC):
@@ -65,6 +68,9 @@ class MachinesWithoutRank(ABC):
         self.failures = 0
         self._launches: dict[str, str] = {}
         self._failed_launches: set[str] = set()
+        # Whether a machine that was given up is still there, and when it is asked to end again.
+        self._leaving = False
+        self._end_at = 0.0
 
     @abstractmethod
     async def _go_on(self) -> None:
@@ -165,6 +171,12 @@ class MachinesWithoutRank(ABC):
             return ""
         await self._replace(node, finding.why, answers=finding.life is not ProbeAnswer.UNREACHABLE)
         return ""
+
+    async def _end_given_up(self) -> None:
+        """Ends what was given up, and records the end of what has gone, which is charged until then."""
+        if clock.monotonic() >= self._end_at:
+            self._leaving = await self._provisioner.end_given_back(self._journal.record.roster)
+            self._end_at = clock.monotonic() + (_END_EVERY if self._leaving else 0.0)
 
     def _forget(self, instance: Instance) -> None:
         """Closes the connection to a machine that is not looked after any more."""

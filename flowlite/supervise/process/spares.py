@@ -26,6 +26,7 @@ class Spares(MachinesWithoutRank):
             self._begin_to_keep()
 
     async def _go_on(self) -> None:
+        await self._end_given_up()
         await self._make_good()
         await each_of(self._look_after(each) for each in self._provisioner.spares().values())
         self._pause = _PAUSE
