@@ -245,6 +245,7 @@ class Provisioner:
         settled = dict.fromkeys([*began, *tokens], "done")
         records = self._records(instances)
         records += self._rows_without_rank([by_id[name] for name in left], SPARE)
+        records += await self._vanished(by_id)
         return GangNodes(roster, instances, records, settled, launched, joining)
 
     def is_launching(self) -> bool:
@@ -648,6 +649,20 @@ class Provisioner:
             f"{self._provider.name} charges {dollars(price)} for it, so that no cap could be kept. "
             "Submit the task again: its plan is then made with the settings of now"
         )
+
+    async def _vanished(self, there: Collection[str]) -> list[InstanceRecord]:
+        """Returns, with their end, rows of machines that were seen while they booted, and are not of the gang.
+
+        Args:
+            there: Instances that the attempt has, with those without a rank.
+        """
+        rows = self._store.instances(self._lease.task_id)
+        others = [row for row in rows if row.ended_at is None and row.id not in there]
+        if not others:
+            return []
+        listed = await self._threads.run(self.listed)
+        stays = {each.id for each in listed if each.state != _ENDING}
+        return self._gone(row for row in others if row.id not in stays)
 
     async def _end_growing(
         self,

@@ -20,7 +20,14 @@ from flowlite.errors import (
     ProviderError,
     QuotaExceeded,
 )
-from flowlite.provider import Instance, LaunchIntent, NodeSettings, Plan, Provider
+from flowlite.provider import (
+    Instance,
+    LaunchIntent,
+    LaunchPending,
+    NodeSettings,
+    Plan,
+    Provider,
+)
 from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.spec import TaskConfig
 from flowlite.state.store import Lease, Store
@@ -329,6 +336,33 @@ def test_a_supervisor_that_was_suspended_ends_nothing_of_the_next_one(
     roster = scene.store.get_task("t1").roster
     assert roster != stale.roster
     assert scene.cloud.gone.isdisjoint(roster)
+
+
+@pytest.mark.parametrize("is_ending", [False, True])
+def test_a_machine_that_was_replaced_while_it_booted_is_charged_no_longer(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, is_ending: bool
+) -> None:
+    """What it seems to cost counts against `max_cost`, for as long as its row has no end."""
+    monkeypatch.setattr(provision, "_FIRST_LOOK", 0.0)
+    scene.cloud.made["boots"] = [Instance("m1", "t1", price_per_hour=2.0, launched_at=60.0)]
+    scene.cloud.trouble = [LaunchPending("it boots", 1.0)]
+    nap = scene.nap
+
+    async def replaced(seconds: float) -> None:
+        if is_ending:
+            (machine,) = scene.cloud.made["boots"]
+            scene.cloud.made["boots"] = [dataclasses.replace(machine, state="ending")]
+        else:
+            scene.cloud.gone.add("m1")
+        await nap(seconds)
+
+    monkeypatch.setattr(scene, "nap", replaced)
+    found = scene.complete()
+    assert found is not None
+    scene.write_down(found)
+    rows = {row.id: row for row in scene.store.instances("t1")}
+    assert rows.keys() == {"m1", *found.roster}
+    assert {name for name, row in rows.items() if row.ended_at is not None} == {"m1"}
 
 
 class TestPlansThatCostNothing:
