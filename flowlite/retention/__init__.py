@@ -8,6 +8,6 @@
 Nothing is removed of a task that has not ended, whose nodes are kept warm, or that has files on its nodes. Results,
 history and rows outlive pruning. Machines are not this room's business: `supervise/cleanup` ends them.
 
-Imports `api` (a `Session`, and what ended tasks have left on nodes), `state`, `settings`, `bundle` and
-`supervise/background.py`. Start with `removal.py`.
+Imports `api` (a `Session`, and what ended tasks have left on nodes), `state`, `settings`, `bundle`,
+`supervise/background.py` and, from `node`, what unmounts. Start with `removal.py`.
 """
