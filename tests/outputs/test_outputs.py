@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 from hypothesis import given
@@ -20,8 +20,10 @@ from hypothesis import strategies as st
 from flowlite.api.client import Flow
 from flowlite.api.volume_files.files import sources_of
 from flowlite.cli import main
+from flowlite.connect.base import Connection
+from flowlite.connect.bounded import too_long
 from flowlite.connect.local import LocalConnection
-from flowlite.errors import ConfigError
+from flowlite.errors import ConfigError, ProviderError
 from flowlite.node.outputs import listing
 from flowlite.node.volume_files import program
 from flowlite.spec import TaskConfig
@@ -238,6 +240,17 @@ class TestOnThisMachine:
         assert dict(gang.events)["outputs"] == "no file fits outputs="
 
 
+def test_links_count_as_files_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "MOST_FILES", 3)
+    (tmp_path / "a").touch()
+    for number in range(2):
+        (tmp_path / f"to-{number}").symlink_to("a")
+    home = str(tmp_path / "home")
+    assert not listing.outputs(str(tmp_path), home, ["*"])["too_many"]
+    (tmp_path / "to-2").symlink_to("a")
+    assert listing.outputs(str(tmp_path), home, ["*"])["too_many"]
+
+
 class TestManifest:
     """What a node says is checked: it may be anybody's."""
 
@@ -291,6 +304,28 @@ class TestManifest:
         found = manifest.read("\n".join(map(json.dumps, lines)).encode())
         assert [file.path for file in found.files] == ["ok"]
         assert found.left_out == {"x": 1, "files with names that this machine cannot have": 2}
+
+    def test_a_list_of_all_that_is_brought_is_read(self) -> None:
+        head = {"left_out": {}, "place": "p", "root": "/w", "too_many": False}
+        path = "a" * 100 + "/" + "b" * 100
+        lines = [json.dumps(head)]
+        lines += [
+            f'["{path}/{number}", 1, 1700000000000000000, false]'
+            for number in range(listing.MOST_FILES)
+        ]
+        whole = "\n".join(lines).encode()
+        assert 16 << 20 < len(whole) < manifest._LONGEST_LIST
+        assert len(manifest.read(whole).files) == listing.MOST_FILES
+        with pytest.raises(ValueError, match="more than 100,000 entries"):
+            manifest.read(whole + b"\n" * 1000)
+
+    def test_a_list_that_does_not_end_is_no_silent_node(self) -> None:
+        class Node:
+            def run(self, *_: object, most: int, **__: object) -> NoReturn:
+                raise too_long("a node", most)
+
+        with pytest.raises(ProviderError, match="list of files is longer than 64 MiB"):
+            manifest.ask(cast(Connection, Node()), ["x"], home="/w")
 
 
 class TestWhileTheyCome:

@@ -67,6 +67,8 @@ def outputs(workdir: str, home: str, wanted: Sequence[str]) -> dict[str, Any]:
                 left_out[_UNREAD] = left_out.get(_UNREAD, 0) + 1
             elif not fits.fullmatch(relative):
                 continue
+            elif len(files) + len(links) >= MOST_FILES:
+                return {**found, "too_many": True, "place": _place(workdir)}
             elif stat.S_ISLNK(status.st_mode):
                 target = os.readlink(os.path.join(workdir, relative))
                 if leads_out(relative, target):
@@ -77,8 +79,6 @@ def outputs(workdir: str, home: str, wanted: Sequence[str]) -> dict[str, Any]:
             elif not stat.S_ISREG(status.st_mode):
                 why = "sockets, pipes and devices"
                 left_out[why] = left_out.get(why, 0) + 1
-            elif len(files) >= MOST_FILES:
-                return {**found, "too_many": True, "place": _place(workdir)}
             else:
                 program = bool(status.st_mode & stat.S_IXUSR)
                 files.append((relative, status.st_size, status.st_mtime_ns, program))

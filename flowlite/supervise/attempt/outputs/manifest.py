@@ -7,14 +7,15 @@ from collections.abc import Sequence
 
 from flowlite.connect.base import Connection
 from flowlite.connect.bounded import parse_json
-from flowlite.errors import ProviderError
+from flowlite.errors import AnswerTooLong, ProviderError
+from flowlite.node.outputs.listing import MOST_FILES
 from flowlite.node.project_files.links import conflict, leads_out
 from flowlite.node.protocol.json_shapes import count, integer
 from flowlite.node.quick_dataclass import dataclass
 
 _LIST_SECONDS = 120.0
-# Bytes of a list of as many files as are fetched from a node.
-_LONGEST_LIST = 16 << 20
+# Bytes of a list: of as many files as are fetched from a node, with paths of 600 bytes.
+_LONGEST_LIST = 64 << 20
 _LONGEST_PATH = 4000
 # A part of a path has 255 bytes at most, and a file has a longer name while it is fetched.
 _LONGEST_PART = 240
@@ -88,9 +89,14 @@ def ask(
     """
     which = {"patterns": list(patterns)} if path is None else {"path": path}
     asked = json.dumps({"home": home, **which}).encode()
-    done = connection.run(
-        [*program, "outputs"], input=asked, timeout=_LIST_SECONDS, most=_LONGEST_LIST
-    )
+    try:
+        done = connection.run(
+            [*program, "outputs"], input=asked, timeout=_LIST_SECONDS, most=_LONGEST_LIST
+        )
+    except AnswerTooLong:
+        raise ProviderError(
+            f"its list of files is longer than {_LONGEST_LIST >> 20} MiB; bring fewer, or pack them into an archive"
+        ) from None
     if done.code != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise ProviderError(f"its files cannot be listed: {' '.join(said) or done.code}")
@@ -116,8 +122,10 @@ def look(
 
 def read(answer: bytes) -> OutputManifest:
     """Parses the answer of a node. Raises ValueError, KeyError or TypeError if it is invalid."""
-    lines = answer.splitlines()
-    head = parse_json(lines[0]) if lines else None
+    if answer.count(b"\n") > MOST_FILES + 1:
+        raise ValueError(f"it has more than {MOST_FILES:,} entries")
+    first, *lines = answer.removesuffix(b"\n").split(b"\n")
+    head = parse_json(first)
     if not isinstance(head, dict):
         raise ValueError("it does not begin with an object")
     if head.get("too_many"):
@@ -134,7 +142,7 @@ def read(answer: bytes) -> OutputManifest:
         left_out[str(why)[:200]] = number
     files: list[OutputFile] = []
     links: list[tuple[str, str]] = []
-    for line in lines[1:]:
+    for line in lines:
         found = parse_json(line)
         if not isinstance(found, list) or len(found) not in (2, 4):
             raise ValueError("an entry is neither a file nor a link")
