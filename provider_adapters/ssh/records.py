@@ -62,21 +62,33 @@ class Records:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ProviderError(f"{path} cannot be read: {error}") from error
+            raise ProviderError(
+                f"{path} cannot be read ({error}). It says which hosts the task {task_id} has: look with "
+                "`flow hosts list` for what is leased, and remove the file when nothing is"
+            ) from error
+
+    def of_all(self, but: str = "") -> dict[str, Entries]:
+        """The hosts of all tasks, by task. A damaged record is left out, so that it stops no other task.
+
+        Args:
+            but: A task whose record is not read.
+        """
+        found: dict[str, Entries] = {}
+        for task in [each for each in self.tasks() if each != but]:
+            with suppress(ProviderError):
+                entries = self.read(task)
+                if all(map(_is_entry, entries.values())):
+                    found[task] = entries
+        return found
 
     def held_beside(self, task_id: str) -> set[str]:
         """Keys of the hosts that other tasks have, or ask for just now, as far as their records can be read."""
-        found: set[str] = set()
-        for task in self.tasks():
-            if task != task_id:
-                # Another task's damaged record must not stop this one.
-                with suppress(ProviderError, KeyError, TypeError):
-                    found |= {
-                        key
-                        for key, entry in self.read(task).items()
-                        if entry["state"] in (ASKED, TAKEN)
-                    }
-        return found
+        return {
+            key
+            for entries in self.of_all(but=task_id).values()
+            for key, entry in entries.items()
+            if entry["state"] in (ASKED, TAKEN)
+        }
 
     @contextmanager
     def change(self, task_id: str) -> Iterator[Entries]:
@@ -133,8 +145,8 @@ class Records:
         long_ago = clock.now() - _REMEMBER_SECONDS
         return [
             entry
-            for task in self.tasks()
-            for entry in self.read(task).values()
+            for entries in self.of_all().values()
+            for entry in entries.values()
             if entry["state"] == LEFT and not _is_old(entry, long_ago)
         ]
 
@@ -149,8 +161,8 @@ class Records:
     def prune(self) -> None:
         """Removes hosts that were given up long ago: what ran there has ended by itself."""
         long_ago = clock.now() - _REMEMBER_SECONDS
-        for task in self.tasks():
-            if any(_is_old(entry, long_ago) for entry in self.read(task).values()):
+        for task, kept in self.of_all().items():
+            if any(_is_old(entry, long_ago) for entry in kept.values()):
                 with self.change(task) as entries:
                     for key in [k for k, entry in entries.items() if _is_old(entry, long_ago)]:
                         del entries[key]
@@ -164,6 +176,10 @@ class Records:
 def is_plain(name: str) -> bool:
     """Whether the id of a task or an instance, which may come from a host, is safe in a path."""
     return bool(_PLAIN.fullmatch(name))
+
+
+def _is_entry(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("state"), str)
 
 
 def _is_old(entry: dict[str, Any], before: float) -> bool:

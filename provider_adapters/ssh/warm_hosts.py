@@ -51,8 +51,8 @@ class WarmHosts:
         now = clock.now()
         return {
             key
-            for task in self._records.tasks()
-            for key, entry in self._records.read(task).items()
+            for entries in self._records.of_all().values()
+            for key, entry in entries.items()
             if entry["state"] == records.WARM and entry["until"] > now
         }
 
@@ -93,8 +93,8 @@ class WarmHosts:
 
     def _forget_old(self) -> None:
         now = clock.now()
-        for task in self._records.tasks():
-            if any(each.get("until", now) < now for each in self._records.read(task).values()):
+        for task, kept in self._records.of_all().items():
+            if any(each.get("until", now) < now for each in kept.values()):
                 with self._records.change(task) as entries:
                     for key, entry in list(entries.items()):
                         if entry["state"] == records.WARM and entry["until"] < now:

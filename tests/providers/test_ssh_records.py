@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from flowlite.provider import Instance
+from flowlite.state import clock
 from provider_adapters.ssh import ending, leases
 from provider_adapters.ssh.ending import Ending
 from provider_adapters.ssh.records import ASKED, LEFT, TAKEN, WARM, Entries, Records
@@ -36,7 +37,25 @@ def test_hosts_of_others_are_those_that_they_have_or_ask_for(tmp_path: Path) -> 
 def test_a_damaged_record_of_another_task_stops_no_launch(tmp_path: Path, content: str) -> None:
     record(tmp_path, "other", {"c": TAKEN})
     (tmp_path / "tasks" / "damaged.json").write_text(content)
-    assert Records(tmp_path).held_beside("mine") == {"c"}
+    kept = Records(tmp_path)
+    assert kept.held_beside("mine") == {"c"}
+    assert WarmHosts(kept).hosts() == set()
+
+
+@pytest.mark.parametrize("content", ["", '{"hosts": {"b": {}}}'])
+def test_nor_does_it_keep_others_from_being_tidied_and_kept(tmp_path: Path, content: str) -> None:
+    given_up = {"state": LEFT, "left_at": 1.0}
+    left = {"state": LEFT, "left_at": clock.now(), "instance": {}}
+    over = {"state": WARM, "until": 1.0}
+    (tmp_path / "tasks").mkdir()
+    for task, entry in {"old": given_up, "left": left, "warm": over}.items():
+        (tmp_path / "tasks" / f"{task}.json").write_text(json.dumps({"hosts": {"a": entry}}))
+    (tmp_path / "tasks" / "damaged.json").write_text(content)
+    kept = Records(tmp_path)
+    assert kept.left() == [left]
+    kept.prune()
+    assert WarmHosts(kept).keep([], 60.0) == []
+    assert kept.tasks() == ["damaged", "left"]
 
 
 class Counted(Records):
