@@ -153,6 +153,20 @@ class TestFiles:
         assert not (tmp_path / "small").exists()
         assert not (tmp_path / "big").exists()
 
+    @pytest.mark.parametrize("arrived", [0, 40])
+    def test_content_that_breaks_off_is_put_nowhere(
+        self, program: Path, tmp_path: Path, arrived: int
+    ) -> None:
+        target = tmp_path / "target"
+        target.write_bytes(b"the older content")
+        courier = Courier(program)
+        file = {"target": str(target), "mode": 0o600, "size": 100, "sha256": None, "cache": None}
+        head = {"do": "put", "size": 100, "files": [file]}
+        assert courier.process.stdin is not None
+        courier.process.stdin.write(json.dumps(head).encode() + b"\n" + b"x" * arrived)
+        assert courier.leave() == 0
+        assert target.read_bytes() == b"the older content"
+
     def test_what_changes_is_hashed_again(self, courier: Courier, tmp_path: Path) -> None:
         sha256 = hashlib.sha256(b"good").hexdigest()
         target = tmp_path / "file"

@@ -64,7 +64,11 @@ def main(arguments: list[str]) -> int:
         if request["do"] == "beat":
             requests.expect(float(request["within"]))
             continue
-        content = requests.exactly(int(request.get("size", 0)))
+        size = int(request.get("size", 0))
+        content = requests.exactly(size)
+        if len(content) < size:
+            # The channel ended within the content. A part of a file must not be put in the place of the whole.
+            break
         try:
             answer, back = courier.do(request, content)
         except OSError as error:
