@@ -81,11 +81,18 @@ class Bridge(ABC, Generic[Far]):
 
     def _serve(self) -> None:
         try:
-            far = self._reach()
-        except Exception as error:
+            # Before the far side is opened: without free descriptors, nothing is left open there.
+            ours, theirs = socket.socketpair()
+        except OSError as error:
             self._tell(error)
             return
-        ours, theirs = socket.socketpair()
+        try:
+            far = self._reach()
+        except Exception as error:
+            ours.close()
+            theirs.close()
+            self._tell(error)
+            return
         if self._abandoned.is_set() or not self._tell(ours):
             for thing in (ours, theirs, far):
                 thing.close()

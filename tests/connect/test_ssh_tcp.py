@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import threading
@@ -244,6 +245,51 @@ def test_giving_up_in_the_moment_when_it_is_open(then: str) -> None:
 
     asyncio.run(scenario())
     eventually(lambda: bridges() == [], what="the threads end, since our end is closed")
+
+
+def test_without_a_free_descriptor_it_fails_and_opens_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Opened(Bridge[socket.socket]):
+        name = "flowlite-ssh-tcp-opened"
+
+        def _reach(self) -> socket.socket:
+            raise AssertionError("the far side is opened")
+
+        def _carry_down(self, theirs: socket.socket, far: socket.socket) -> None: ...
+
+        def _carry_up(self, theirs: socket.socket, far: socket.socket) -> None: ...
+
+    def lack() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def scenario() -> None:
+        monkeypatch.setattr(socket, "socketpair", lack)
+        with pytest.raises(OSError, match="Too many open files"):
+            await asyncio.wait_for(Opened().open(), 60)
+
+    asyncio.run(scenario())
+
+
+def test_a_far_side_that_cannot_be_opened_leaves_no_descriptor() -> None:
+    class Refused(Bridge[socket.socket]):
+        name = "flowlite-ssh-tcp-opened"
+
+        def _reach(self) -> socket.socket:
+            raise ConnectionRefusedError
+
+        def _carry_down(self, theirs: socket.socket, far: socket.socket) -> None: ...
+
+        def _carry_up(self, theirs: socket.socket, far: socket.socket) -> None: ...
+
+    async def scenario() -> None:
+        descriptors = len(os.listdir("/proc/self/fd"))
+        for _ in range(10):
+            with pytest.raises(ConnectionRefusedError):
+                await Refused().open()
+        assert len(os.listdir("/proc/self/fd")) <= descriptors
+
+    asyncio.run(scenario())
 
 
 def test_a_loop_that_is_gone(connection: SshConnection) -> None:
