@@ -11,7 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from flowlite.connect.ssh import host_keys
 from flowlite.connect.ssh.config import local_user, lookup
+from flowlite.connect.ssh.host_keys import HostKey
 from flowlite.connect.ssh.targets import parse_written, resolve_target
 from flowlite.errors import ConfigError
 
@@ -257,6 +259,15 @@ def test_the_name_of_a_key(config: Callable[..., Path]) -> None:
     assert resolve_target("a", path).host_key_name == "[lab]:77"
     assert resolve_target("b", path).host_key_name == "kept"
     assert resolve_target("c", path).host_key_name == "c"
+
+
+def test_a_key_is_found_under_an_alias_in_capital_letters(config: Callable[..., Path]) -> None:
+    """OpenSSH compares such names in lower case."""
+    target = resolve_target("b", config("Host b\n HostName 10.0.0.3\n HostKeyAlias Lab1\n"))
+    key = HostKey("ssh-ed25519", b"key")
+    host_keys.trust(target, key)
+    host_keys.check(target, key)
+    assert host_keys.pinned_lines(target) == [f"lab1 {key.line}"]
 
 
 def test_the_variable_names_the_file(

@@ -211,7 +211,8 @@ def _resolve(
         identities=tuple(
             expanded if identities else (os.path.expanduser(p) for p in _DEFAULT_IDENTITIES)
         ),
-        host_key_name=first("hostkeyalias") or key_name(hostname, port),
+        # Names in `known_hosts` are compared in lower case.
+        host_key_name=first("hostkeyalias").lower() or key_name(hostname, port),
         config_file=config_file,
         explicit=bool(identities),
         identities_only=first("identitiesonly").lower() in ("yes", "true"),
