@@ -185,7 +185,7 @@ def _of_courier(
 def _check_safe(code: int, said: str) -> None:
     """Raises ProviderError if other users could have changed the program, so that it was not started."""
     if code == programs.UNSAFE:
-        raise ProviderError(programs.unsafe(said.splitlines()[-1]))
+        raise ProviderError(programs.unsafe(said.rpartition("\n")[2]))
 
 
 def _answer(done: Completed) -> dict[str, Any] | None:

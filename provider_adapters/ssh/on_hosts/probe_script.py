@@ -73,12 +73,16 @@ def pythons(first, root):
         if same in seen or not os.access(path, os.X_OK):
             continue
         seen.add(same)
-        child = subprocess.Popen(
-            [path, "-I", "-S", "-c", VERSION],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
+        try:
+            child = subprocess.Popen(
+                [path, "-I", "-S", "-c", VERSION],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError:
+            # A directory, or a program for another processor, as in a home that different machines share.
+            continue
         asked.append((path, child))
     found = []
     for path, child in asked:

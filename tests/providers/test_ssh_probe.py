@@ -1,0 +1,46 @@
+"""What hosts say of themselves, and what is there in the place of a Python or of our program."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowlite.connect.local import LocalConnection
+from flowlite.connect.programs import UNSAFE, sent
+from flowlite.errors import ProviderError
+from provider_adapters.ssh import hosts, leases
+
+
+@pytest.mark.parametrize("what", ["a directory", "for another processor", "without its shell"])
+def test_what_is_no_python_here_is_left_out(tmp_path: Path, what: str) -> None:
+    """As in a home that machines of two kinds share."""
+    path = tmp_path / "python3"
+    if what == "a directory":
+        path.mkdir()
+    else:
+        path.write_bytes(b"\x7fELF" if what == "for another processor" else b"#!/no/such/shell\n")
+        path.chmod(0o700)
+    asked = {
+        "node_dir": str(tmp_path / "node"),
+        "lease": f"flowlite-{tmp_path.name}",
+        "pythons": [str(path), sys.executable],
+    }
+    program = sent(hosts._PROBE, *hosts._PROBE_NEEDS)
+    argv = [sys.executable, "-I", "-S", "-", json.dumps(asked)]
+    done = LocalConnection().run(argv, input=program, timeout=90)
+    assert done.code == 0, done.stderr
+    found = json.loads(done.stdout)["pythons"]
+    assert found[0][0] == sys.executable
+    assert str(path) not in [each[0] for each in found]
+
+
+def test_a_host_that_refuses_our_program_without_a_word_is_refused(tmp_path: Path) -> None:
+    silent = tmp_path / "python3"
+    silent.write_text(f"#!/bin/sh\nexit {UNSAFE}\n")
+    silent.chmod(0o700)
+    agent = leases.Agent(tmp_path / "agent.pyz", "0" * 64)
+    with pytest.raises(ProviderError, match="others could change what runs as you"):
+        leases.take(LocalConnection(), str(silent), agent, str(tmp_path), {})
