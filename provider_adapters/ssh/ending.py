@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from flowlite.errors import ConfigError, NodeUnreachable, ProviderError
@@ -103,10 +104,13 @@ class Ending:
                 self._records.forget_left(entry)
 
     def forget(self, instances: Sequence[Instance]) -> None:
-        """Removes files that were retained on released hosts. Raises ProviderError."""
+        """Removes files that were retained on released hosts. Raises ProviderError.
+
+        On a host that has removed our program since, they are removed when they have not been used for long.
+        """
 
         def forget(instance: Instance) -> None:
-            with hosts.connect_to(instance.data["target"]) as connection:
+            with hosts.connect_to(instance.data["target"]) as connection, suppress(leases.NotThere):
                 client = self._records.client
                 leases.release(connection, instance.data, instance.task_id, client)
 

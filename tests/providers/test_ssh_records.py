@@ -124,6 +124,20 @@ def test_ending_reads_the_record_as_often_for_many_hosts(
     assert found[0] == found[1]
 
 
+def test_files_are_forgotten_of_a_host_that_has_lost_our_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its program was not used for long, or its disk is new."""
+
+    def release(*_: Any) -> dict[str, Any]:
+        raise leases.NotThere("python3: No such file or directory")
+
+    monkeypatch.setattr(leases, "release", release)
+    kept = Records(tmp_path)
+    kept._client = "me"
+    Ending(kept, UnfitHosts(tmp_path)).forget(_leased(tmp_path, 1, TAKEN))
+
+
 def test_warm_hosts_are_read_and_taken_over_at_once(tmp_path: Path) -> None:
     found = []
     for count in COUNTS:
