@@ -8,6 +8,7 @@ from flowlite.errors import ConfigError, NotFound, ProviderError
 from flowlite.provider import VolumeInfo, VolumePlace
 from provider_adapters.slurm.login import last_line
 from provider_adapters.slurm.shared import expanded
+from provider_adapters.ssh.volumes import LIST
 
 if TYPE_CHECKING:
     from flowlite.connect.values import Completed
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
 
 _SECONDS = 120.0
 _CREATE = 'mkdir -p -- "$1"'
-_LIST = (
-    'cd -- "$1" 2>/dev/null || exit 0; '
-    'for d in */; do if [ -d "$d" ]; then du -sk -- "${d%/}"; fi; done'
-)
 _DELETE = '[ -d "$1" ] || exit 44; rm -rf -- "$1"'
 _IS_THERE = '[ -d "$1" ] || exit 44'
 _NO_SUCH = 44
@@ -48,7 +45,7 @@ class Volumes:
         if not self._shared:
             return []
         root = self._root()
-        done = self._run(_LIST, root)
+        done = self._run(LIST, root)
         found = []
         for line in done.stdout.decode("utf-8", "replace").splitlines():
             size, _, name = line.partition("\t")

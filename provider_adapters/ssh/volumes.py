@@ -17,10 +17,11 @@ from provider_adapters.ssh.volume_hosts import Places
 
 _SECONDS = 120.0
 _CREATE = 'mkdir -p -- "$1"'
-_LIST = (
+LIST = (
     'cd -- "$1" 2>/dev/null || exit 0; '
-    'for d in */; do if [ -d "$d" ]; then du -sk -- "${d%/}"; fi; done'
+    'for d in */; do if [ -d "$d" ]; then du -sk -- "${d%/}"; fi; done; exit 0'
 )
+"""Lists the directories in $1 with their sizes. `du` fails for a file that is removed meanwhile, or may not be seen."""
 _SIZE = '[ ! -d "$1" ] || du -sk -- "$1"'
 _DELETE = '[ -d "$1" ] || exit 44; rm -rf -- "$1"'
 _NO_SUCH = 44
@@ -58,7 +59,7 @@ class Volumes:
         found = []
         if self._pool.shared_dir:
             what = "the volumes cannot be listed"
-            done = self._run(_LIST, self._pool.shared_dir, what, self._pool.hosts)
+            done = self._run(LIST, self._pool.shared_dir, what, self._pool.hosts)
             for name, size in _sizes(done).items():
                 found.append(self._info(name, self._path(name), size))
         for name, place in self._places.of_pool(self._pool.name).items():
