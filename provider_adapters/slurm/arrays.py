@@ -58,6 +58,8 @@ class Arrays:
     def bind(self, launch: Launch, script: ScriptOf) -> Call | None:
         """The call that binds a launch to its element; None if the launch gets a job of its own.
 
+        The caller holds the launch in the ledger.
+
         Args:
             script: Renders the batch script, as `Launching.script`.
 
@@ -83,7 +85,11 @@ class Arrays:
         if launch.ended or launch.calls or not self._asks(launch):
             return False
         token = _token(launch)
-        with self._ledger.hold(token):
+        # In the order of `bind`, which is called with the launch held: otherwise each would wait for the other.
+        with self._tasks.hold(launch.token), self._ledger.hold(token):
+            launch = self._tasks.read(launch.token) or launch
+            if launch.ended or launch.calls:
+                return False
             array = self._ledger.read(token)
             if array is None or not array.calls or _index(launch) not in _indices(array):
                 return False

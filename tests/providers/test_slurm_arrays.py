@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from flowlite.api.sweeps.sweep import together
 from flowlite.connect.values import Completed
 from flowlite.errors import ProviderError
 from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan
+from provider_adapters.rented.ledger import Ledger
 from provider_adapters.slurm import arrays
 from provider_adapters.slurm.arrays import elements
 from tests.providers.slurm_on_paper import Killed, Paper, PaperSlurm
@@ -250,6 +254,34 @@ def test_a_task_that_dies_before_it_knows_its_element(sweep_paper: Paper) -> Non
     assert (waiting.id, waiting.state) == ("7_0", "starting")
     other.terminate([waiting])
     assert [job.state for job in sweep.slurm.jobs] == ["CANCELLED", "PENDING"]
+
+
+def test_a_launch_and_a_listing_do_not_wait_for_each_other(
+    sweep_paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both bind a task to its element, and lock the launch and the array for it."""
+    sweep = Sweep(sweep_paper, 2)
+    sweep.launch(0)
+    sweep.launch(1)
+    token, lock = sweep.intents[0].token, Ledger._lock
+    asked = threading.Event()
+
+    def noted(ledger: Ledger, path: Path, name: str, patience: float) -> int:
+        if name == token and threading.current_thread() is not threading.main_thread():
+            asked.set()
+        return lock(ledger, path, name, min(patience, 30.0 if name == token else 2.0))
+
+    monkeypatch.setattr(Ledger, "_lock", noted)
+    other = sweep_paper.make()
+    with ThreadPoolExecutor() as pool:
+        with sweep.providers[0]._place.ledger.hold(token):
+            listing = pool.submit(other.list_instances, "task0")
+            assert asked.wait(60)
+            assert "job 7_0 waits" in str(sweep.launch(0))
+        assert [each.id for each in listing.result(60)] == ["7_0"]
+    launch = other._place.ledger.read(token)
+    assert launch is not None
+    assert launch.ids == ("7_0",)
 
 
 def test_gc_knows_whose_an_element_is(sweep_paper: Paper) -> None:
