@@ -454,6 +454,29 @@ def test_what_was_lost_on_the_way_is_asked_for_again_with_the_same_token(
     assert not list((tmp_path / "notes").glob("*.json"))
 
 
+def test_a_disk_that_is_not_listed_yet_is_not_made_again(
+    account: Account, volumes: Volumes, tmp_path: Path
+) -> None:
+    """EC2 makes one disk for one token, and its listings lag."""
+    entries, _ = volumes.ready(volumes.plan(config(BLOCK)).volumes, account.vpc, TASK)
+    node = account.instance()
+
+    def hide(parsed: dict[str, Any], **_: Any) -> None:
+        parsed["Volumes"].clear()
+
+    events = account("ec2").meta.events
+    events.register("after-call.ec2.DescribeVolumes", hide, "hider")
+    for _ in range(2):
+        with pytest.raises(LaunchPending, match="is being made"):
+            volumes.attach(entries, account.place(""), [node], TASK)
+    events.unregister("after-call.ec2.DescribeVolumes", hide, "hider")
+    first, second = account.called("CreateVolume")
+    assert first == second
+    # Once it is listed, the next one of that name is another disk.
+    volumes.list()
+    assert not list((tmp_path / "notes").glob("*.json"))
+
+
 # The shell's
 
 

@@ -186,7 +186,20 @@ class Disks:
 
     def _listed(self, filters: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         found = self._ec2.all("DescribeVolumes", "Volumes", Filters=list(filters))
-        return [each for each in found if each["State"] not in _GOING]
+        there = [each for each in found if each["State"] not in _GOING]
+        self._forget_requests(there)
+        return there
+
+    def _forget_requests(self, disks: Sequence[Mapping[str, Any]]) -> None:
+        """Removes the records of requests for disks that are listed, and will not be asked for again."""
+        listed = {self._note_of(tags_of(disk).get(VOLUME_TAG, "")) for disk in disks}
+        for note in self._directory.glob("*.json"):
+            if note.name in listed:
+                note.unlink(missing_ok=True)
+
+    def _note_of(self, name: str) -> str:
+        """The name of the file that records the request for a disk."""
+        return f"{self._region}-{name}.json"
 
     def _named(self, name: str) -> Mapping[str, Any] | None:
         if name.startswith("vol-"):
@@ -204,9 +217,12 @@ class Disks:
         return found[0] if found else None
 
     def _make(self, name: str, size: int, zone: str) -> str:
-        """Creates a disk. The request is recorded first, so that it is repeated unchanged after a crash."""
+        """Creates a disk. The request is recorded until the disk is listed, and repeated unchanged until then.
+
+        EC2 makes one disk for it, also after a crash, or while its listings do not show the new disk yet.
+        """
         make_directory(self._directory)
-        note = self._directory / f"{self._region}-{name}.json"
+        note = self._directory / self._note_of(name)
         asked = {"token": uuid.uuid4().hex, "size": size, "zone": zone}
         if note.exists():
             before = json.loads(note.read_bytes())
@@ -227,7 +243,6 @@ class Disks:
                 }
             ],
         )
-        note.unlink(missing_ok=True)
         return str(made["VolumeId"])
 
     def _attach(self, disk: Mapping[str, Any], instance: str, device: str) -> None:
