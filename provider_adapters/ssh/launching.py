@@ -338,7 +338,7 @@ class Launch:
                 answer = self._ask(ready, instance, connection)
         if not answer["ok"]:
             self._note(None, [(host, instance)])
-            raise Refused(leases.in_words(host.name, answer.get("held")), waiting=True)
+            raise Refused(leases.refused(host.name, answer), waiting=True)
         lease = answer["lease"]
         if lease["data"]["key"] != host.key:
             self._note(None, [(host, instance)])

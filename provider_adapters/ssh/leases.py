@@ -196,6 +196,12 @@ def _answer(done: Completed) -> dict[str, Any] | None:
     return host_answers.of_lease(told)
 
 
+def refused(host: str, answer: Mapping[str, Any]) -> str:
+    """Why a host does not give its lease, as a text for the user."""
+    error = answer.get("error")
+    return f"{host}: {error}" if error else in_words(host, answer.get("held"))
+
+
 def in_words(host: str, held: Mapping[str, Any] | None) -> str:
     """The holder of a host's lease, as a text for the user."""
     if not held:

@@ -18,6 +18,7 @@ import pytest
 
 from flowlite.node.host_lease import cleanup, client, requests, unused_files
 from flowlite.node.system import processes, runtime_dir
+from provider_adapters.ssh import host_answers, leases
 from tests.helpers import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="hosts are leased on Linux")
@@ -228,6 +229,22 @@ class TestTaking:
         held = host.held()
         assert held is not None
         assert held["state"] == "leased"
+
+    def test_one_that_cannot_be_held_says_why(self, host: Host) -> None:
+        """The limit of processes is reached when the guard is forked."""
+        code = (
+            "import errno, json, os; from flowlite.node.host_lease import client, lease_holder\n"
+            "def lack(*_): raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))\n"
+            "lease_holder._start_guard = lack\n"
+            f"print(json.dumps(client.take({host.request()!r}, {host.name!r})))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, timeout=90, check=True, cwd=ROOT
+        )
+        answer = json.loads(done.stdout)
+        assert answer["error"] == "a lease cannot be held there: Resource temporarily unavailable"
+        assert leases.refused("gpu1", host_answers.of_lease(answer)) == f"gpu1: {answer['error']}"
+        eventually(lambda: host.take()["ok"], what="its name to be free")
 
     def test_directories_are_made_for_volumes(self, host: Host, tmp_path: Path) -> None:
         assert host.take(make=[str(tmp_path / "shared" / "data")])["problem"] == ""

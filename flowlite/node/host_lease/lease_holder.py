@@ -52,12 +52,35 @@ def start(request: Mapping[str, Any], name: str) -> dict[str, Any] | None:
 
 
 def _be_holder(request: Mapping[str, Any], name: str, answer: int) -> int:
+    with open(answer, "wb") as pipe:
+        try:
+            begun = _begin(request, name, answer)
+        except OSError as error:
+            # Such as a limit of processes. The name is free again when this process has exited.
+            why = f"a lease cannot be held there: {error.strerror or error}"
+            told = {"ok": False, "held": {"state": "unclear"}, "error": why}
+            pipe.write(json.dumps(told).encode())
+            return 1
+        if begun is None:
+            return 0
+        holder, listener, guarded = begun
+        pipe.write(json.dumps({"ok": True, "lease": holder.describe()}).encode())
+    holder.serve(listener)
+    # This byte makes the guard exit, which frees the name.
+    os.write(guarded, b"x")
+    return 0
+
+
+def _begin(
+    request: Mapping[str, Any], name: str, answer: int
+) -> tuple[Holder, socket.socket, int] | None:
+    """Takes the name and starts the guard. Returns holder, listener and a pipe to the guard; None if it is taken."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(requests.address(name))
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            return 0
+            return None
         raise
     os.setsid()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -70,12 +93,7 @@ def _be_holder(request: Mapping[str, Any], name: str, answer: int) -> int:
     listener.listen(_BACKLOG)
     guarded = _start_guard(holder, listener, answer)
     holder.sweep()
-    with open(answer, "wb") as pipe:
-        pipe.write(json.dumps({"ok": True, "lease": holder.describe()}).encode())
-    holder.serve(listener)
-    # This byte makes the guard exit, which frees the name.
-    os.write(guarded, b"x")
-    return 0
+    return holder, listener, guarded
 
 
 def _detach(root: str, keep: tuple[int, ...]) -> None:
