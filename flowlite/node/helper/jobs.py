@@ -61,13 +61,16 @@ class Job:
     # Starting
 
     def fork(self, request: dict[str, Any], daemon: str | None) -> None:
-        """Forks a child that runs a command or works with files."""
-        (theirs, self._sink), (out, out_end), (err, err_end) = os.pipe(), os.pipe(), os.pipe()
+        """Forks a child that runs a command or works with files. Raises OSError."""
         server = os.getpid()
         self._gently = bool(request.get("gently"))
-        self.pid = os.fork()
-        if self.pid == 0:
-            _be_child(request, daemon, server, theirs, out_end, err_end)
+        with contextlib.ExitStack() as made:
+            (theirs, sink), (out, out_end), (err, err_end) = (_pipe(made) for _ in range(3))
+            self.pid = os.fork()
+            if self.pid == 0:
+                _be_child(request, daemon, server, theirs, out_end, err_end)
+            made.pop_all()
+        self._sink = sink
         for each in (theirs, out_end, err_end):
             os.close(each)
         self._sources = {out: mux_framing.OUT, err: mux_framing.ERR}
@@ -255,6 +258,14 @@ class Job:
         self._sources = {}
         if self._socket is not None:
             self._socket.close()
+
+
+def _pipe(made: contextlib.ExitStack) -> tuple[int, int]:
+    """A pipe whose ends are closed with the stack."""
+    ends = os.pipe()
+    for each in ends:
+        made.callback(os.close, each)
+    return ends
 
 
 def _be_child(
