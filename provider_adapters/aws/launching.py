@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flowlite.errors import CapacityUnavailable, NodeUnreachable, ProviderError
+from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan
 from flowlite.state import clock
 from provider_adapters.aws import instances, network, requests
@@ -248,7 +248,7 @@ class Launching:
         block = self._context.settings.capacity_block
         reservations.check_open(block, self._options.get("reservation_ends"), clock.wall())
         if not launch.notes.get("quota"):
-            self._check_jump()
+            self._context.contact.require_jump(self._context.settings.jump, "aws")
             allowed = self._check_quota()
             most = launch.count if allowed is None else min(launch.count, allowed)
             self._ledger.note(launch.token, quota=True, most=most)
@@ -313,18 +313,6 @@ class Launching:
         plan, vcpus = self._plan, int(self._options["vcpus"])
         count = self._intent.fewest
         return said.error(zone, quotas.advice(plan.instance_type, plan.spot, count, vcpus, region))
-
-    def _check_jump(self) -> None:
-        """Raises ProviderError if the machines could not be reached, which would be found out only once they boot."""
-        jump = self._context.settings.jump
-        if not jump:
-            return
-        try:
-            self._context.contact.check_jump(jump)
-        except NodeUnreachable as error:
-            raise ProviderError(
-                f"[aws] jump: {error}. Machines would be reached through it; nothing was launched"
-            ) from error
 
     def _check_quota(self) -> int | None:
         """How many machines the quota allows at most; None if not known. Raises QuotaExceeded."""

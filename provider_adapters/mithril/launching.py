@@ -110,6 +110,8 @@ class Launching:
             launch = self._place.ledger.read(launch.token) or launch
         if (call := current(launch)) is not None:
             return call
+        if not launch.calls:
+            self._place.contact.require_jump(launch.frozen["jump"], "mithril")
         body = self._prepare(launch)
         self._key_for_script(launch)
         return self._submission.place_bid(self._place.ledger.read(launch.token) or launch, body)

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite.errors import HostKeyError, NodeUnreachable, ProviderError
+from flowlite.errors import ConfigError, HostKeyError, NodeUnreachable, ProviderError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.state import clock
 from provider_adapters.rented import first_contact_commands, ports
@@ -145,6 +145,25 @@ class Contact:
         connection = SshConnection(replace(last, jump=tuple(before)))
         with connection:
             connection.open()
+
+    def require_jump(self, jump: str, table: str) -> None:
+        """Checks before a launch that its machines can be reached, which would be found out only once they boot.
+
+        Args:
+            jump: The setting of that name; "" for no jump host.
+            table: The table of the configuration that has it.
+
+        Raises:
+            ProviderError: A jump host is invalid, does not answer or refuses the login.
+        """
+        if not jump:
+            return
+        try:
+            self.check_jump(jump)
+        except (NodeUnreachable, ConfigError) as error:
+            raise ProviderError(
+                f"[{table}] jump: {error}. Machines would be reached through it; nothing was launched"
+            ) from error
 
     def connect(self, data: Mapping[str, Any]) -> Connection:
         """A connection to a machine, from its `Instance.data`. Nothing is sent before the first use."""

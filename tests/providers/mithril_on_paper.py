@@ -76,6 +76,8 @@ class Doors:
             "private_address": "10.99.9.9",
         }
 
+    def require_jump(self, jump: str, table: str) -> None: ...
+
     def connect(self, data: dict[str, Any]) -> Shell:
         return Shell(self.ran)
 

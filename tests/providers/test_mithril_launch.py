@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from flowlite.api.adapters import settings_here
 from flowlite.errors import (
     NodeUnreachable,
     PermissionRefused,
@@ -18,6 +19,7 @@ from flowlite.errors import (
     QuotaExceeded,
 )
 from flowlite.provider import Instance, LaunchIntent, LaunchPending
+from provider_adapters.mithril import MithrilProvider
 from tests.providers.mithril_on_paper import H100, TASK, Paper, eventually
 
 # The way it should go
@@ -310,6 +312,18 @@ def test_a_quota_stops_at_once_with_its_figures(paper: Paper) -> None:
     with pytest.raises(QuotaExceeded, match=r"0 of 1 instances.*Quota: .*0 of 1 instances used"):
         paper.provider.launch(paper.intend())
     assert paper.alive() == []
+
+
+def test_no_bid_is_placed_behind_a_jump_host_that_cannot_be_reached(paper: Paper) -> None:
+    paper.configure(jump="nobody@nowhere.invalid")
+    intent = paper.intend(volumes={"/data": {"name": "data", "size_gb": 10}})
+    provider = MithrilProvider(paper.home, settings_here("mithril"))
+    with pytest.raises(ProviderError, match=r"^\[mithril\] jump: .*nothing was launched") as caught:
+        provider.launch(intent)
+    assert "the name 'nowhere.invalid' is not known" in str(caught.value)
+    assert not isinstance(caught.value, LaunchPending)
+    assert paper.live() == []
+    assert provider.list_volumes() == []
 
 
 def test_a_refused_bid_is_nothing(paper: Paper) -> None:
