@@ -471,15 +471,29 @@ class Volumes:
         self._flow = flow
 
     def create(
-        self, name: str, size_gb: float | None = None, interface: str = "file"
+        self,
+        name: str,
+        size_gb: float | None = None,
+        interface: str = "file",
+        region: str | None = None,
     ) -> VolumeInfo:
-        """Creates a volume, or returns the existing one of that name. Raises ConfigError if it cannot be made so."""
+        """Creates a volume, or returns the existing one of that name.
+
+        Args:
+            region: The region, or the zone, that it is in; None for that of the settings.
+
+        Raises:
+            ConfigError: It cannot be made so.
+        """
         from flowlite.api import import_guard
         from flowlite.spec import Volume
 
         import_guard.refuse("makes a volume")
         volume = Volume(name=name, size_gb=size_gb, interface=_interface(interface))
-        return self._flow._chosen().create_volume(volume.name, volume.size_gb, volume.interface)
+        provider = self._flow._chosen()
+        if region is not None and not provider.has_regions():
+            raise ConfigError(f"region: the provider {provider.name} has no regions; leave it out")
+        return provider.create_volume(volume.name, volume.size_gb, volume.interface, region)
 
     def list(self) -> list[VolumeInfo]:
         """All volumes, by name."""

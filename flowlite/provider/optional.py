@@ -183,6 +183,11 @@ class OptionalMethods:
         return None
 
     @classmethod
+    def has_regions(cls) -> bool:
+        """Whether the provider has regions, that is, the adapter has `regions` of its own."""
+        return cls.regions is not OptionalMethods.regions
+
+    @classmethod
     def has_volumes(cls) -> bool:
         """Whether the adapter manages volumes, that is, has a `create_volume` of its own."""
         return cls.create_volume is not OptionalMethods.create_volume
@@ -192,8 +197,15 @@ class OptionalMethods:
         """Whether the adapter lists what it has, that is, has `offers` of its own."""
         return cls.offers is not OptionalMethods.offers
 
-    def create_volume(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
-        """Creates a volume, or returns the existing one of that name."""
+    def create_volume(
+        self, name: str, size_gb: float | None, interface: str, region: str | None = None
+    ) -> VolumeInfo:
+        """Creates a volume, or returns the existing one of that name.
+
+        Args:
+            region: Where, as `region=` of a task; None for the region of the settings. Only for a provider that has
+                regions.
+        """
         raise NotFound(f"the provider {self.name!r} has no volumes")
 
     def list_volumes(self) -> list[VolumeInfo]:

@@ -25,7 +25,7 @@ from provider_adapters.aws.catalog.reservations import Reservation
 from provider_adapters.aws.images import find_image
 from provider_adapters.aws.instances import LEAST_SECONDS
 from provider_adapters.aws.session import Clients
-from provider_adapters.aws.settings import REGION, ZONE, AwsSettings
+from provider_adapters.aws.settings import REGION, AwsSettings, region_of_zone
 from provider_adapters.rented.gang_fit import why_not_kept
 from provider_adapters.rented.node import lease_seconds
 
@@ -135,8 +135,8 @@ class Planner:
 
     def _named_regions(self, asked: str | None) -> tuple[list[str], str]:
         if asked:
-            if found := ZONE.fullmatch(asked):
-                return [found[1] or found[2]], asked
+            if region := region_of_zone(asked):
+                return [region], asked
             if not REGION.fullmatch(asked):
                 raise ConfigError(
                     f"region: {asked!r} is no region of AWS; give one as in 'us-east-1', or a zone as in 'us-east-1a'"

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite.errors import FlowError, NodeUnreachable, PermissionRefused
+from flowlite.errors import ConfigError, FlowError, NodeUnreachable, PermissionRefused
 from flowlite.provider import (
     Finding,
     Instance,
@@ -28,7 +28,7 @@ from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.state import clock
 from provider_adapters.aws.catalog.regions import price_problem
 from provider_adapters.aws.context import Context
-from provider_adapters.aws.settings import AwsSettings, from_environment
+from provider_adapters.aws.settings import AwsSettings, from_environment, zones_of
 from provider_adapters.rented import ledger
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
     from provider_adapters.aws.listing import Listing
     from provider_adapters.aws.planning import Planner
-    from provider_adapters.aws.storage.volumes import Volumes
 
 _BESIDE_SECONDS = 3.0
 _WORDS_OF_AWS = ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_ROLE_ARN", "AWS_ENDPOINT_URL")
@@ -203,9 +202,16 @@ class AwsProvider(Provider):
 
     # Volumes
 
-    def create_volume(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
-        zones = self._context.settings.zones
-        return self._volumes().create(name, size_gb, interface, zones)
+    def create_volume(
+        self, name: str, size_gb: float | None, interface: str, region: str | None = None
+    ) -> VolumeInfo:
+        regions, zone = self._planner().regions(region)
+        if zone and interface != "block":
+            raise ConfigError(
+                f"region: {zone} is a zone, and a file volume is in all zones of a region; give {regions[0]}"
+            )
+        zones = [zone] if zone else zones_of(regions[0], self._context.settings.zones)
+        return self._context.volumes(regions[0]).create(name, size_gb, interface, zones)
 
     def list_volumes(self) -> list[VolumeInfo]:
         from provider_adapters.aws.storage.account_volumes import list_volumes
@@ -240,9 +246,6 @@ class AwsProvider(Provider):
             catalog=context.catalog,
             volumes=lambda region, config: context.volumes(region).plan(config),
         )
-
-    def _volumes(self) -> Volumes:
-        return self._context.volumes(self._planner().regions(None)[0][0])
 
     def _is_used(self) -> bool:
         """Whether AWS is in use at all, so that users without an account are spared its delays and errors."""

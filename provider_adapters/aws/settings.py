@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any
 
@@ -107,6 +107,17 @@ class AwsSettings:
                 "cny_per_usd, as in cny_per_usd = 7.1"
             )
         return self.cny_per_usd
+
+
+def region_of_zone(zone: str) -> str:
+    """The region that a zone is in; "" if it is no zone."""
+    found = ZONE.fullmatch(zone)
+    return (found[1] or found[2]) if found else ""
+
+
+def zones_of(region: str, zones: Iterable[str]) -> list[str]:
+    """Those of some zones that are in a region."""
+    return [zone for zone in zones if region_of_zone(zone) == region]
 
 
 def currency(region: str) -> str:

@@ -256,7 +256,9 @@ class LocalProvider(Provider):
             )
         ]
 
-    def create_volume(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
+    def create_volume(
+        self, name: str, size_gb: float | None, interface: str, region: str | None = None
+    ) -> VolumeInfo:
         return self._volumes.create(name, size_gb, interface)
 
     def list_volumes(self) -> list[VolumeInfo]:

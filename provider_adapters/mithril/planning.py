@@ -256,8 +256,8 @@ def _volumes(
         if there is None and asked.size_gb is None:
             raise ConfigError(
                 f"volumes: {path!r}: there is no volume {asked.name!r}; give size_gb to have it made with the task, or "
-                f"set `region` under [mithril] and make it with `flow volumes create {asked.name} --size-gb 100 "
-                "--provider mithril`"
+                f"make it with `flow volumes create {asked.name} --size-gb 100 --provider mithril`, and `--region` if "
+                "none is set under [mithril]"
             )
         if there is not None:
             _check_volume(path, asked.interface, there, ask_users)

@@ -179,8 +179,10 @@ class MithrilProvider(Provider):
         markets = account.catalogue.markets()
         return offers_of(markets, gpu, num_instances, spot=spot, region=where)
 
-    def create_volume(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
-        return self._place.volumes.create(name, size_gb, interface)
+    def create_volume(
+        self, name: str, size_gb: float | None, interface: str, region: str | None = None
+    ) -> VolumeInfo:
+        return self._place.volumes.create(name, size_gb, interface, region)
 
     def list_volumes(self) -> list[VolumeInfo]:
         return self._place.volumes.infos()

@@ -42,8 +42,14 @@ class Volumes:
         found = [info_of(each, self.users(each)) for each in self.listed()]
         return sorted(found, key=lambda info: info.name)
 
-    def create(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
-        """Creates a volume in the region of the settings, or returns the existing one of that name."""
+    def create(
+        self, name: str, size_gb: float | None, interface: str, region: str | None = None
+    ) -> VolumeInfo:
+        """Creates a volume in a region, or returns the existing one of that name.
+
+        Args:
+            region: None for the region of the settings.
+        """
         check_name(name)
         there = self._named(name)
         if there is None:
@@ -52,10 +58,14 @@ class Volumes:
                     f"volume {name!r}: say how large it is to be (`--size-gb 100`); each GB costs "
                     f"{requests.dollars(VOLUME_PRICE)} per month"
                 )
-            there = self._make(name, size_gb, interface, self._region(interface))
+            there = self._make(name, size_gb, interface, region or self._region(interface))
         elif str(there["interface"]).lower() != interface:
             raise ConfigError(
                 f"volume {name!r} exists, with the interface {str(there['interface']).lower()!r} and not {interface!r}"
+            )
+        elif region and there["region"] != region:
+            raise ConfigError(
+                f"volume {name!r} exists, in {there['region']} and not in {region}; a name means one volume at Mithril"
             )
         return info_of(there, self.users(there))
 
@@ -152,8 +162,9 @@ class Volumes:
         known = {market.region for market in self._account.catalogue.markets()}
         regions = sorted(known - self.regions_without(interface))
         raise ConfigError(
-            f"a {interface} volume lies in one region, and only machines there can use it: set `region` under "
-            f"[mithril] to one of {', '.join(regions)}; or let the first task make it, with size_gb"
+            f"a {interface} volume lies in one region, and only machines there can use it: give one of "
+            f"{', '.join(regions)} (`--region`), or set `region` under [mithril]; or let the first task make it, with "
+            "size_gb"
         )
 
     def users(self, volume: Mapping[str, Any]) -> tuple[str, ...]:

@@ -180,7 +180,9 @@ class SlurmProvider(Provider):
         wanted = [each for each in found if region in (None, each.name)]
         return offers_of(wanted, gpu, num_instances)
 
-    def create_volume(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
+    def create_volume(
+        self, name: str, size_gb: float | None, interface: str, region: str | None = None
+    ) -> VolumeInfo:
         return self._volumes().create(name, interface)
 
     def list_volumes(self) -> list[VolumeInfo]:

@@ -229,7 +229,9 @@ class SshProvider(Provider):
 
         return HostCommands(self._home, self._memory, self._unfit, read)
 
-    def create_volume(self, name: str, size_gb: float | None, interface: str) -> VolumeInfo:
+    def create_volume(
+        self, name: str, size_gb: float | None, interface: str, region: str | None = None
+    ) -> VolumeInfo:
         return self._volumes().create(name, size_gb, interface)
 
     def list_volumes(self) -> list[VolumeInfo]:

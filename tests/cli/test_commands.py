@@ -384,6 +384,8 @@ def test_volumes_are_made_listed_and_deleted(flow: Flow, flow_home: Path) -> Non
     assert "if `flow volumes list` shows it elsewhere, add its --provider" in gone.err
     assert "elsewhere" not in flow("volumes", "delete", "ckpt", "--yes", "--provider", "local").err
     assert flow("volumes", "create", "Bad Name").code == 2
+    nowhere = flow("volumes", "create", "ckpt", "--region", "us-east-1")
+    assert (nowhere.code, "the provider local has no regions" in nowhere.err) == (2, True)
 
 
 def test_settings_are_shown_and_set(flow: Flow, flow_home: Path) -> None:

@@ -32,6 +32,26 @@ def test_volumes_are_found_where_they_were_made_and_deleted_there(aws: Client) -
     assert adapter("aws").list_volumes() == []
 
 
+def test_a_volume_is_made_where_it_was_asked_for(aws: Client) -> None:
+    aws.settings('region = "us-east-1"\nzones = ["us-east-1b"]')
+    provider = adapter("aws")
+    where = {"there": "us-west-2", "zone": "us-west-2b", "here": None}
+    made = {name: provider.create_volume(name, 5, "block", each) for name, each in where.items()}
+    assert {name: each.region for name, each in made.items()} == {
+        "there": "us-west-2a",
+        "zone": "us-west-2b",
+        "here": "us-east-1b",
+    }
+    assert provider.create_volume("files", None, "file", "us-west-2").region == "us-west-2"
+    with pytest.raises(ConfigError, match=r"us-west-2b is a zone.*give us-west-2"):
+        provider.create_volume("more", None, "file", "us-west-2b")
+    with pytest.raises(ConfigError, match="'nowhere' is no region of AWS"):
+        provider.create_volume("more", None, "file", "nowhere")
+    for name in (*where, "files"):
+        provider.delete_volume(name)
+    assert provider.list_volumes() == []
+
+
 def test_a_region_that_is_denied_does_not_hide_the_volumes_of_others(aws: Client) -> None:
     aws.settings('region = "us-east-1"')
     adapter("aws").create_volume("data", 5, "block")

@@ -150,6 +150,17 @@ def test_volumes_are_made_listed_used_and_deleted(paper: Paper) -> None:
         paper.provider.delete_volume("data")
 
 
+def test_a_volume_is_made_in_the_region_that_was_asked_for(paper: Paper) -> None:
+    made = paper.provider.create_volume("data", 100, "file", "us-central2-a")
+    assert made.region == "us-central2-a"
+    assert paper.provider.create_volume("data", 100, "file", "us-central2-a") == made
+    assert paper.provider.create_volume("data", 100, "file") == made
+    with pytest.raises(ConfigError, match="exists, in us-central2-a and not in us-central1-a"):
+        paper.provider.create_volume("data", 100, "file", "us-central1-a")
+    with pytest.raises(ProviderError, match="cannot be made in mars-1"):
+        paper.provider.create_volume("more", 100, "file", "mars-1")
+
+
 def test_a_disk_whose_bid_has_ended_is_free_though_the_listing_still_names_it(
     paper: Paper, monkeypatch: pytest.MonkeyPatch
 ) -> None:

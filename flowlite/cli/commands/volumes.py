@@ -173,13 +173,20 @@ def create(
             autocompletion=complete_provider,
         ),
     ] = None,
+    region: Annotated[
+        str | None,
+        typer.Option(
+            "--region",
+            help="Region to create it in, or zone of a block volume; by default, that of the settings.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Create a volume, or show the one of that name."""
     from flowlite.api.client import Flow
     from flowlite.provider import kept_size
 
-    volume = Flow(provider).volumes.create(name, size_gb, interface)
+    volume = Flow(provider).volumes.create(name, size_gb, interface, region)
     if json:
         output.print_json("volume", volume.to_json())
         return

@@ -78,7 +78,7 @@ class FileSystems:
         if size_gb is None:
             raise ConfigError(
                 f"volumes: there is no {name!r} in {self._region}; give size_gb to have it made, or make it with "
-                f"`flow volumes create {name} --provider aws`"
+                f"`flow volumes create {name} --provider aws --region {self._region}`"
             )
         price = self._prices(FILES)
         cost = f", ${price:g} per GB and month" if price else ""
