@@ -15,6 +15,9 @@ from flowlite.settings.provider_settings import SSH_CONFIG_VARIABLE, ProviderSet
 from flowlite.settings.suggest import did_you_mean
 
 REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d")
+PRICED_STORAGE = ("gp3", "efs")
+"""Names in `[aws.prices]` that are no instance types: disks of EBS, and file systems of EFS."""
+_TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
 ZONE = re.compile(rf"({REGION.pattern})[a-z]|({REGION.pattern})-[a-z]+-\d[a-z]")
 
 
@@ -43,7 +46,7 @@ class AwsSettings:
         endpoint_url: URL for all services instead of AWS's.
         jump: A jump host on the way to the nodes, as in OpenSSH's ProxyJump.
         ssh_from: Networks that may log in; none for the address of this machine as AWS sees it.
-        prices: US dollars per hour by instance type, which replace list prices.
+        prices: US dollars per hour by instance type, which replace list prices; of storage, per GB and month.
         cny_per_usd: Yuan for a US dollar, for regions in China, whose prices are in yuan; None if it is not set.
         listing_lag: Seconds for which a new instance may be missing in a listing.
         shared_config_file: AWS's own configuration; "" for ~/.aws/config.
@@ -193,12 +196,17 @@ def _networks(value: object) -> tuple[str, ...]:
 
 
 def _prices(value: object) -> dict[str, float]:
-    wrong = ValueError("dollars per hour by type, as in [aws.prices] with 'p5.48xlarge' = 55.04")
+    wrong = "dollars per hour by type, as in [aws.prices] with 'p5.48xlarge' = 55.04"
     if not isinstance(value, dict):
-        raise wrong
+        raise ValueError(wrong)
     for price in value.values():
         if isinstance(price, bool) or not isinstance(price, int | float) or not 0 < price < 1e5:
-            raise wrong
+            raise ValueError(wrong)
+    for name in map(str, value):
+        if name not in PRICED_STORAGE and not _TYPE.fullmatch(name):
+            raise ValueError(
+                f"{wrong}, and those of storage as {' and '.join(map(repr, PRICED_STORAGE))}; {name!r} is neither"
+            )
     return {str(name): float(price) for name, price in value.items()}
 
 

@@ -73,6 +73,8 @@ def test_everything_can_be_set(flow_home: Path) -> None:
         ('ssh_from = "everywhere"', "networks, as in"),
         ('endpoint_url = "localhost"', "an address"),
         ("prices = 3", "dollars per hour by type"),
+        ('prices = {"p5-48xlarge" = 44.0}', "'p5-48xlarge' is neither"),
+        ("prices = {gp2 = 0.1}", "those of storage as 'gp3' and 'efs'; 'gp2' is neither"),
         ('capacity_block = "cr-1"\ncapacity_reservation = "cr-2"', "exclude each other"),
     ],
 )
@@ -232,6 +234,20 @@ def test_own_prices_come_before_the_list(flow_home: Path) -> None:
     found = counting(flow_home, AwsSettings(prices={"p5.48xlarge": 44.0}))
     assert found.prices(["p5.48xlarge"]) == {"p5.48xlarge": 44.0}
     assert found.asked == []
+
+
+def test_a_price_of_a_type_that_does_not_exist_is_told(flow_home: Path) -> None:
+    """Only where that is certain: other families may be sold in another region."""
+    names = ("p5.48xlage", "p5.48xlarge", "p4d.24xlarge", "c7i.metal-24xl", "c7i.lrage", "gp3")
+    catalog = counting(flow_home, AwsSettings(prices=dict.fromkeys(names, 1.0)))
+    assert catalog.notes_on_prices() == [], "it has not asked for types yet, and does not for that"
+    for gpu, name in (("gpus", "p5.48xlarge"), ("cpus", "c7i.large")):
+        machine = Machine(name, 2, 4.0).to_json()
+        catalog.remembered(gpu, 60.0, lambda machine=machine: [machine])  # type: ignore[misc]
+    assert [note.partition(" has a price for ")[2] for note in catalog.notes_on_prices()] == [
+        "'p5.48xlage', and us-east-1 has no such type; it has no effect; did you mean 'p5.48xlarge'?",
+        "'c7i.lrage', and us-east-1 has no such type; it has no effect; did you mean 'c7i.large'?",
+    ]
 
 
 def test_a_broken_file_is_asked_anew(flow_home: Path) -> None:

@@ -13,12 +13,13 @@ from typing import Any
 
 from flowlite.errors import ProviderError
 from flowlite.node.config.agent_config import write_atomically
+from flowlite.settings.suggest import did_you_mean
 from flowlite.state import clock
 from provider_adapters.aws.catalog.instance_types import Machine, MachineRequirements
 from provider_adapters.aws.errors import explained
 from provider_adapters.aws.pages import entries
 from provider_adapters.aws.session import Clients
-from provider_adapters.aws.settings import AwsSettings, currency
+from provider_adapters.aws.settings import PRICED_STORAGE, AwsSettings, currency
 
 DAY = 86400.0
 _TYPES_SECONDS, _OFFERED_SECONDS, _PRICE_SECONDS, _SPOT_SECONDS = 7 * DAY, DAY, DAY, 60.0
@@ -36,7 +37,7 @@ _STORAGE = {
     DISK: ("AmazonEC2", {"volumeApiName": "gp3"}),
     FILES: ("AmazonEFS", {"storageClass": "General Purpose"}),
 }
-_OWN_PRICE = {DISK: "gp3", FILES: "efs"}
+_OWN_PRICE = dict(zip((DISK, FILES), PRICED_STORAGE, strict=True))
 """The keys of `[aws.prices]` for kinds of storage, in US dollars per GB and month."""
 _GPU_FAMILIES = ("p*", "g*")
 _CPU_FAMILIES = ("c*", "m*", "r*")
@@ -88,11 +89,28 @@ class Catalog:
 
     def notes_on_prices(self) -> list[str]:
         """What the user should know about the figures of this region."""
+        notes = self._notes_on_unknown_types()
         if self.storage_price(DISK) is not None:
-            return []
+            return notes
         return [
+            *notes,
             f"no price list has the disks of {self.region}: they are counted at ${_DISK_PRICE:.2f} per GB and month, "
-            "as in us-east-1; set 'gp3' = … under [aws.prices]"
+            "as in us-east-1; set 'gp3' = … under [aws.prices]",
+        ]
+
+    def _notes_on_unknown_types(self) -> list[str]:
+        """Prices of the settings without effect, since there is no such type. Makes no call.
+
+        A family that is not known here may be sold in another region, and bare metal is not asked for.
+        """
+        parts = [self._read().get(name, {}).get("value", ()) for name in ("gpus", "cpus")]
+        known = [str(each["name"]) for part in parts for each in part]
+        families = {name.partition(".")[0] for name in known}
+        return [
+            f"[aws.prices] has a price for {name!r}, and {self.region} has no such type; it has no effect"
+            f"{did_you_mean(name, known)}"
+            for name in self._settings.prices
+            if name not in known and name.partition(".")[0] in families and ".metal" not in name
         ]
 
     def storage_price(self, kind: str) -> float | None:
