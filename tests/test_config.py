@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from flowlite.settings.settings import (
     unset_value,
 )
 from flowlite.testing.hosts.root import USER_ID
+from provider_adapters.ssh import editing
 
 
 @pytest.fixture
@@ -188,6 +190,20 @@ def test_set_keeps_a_link_into_a_repository_of_settings(
     set_value("provider", "local")
     assert path.is_symlink()
     assert there.read_text() == 'max_cost = 3\nprovider = "local"\n'
+
+
+def test_two_changes_at_a_time_are_both_kept(project: Path, flow_home: Path) -> None:
+    other = threading.Thread(target=set_value, args=("max_cost", "5"))
+
+    def change(hosts: list[object]) -> list[object]:
+        other.start()
+        other.join(0.2)
+        return [*hosts, "n1"]
+
+    editing.change_hosts(flow_home / "config.toml", "lab", change)
+    other.join(60)
+    assert load_settings()["max_cost"] == 5
+    assert load_settings().provider_options("ssh") == {"pools": {"lab": {"hosts": ["n1"]}}}
 
 
 def test_set_in_a_home_that_is_not_there(project: Path, flow_home: Path) -> None:

@@ -6,6 +6,7 @@ backups/  damaged/               copies of the store; what `flow store restore` 
 clock.json                       the clock for decisions (`state/clock.py`)
 client                           the id by which hosts and clouds know this FLOW_HOME
 trusted.json                     which flow.toml of which project was trusted, by path and hash
+NAME.lock                        held by a command that edits config.toml, known_hosts or trusted.json
 tasks/<task>/                    all files of one task (`supervise/record/paths.py`), and its local nodes
 agents/<sha256>.pyz              the node's program
 files/<sha256>                   contents of projects; index-…: the hashes of a project's files when last read

@@ -19,12 +19,12 @@ from typing import Any
 
 from flowlite.errors import ConfigError
 from flowlite.node.quick_dataclass import dataclass
-from flowlite.settings import entry_points, parse, trust
+from flowlite.settings import edited_files, entry_points, parse, trust
 from flowlite.settings.flow_home import check_owner
 from flowlite.settings.flow_home import ensure_home as ensure_home
 from flowlite.settings.flow_home import home as home
 from flowlite.settings.parse import duration_seconds as duration_seconds
-from flowlite.settings.private_files import directories_above, write_private
+from flowlite.settings.private_files import directories_above
 from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.settings.suggest import did_you_mean
 
@@ -507,18 +507,15 @@ def _toml(value: object) -> str:
 
 def _rewrite(path: Path, name: str, line: str) -> None:
     """Replaces the statement of one setting by a line, or adds the line in front of the first table."""
-    _read_file(path)  # refuses to touch a file that is not TOML
-    try:
+    with edited_files.locked(path):
+        _read_file(path)  # refuses to touch a file that is not TOML
         # Only "\n" ends a line of TOML.
         lines = io.StringIO((trust.content_of(path) or b"").decode()).readlines()
         if lines and not lines[-1].endswith("\n"):
             lines[-1] += "\n"
         begin, end = _place_of(name, lines)
         lines[begin:end] = [line]
-        # The file is often a link into a repository of settings.
-        write_private(Path(os.path.realpath(path)), "".join(lines).encode())
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+        edited_files.replace(path, "".join(lines).encode())
 
 
 def _place_of(name: str, lines: Sequence[str]) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.errors import ConfigError
-from flowlite.settings import ssh_config_words
+from flowlite.settings import edited_files, ssh_config_words
 
 VARIABLE = "FLOW_TRUSTED_DIRS"
 """Variable with directories, separated as in PATH, in and below which all files are trusted; for CI."""
@@ -105,15 +105,18 @@ def was_trusted(path: Path, home: Path) -> bool:
 
 def trust(path: Path, tables: Mapping[str, Any], home: Path) -> None:
     """Trusts the current content of a file. Raises ConfigError."""
-    _write(home, {**_read(home), os.path.realpath(path): digest(path, tables)})
+    content = digest(path, tables)
+    with edited_files.locked(home / _FILE):
+        _write(home, {**_read(home), os.path.realpath(path): content})
 
 
 def withdraw(path: Path, home: Path) -> bool:
     """Withdraws the trust in a file. Returns whether it was trusted. Raises ConfigError."""
-    known = _read(home)
-    found = known.pop(os.path.realpath(path), None)
-    if found is not None:
-        _write(home, known)
+    with edited_files.locked(home / _FILE):
+        known = _read(home)
+        found = known.pop(os.path.realpath(path), None)
+        if found is not None:
+            _write(home, known)
     return found is not None
 
 
@@ -212,10 +215,4 @@ def _read(home: Path) -> dict[str, str]:
 
 
 def _write(home: Path, known: Mapping[str, str]) -> None:
-    from flowlite.node.config.agent_config import write_atomically
-
-    path = home / _FILE
-    try:
-        write_atomically(path, json.dumps(dict(known), indent=1))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+    edited_files.replace(home / _FILE, json.dumps(dict(known), indent=1).encode())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -11,19 +10,40 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.errors import ConfigError
-from flowlite.settings.private_files import write_private
+from flowlite.settings import edited_files
 
 _HEADER = re.compile(r"\s*\[")
 _HOSTS = re.compile(r"""\s*(?:hosts|"hosts"|'hosts')\s*=""")
 
 
-def change_hosts(path: Path, pool: str, change: Callable[[list[Any]], list[Any]]) -> None:
+def change_hosts(
+    path: Path,
+    pool: str,
+    change: Callable[[list[Any]], list[Any]],
+    check: Callable[[], object] = lambda: None,
+) -> None:
     """Changes the list of hosts of one pool, which is created if missing.
+
+    Args:
+        check: Reads the changed file. If it raises, the file is restored.
 
     Raises:
         ConfigError: The file cannot be read or written, or has a layout that cannot be edited automatically.
     """
-    text = _read(path)
+    with edited_files.locked(path):
+        text = _read(path)
+        edited_files.replace(path, _changed(path, text or "", pool, change).encode())
+        try:
+            check()
+        except BaseException:
+            if text is None:
+                path.unlink()
+            else:
+                edited_files.replace(path, text.encode())
+            raise
+
+
+def _changed(path: Path, text: str, pool: str, change: Callable[[list[Any]], list[Any]]) -> str:
     before = _parse(path, text)
     pools = before.get("ssh", {}).get("pools", {})
     hosts = change(list(pools.get(pool, {}).get("hosts", [])))
@@ -38,14 +58,15 @@ def change_hosts(path: Path, pool: str, change: Callable[[list[Any]], list[Any]]
             f"{path}: [ssh.pools.{pool}] is written in a way that cannot be changed here; "
             f"edit it by hand so that it says: hosts = {_array(hosts)}"
         )
-    _write(path, after)
+    return after
 
 
-def _read(path: Path) -> str:
+def _read(path: Path) -> str | None:
+    """The text of the file; None if there is none."""
     try:
-        return path.read_text("utf-8")
+        return path.read_bytes().decode()
     except FileNotFoundError:
-        return ""
+        return None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
 
@@ -120,11 +141,3 @@ def _value(value: Any) -> str:
 
 def _key(text: str) -> str:
     return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else json.dumps(text)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        # The file is often a link into a repository of settings.
-        write_private(Path(os.path.realpath(path)), text.encode())
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None

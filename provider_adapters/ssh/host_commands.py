@@ -27,12 +27,10 @@ class HostCommands:
 
     def __init__(
         self,
-        home: Path,
         memory: Memory,
         unfit: UnfitHosts,
         read: Callable[[], ProviderSettings],
     ) -> None:
-        self._home = home
         self._memory = memory
         self._unfit = unfit
         self._read = read
@@ -45,26 +43,19 @@ class HostCommands:
         entry: Any = {"host": name, **own} if own else name
         chosen = pool or self._usual_pool()
         path = ensure_home() / HOME_FILE
-        before = path.read_bytes() if path.exists() else None
 
         def append(listed: list[Any]) -> list[Any]:
             if any(_host_of(each) == name for each in listed):
                 raise ConfigError(f"{name!r} is in the pool {chosen!r} already")
             return [*listed, entry]
 
-        editing.change_hosts(path, chosen, append)
-        try:
-            added = read_pools(self._read())[chosen].hosts
-        except ConfigError:
-            # The file must be readable after the change; otherwise it is restored.
-            path.unlink() if before is None else path.write_bytes(before)
-            raise
-        return added[-1], path
+        editing.change_hosts(path, chosen, append, check=lambda: read_pools(self._read()))
+        return read_pools(self._read())[chosen].hosts[-1], path
 
     def remove(self, name: str, pool: str | None) -> tuple[str, Path]:
         """Removes a host from FLOW_HOME's file. Raises NotFound."""
         host = self.find(name, pool)
-        path = self._home / HOME_FILE
+        path = ensure_home() / HOME_FILE
 
         def without(listed: list[Any]) -> list[Any]:
             kept = [each for each in listed if _name_of(each) != host.name]

@@ -227,7 +227,7 @@ class SshProvider(Provider):
         """The operations of `flow hosts`. `read` returns the current settings, which they change."""
         from provider_adapters.ssh.host_commands import HostCommands
 
-        return HostCommands(self._home, self._memory, self._unfit, read)
+        return HostCommands(self._memory, self._unfit, read)
 
     def create_volume(
         self, name: str, size_gb: float | None, interface: str, region: str | None = None

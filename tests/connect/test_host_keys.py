@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import stat
 import subprocess
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -129,10 +131,23 @@ def test_trust(servers: Servers, connect: Connect, home: Path) -> None:
     host_keys.trust(target, host_key_scan.fetch(changed.target))
     changed.open()
     assert len(path.read_text().splitlines()) == 2
-    assert host_keys.forget(target)
-    assert not host_keys.forget(target)
     assert [entry.key for entry in host_keys.known(other)] == [key]
-    assert host_keys.known(target) == []
+
+
+def test_keys_that_are_trusted_at_the_same_time_are_all_kept(home: Path) -> None:
+    names = [f"n{number}" for number in range(12)]
+    together = threading.Barrier(len(names))
+
+    def trust(name: str) -> None:
+        together.wait()
+        key = host_keys.HostKey("ssh-ed25519", name.encode())
+        host_keys.trust(SshTarget(name, "u", name, host_key_name=name), key)
+
+    with ThreadPoolExecutor(len(names)) as threads:
+        for _ in threads.map(trust, names):
+            pass
+    lines = host_keys.own_file().read_text().splitlines()
+    assert sorted(line.split()[0] for line in lines) == sorted(names)
 
 
 def test_a_revoked_key_is_refused(servers: Servers, connect: Connect) -> None:

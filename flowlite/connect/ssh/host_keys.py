@@ -10,7 +10,6 @@ import base64
 import binascii
 import hashlib
 import hmac
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import field
@@ -21,7 +20,7 @@ from flowlite.connect.ssh.config import matches_pattern
 from flowlite.connect.ssh.kept_values import KeptValues, Sources
 from flowlite.errors import ConfigError, HostKeyError
 from flowlite.node.quick_dataclass import dataclass
-from flowlite.settings import flow_home
+from flowlite.settings import edited_files, flow_home
 
 if TYPE_CHECKING:
     from flowlite.connect.ssh.targets import SshTarget
@@ -123,28 +122,15 @@ def trust(target: SshTarget, key: HostKey) -> Path:
     """
     refuse_revoked(target, key, known(target))
     path = flow_home.ensure_home() / OWN_FILE
-    kept = []
-    for line in _text_lines(str(path)):
-        entry = _parse(line)
-        if entry is None or not _names(entry[1], target.host_key_name) or entry[0] == _REVOKED:
-            kept.append(line)
-    kept.append(f"{target.host_key_name} {key.line}")
-    _write(path, kept)
+    with edited_files.locked(path):
+        kept = []
+        for line in _text_lines(str(path)):
+            entry = _parse(line)
+            if entry is None or not _names(entry[1], target.host_key_name) or entry[0] == _REVOKED:
+                kept.append(f"{line}\n")
+        text = "".join([*kept, f"{target.host_key_name} {key.line}\n"])
+        edited_files.replace(path, text.encode("utf-8", "surrogateescape"))
     return path
-
-
-def forget(target: SshTarget) -> bool:
-    """Removes what `trust` wrote. Returns whether there was anything to remove."""
-    path = own_file()
-    lines = list(_text_lines(str(path)))
-    kept = []
-    for line in lines:
-        entry = _parse(line)
-        if entry is None or not _names(entry[1], target.host_key_name):
-            kept.append(line)
-    if len(kept) < len(lines):
-        _write(path, kept)
-    return len(kept) < len(lines)
 
 
 def pinned_lines(target: SshTarget) -> list[str]:
@@ -156,18 +142,6 @@ def pinned_lines(target: SshTarget) -> list[str]:
 
 
 # Files
-
-
-def _write(path: Path, lines: Sequence[str]) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write("".join(f"{line}\n" for line in lines))
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 @dataclass(slots=True)
