@@ -12,11 +12,11 @@ import pytest
 
 from flowlite.api.late_results import _Fetch
 from flowlite.connect.local import LocalConnection
-from flowlite.provider import Instance, NodeSettings, Plan
+from flowlite.provider import NodeSettings
 from flowlite.supervise.record.paths import TaskPaths
 from flowlite.testing.hosts.root import USER_ID
 from tests.components import need
-from tests.test_store import task
+from tests.late_fetch import fetch
 
 WROTE = {"r0.out": b"out\n" * 1000, "r0.err": b"err\n", "r0.result": b"result" * 1000}
 SIZES: dict[str, int | None] = {name: len(content) for name, content in WROTE.items()}
@@ -50,13 +50,9 @@ class Kept:
             connect=lambda instance: self.connection,
             forget=forget,
         )
-        record = task("t1", plan=Plan("local", "this machine", 1, 1).to_json(), attempt=1)
-        fetch = _Fetch(
-            provider, Instance("n0", "t1"), record, {"node": 0, "files": sizes}, self.paths
-        )
-        fetch.run()
-        assert self.forgotten is fetch.is_here
-        return fetch
+        found = fetch(self.paths, provider, sizes)
+        assert self.forgotten is found.is_here
+        return found
 
     @property
     def here(self) -> dict[str, bytes]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from flowlite.api.late_results import _Fetch
 from flowlite.connect.local import LocalConnection
 from flowlite.node.protocol import messages
 from flowlite.provider import Instance, NodeSettings, Plan
@@ -26,6 +25,7 @@ from flowlite.supervise.record.lifecycle import TaskEvent
 from flowlite.supervise.record.paths import TaskPaths
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
+from tests.late_fetch import fetch
 from tests.test_store import task
 
 WROTE = {"r0.out": b"out\n" * 1000, "r0.err": b"err\n", "r0.result": b"result" * 1000}
@@ -175,11 +175,8 @@ def test_what_comes_later_is_on_disk_before_the_node_forgets_it(
         connect=lambda instance: LocalConnection(),
         forget=lambda instances: done.append("forget"),
     )
-    record = task("t1", plan=Plan("local", "this machine", 1, 1).to_json(), attempt=1)
-    told = {"node": 0, "files": {f"r0.{name}": size for name, size in SIZES.items()}}
-    fetch = _Fetch(provider, Instance("n0", "t1"), record, told, paths)
-    fetch.run()
-    assert fetch.is_here, fetch.problem
+    found = fetch(paths, provider, {f"r0.{name}": size for name, size in SIZES.items()})
+    assert found.is_here, found.problem
     assert done[-1] == "forget"
     assert set(HERE) <= set(done)
 
