@@ -187,6 +187,17 @@ def test_a_short_retry_after_is_kept_to(form: str) -> None:
     assert 2.0 <= server.slept[0] <= 6.0
 
 
+@pytest.mark.parametrize(
+    ("asked", "seconds"),
+    [("1e9", 300.0), ("inf", 300.0), ("nan", 10.0), ("Fri, 01 Jan 2100 00:00:00 GMT", 300.0)],
+)
+def test_nobody_waits_for_years(asked: str, seconds: float) -> None:
+    server = Server(*[reply(429, {"detail": "slow down"}, **{"Retry-After": asked})] * 4)
+    with pytest.raises(Unreachable) as raised:
+        server.api().get("/v2/x")
+    assert raised.value.retry_after == seconds
+
+
 def test_a_long_retry_after_is_for_the_caller_who_can_be_cancelled() -> None:
     server = Server(reply(429, {"detail": "slow down"}, **{"Retry-After": "90"}))
     with pytest.raises(Unreachable, match="slow down") as caught:

@@ -37,6 +37,8 @@ _TRIES = 4
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 8.0
 # Longer waits are left to the supervisor, which can be cancelled.
 _LONGEST_RETRY_AFTER = 10.0
+# A date is compared with the clock of this machine, which may be wrong by days.
+_MOST_RETRY_AFTER = 300.0
 _CONNECT_SECONDS, _ANSWER_SECONDS = 10.0, 30.0
 _PAGE = 100
 # Bytes of a listing over all its pages. Parsed, they take up to 30 times as much memory.
@@ -312,18 +314,16 @@ def _worth_repeating(method: str, status: int) -> bool:
 
 
 def _retry_after(answer: httpx.Response) -> float | None:
-    """Seconds that the server asks us to wait, given as a number or a date."""
+    """Seconds that the server asks us to wait, given as a number or a date; `_MOST_RETRY_AFTER` at most."""
     text = answer.headers.get("Retry-After", "").strip()
-    if not text:
-        return None
     try:
-        return max(0.0, float(text))
+        asked = float(text)
     except ValueError:
-        pass
-    try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - clock.wall())
-    except ValueError:
-        return None
+        try:
+            asked = parsedate_to_datetime(text).timestamp() - clock.wall()
+        except ValueError:
+            return None
+    return min(max(0.0, asked), _MOST_RETRY_AFTER)
 
 
 def _request_id(answer: httpx.Response) -> str:
