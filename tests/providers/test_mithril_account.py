@@ -165,6 +165,7 @@ def test_a_disk_whose_bid_has_ended_is_free_though_the_listing_still_names_it(
     paper: Paper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = {"/d": {"name": "disk", "interface": "block", "size_gb": 1}}
+    paper.cloud.rules(boot_seconds=600)
     paper.waiting(paper.intend(1, volumes=disk))
     with pytest.raises(ConfigError, match=r"in use \(task tabcdefghij\)"):
         paper.intend(1, volumes=disk)

@@ -203,6 +203,7 @@ def test_a_lost_answer_is_looked_up(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_it_is_not_said_to_be_gone_while_that_is_not_known(paper: Paper, when: str) -> None:
+    paper.cloud.rules(boot_seconds=600)
     paper.cloud.fault("create_bid", status=500, when=when)
     intent = paper.intend()
     assert "looked up" in paper.waiting(intent)

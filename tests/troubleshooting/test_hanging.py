@@ -178,7 +178,8 @@ def test_the_backend_of_a_process_group_is_recognised() -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
-        assert torch_probe.backends(process.pid) == ["gloo"]
+        # A thread gives itself its name, once it runs.
+        eventually(lambda: torch_probe.backends(process.pid) == ["gloo"])
         process.communicate(b"\n")
 
 
