@@ -152,11 +152,15 @@ def test_a_task_whose_last_copy_was_not_made_is_not_completed(
     )
     def save(kept: str) -> None:
         import os
+        import time
         from pathlib import Path
 
         rank = os.environ["RANK"]
         (Path(os.environ["FLOW_CHECKPOINT_DIR"]) / f"{rank}.pt").write_bytes(b"x")
         if rank == "0":
+            # The sidecar registers there while the workers start.
+            while not list(Path(kept).glob("sets/*/claim")):
+                time.sleep(0.01)
             # Nothing can be copied there any more.
             os.rename(kept, f"{kept}.away")
             Path(kept).write_text("in the way")
