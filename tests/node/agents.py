@@ -214,11 +214,8 @@ class RealGang:
             for path in paths.directory.glob("*.log")
         )
 
-    def assert_nothing_left(self, timeout: float = 120.0) -> None:
-        """All agents have ended by themselves, and nothing of the task lives but, for a while, the fork server.
-
-        An agent that does not hear of its release looks for its leader for `join_timeout`, before it ends.
-        """
+    def assert_nothing_left(self, timeout: float = 60.0) -> None:
+        """All agents have ended by themselves, and nothing of the task lives but, for a while, the fork server."""
         for agent in self.agents:
             agent.wait(timeout)
         client.dismiss(self.configs[0].warm_socket or "/nonexistent")

@@ -423,6 +423,23 @@ class TestTheWholeAgent:
             assert "node" in ended["reason"]
             gang.assert_nothing_left()
 
+    def test_all_that_makes_an_environment_ends_with_the_agent(self, tmp_path: Path) -> None:
+        tool, child = tmp_path / "uv", tmp_path / "child"
+        tool.write_text(
+            f"#!/bin/sh\nsleep 600 & echo $! > {child}.new\nmv {child}.new {child}\nwait\n"
+        )
+        tool.chmod(0o755)
+        with RealGang(
+            tmp_path / "g",
+            {"kind": "command", "argv": SHOW},
+            python_spec=Place(tmp_path).spec("probe-one", uv=str(tool)),
+        ) as gang:
+            agent = gang.start_agent(0)
+            eventually(child.exists)
+            agent.terminate()
+            agent.wait(60)
+            assert not processes.is_alive(int(child.read_text()))
+
     def test_a_gang_that_is_cancelled_meanwhile_leaves_nothing(
         self, tmp_path: Path, wheels: Path
     ) -> None:

@@ -629,6 +629,11 @@ class Agent:
 
     async def _end_all(self, outcome: str, reason: str) -> None:
         self._readiness.close()
+        if self._warming is not None:
+            # Now and by itself: `asyncio.run` cancels all tasks at once, also asyncio's own that start a process, and
+            # then waits for ever for the end of that process.
+            self._warming.cancel()
+            await asyncio.gather(self._warming, return_exceptions=True)
         if self._storage.checkpoints is not None:
             # The gang has ended, or this node is no part of it any more.
             self._storage.checkpoints.others_ended()
