@@ -76,21 +76,26 @@ class Uv:
 
     async def run(self, *arguments: str, program: str | None = None) -> UvResult:
         """Runs uv, or another program the same way, to its end. It is killed when its caller ends, for any reason."""
-        child = await asyncio.create_subprocess_exec(
-            program or self._path,
-            *arguments,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=self._environment(),
-            cwd="/",
-            pass_fds=(self._lock,),
-            start_new_session=True,
-            preexec_fn=functools.partial(processes.die_with_parent, os.getpid()),
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                program or self._path,
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=self._environment(),
+                cwd="/",
+                pass_fds=(self._lock,),
+                start_new_session=True,
+                preexec_fn=functools.partial(processes.die_with_parent, os.getpid()),
+            )
         )
         try:
+            child = await asyncio.shield(starting)
             out, err = await child.communicate()
         except BaseException:
+            # Cancelled while it starts, asyncio would end it alone, and wait for what it has started itself.
+            child = await starting
             processes.send_group(child.pid, signal.SIGKILL)
             await child.wait()
             raise
