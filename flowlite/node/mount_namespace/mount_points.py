@@ -3,8 +3,8 @@
 An agent creates them before its workers start, and removes them when they have ended. Without them the directory above
 would have to be hidden by a copy (`namespace.py`), and what a worker writes there would be lost.
 
-They are empty, and nobody may write to them. This tells them from a directory of the user's own, if an agent was killed
-and could not remove them.
+They are empty and read-only, which distinguishes them from a user's own directory if an agent was killed before it
+could remove them.
 """
 
 from __future__ import annotations

@@ -100,8 +100,8 @@ def submit(
         supervise: False leaves the task to the next `ensure_supervisors`.
 
     Raises:
-        StoreError: The task could not be recorded: nothing is left behind. Or it is recorded, and its supervisor could
-            not be started; then the text says how it goes on.
+        StoreError: The task could not be recorded, and nothing is left behind; or its supervisor could not be started,
+            and the text says what to do.
     """
     paths = draft.paths
     with _explained(paths.home):
