@@ -3,7 +3,7 @@
 FLOW_HOME/schedules/NAME.json   0600: what is run, where, and with which variables
 FLOW_HOME/schedules/NAME.log    what it printed, and its exit codes
 FLOW_HOME/schedules/NAME.lock   held while it runs
-FLOW_HOME/schedules/.changing   held while a timer is made or removed
+FLOW_HOME/schedules/.timers.lock   held while a timer is made or removed
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -26,6 +26,7 @@ from pathlib import Path
 import flowlite
 from flowlite.errors import ConfigError, NotFound
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.settings import edited_files
 from flowlite.settings.private_files import write_private
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
@@ -185,14 +186,11 @@ def remove(home: Path, name: str) -> None:
             _path(home, name).with_suffix(f".{kind}").unlink(missing_ok=True)
 
 
-@contextmanager
-def _changing(home: Path) -> Iterator[None]:
+def _changing(home: Path) -> AbstractContextManager[None]:
     """Keeps other commands from changing timers meanwhile: a crontab is read, and written as a whole."""
     directory = home / "schedules"
     directory.mkdir(mode=0o700, exist_ok=True)
-    with open(directory / ".changing", "ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    return edited_files.locked(directory / ".timers")
 
 
 def names(home: Path) -> list[str]:

@@ -1,7 +1,7 @@
 """Changes the files of FLOW_HOME that commands edit: `config.toml`, `known_hosts` and `trusted.json`.
 
 Such a file is read, and then written as a whole. Two changes at a time would lose one of them, so that a change holds a
-lock meanwhile: `NAME.lock`, beside the file.
+lock meanwhile: `NAME.lock`, beside the file. Commands that change something else one at a time use such a lock, too.
 """
 
 from __future__ import annotations

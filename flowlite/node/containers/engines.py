@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import signal
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -152,30 +151,14 @@ async def find() -> Engine:
 async def ask(words: Sequence[str], seconds: float = _ANSWER_SECONDS) -> EngineResult:
     """Runs a command of an engine to its end."""
     try:
-        child = await asyncio.create_subprocess_exec(
-            *words,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=environment(),
-            cwd="/",
-            start_new_session=True,
-        )
+        async with asyncio.timeout(seconds):
+            code, out, err = await processes.run_group(*words, env=environment())
+    except TimeoutError:
+        return EngineResult(124, "", f"no answer within {seconds:g} s")
     except OSError as error:
         return EngineResult(127, "", f"{words[0]}: {error.strerror}")
-    try:
-        async with asyncio.timeout(seconds):
-            out, err = await child.communicate()
-    except TimeoutError:
-        processes.send_group(child.pid, signal.SIGKILL)
-        await child.wait()
-        return EngineResult(124, "", f"no answer within {seconds:g} s")
-    except BaseException:
-        processes.send_group(child.pid, signal.SIGKILL)
-        raise
-    assert child.returncode is not None
     said = " ".join(err.decode(errors="replace").split())
-    return EngineResult(child.returncode, out.decode(errors="replace"), said[-_WORDS:])
+    return EngineResult(code, out.decode(errors="replace"), said[-_WORDS:])
 
 
 def environment() -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import json
 import logging
@@ -10,7 +9,6 @@ import os
 import platform as machine
 import re
 import shutil
-import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -76,34 +74,17 @@ class Uv:
 
     async def run(self, *arguments: str, program: str | None = None) -> UvResult:
         """Runs uv, or another program the same way, to its end. It is killed when its caller ends, for any reason."""
-        starting = asyncio.ensure_future(
-            asyncio.create_subprocess_exec(
-                program or self._path,
-                *arguments,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=self._environment(),
-                cwd="/",
-                pass_fds=(self._lock,),
-                start_new_session=True,
-                preexec_fn=functools.partial(processes.die_with_parent, os.getpid()),
-            )
+        code, out, err = await processes.run_group(
+            program or self._path,
+            *arguments,
+            env=self._environment(),
+            pass_fds=(self._lock,),
+            preexec_fn=functools.partial(processes.die_with_parent, os.getpid()),
         )
-        try:
-            child = await asyncio.shield(starting)
-            out, err = await child.communicate()
-        except BaseException:
-            # Cancelled while it starts, asyncio would end it alone, and wait for what it has started itself.
-            child = await starting
-            processes.send_group(child.pid, signal.SIGKILL)
-            await child.wait()
-            raise
         said = without_credentials(err.decode(errors="replace"))
         for line in said.splitlines():
             log.info("uv: %s", line)
-        assert child.returncode is not None
-        return UvResult(child.returncode, out.decode(errors="replace"), said)
+        return UvResult(code, out.decode(errors="replace"), said)
 
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if name not in _ASTRAY}

@@ -295,6 +295,44 @@ def kill_all(find: Callable[[], set[int]], give_up: float = 10.0) -> set[int]:
     return set()
 
 
+async def run_group(*argv: str, **options: Any) -> tuple[int, bytes, bytes]:
+    """Runs a program without input in a session of its own. All processes of it are killed if this is cancelled.
+
+    Args:
+        options: As for `subprocess.Popen`.
+
+    Returns:
+        Its return code, its output and its error output.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    import asyncio
+
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd="/",
+            start_new_session=True,
+            **options,
+        )
+    )
+    try:
+        child = await asyncio.shield(starting)
+        out, err = await child.communicate()
+    except BaseException:
+        # If the start itself were cancelled, asyncio would kill the program alone, and wait for what that has started.
+        child = await starting
+        send_group(child.pid, signal.SIGKILL)
+        await child.wait()
+        raise
+    assert child.returncode is not None
+    return child.returncode, out, err
+
+
 def _has_ended(pid: int, until: float) -> bool:
     """Waits for the end of a process that is no child of this one. False if it lives at `until`."""
     try:

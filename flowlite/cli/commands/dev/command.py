@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json as json_module
 import os
 import secrets
 import shlex
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -147,16 +145,14 @@ def _port(provider: str | None) -> int:
         return int(probe.getsockname()[1])
 
 
-@contextmanager
-def _alone(name: str) -> Iterator[None]:
+def _alone(name: str) -> AbstractContextManager[None]:
     """Keeps another `flow dev` of that name waiting, which would start a second node beside this one."""
+    from flowlite.settings import edited_files
     from flowlite.settings.settings import ensure_home
 
     directory = ensure_home() / "dev"
     directory.mkdir(mode=0o700, exist_ok=True)
-    with open(directory / f".{name}.lock", "ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    return edited_files.locked(directory / f".{name}")
 
 
 def _running(flow: Flow, name: str) -> Task[Any] | None:
