@@ -162,7 +162,7 @@ class Volumes:
         known = {market.region for market in self._account.catalogue.markets()}
         regions = sorted(known - self.regions_without(interface))
         raise ConfigError(
-            f"a {interface} volume lies in one region, and only machines there can use it: give one of "
+            f"a {interface} volume belongs to one region, and only machines in that region can use it: give one of "
             f"{', '.join(regions)} (`--region`), or set `region` under [mithril]; or let the first task make it, with "
             "size_gb"
         )
