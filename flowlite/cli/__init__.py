@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import io
 import os
 import signal
 import sys
@@ -98,6 +99,7 @@ def program() -> int:
     """
     code = INTERRUPTED
     _open_standard_streams()
+    _replace_what_cannot_be_encoded()
     gc.set_threshold(_NEW_OBJECTS)
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     with suppress(KeyboardInterrupt):
@@ -118,6 +120,16 @@ def _open_standard_streams() -> None:
         sys.stdout = os.fdopen(1, "w", closefd=False)
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w", closefd=False)
+
+
+def _replace_what_cannot_be_encoded() -> None:
+    """Lets standard streams replace characters that a terminal's encoding lacks (`LANG=de_DE.ISO-8859-1`).
+
+    Tables have such characters even if no text has: the mark of one that was cut.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 def _debug(arguments: list[str]) -> None:

@@ -77,6 +77,11 @@ def print_json(kind: str, data: Any) -> None:
 def print_json_line(document: Any) -> None:
     """Prints a JSON document on one line. Characters that a terminal would act on are escaped, none is removed."""
     text = json_module.dumps(document, ensure_ascii=False, default=str)
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        # Each can be written as an escape, and none gets lost.
+        text = json_module.dumps(document, default=str)
     say(terminal.escaped_json(text))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sqlite3
 import time
 from pathlib import Path
@@ -66,6 +68,27 @@ def test_each_task_is_one_line_that_fits(flow_home: Path, columns: int, paid: bo
     assert not REASON[len(said) :][:1].isalnum()
     assert "GPU" not in heading
     assert ("COST" in heading) == (paid and columns > 60)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_a_terminal_that_lacks_our_mark(
+    flow_home: Path, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = a_list()
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    said = on_a_terminal("status", columns=60)
+    assert all(one in said for one in ids)
+    assert re.search(r"failed .*first.*\?", said), said
+
+
+def test_json_loses_nothing_where_the_encoding_lacks_it(
+    flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = HandMade("digits")
+    made.end("failed", "größer: 3 × …")
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    shown = on_a_terminal("status", "--json", columns=1000)
+    assert json.loads(shown)["data"][0]["reason"] == "größer: 3 × …"
 
 
 def test_what_is_not_shown_is_not_read(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
