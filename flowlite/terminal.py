@@ -14,17 +14,32 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _UNSAFE = "\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"
 UNSAFE = re.compile(f"[{_UNSAFE}]")
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
-_SEQUENCE = re.compile(
-    rf"""(?P<colour>\x1b\[[0-9;:]*m)
-    | (?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?      # operating system commands: titles, links, clipboard
-    | (?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]*(?:\x1b\\|\x9c)?   # device control and other strings
-    | (?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?                         # cursor, erasing, modes
-    | \x1b[ -/]*[0-~]?
-    | [{_UNSAFE}]""",
-    re.VERBOSE,
-)
+
+
+def _without(end: str) -> str:
+    """The pattern of all that is not shown, but the colours. A string of a sequence has no character of `end`."""
+    # It begins with the class of all characters in question: that is found much faster than branches are tried.
+    return rf"""[{_UNSAFE}](?:
+      (?<=\x1b)(?:
+          \][^\x07\x1b\x9c{end}]*(?:\x07|\x1b\\|\x9c)?     # operating system commands: titles, links, clipboard
+        | [PX^_][^\x1b\x9c{end}]*(?:\x1b\\|\x9c)?          # device control and other strings
+        | (?!\[[0-9;:]*m)(?:
+              \[[0-?]*[ -/]*[@-~]?                        # cursor, erasing, modes
+            | [ -/]*[0-~]? ) )
+    | (?<=\x9d)[^\x07\x1b\x9c{end}]*(?:\x07|\x1b\\|\x9c)?
+    | (?<=[\x90\x98\x9e\x9f])[^\x1b\x9c{end}]*(?:\x1b\\|\x9c)?
+    | (?<=\x9b)[0-?]*[ -/]*[@-~]?
+    | (?<![{_BEGINS}\r])(?:(?![{_BEGINS}\r])[{_UNSAFE}])* )"""
+
+
+# The characters that begin a sequence; all others in question go for themselves.
+_BEGINS = "\x1b\x90\x98\x9b\x9d-\x9f"
+# What is removed of one state of a progress bar. No function is called for each match, of which there may be millions.
+_REMOVED = re.compile(_without(r"\r"), re.VERBOSE)
+# What `_REMOVED` takes of ASCII without an escape.
+_REMOVED_BYTES = bytes(set(range(0x20)) - set(b"\t\n\r\x1b") | {0x7F})
 HIDDEN = (
-    _SEQUENCE,
+    re.compile(rf"{_COLOUR.pattern}|\r|{_without('')}", re.VERBOSE),
     re.compile(rf"\x1b\[[0-?]*[ -/]*[@-~]|[{_UNSAFE}]"),
     re.compile(rf"{_COLOUR.pattern}|[{_UNSAFE}]"),
 )
@@ -48,16 +63,55 @@ def in_one_line(text: str) -> str:
 
 def clean_line(text: str) -> str:
     """A line of a program's output: colours kept, other sequences removed, a progress bar cut to its last state."""
-    if UNSAFE.search(text) is None:
+    if UNSAFE.search(text) is None or UNSAFE.search(without_colours(text)) is None:
         return text
-    if "\r" in text:
-        states = text.split("\r")
-        for state in reversed(states):
-            shown = _SEQUENCE.sub(_keep_colour, state)
-            if shown and _COLOUR.sub("", shown):
-                return shown
-        return ""
-    return _SEQUENCE.sub(_keep_colour, text)
+    shown = _REMOVED.sub("", text.rstrip("\r").rpartition("\r")[2])
+    if "\r" not in text or without_colours(shown):
+        return shown
+    # What came last is invisible.
+    cleaned = _REMOVED.sub("", text)
+    after = _states_after(cleaned)
+    return "" if after is None else cleaned.rsplit("\r", after + 1)[-1 - after]
+
+
+def clean_lines(raw: bytes) -> list[str]:
+    """The lines of a program's output, as many as end in it and a rest, each as `clean_line` has it."""
+    if not _is_simple(raw):
+        return [clean_line(line) for line in raw.decode("utf-8", "replace").split("\n")]
+    # The same, much faster.
+    text = _simply_cleaned(raw).replace("\r\n", "\n")
+    lines = text.split("\n")
+    if "\r" not in text:
+        return lines
+    return [line.rstrip("\r").rpartition("\r")[2] if "\r" in line else line for line in lines]
+
+
+def before_last_state(raw: bytes) -> int:
+    """The length of what a progress bar has overwritten: all before its last state that shows anything."""
+    simple = _is_simple(raw)
+    after = _states_after(
+        _simply_cleaned(raw) if simple else _REMOVED.sub("", raw.decode("utf-8", "replace"))
+    )
+    if after is None:
+        return 0
+    before, *states = raw.rsplit(b"\r", after + 1)
+    return len(before) + 1 if len(states) > after else 0
+
+
+def _is_simple(raw: bytes) -> bool:
+    """Whether each character that has to go can go for itself: there is no sequence."""
+    return raw.isascii() and b"\x1b" not in raw
+
+
+def _simply_cleaned(raw: bytes) -> str:
+    return raw.translate(None, _REMOVED_BYTES).decode("ascii")
+
+
+def _states_after(cleaned: str) -> int | None:
+    """How many states of a progress bar come after the last one that shows anything; None if none shows anything."""
+    seen = without_colours(cleaned)
+    shown = seen.rstrip("\r")
+    return len(seen) - len(shown) if shown else None
 
 
 def without_colours(text: str) -> str:
@@ -68,7 +122,3 @@ def without_colours(text: str) -> str:
 def escaped_json(text: str) -> str:
     """An equivalent JSON document in which the characters that a terminal would act on are escaped."""
     return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
-
-
-def _keep_colour(match: re.Match[str]) -> str:
-    return match["colour"] or ""

@@ -51,8 +51,8 @@ class Mask:
             if form in text:
                 text = self._patterns[form].sub(SHOWN, text)
         for hidden in _hidden_in(text):
-            seen = _Reading(text, hidden)
-            if self._is_in(seen.text):
+            if self._is_in(hidden.sub("", text)):
+                seen = _Reading(text, hidden)
                 text = seen.without(self._spans(seen.text))
         return text
 
@@ -60,7 +60,7 @@ class Mask:
         """Whether the text has one of the values."""
         return bool(self._forms) and (
             self._is_in(text)
-            or any(self._is_in(_Reading(text, hidden).text) for hidden in _hidden_in(text))
+            or any(self._is_in(hidden.sub("", text)) for hidden in _hidden_in(text))
         )
 
     def _is_in(self, text: str) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.output.log_files import KINDS, Stream
 from flowlite.output.time_index import TimeIndex
-from flowlite.terminal import clean_line, without_colours
+from flowlite.terminal import before_last_state, clean_lines
 
 # Unfinished lines are shortened to their last state when they reach this size. Only progress bars usually do.
 LONG_PENDING = 64 << 10
@@ -44,10 +44,6 @@ def list_streams(directory: Path, node: int | None, rank: int | None) -> list[tu
         return []
     found.sort(key=lambda item: (*item[0][:3], KINDS.index(item[0].kind)))
     return found
-
-
-def _shows(raw: bytes) -> bool:
-    return bool(without_colours(clean_line(raw.decode("utf-8", "replace"))))
 
 
 def is_clean(raw: bytes) -> bool:
@@ -107,11 +103,11 @@ class Piece:
 
     def texts(self) -> list[str]:
         """The lines, cleaned for display."""
-        text = self.raw.decode("utf-8", "replace")
-        lines = text.split("\n")
-        if not lines[-1]:
+        clean = is_clean(self.raw)
+        lines = self.raw.decode("utf-8", "replace").split("\n") if clean else clean_lines(self.raw)
+        if not self.raw or self.raw.endswith(b"\n"):
             lines.pop()
-        return lines if is_clean(self.raw) else [clean_line(line) for line in lines]
+        return lines
 
     def joined(self, prefix: str) -> str:
         """The lines as one text, with `prefix` before each line except the first, without the last newline."""
@@ -213,9 +209,7 @@ class StreamReader:
         if len(self.pending) < self._shorten_at:
             return
         # The last state with visible text is kept, since what follows it may turn out to be invisible.
-        states = bytes(self.pending).split(b"\r")
-        kept = next((n for n in range(len(states) - 1, 0, -1) if _shows(states[n])), 0)
-        dropped = sum(map(len, states[:kept])) + kept
+        dropped = before_last_state(bytes(self.pending))
         del self.pending[:dropped]
         self._skipped += dropped
         self._shorten_at = max(LONG_PENDING, 2 * len(self.pending))
