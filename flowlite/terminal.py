@@ -10,8 +10,10 @@ import re
 
 # Replaces a character that a terminal would act on.
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-# C0 except tab and newline, DEL, C1, and the characters that change the direction of writing.
-_UNSAFE = "\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"
+# C0 except tab and newline, DEL, C1, the characters that change the direction of writing, and the surrogates that some
+# streams write as the bytes 0x80 to 0x9f (`surrogateescape`, in the locale C): C1 to a terminal without UTF-8, and a
+# part of every other character here to one with it.
+_UNSAFE = "\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\udc80-\udc9f"
 UNSAFE = re.compile(f"[{_UNSAFE}]")
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 

@@ -537,6 +537,20 @@ def test_no_text_steers_the_terminal(text: str) -> None:
     assert json.loads(terminal.escaped_json(document)) == text
 
 
+def test_bytes_in_the_guise_of_surrogates_steer_no_terminal() -> None:
+    """In the locale C, Python writes the surrogates of undecodable bytes as these bytes."""
+    written = io.BytesIO()
+    stream = io.TextIOWrapper(written, encoding="utf-8", errors="surrogateescape")
+    # C1 for a terminal without UTF-8, C1 and a change of direction for one with it, and the name of a file.
+    printing.write(stream, "\udc9b31m \udcc2\udc9b31m \udce2\udc80\udcae caf\udce9.txt")
+    printing.write(stream, terminal.escaped_json('{"error": "\udc9b31m"}'))
+    stream.flush()
+    shown = written.getvalue()
+    assert not set(shown.replace("\ufffd".encode(), b"")) & set(range(0x80, 0xA0)), shown
+    assert b"caf\xe9.txt" in shown
+    assert json.loads(shown.splitlines()[1]) == {"error": "\udc9b31m"}
+
+
 def test_our_own_colours_survive_and_those_of_a_text_do_not() -> None:
     screen = Screen(terminal=True)
     printing.write(screen, printing.ColouredText("error:", printing.RED), " \x1b[32mgreen\x1b[0m")
