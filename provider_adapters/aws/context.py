@@ -40,7 +40,8 @@ class Context:
     Attributes:
         account: The settings that identify the account.
         left_out: Regions that could not be asked, with the reason: the account's organisation denies them, or they do
-            not answer.
+            not answer; and launches in another account.
+        in_other_accounts: Tokens of launches in another account than that of the credentials.
     """
 
     home: Path
@@ -50,6 +51,7 @@ class Context:
     ledger: Ledger = field(init=False)
     looks: CloudPolls = field(default_factory=CloudPolls)
     left_out: dict[str, str] = field(default_factory=dict)
+    in_other_accounts: set[str] = field(default_factory=set)
     # When this process last checked whether its own address has changed.
     own_address_at: float = -math.inf
     # By launch token: when this process last listed the launch, and the result.

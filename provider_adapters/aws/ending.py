@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from flowlite.errors import FlowError, ProviderError
+from flowlite.errors import FlowError, PermissionRefused, ProviderError
 from flowlite.provider import Instance
 from flowlite.state import clock
-from provider_adapters.aws import network
+from provider_adapters.aws import account, network
 from provider_adapters.aws.context import (
     DEADLINE,
     HOME,
@@ -71,12 +71,20 @@ class Ending:
                     code = code_of(cause) if cause is not None else ""
                     if code not in _UNKNOWN | _UNKNOWN_REQUEST:
                         raise
+                    self._check_account(left)
                     unknown = set(_ID.findall(str(cause)))
                     known = [name for name in left if name not in unknown]
                     if len(known) == len(left):
                         # The error does not say which.
                         known = []
                     left = known
+
+    def _check_account(self, names: Collection[str]) -> None:
+        """Raises PermissionRefused if machines that EC2 does not know are those of another account."""
+        launches = self._context.ledger.launches(everywhere=True)
+        mine = [each for each in launches if set(each.ids).intersection(names)]
+        for why in account.elsewhere(self._context, mine, ()).values():
+            raise PermissionRefused(why)
 
     # Cleanup
 
@@ -89,6 +97,7 @@ class Ending:
         if any(each.state != "ended" for each in mine):
             return
         launches = [each for each in self._context.ledger.launches(task) if not each.ended]
+        launches = [each for each in launches if self._is_here(each)]
         for launch in [each for each in launches if self._is_over(each, mine)]:
             if self._remove_groups(launch):
                 self._close(launch)
@@ -163,7 +172,8 @@ class Ending:
         for launch in current:
             # The list of live tasks may be older than the submission of this one.
             young = clock.now() - launch.at < _FRESH_SECONDS
-            if launch.task in live or young or not self._is_vain(launch):
+            is_busy = launch.task in live or young or not self._is_here(launch)
+            if is_busy or not self._is_vain(launch):
                 busy |= _tasks_of([launch])
             else:
                 vain.append(launch)
@@ -185,6 +195,10 @@ class Ending:
         return self._remove_strays(
             all_regions(self._context), busy, dry_run=dry_run, of_others=True
         )
+
+    def _is_here(self, launch: Launch) -> bool:
+        """Whether a launch is in the account of the credentials, as far as the listing has shown."""
+        return launch.token not in self._context.in_other_accounts
 
     def _is_vain(self, launch: Launch) -> bool:
         """Whether an abandoned launch has nothing in the cloud."""

@@ -30,8 +30,12 @@ _TAKEN_AWAY = frozenset({"Server.SpotInstanceTermination", "Server.SpotInstanceS
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
-def read(told: Mapping[str, Any], region: str) -> Instance:
-    """Reads one entry of DescribeInstances or RunInstances."""
+def read(told: Mapping[str, Any], region: str, account: str = "") -> Instance:
+    """Reads one entry of DescribeInstances or RunInstances.
+
+    Args:
+        account: The account that has the instance.
+    """
     tags = requests.of_tags(told)
     ec2_state = str(told.get("State", {}).get("Name", "pending"))
     reason = told.get("StateReason") or {}
@@ -59,6 +63,7 @@ def read(told: Mapping[str, Any], region: str) -> Instance:
             "spot_request": str(told.get("SpotInstanceRequestId") or ""),
             "token": tags.get(TOKEN, ""),
             "home": tags.get(HOME, ""),
+            "account": account,
             "owner": tags.get(OWNER, ""),
             "deadline": _number(tags.get(DEADLINE, "")),
             "ec2_state": ec2_state,
@@ -75,12 +80,13 @@ def of_reservations(pages: Iterable[Mapping[str, Any]], region: str) -> list[Ins
     """All instances in the pages of DescribeInstances. Raises NoAnswer if they are more than any account has."""
     found: list[Instance] = []
     for page in pages:
-        for told in (each for listed in page["Reservations"] for each in listed["Instances"]):
+        listed = ((each, one) for each in page["Reservations"] for one in each["Instances"])
+        for reservation, told in listed:
             if len(found) == MOST_INSTANCES:
                 raise endless(
                     "describe_instances", f"after {MOST_INSTANCES:,} instances there are more"
                 )
-            found.append(read(told, region))
+            found.append(read(told, region, str(reservation.get("OwnerId", ""))))
     return found
 
 

@@ -13,6 +13,7 @@ from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan
 from flowlite.state import clock
 from provider_adapters.aws import instances, network, requests
+from provider_adapters.aws.account import OWNER
 from provider_adapters.aws.booting import BootingMachines
 from provider_adapters.aws.catalog import quotas, reservations, zone_order
 from provider_adapters.aws.catalog.zone_order import Site
@@ -475,7 +476,8 @@ class Launching:
             return self._refused(call, said, before)
         made = [instances.read(each, region) for each in told["Instances"]]
         nodes = {each.id: {"private": each.address, "public": ""} for each in made}
-        self._ledger.made(token, call.name, [each.id for each in made])
+        owner = {OWNER: str(told.get("OwnerId", ""))}
+        self._ledger.made(token, call.name, [each.id for each in made], owner)
         self._ledger.note(token, nodes=nodes, tries=None)
         self._context.looks.looked(token)
         return None

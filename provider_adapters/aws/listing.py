@@ -10,7 +10,7 @@ from typing import Any
 from flowlite.errors import FlowError, PermissionRefused, ProviderError
 from flowlite.provider import PRICES, Instance
 from flowlite.state import clock
-from provider_adapters.aws import instances, pages, requests
+from provider_adapters.aws import account, instances, pages, requests
 from provider_adapters.aws.context import HOME, MACHINES_GONE, Context, region_of, zone_of
 from provider_adapters.aws.errors import explained
 from provider_adapters.aws.every_region import all_regions, ask_regions, known_regions
@@ -49,6 +49,7 @@ class Listing:
             del filters["tag__flowlite__task"]
             told += self._describe_all(regions, filters, needed=used, awaited=regions)
         found = {each.id: each for each in told}
+        self._check_account(task, launches, found)
         known = {each.token: each for each in self._context.ledger.launches()}
         mine = {name: _with_notes(each, known) for name, each in found.items()}
         mine = {name: each for name, each in mine.items() if task in (None, each.task_id)}
@@ -83,6 +84,17 @@ class Listing:
         return self._describe(region, filters)
 
     # Helpers
+
+    def _check_account(
+        self, task: str | None, launches: Sequence[Launch], listed: Collection[str]
+    ) -> None:
+        """Notes launches in another account than that of the credentials. Raises PermissionRefused for one task's."""
+        found = account.elsewhere(self._context, launches, listed)
+        if found and task is not None:
+            raise PermissionRefused(next(iter(found.values())))
+        self._context.in_other_accounts |= set(found)
+        for token, why in found.items():
+            self._context.left_out[f"launch {token}"] = why
 
     def _with_spot_prices(self, instance: Instance) -> Instance:
         """An instance with its spot prices, which change all the time; the tags have the price at the launch."""
@@ -173,7 +185,8 @@ class Listing:
         most = int(call.parameters["request"]["MaxCount"])
         is_certain = clock.now() - call.at > self._context.settings.listing_lag
         if found and (is_certain or len(found) >= most):
-            self._context.ledger.made(token, call.name, [each.id for each in found])
+            owner = {account.OWNER: str(found[0].data["account"])}
+            self._context.ledger.made(token, call.name, [each.id for each in found], owner)
             return None
         if is_certain:
             # It would be listed by now.

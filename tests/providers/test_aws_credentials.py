@@ -1,4 +1,4 @@
-"""Whole tasks on EC2 in the box whose credentials are refused: after a session has expired, or in another shell."""
+"""Tasks on EC2 in the box with credentials that are refused, or of another account: of a session, or a shell."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from flowlite.api.adapters import adapter
+from flowlite.errors import PermissionRefused
+from flowlite.state import clock
 from flowlite.testing.cloud import CloudInABox
 from tests.helpers import eventually, process_alive
-from tests.providers.aws_client import groups
+from tests.providers.aws_client import Client, groups
 from tests.providers.test_aws_gang import SECONDS, Laptop
 
 # Another fault than refused credentials makes a supervisor try again, and later.
@@ -26,11 +30,16 @@ def laptop(box: CloudInABox, flow_home: Path) -> Laptop:
     return Laptop(box, flow_home)
 
 
-def refused(laptop: Laptop, *words: str) -> subprocess.CompletedProcess[str]:
-    """`flow` in a shell whose secret key is none."""
+REFUSED = {"AWS_SECRET_ACCESS_KEY": "expired"}
+
+
+def refused(
+    laptop: Laptop, *words: str, credentials: Mapping[str, str] = REFUSED
+) -> subprocess.CompletedProcess[str]:
+    """`flow` in a shell whose secret key is none, or with other credentials."""
     return subprocess.run(
         [sys.executable, "-m", "flowlite.cli", *words],
-        env={**laptop.environment, "AWS_SECRET_ACCESS_KEY": "expired"},
+        env={**laptop.environment, **credentials},
         cwd=laptop.home,
         capture_output=True,
         text=True,
@@ -46,9 +55,17 @@ def supervisor(laptop: Laptop) -> int:
     return int(json.loads(noted.read_bytes())["pid"])
 
 
-def test_a_command_with_refused_credentials_does_no_harm_to_a_task_that_runs(
-    laptop: Laptop,
+@pytest.mark.parametrize(
+    ("elsewhere", "words"),
+    [(False, ("AuthFailure", "are refused")), (True, ("210987654321", "launched in 123456789012"))],
+    ids=["refused", "of another account"],
+)
+def test_a_command_with_other_credentials_does_no_harm_to_a_task_that_runs(
+    laptop: Laptop, elsewhere: bool, words: tuple[str, str]
 ) -> None:
+    # What EC2 does not list has ended.
+    (laptop.home / "config.toml").write_text('[aws]\nlisting_lag = "1s"\n')
+    credentials = laptop.box.aws.environment_elsewhere() if elsewhere else REFUSED
     run = ["run", "--provider", "aws", "-d", "--name", "hz", "--max-run-time-hours", "1"]
     laptop.flow(*run, "--", "sh", "-c", LOOP)
 
@@ -59,14 +76,14 @@ def test_a_command_with_refused_credentials_does_no_harm_to_a_task_that_runs(
     first = supervisor(laptop)
     os.kill(first, signal.SIGKILL)
     eventually(lambda: not process_alive(first))
-    refused(laptop, "status", "hz")
+    refused(laptop, "status", "hz", credentials=credentials)
     eventually(lambda: supervisor(laptop) != first, timeout=SECONDS, every=0.2)
 
     def reason() -> str:
         return str(laptop.json("status", "hz")["reason"])
 
-    said = eventually(lambda: "AuthFailure" in (told := reason()) and told, timeout=SECONDS)
-    assert "are refused" in said
+    said = eventually(lambda: words[0] in (told := reason()) and told, timeout=SECONDS)
+    assert words[1] in said
     assert status() == "running"
     (machine,) = laptop.box.aws.instances()
     laptop.flow("ssh", "hz", "-c", "touch /tmp/flow-go")
@@ -76,6 +93,30 @@ def test_a_command_with_refused_credentials_does_no_harm_to_a_task_that_runs(
     assert lines == [*map(str, range(1, len(lines))), "last"]
     assert laptop.box.aws.instances()[0]["id"] == machine["id"]
     laptop.assert_nothing_left()
+
+
+def test_machines_are_not_taken_for_gone_with_credentials_of_another_account(
+    aws: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aws.settings('listing_lag = "1s"')
+    found = aws.launch(aws.intent())
+    launched = clock.now()
+    eventually(lambda: clock.now() - launched > 1.5)
+    with monkeypatch.context() as shell:
+        for name, value in aws.box.aws.environment_elsewhere().items():
+            shell.setenv(name, value)
+        with pytest.raises(PermissionRefused, match=r"210987654321.* task t1 .* in 123456789012"):
+            adapter("aws").list_instances("t1")
+        with pytest.raises(PermissionRefused, match=r"210987654321.* task t1 .* in 123456789012"):
+            adapter("aws").terminate(found)
+        # `flow gc` says so, and goes on with what there is in the account.
+        provider = adapter("aws")
+        assert provider.list_instances() == []
+        assert provider.sweep([]) == []
+        (told,) = provider.not_looked_at()
+        assert "launched in 123456789012" in told
+    assert len(adapter("aws").list_instances("t1")) == 2
+    aws.end()
 
 
 def test_a_task_for_which_nothing_was_asked_for_ends_without_the_credentials(

@@ -7,9 +7,12 @@ from typing import Any
 
 from flowlite.testing.cloud.served import Served
 
+REGION = "us-east-1"
 ACCESS_KEY = "AKIAFLOWLITEINTHEBOX"
 SECRET_KEY = "secret/of/the/box+0123456789abcdefghijkl"
-REGION = "us-east-1"
+# Those of another account, in which there is nothing.
+OTHER_ACCESS_KEY = "AKIAFLOWLITEELSEWHER"
+OTHER_SECRET_KEY = "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"
 
 
 class AwsBox(Served):
@@ -30,6 +33,14 @@ class AwsBox(Served):
             "AWS_CONFIG_FILE": "/dev/null",
             "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
         }
+
+    def environment_elsewhere(self) -> dict[str, str]:
+        """The same for another account, in which there is nothing, and nothing can be launched."""
+        keys = {
+            "AWS_ACCESS_KEY_ID": OTHER_ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": OTHER_SECRET_KEY,
+        }
+        return {**self.environment(), **keys}
 
     def timing(
         self,

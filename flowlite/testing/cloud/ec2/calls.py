@@ -101,7 +101,8 @@ class Ending(EC2BaseResponse):
         if not re.fullmatch(r"i-[0-9a-f]{8,17}", id):
             raise Refusal("InvalidInstanceID.Malformed", f'Invalid id: "{id}"')
         life = self.cloud.lives.find(id)
-        if life is None or life.region != self.region:
+        is_here = life is not None and self.current_account == ACCOUNT
+        if life is None or not is_here or life.region != self.region:
             raise InvalidInstanceIdError([id])
         return life
 
@@ -151,6 +152,8 @@ class Groups(SecurityGroups):
         for life in self.cloud.lives.all():
             if not self.cloud.holds_groups(life) or life.region != self.region:
                 continue
+            if self.current_account != ACCOUNT:
+                break
             if any(
                 group.id == id for nic in life.instance.nics.values() for group in nic.group_set
             ):
@@ -180,7 +183,11 @@ class Groups(SecurityGroups):
     def describe_placement_groups(self) -> ActionResult:
         """DescribePlacementGroups."""
         names = self._get_param("GroupNames", [])
-        found = [g for (region, _), g in self.cloud.groups.items() if region == self.region]
+        found = [
+            group
+            for (region, _), group in self.cloud.groups.items()
+            if region == self.region and self.current_account == ACCOUNT
+        ]
         if missing := set(names) - {g["GroupName"] for g in found}:
             raise Refusal(
                 "InvalidPlacementGroup.Unknown",

@@ -1,4 +1,4 @@
-"""The box's account and keys, and AWS's formats of ids, times and errors."""
+"""The box's accounts and keys, and AWS's formats of ids, times and errors."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ ACCOUNT = "123456789012"
 ACCESS_KEY = "AKIAFLOWLITEINTHEBOX"
 SECRET_KEY = "secret/of/the/box+0123456789abcdefghijkl"
 USER_ARN = f"arn:aws:iam::{ACCOUNT}:user/box"
+OTHER_ACCOUNT = "210987654321"
+"""An account with keys of its own, in which there is nothing, and nothing can be launched."""
+OTHER_ACCESS_KEY = "AKIAFLOWLITEELSEWHER"
+OTHER_SECRET_KEY = "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"
+OTHER_USER_ARN = f"arn:aws:iam::{OTHER_ACCOUNT}:user/elsewhere"
 REGION = "us-east-1"
 # The HTTP status by error code. All other codes have 400.
 STATUS = {

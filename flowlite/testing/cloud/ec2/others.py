@@ -7,7 +7,7 @@ from typing import Any
 
 from flowlite.testing.cloud.ec2 import images
 from flowlite.testing.cloud.ec2.market import DISK_PRICE, ON_DEMAND, QUOTAS, Market
-from flowlite.testing.cloud.ec2.names import ACCOUNT, USER_ARN
+from flowlite.testing.cloud.ec2.names import ACCOUNT, OTHER_ACCOUNT, OTHER_USER_ARN, USER_ARN
 from flowlite.testing.cloud.serving import Reply
 
 _REGION_NAMES = {
@@ -21,7 +21,7 @@ _REGION_NAMES = {
 }
 _CALLER = (
     '<GetCallerIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><GetCallerIdentityResult>'
-    f"<Arn>{USER_ARN}</Arn><UserId>AIDAFLOWLITEINTHEBOX</UserId><Account>{ACCOUNT}</Account>"
+    "<Arn>{arn}</Arn><UserId>AIDAFLOWLITEINTHEBOX</UserId><Account>{account}</Account>"
     "</GetCallerIdentityResult></GetCallerIdentityResponse>"
 )
 
@@ -32,8 +32,14 @@ class Others:
     def __init__(self, market: Market) -> None:
         self._market = market
 
-    def answer(self, action: str, region: str, asked: dict[str, Any]) -> Reply | None:
-        """The reply to a call such as `pricing:GetProducts`."""
+    def answer(
+        self, action: str, region: str, asked: dict[str, Any], *, elsewhere: bool = False
+    ) -> Reply | None:
+        """The reply to a call such as `pricing:GetProducts`.
+
+        Args:
+            elsewhere: Whether it is made with a key of the other account.
+        """
         match action:
             case "pricing:GetProducts":
                 return reply(self._products(asked))
@@ -49,7 +55,9 @@ class Others:
                     value and reply({"Parameter": _parameter(asked["Name"], value, region)})
                 ) or None
             case "sts:GetCallerIdentity":
-                return 200, [("Content-Type", "text/xml")], _CALLER.encode()
+                arn, account = (OTHER_USER_ARN, OTHER_ACCOUNT) if elsewhere else (USER_ARN, ACCOUNT)
+                said = _CALLER.format(arn=arn, account=account)
+                return 200, [("Content-Type", "text/xml")], said.encode()
             case "ssm:GetParameters":
                 return self._parameters(region, asked)
         return None

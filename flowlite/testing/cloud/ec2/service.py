@@ -27,6 +27,7 @@ from flowlite.testing.cloud.ec2.life_record import Life
 from flowlite.testing.cloud.ec2.names import (
     ACCOUNT,
     MESSAGES,
+    OTHER_ACCOUNT,
     STATUS,
     USER_ARN,
     new_id,
@@ -118,6 +119,8 @@ class Ec2Service:
         with self._cloud.lives.lock:
             if self._seen.day != self._day:
                 raise ConnectionAbortedError("the box has been reset since this was asked")
+            if signature.is_of_other(environ):
+                return self._elsewhere(action, parameters, environ, body)
             if need := self._cloud.policy.refused(needs_of(action, parameters)):
                 return self._unauthorized(action, need.action, need.resource)
             region = parameters["Region"]
@@ -136,6 +139,16 @@ class Ec2Service:
             if action in CHANGING:
                 self._cloud.firewall.apply()
             return reply
+
+    def _elsewhere(
+        self, action: str, parameters: dict[str, Any], environ: Environ, body: bytes
+    ) -> Reply:
+        """Answers a call in the other account, in which there is nothing of the first one."""
+        if found := self._others.answer(action, parameters["Region"], parameters, elsewhere=True):
+            return found
+        if action == "RunInstances":
+            return self._error(action, "PendingVerification", "")
+        return self._by_moto({**environ, "HTTP_X_MOTO_ACCOUNT_ID": OTHER_ACCOUNT}, body)
 
     def refuse(self, action: str, fault: Fault) -> Reply:
         """An error in the format of the service that was called."""

@@ -1,4 +1,4 @@
-"""Whether a request is signed with the secret of the box's account (Signature Version 4)."""
+"""Whether a request is signed with the secret of one of the box's accounts (Signature Version 4)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
-from flowlite.testing.cloud.ec2.names import ACCESS_KEY, SECRET_KEY
+from flowlite.testing.cloud.ec2.names import (
+    ACCESS_KEY,
+    OTHER_ACCESS_KEY,
+    OTHER_SECRET_KEY,
+    SECRET_KEY,
+)
 
 _FORM = re.compile(
     r"AWS4-HMAC-SHA256 Credential=(?P<key>[^/]+)/(?P<scope>(?P<day>\d+)/(?P<region>[^/]+)/(?P<service>[^/]+)"
     r"/aws4_request), ?SignedHeaders=(?P<headers>[^,]+), ?Signature=(?P<signature>[0-9a-f]+)"
 )
+_SECRETS = {ACCESS_KEY: SECRET_KEY, OTHER_ACCESS_KEY: OTHER_SECRET_KEY}
 _SKEW = timedelta(minutes=5)
 # The error codes of each service for an unknown key, a wrong signature, and an expired request.
 _ERRORS = {
@@ -35,7 +41,7 @@ def fault_of(environ: dict[str, Any], body: bytes) -> str | None:
     if form is None:
         return "MissingAuthenticationToken"
     stranger, forged, late = _ERRORS.get(form["service"], _ERRORS_OF_OTHERS)
-    if form["key"] != ACCESS_KEY:
+    if form["key"] not in _SECRETS:
         return stranger
     moment = environ.get("HTTP_X_AMZ_DATE", "")
     signed = datetime.strptime(moment, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
@@ -49,11 +55,17 @@ def fault_of(environ: dict[str, Any], body: bytes) -> str | None:
             _hash(_canonical(environ, body, form["headers"])),
         )
     )
-    key = f"AWS4{SECRET_KEY}".encode()
+    key = f"AWS4{_SECRETS[form['key']]}".encode()
     for part in form["scope"].split("/"):
         key = hmac.digest(key, part.encode(), "sha256")
     expected = hmac.new(key, text.encode(), "sha256").hexdigest()
     return None if hmac.compare_digest(expected, form["signature"]) else forged
+
+
+def is_of_other(environ: dict[str, Any]) -> bool:
+    """Whether a request is signed with a key of the other account."""
+    form = _FORM.match(environ.get("HTTP_AUTHORIZATION", ""))
+    return form is not None and form["key"] == OTHER_ACCESS_KEY
 
 
 def _canonical(environ: dict[str, Any], body: bytes, names: str) -> bytes:
