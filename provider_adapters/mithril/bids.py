@@ -71,14 +71,19 @@ def read_bid(data: Mapping[str, Any], machines: Iterable[Mapping[str, Any]]) -> 
 
 
 def fetch(api: MithrilApi, project: str, fids: Iterable[str]) -> dict[str, Bid | None]:
-    """Bids by their ids; None for one that the API does not know. Raises ProviderError."""
+    """Bids by their ids; None for one that the API does not know.
+
+    Raises:
+        ProviderError: The API does not answer, or the key may not use the project: then it may know no bid of it.
+    """
     found: dict[str, Mapping[str, Any] | None] = {}
     for fid in dict.fromkeys(fids):
         try:
             found[fid] = api.get(f"/v2/spot/bids/{fid}")
         except NotThere:
             found[fid] = None
-    machines = machines_of(api, project, [fid for fid, data in found.items() if data is not None])
+    # Those of unknown bids, too, so that the API says whether the key may use the project.
+    machines = machines_of(api, project, list(found))
     return {fid: None if data is None else read_bid(data, machines) for fid, data in found.items()}
 
 

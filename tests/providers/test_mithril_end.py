@@ -166,6 +166,24 @@ def test_without_its_key_a_home_that_has_bids_says_so(
         paper.make().list_instances()
 
 
+def test_machines_are_not_taken_for_gone_with_a_key_of_another_account(paper: Paper) -> None:
+    paper.configure(listing_lag=0.1)
+    found = paper.launch(paper.intend())
+    launched = time.monotonic()
+    eventually(lambda: time.monotonic() - launched > 0.2 or None, "all should be listed")
+    # Such a key knows no bid of the other account, and may not use its project.
+    for action, status in (("get_bid", 404), ("cancel_bid", 404), ("get_instances", 403)):
+        paper.cloud.fault(action, status=status, times=-1)
+    with pytest.raises(PermissionRefused, match="does not have access"):
+        paper.make().list_instances(TASK)
+    with pytest.raises(PermissionRefused, match="does not have access"):
+        paper.make().list_instances()
+    paper.cloud.clear_faults()
+    assert {each.id for each in paper.alive()} == {each.id for each in found}
+    assert paper.doors.forgotten == []
+    paper.end()
+
+
 def test_what_the_ledger_has_lost_is_found_by_its_tags(paper: Paper) -> None:
     found = paper.launch(paper.intend())
     for file in (paper.home / "mithril" / "launches").glob("*.json"):
