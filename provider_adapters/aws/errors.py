@@ -86,16 +86,20 @@ _PERMISSION = frozenset(
         "Client.UnauthorizedOperation",
     }
 )
+# AWS says the same of good credentials in a region that the account has not enabled.
+_NOT_HERE = ", or the account has not enabled this region"
 _CREDENTIALS = {
-    "AuthFailure": "AWS does not accept these credentials",
-    "InvalidClientTokenId": "AWS does not know this access key",
-    "UnrecognizedClientException": "AWS does not know this access key",
+    "AuthFailure": f"AWS does not accept these credentials{_NOT_HERE}",
+    "InvalidClientTokenId": f"AWS does not know this access key{_NOT_HERE}",
+    "UnrecognizedClientException": f"AWS does not know this access key{_NOT_HERE}",
+    "InvalidIdentityToken": "the token that stands for the credentials is not accepted",
     "SignatureDoesNotMatch": "the secret key does not belong to the access key",
     "ExpiredToken": "the session has expired",
     "ExpiredTokenException": "the session has expired",
     "RequestExpired": "the session has expired, or the clock of this machine is wrong",
     "InvalidAccessKeyId": "AWS does not know this access key",
     "MissingAuthenticationToken": "there are no credentials",
+    "CredentialsNotGiven": "what gives the credentials, such as credential_process, has failed",
 }
 _ADVICE = {
     "OptInRequired": "the account has not opted in to this region or service; do so in the AWS console",
@@ -225,6 +229,9 @@ def refusal(error: BaseException, action: str) -> Refusal | None:
         return Refusal("MissingAuthenticationToken", str(error), "credentials", action)
     if isinstance(error, exceptions.TokenRetrievalError | exceptions.SSOError):
         return Refusal("ExpiredToken", str(error), "credentials", action)
+    if isinstance(error, _failures_of_credentials()):
+        said = " ".join(str(error).split())[:_LONGEST_MESSAGE]
+        return Refusal("CredentialsNotGiven", said, "credentials", action)
     if isinstance(error, exceptions.PaginationError):
         # Its text has the token, of any length.
         said = "the pages do not end: one leads to itself"
@@ -232,6 +239,15 @@ def refusal(error: BaseException, action: str) -> Refusal | None:
     if isinstance(error, exceptions.BotoCoreError):
         return Refusal(type(error).__name__, str(error), _kind_of_failure(error), action)
     return None
+
+
+def _failures_of_credentials() -> tuple[type[Exception], ...]:
+    """The exceptions of botocore for credentials that it cannot get, or cannot renew."""
+    from botocore import exceptions
+
+    # `aws login` is known to botocore since 1.41.
+    names = ("CredentialRetrievalError", "RefreshWithMFAUnsupportedError", "LoginError")
+    return tuple(getattr(exceptions, name) for name in names if hasattr(exceptions, name))
 
 
 def _kind_of_failure(error: BaseException) -> str:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,30 @@ def test_machines_are_not_taken_for_gone_with_credentials_of_another_account(
         assert "launched in 123456789012" in told
     assert len(adapter("aws").list_instances("t1")) == 2
     aws.end()
+
+
+def test_a_program_that_gives_no_credentials_any_more_refuses_them(
+    aws: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, session = aws.box.aws.environment(), tmp_path / "session"
+    given = {
+        "Version": 1,
+        "AccessKeyId": keys["AWS_ACCESS_KEY_ID"],
+        "SecretAccessKey": keys["AWS_SECRET_ACCESS_KEY"],
+    }
+    # They hold for so short a time that they are asked for again by each call.
+    given["Expiration"] = (datetime.now(UTC) + timedelta(seconds=60)).isoformat()
+    session.write_text(json.dumps(given))
+    config = tmp_path / "config"
+    config.write_text(f"[default]\ncredential_process = cat {session}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    provider = adapter("aws")
+    assert provider.others() == []
+    session.unlink()
+    with pytest.raises(PermissionRefused, match=r"No such file[^\n]* such as credential_process"):
+        provider.others()
 
 
 def test_a_task_for_which_nothing_was_asked_for_ends_without_the_credentials(
