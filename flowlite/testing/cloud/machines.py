@@ -184,8 +184,11 @@ class Machines:
         machine = self.find(name)
         if machine is None:
             return ""
-        log = self._cluster.directory / machine.slot / "console.log"
-        return log.read_text(errors="replace") if log.exists() else ""
+        # It is removed when the machine begins anew, which may be now.
+        with contextlib.suppress(FileNotFoundError):
+            log = self._cluster.directory / machine.slot / "console.log"
+            return log.read_text(errors="replace")
+        return ""
 
     def guard(self, name: str, admitted: Sequence[str]) -> None:
         """Drops packets to a machine, but for replies and what is admitted, as in "ip saddr 10.78.0.1 tcp dport 22"."""
