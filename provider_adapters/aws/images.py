@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from flowlite.errors import ConfigError
@@ -15,6 +16,7 @@ from provider_adapters.aws.settings import AwsSettings
 _GPU = "/aws/service/deeplearning/ami/{arch}/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
 _CPU = "/aws/service/canonical/ubuntu/server/24.04/stable/current/{arch}/hvm/ebs-gp3/ami-id"
 _ROOM_GB = 100
+_FREE = "Linux/UNIX"
 _SECONDS = 21600.0
 # The open driver does not support GPUs before Turing.
 _TOO_OLD = frozenset({"v100", "p100", "k80", "m60"})
@@ -37,7 +39,10 @@ def parameter_for(machine: Machine, settings: AwsSettings) -> str:
 def find_image(
     catalog: Catalog, clients: Clients, settings: AwsSettings, machine: Machine
 ) -> dict[str, Any]:
-    """The image for a machine: {"id", "name", "arch", "root_device", "least_gb", "root_gb"}.
+    """The image for a machine: {"id", "name", "arch", "root_device", "least_gb", "root_gb", "disks", "software"}.
+
+    "disks" has the sizes in GB of its other disks, by the name of the device. "software" is what is charged for
+    beside the machine, "" for nothing.
 
     Raises:
         ProviderError: It cannot be looked up.
@@ -84,4 +89,21 @@ def _look_up(clients: Clients, region: str, ami: str, parameter: str) -> dict[st
         "arch": str(image.get("Architecture", "x86_64")),
         "root_device": root,
         "least_gb": int(disks.get(root, {}).get("VolumeSize") or 8),
+        "disks": {
+            str(name): int(disk.get("VolumeSize") or 0)
+            for name, disk in disks.items()
+            if disk and name != root
+        },
+        "software": _software(image),
     }
+
+
+def _software(image: Mapping[str, Any]) -> str:
+    """The software of an image that is charged for by the hour, as far as AWS tells it."""
+    sold = [
+        str(each["ProductCodeId"])
+        for each in image.get("ProductCodes") or ()
+        if each.get("ProductCodeType") == "marketplace"
+    ]
+    platform = str(image.get("PlatformDetails") or _FREE)
+    return ", ".join([*([] if platform == _FREE else [platform]), *sold])

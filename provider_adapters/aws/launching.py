@@ -375,6 +375,7 @@ class Launching:
             image=str(site.image["id"]),
             root_device=str(site.image["root_device"]),
             root_gb=int(site.image["root_gb"]),
+            disks=tuple(site.image.get("disks", ())),
             zone=site.zone,
             subnet=site.subnet,
             groups=groups,

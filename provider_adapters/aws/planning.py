@@ -100,12 +100,17 @@ class Planner:
             max_run_seconds=_longest_run(config, reserved),
             max_cost=config.max_cost,
             may_exceed=MAY_EXCEED,
-            not_included=("traffic out of AWS", *(volumes.costs if volumes else ())),
+            not_included=(
+                "traffic out of AWS",
+                *_software_of(places),
+                *(volumes.costs if volumes else ()),
+            ),
             notes=(
                 *(volumes.notes if volumes else ()),
                 *(reserved.notes() if reserved else ()),
                 *self._notes(config, first, spot),
                 *self._notes_on_ways_out(places),
+                *_notes_on_disks(places),
                 *(n for p in places for n in self.catalog(p["region"]).notes_on_prices()),
             ),
             options={
@@ -199,8 +204,10 @@ class Planner:
         return [each for each in subnets if each.get("out", "") in ("", "internet")]
 
     def _extras(self, place: dict[str, Any]) -> float:
-        """US dollars per hour for the disk and the public address of a machine."""
-        disk = self.catalog(place["region"]).disk_price() * float(place["image"]["root_gb"])
+        """US dollars per hour for the disks and the public address of a machine."""
+        image = place["image"]
+        size = float(image["root_gb"]) + sum(map(float, image.get("disks", {}).values()))
+        disk = self.catalog(place["region"]).disk_price() * size
         return disk / HOURS_PER_MONTH + (ADDRESS_PRICE if self.settings.public_ip else 0.0)
 
     def _notes_on_ways_out(self, places: Sequence[dict[str, Any]]) -> list[str]:
@@ -365,6 +372,23 @@ def _longest_run(config: TaskConfig, reserved: Reservation | None) -> float | No
     bounds = [] if ends is None else [ends - reservations.CLOSED_SECONDS - clock.wall()]
     bounds += [] if config.max_run_seconds is None else [config.max_run_seconds]
     return min(bounds, default=None)
+
+
+def _software_of(places: Sequence[dict[str, Any]]) -> list[str]:
+    """What the images of a plan have that is charged for by the hour, and for which no price is known."""
+    images = {place["image"]["id"]: place["image"].get("software") for place in places}
+    return [f"the software of {name} ({what})" for name, what in images.items() if what]
+
+
+def _notes_on_disks(places: Sequence[dict[str, Any]]) -> list[str]:
+    """The disks that machines get from their image, beside the root disk."""
+    images = {place["image"]["id"]: place["image"].get("disks") for place in places}
+    return [
+        f"the image {name} has more disks ({', '.join(f'{k}: {size} GB' for k, size in disks.items())}): each machine "
+        "gets them, counted at the price of gp3, and they are deleted with it"
+        for name, disks in images.items()
+        if disks
+    ]
 
 
 def _check_interfaces(machine: Machine, wanted: MachineRequirements, settings: AwsSettings) -> None:

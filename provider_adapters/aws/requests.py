@@ -20,6 +20,7 @@ class LaunchRequest:
     Attributes:
         count: The most machines that it creates.
         least: With how many it is content.
+        disks: The names of the devices of the image's other disks.
         cards: If EFA is wanted, for each network card the kinds of interface it accepts; () for none.
         max_price: On spot, the maximum price per instance and hour in the currency of the region; None for no limit of
             ours.
@@ -39,6 +40,7 @@ class LaunchRequest:
     groups: tuple[str, ...]
     user_data: str
     tags: Mapping[str, str]
+    disks: tuple[str, ...] = ()
     cards: tuple[tuple[str, ...], ...] = ()
     public_ip: bool = True
     market: str = "on-demand"
@@ -66,7 +68,9 @@ def run_instances(order: LaunchRequest) -> dict[str, Any]:
                     "VolumeType": "gp3",
                     "DeleteOnTermination": True,
                 },
-            }
+            },
+            # An image may say of its other disks that they stay, and are charged, when the machine is gone.
+            *({"DeviceName": each, "Ebs": {"DeleteOnTermination": True}} for each in order.disks),
         ],
         "MetadataOptions": {
             "HttpEndpoint": "enabled",

@@ -76,6 +76,20 @@ def test_a_gang_on_demand_for_a_few_seconds_is_charged_a_minute(aws: Client) -> 
     assert not is_upper_bound(payer.rows.values())
 
 
+def test_all_disks_of_an_image_are_on_the_bill_and_go_with_the_machine(aws: Client) -> None:
+    image = aws.box.aws.image({"/dev/sdf": 2000}, "Red Hat Enterprise Linux")
+    aws.settings(f'ami = "{image}"')
+    payer = Payer(aws)
+    assert f"the software of {image} (Red Hat Enterprise Linux)" in payer.plan.not_included
+    assert any("/dev/sdf: 2000 GB" in note for note in payer.plan.notes)
+    payer.end(payer.launch())
+    assert payer.cost() == pytest.approx(payer.bill(), abs=1e-4)
+    assert aws.box.aws.leftovers()["volumes"] == []
+    # Those of AWS's images are charged for as the plan says.
+    aws.settings("")
+    assert Payer(aws).plan.not_included == ("traffic out of AWS",)
+
+
 def test_every_attempt_of_a_task_is_on_the_bill(aws: Client) -> None:
     payer = Payer(aws)
     for attempt in (1, 2, 3):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.amis import Ami
 
-from flowlite.testing.cloud.ec2.names import ACCOUNT
+from flowlite.testing.cloud.ec2.names import ACCOUNT, new_id
 
 AMAZON, CANONICAL = "898082745236", "099720109477"
 _DL = "/aws/service/deeplearning/ami"
@@ -35,22 +36,31 @@ class Image:
 
 
 class _Ami(Ami):
-    """moto's image, with a root disk of the real size."""
+    """moto's image, with a root disk of the real size, and the other disks of the machine that it was made from."""
 
-    def __init__(self, size: int, *arguments: Any, **named: Any) -> None:
-        self.size = size
+    def __init__(
+        self, size: int, *arguments: Any, others: Mapping[str, int] | None = None, **named: Any
+    ) -> None:
+        self.sizes = {named["root_device_name"]: size, **(others or {})}
+        self.platform_details = "Linux/UNIX"
         super().__init__(*arguments, **named)
 
     @property
     def block_device_mappings(self) -> list[dict[str, Any]]:
-        disk = {
-            "SnapshotId": self.ebs_snapshot.id,
-            "VolumeSize": self.size,
-            "DeleteOnTermination": True,
-            "VolumeType": "gp3",
-            "Encrypted": False,
-        }
-        return [{"DeviceName": self.root_device_name, "Ebs": disk}]
+        return [
+            {
+                "DeviceName": device,
+                "Ebs": {
+                    "SnapshotId": self.ebs_snapshot.id,
+                    "VolumeSize": size,
+                    # Disks that are attached to a machine that runs stay unless that is changed, and so in its image.
+                    "DeleteOnTermination": device == self.root_device_name,
+                    "VolumeType": "gp3",
+                    "Encrypted": False,
+                },
+            }
+            for device, size in self.sizes.items()
+        ]
 
 
 def _images() -> list[Image]:
@@ -85,21 +95,37 @@ def install(region: str) -> None:
         return
     backend.amis.clear()
     for image in IMAGES:
-        ami = _Ami(
-            image.size,
-            backend,
-            image.id_in(region),
-            name=image.name,
-            description=image.name,
-            owner_id=image.owner,
-            owner_alias="amazon",
-            public=True,
-            virtualization_type="hvm",
-            architecture=image.architecture,
-            creation_date=_BORN,
-            hypervisor="xen",
-            root_device_type="ebs",
-            root_device_name="/dev/sda1",
-            region_name=region,
-        )
+        ami = _ami(region, image.id_in(region), image)
         backend.amis[ami.id] = ami
+
+
+def make(region: str, disks: Mapping[str, int], platform: str) -> str:
+    """An image of the account's own, made from a machine with more disks, or with software that is charged for."""
+    install(region)
+    ubuntu = next(each for each in IMAGES if each.owner == CANONICAL)
+    image = replace(ubuntu, name=f"ours {new_id('image')}", owner=ACCOUNT)
+    ami = _ami(region, new_id("ami"), image, disks)
+    ami.platform_details = platform
+    ec2_backends[ACCOUNT][region].amis[ami.id] = ami
+    return str(ami.id)
+
+
+def _ami(region: str, id: str, image: Image, others: Mapping[str, int] | None = None) -> _Ami:
+    return _Ami(
+        image.size,
+        ec2_backends[ACCOUNT][region],
+        id,
+        others=others,
+        name=image.name,
+        description=image.name,
+        owner_id=image.owner,
+        owner_alias="amazon",
+        public=True,
+        virtualization_type="hvm",
+        architecture=image.architecture,
+        creation_date=_BORN,
+        hypervisor="xen",
+        root_device_type="ebs",
+        root_device_name="/dev/sda1",
+        region_name=region,
+    )

@@ -169,6 +169,7 @@ class Launching(InstanceResponse):
     def _launch(self, zone: str, count: int) -> Reservation:
         """Launches the instances in moto."""
         self.params["MinCount"] = count
+        self.params["BlockDeviceMappings"] = self._disks()
         placement = dict(self._get_param("Placement") or {})
         self.params["Placement"] = {**placement, "AvailabilityZone": zone}
         with network.numbered(self) as nics:
@@ -181,6 +182,19 @@ class Launching(InstanceResponse):
         kind = str(reservation.instances[0].instance_type)
         self.cloud.market.take(kind, zone, count)
         return reservation
+
+    def _disks(self) -> list[dict[str, Any]]:
+        """The disks of each instance: those of the image as the request changes them, and more."""
+        (image,) = self.ec2_backend.describe_images(ami_ids=[self._get_param("ImageId")])
+        asked = {each["DeviceName"]: each for each in self._get_param("BlockDeviceMappings", [])}
+        found = {
+            each["DeviceName"]: {**each, "Ebs": dict(each["Ebs"])}
+            for each in image.block_device_mappings
+        }
+        for device, each in asked.items():
+            before = found.get(device, {}).get("Ebs", {})
+            found[device] = {**each, "Ebs": {**before, **each.get("Ebs", {})}}
+        return [each for each in found.values() if "NoDevice" not in each]
 
     def _start(self, reservation: Reservation, market: spot.Request | None) -> None:
         started: list[Life] = []

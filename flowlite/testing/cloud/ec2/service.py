@@ -304,6 +304,11 @@ class Ec2Service:
         self._cloud.reserved[reserved.id] = reserved
         return reserved.id
 
+    def do_image(self, region: str, disks: dict[str, int], platform: str) -> str:
+        """Makes an image of the account's own, and returns its id."""
+        with self._cloud.lives.lock:
+            return images.make(region, disks, platform)
+
     def do_bill(self) -> list[dict[str, Any]]:
         """The account's bill."""
         return books.bill(self._cloud.lives.ever(), self._cloud.market)
