@@ -19,14 +19,14 @@ from collections.abc import Iterable
 from flowlite.bundle import scan
 from flowlite.bundle.project import Project
 
-# Modules that start threads, open devices or hold locks when they are imported; a process that is forked afterwards can
-# hang or fail. Workers import them, and what these need in turn, themselves.
+# Modules that start threads, open devices, hold locks or make temporary files when they are imported; a process that is
+# forked afterwards can hang or fail. Workers import them, and what these need in turn, themselves.
 _UNSAFE_BEFORE_FORK = """
     jax jaxlib flax optax chex equinox haiku orbax numpyro brax tensorflow tensorflow_datasets
     tensorflow_hub tensorflow_text tf_keras keras tensorboard ray grpc grpcio_tools horovod mpi4py deepspeed
     bitsandbytes transformer_engine apex vllm sglang cupy cupyx cudf cuml cugraph rmm dask_cuda pycuda
     tensorrt nvidia paddle mxnet polars pyspark torch_xla habana_frameworks intel_extension_for_pytorch
-    tkinter turtle gevent eventlet antigravity this
+    tkinter turtle gevent eventlet antigravity this wandb
 """
 UNSAFE_BEFORE_FORK = frozenset(_UNSAFE_BEFORE_FORK.split())
 # Modules that read the rank when they are imported, so that each worker imports them itself; and what they import in

@@ -75,6 +75,20 @@ def test_what_the_script_imports_was_imported_once(project: Path) -> None:
             "import threading, time; threading.Thread(target=time.sleep, args=[60], daemon=True).start()",
             "threads were started by an import (MainThread, Thread-1 (sleep))",
         ),
+        (
+            "import tempfile; FILES = tempfile.TemporaryDirectory()",
+            "own makes a temporary file when it is imported",
+        ),
+        (
+            "import tempfile; FILE = tempfile.NamedTemporaryFile()",
+            "own makes a temporary file when it is imported",
+        ),
+        ("import tempfile; WHERE = tempfile.gettempdir()", ""),
+        (
+            "import multiprocessing; LOCK = multiprocessing.Lock()",
+            "own makes a lock of multiprocessing when it is imported",
+        ),
+        ("import multiprocessing; multiprocessing.Lock()", ""),
     ],
 )
 def test_a_module_that_would_show_the_difference_is_imported_by_each_rank(

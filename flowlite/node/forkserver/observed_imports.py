@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 DIRECTORY = "the working directory"
+TEMPORARY = "a temporary file"
+"""A file or directory of `tempfile`. The first rank to end would remove it for all others."""
+LOCK = "a lock of multiprocessing"
+"""It would be one lock for all ranks of a node, and for later tasks. A rank that dies may leave it locked."""
 EVERYTHING = "all variables"
 SITE = "site"
 """The import of `site`, which runs the lines of .pth files."""
@@ -37,6 +41,8 @@ _READ_AT_START = re.compile(
 _REPEATED = renewed_modules.READ_DIRECTORY | {"tempfile", "inspect"}
 # Modules that look through all variables for those with a prefix.
 _PREFIXES = {"tqdm.utils": "TQDM_", "fsspec.config": "FSSPEC"}
+# The functions that make temporary files. Others of tempfile open one only to see whether a directory can be used.
+_MAKE_TEMPORARY = ("mkdtemp", "_mkstemp_inner", "TemporaryFile")
 _TRANSPARENT = (
     "posixpath",
     "genericpath",
@@ -75,8 +81,8 @@ class ObservedImports:
         found = self.reads.setdefault(name, {})
         before, state = _written(), process_state.ProcessState()
         kind: Any = type(os.environ)
-        originals = kind.__getitem__, kind.__iter__, os.getcwd
-        read, iterate, getcwd = originals
+        originals = kind.__getitem__, kind.__iter__, os.getcwd, os.mkdir, os.open
+        read, iterate, getcwd, mkdir, opened = originals
 
         def noting_read(environ: Any, variable: str) -> str:
             reader = _reader(sys._getframe(1))
@@ -96,7 +102,23 @@ class ObservedImports:
                 found.setdefault(DIRECTORY, reader)
             return getcwd()
 
+        def noting_temporary(frame: FrameType | None) -> None:
+            maker = None
+            while frame is not None and frame.f_globals.get("__name__") == "tempfile":
+                maker, frame = maker or frame.f_code.co_name, frame.f_back
+            if maker in _MAKE_TEMPORARY:
+                found.setdefault(TEMPORARY, _reader(frame))
+
+        def noting_mkdir(*arguments: Any, **options: Any) -> None:
+            noting_temporary(sys._getframe(1))
+            mkdir(*arguments, **options)
+
+        def noting_open(*arguments: Any, **options: Any) -> int:
+            noting_temporary(sys._getframe(1))
+            return opened(*arguments, **options)
+
         kind.__getitem__, kind.__iter__, os.getcwd = noting_read, noting_iteration, noting_directory
+        os.mkdir, os.open = noting_mkdir, noting_open
         try:
             yield
         except ImportError as error:
@@ -107,7 +129,9 @@ class ObservedImports:
             self.failed = self.failed or name
             raise
         finally:
-            kind.__getitem__, kind.__iter__, os.getcwd = originals
+            kind.__getitem__, kind.__iter__, os.getcwd, os.mkdir, os.open = originals
+            if _has_locks():
+                found.setdefault(LOCK, name)
             if _written() != before:
                 self.said = self.said or name
             if not self.changed and (change := state.change()):
@@ -132,6 +156,8 @@ class ObservedImports:
         differ = self._different(environment)
         for reads in self.reads.values():
             for name, reader in reads.items():
+                if name in (TEMPORARY, LOCK):
+                    return f"{reader} makes {name} when it is imported"
                 if name == DIRECTORY or _is_among(name, differ):
                     return f"{reader} reads {name} when it is imported"
         return ""
@@ -191,6 +217,13 @@ def _reader(frame: FrameType | None) -> str:
             return name
         frame = frame.f_back
     return "?"
+
+
+def _has_locks() -> bool:
+    """Whether there are locks, semaphores or queues of multiprocessing in this process."""
+    kind: Any = getattr(sys.modules.get("multiprocessing.synchronize"), "SemLock", ())
+    made: Any = getattr(sys.modules.get("multiprocessing.util"), "_afterfork_registry", {})
+    return any(isinstance(each, kind) for each in list(made.values()))
 
 
 def _written() -> tuple[int, int]:
