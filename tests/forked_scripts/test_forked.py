@@ -378,6 +378,52 @@ raise ValueError("the rank has died")
 
 def test_the_stack_of_a_script_can_be_read(project: Path) -> None:
     source = "import time\ndef waits():\n    time.sleep(120)\nwaits()\n"
+def test_a_rank_that_has_only_seen_an_exception_may_wait_for_its_threads(project: Path) -> None:
+    source = """
+import sys, threading, time
+def inner():
+    try:
+        raise ValueError("as a test runner leaves it")
+    except ValueError:
+        sys.last_type, sys.last_value, sys.last_traceback = sys.exc_info()
+inner()
+threading.Thread(target=lambda: time.sleep(11) or print("done")).start()
+"""
+    with _server(project, source, call=_ahead("threading")) as server:
+        here = server.run(forked=True)
+    assert here.why == ""
+    assert here.told == ("done\n", "", 0, None)
+
+
+def test_no_two_ranks_draw_the_same_random_numbers(project: Path) -> None:
+    """Nor do two runs with kept imports: torch takes its seed when it is imported."""
+    source = "import random, numpy.random, torch\nprint([random.random(), numpy.random.rand(), torch.rand(1).item()])"
+    with _server(project, source, call=_ahead("random", "numpy.random", "torch")) as server:
+        seen = [server.run(forked=True, rank=rank) for rank in range(3)]
+    assert [each.why for each in seen] == ["", "", ""]
+    numbers = [each.value for each in seen]
+    assert [len(set(each)) for each in zip(*numbers, strict=True)] == [3, 3, 3]
+
+
+def test_a_directory_of_multiprocess_is_that_of_the_script(project: Path) -> None:
+    """`datasets` imports this copy of multiprocessing: its ranks would all start anew."""
+    (project.parent / "modules" / "multiprocess").mkdir()
+    _module(project, "multiprocess/__init__", "")
+    _module(
+        project,
+        "multiprocess/process",
+        "from multiprocessing.process import AuthenticationString, current_process\n"
+        "import os; ORIGINAL_DIR = os.path.abspath(os.getcwd())",
+    )
+    name = "multiprocess.process"
+    with _server(
+        project, f"import {name} as it; print(it.ORIGINAL_DIR)", call=_ahead(name)
+    ) as server:
+        fresh, here = server.run(forked=False), server.run(forked=True)
+    assert here.why == ""
+    assert here.told == fresh.told == (f"{project}\n", "", 0, None)
+
+
     with _server(project, source, call=_ahead("time")) as server:
         server.start(forked=True)
         notes = eventually(

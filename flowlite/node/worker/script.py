@@ -64,7 +64,7 @@ def get_ready() -> None:
     shutdown = threading._shutdown  # type: ignore[attr-defined]
 
     def limited_shutdown() -> None:
-        if os.getpid() in _scripts and getattr(sys, "last_value", None) is not None:
+        if os.getpid() in _scripts and _has_died():
             faulthandler.dump_traceback_later(worker.FAILED_EXIT_SECONDS, exit=True, file=2)
         shutdown()
 
@@ -119,12 +119,24 @@ def _set_environment(changes: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
 
 
+def _has_died() -> bool:
+    """Whether the script died of an exception.
+
+    Python leaves the exception in `sys`. Test runners and debuggers leave theirs there, too, but only what ends the
+    script has passed the outermost frame of the process. An error of syntax has no frames.
+    """
+    if getattr(sys, "last_value", None) is None:
+        return False
+    trace = getattr(sys, "last_traceback", None)
+    return trace is not None and trace.tb_frame.f_back is None
+
+
 def _leave() -> None:
     """The last exit handler of a script, but for those of Python itself."""
     if os.getpid() not in _scripts:
         return
     if torch_teardown.has_groups():
-        if getattr(sys, "last_value", None) is None:
+        if not _has_died():
             torch_teardown.tell_leaving(HOST_LEAVES_SECONDS)
         _skip_destructors()
     import ctypes
