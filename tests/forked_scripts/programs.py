@@ -98,6 +98,11 @@ threading.Thread(target=work).start()
 t = threading.Thread(target=fail, name="failing"); t.start(); t.join()
 print(threading.active_count(), threading.main_thread().name, threading.main_thread() is threading.current_thread())
 """,
+    "main_thread": """
+import threading
+main = threading.main_thread()
+print(main.native_id == threading.get_native_id(), main.ident == threading.get_ident())
+""",
     "hooks": """
 import sys, threading
 sys.excepthook = lambda *a: print("hook", a[0].__name__, a[2].tb_lineno, a[2].tb_next, a[2].tb_frame.f_back)

@@ -231,6 +231,7 @@ import os, random, signal, sys, threading
 handled = [line for line in open("/proc/self/status") if line.startswith("SigIgn")]
 print(handled, random.random() == random.Random(0).random(), os.getcwd(), sys.getprofile() is None)
 print([signal.getitimer(each)[0] > 0 for each in (0, 1, 2)], threading._profile_hook is None)
+print("torch" in sys.modules and sys.modules["torch"].initial_seed() == 0)
 os.kill(os.getpid(), signal.SIGUSR1)
 print("lives")
 """
@@ -250,6 +251,7 @@ _CHANGES = [
         *_CHANGES,
         ("import random; random.seed(0)", "seeds random numbers, or takes very many"),
         ("import numpy.random; numpy.random.seed(0)", "seeds random numbers, or takes very many"),
+        ("import torch; torch.manual_seed(0)", "seeds random numbers, or takes very many"),
     ],
 )
 @pytest.mark.parametrize("name", ["sitecustomize", "own"])
@@ -376,8 +378,6 @@ raise ValueError("the rank has died")
     assert time.monotonic() - began >= 10
 
 
-def test_the_stack_of_a_script_can_be_read(project: Path) -> None:
-    source = "import time\ndef waits():\n    time.sleep(120)\nwaits()\n"
 def test_a_rank_that_has_only_seen_an_exception_may_wait_for_its_threads(project: Path) -> None:
     source = """
 import sys, threading, time
@@ -424,6 +424,8 @@ def test_a_directory_of_multiprocess_is_that_of_the_script(project: Path) -> Non
     assert here.told == fresh.told == (f"{project}\n", "", 0, None)
 
 
+def test_the_stack_of_a_script_can_be_read(project: Path) -> None:
+    source = "import time\ndef waits():\n    time.sleep(120)\nwaits()\n"
     with _server(project, source, call=_ahead("time")) as server:
         server.start(forked=True)
         notes = eventually(

@@ -26,6 +26,14 @@ print("held", flush=True)
 os._exit(0)
 """
 
+SETTINGS = """
+import torch
+from flowlite.node.worker.process_settings import note_settings
+print(note_settings(torch_too=True).get("torch_seed"))
+torch.manual_seed(7)
+print(note_settings(torch_too=True).get("torch_seed"))
+"""
+
 # Rank 1 asks rank 0's store for something when rank 0 has long come to its end.
 LATE = """
 import os, sys, time
@@ -80,3 +88,12 @@ def test_without_torch_there_is_nothing_to_do() -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_of_a_notebook_only_a_seed_that_was_set_travels() -> None:
+    """The one that torch begins with would make all ranks of all calls draw the same numbers."""
+    pytest.importorskip("torch")
+    done = subprocess.run(
+        [sys.executable, "-c", SETTINGS], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["None", "7"]

@@ -13,6 +13,8 @@ import random
 import signal
 import sys
 
+from ..worker import renewed_modules
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -56,7 +58,8 @@ class ProcessState:
             return "sets a timer"
         if _directory() != self._directory:
             return "changes the working directory"
-        if _was_seeded(self._random, _state_of_random()) or _is_numpy_seeded():
+        seeded = _is_numpy_seeded() or renewed_modules.is_torch_seeded()
+        if seeded or _was_seeded(self._random, _state_of_random()):
             return "seeds random numbers, or takes very many"
         return ""
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sys
 
+from . import renewed_modules
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# The default seed of torch's generator.
-_TORCH_DEFAULT_SEED = 67280421310721
 _TORCH_DEFAULT_DTYPE = "torch.float32"
 _WARNING = 30
 
@@ -25,7 +25,7 @@ def note_settings(*, torch_too: bool) -> dict[str, Any]:
     if torch is not None:
         if str(torch.get_default_dtype()) != _TORCH_DEFAULT_DTYPE:
             noted["torch_default_dtype"] = str(torch.get_default_dtype()).removeprefix("torch.")
-        if torch.initial_seed() != _TORCH_DEFAULT_SEED:
+        if renewed_modules.is_torch_seeded():
             noted["torch_seed"] = torch.initial_seed()
         if torch.get_float32_matmul_precision() != "highest":
             noted["torch_matmul_precision"] = torch.get_float32_matmul_precision()

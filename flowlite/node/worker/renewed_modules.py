@@ -1,6 +1,6 @@
 """Repeats, in a forked worker, what modules computed from their process when the fork server imported them.
 
-Examples are the working directory, the key of multiprocessing, the start time of logging and numpy's random seed.
+Examples are the working directory, the key of multiprocessing, the start time of logging and random seeds.
 Without this, a worker would have the values of the fork server.
 """
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 READ_DIRECTORY = frozenset(
     {
+        "multiprocess.process",
         "multiprocessing.process",
         "rich",
         "torch._dynamo.config",
@@ -23,6 +24,10 @@ READ_DIRECTORY = frozenset(
     }
 )
 """The modules that read the working directory when they are imported, and that `renew` repairs."""
+# torch begins with a seed of 64 bits from the kernel, or in old versions with this one. Seeds that somebody has chosen
+# are smaller than most of the former.
+_CHOSEN_SEEDS = 1 << 48
+_TORCH_FIRST_SEED = 67280421310721
 
 
 def renew() -> None:
@@ -31,10 +36,13 @@ def renew() -> None:
 
     look_anew_at_directories()
     here = os.getcwd()
-    if (processes := sys.modules.get("multiprocessing.process")) is not None:
-        processes.ORIGINAL_DIR = here  # type: ignore[attr-defined]
-        key = processes.AuthenticationString(os.urandom(32))
-        processes.current_process()._config["authkey"] = key
+    # `multiprocess` is a copy of it, which `datasets` imports.
+    for name in ("multiprocessing.process", "multiprocess.process"):
+        processes: Any = sys.modules.get(name)
+        if hasattr(processes, "ORIGINAL_DIR"):
+            processes.ORIGINAL_DIR = here
+            key = processes.AuthenticationString(os.urandom(32))
+            processes.current_process()._config["authkey"] = key
     for module, name, value in (
         ("torch._dynamo.config", "debug_dir_root", os.path.join(here, "torch_compile_debug")),
         ("torch._inductor.config", "xpu.cutlass_dir", here),
@@ -56,6 +64,21 @@ def renew() -> None:
     # `random` reseeds itself.
     if (numpy_random := sys.modules.get("numpy.random")) is not None:
         numpy_random.seed()
+    torch: Any = sys.modules.get("torch")
+    if hasattr(torch, "default_generator") and not is_torch_seeded():
+        # Not `torch.seed()`, which would also wake CUDA's generators, whose first seed is always the same.
+        torch.default_generator.seed()
+    # After a fork, `threading` leaves this number to be that of the parent process.
+    threading: Any = sys.modules.get("threading")
+    if hasattr(threading, "main_thread") and hasattr(threading.Thread, "_set_native_id"):
+        threading.main_thread()._set_native_id()
+
+
+def is_torch_seeded() -> bool:
+    """Whether the global generator of torch has a seed that somebody has chosen."""
+    generator = getattr(sys.modules.get("torch"), "default_generator", None)
+    seed = _TORCH_FIRST_SEED if generator is None else generator.initial_seed()
+    return bool(seed < _CHOSEN_SEEDS and seed != _TORCH_FIRST_SEED)
 
 
 def look_anew_at_directories() -> None:
