@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 
 import pytest
@@ -13,6 +15,7 @@ from flowlite.errors import (
 from flowlite.provider import Instance
 from flowlite.supervise.money.billing import Billing
 from flowlite.supervise.money.cost import cost_of
+from provider_adapters.mithril import nodekey
 from tests.providers.mithril_on_paper import H100, TASK, Paper, eventually
 
 # Machines that are taken away
@@ -318,3 +321,16 @@ def test_keys_that_another_home_has_left_are_revoked_and_those_of_its_bids_stay(
     assert other.sweep_others() == told
     assert good() == before - {left}
     assert other.sweep_others() == []
+
+
+@pytest.mark.parametrize("status", [401, 403, 503])
+def test_nodes_go_on_ending_their_bid_if_the_api_refuses_for_a_while(
+    paper: Paper, status: int
+) -> None:
+    (bid,) = {each.data["bid"] for each in paper.launch(paper.intend())}
+    key = nodekey.make(paper.provider._place.account.api, "flow-of-a-node", time.time() + 3600)
+    paper.cloud.fault("*", status=status, times=4)
+    program = nodekey.program(paper.cloud.url, bid, key["secret"], seconds=10.0)
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], timeout=60, check=False)
+    assert done.returncode == 0
+    assert paper.live() == []
