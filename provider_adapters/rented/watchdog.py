@@ -63,10 +63,12 @@ while :; do
 done
 """
 
+# Without its limit, systemd would give up after five starts in ten seconds: the shell ends where no process can be made.
 _UNIT = """\
 [Unit]
 Description=flowlite: ends this machine when nobody needs it any more
 DefaultDependencies=no
+StartLimitIntervalSec=0
 [Service]
 ExecStart=/bin/sh %(directory)s/watchdog
 Restart=always

@@ -54,6 +54,7 @@ if [ -d /run/systemd/system ]; then
 [Unit]
 Description=flowlite: ends this machine when nobody needs it any more
 DefaultDependencies=no
+StartLimitIntervalSec=0
 [Service]
 ExecStart=/bin/sh /var/lib/flowlite/watchdog
 Restart=always
