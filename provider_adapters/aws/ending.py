@@ -286,7 +286,7 @@ class Ending:
 def _is_overdue(tags: Mapping[str, str]) -> bool:
     """Whether the machines of a group have certainly ended themselves."""
     deadline = tags.get(DEADLINE, "")
-    return deadline.isdigit() and int(deadline) < clock.now()
+    return deadline.isdigit() and int(deadline) < clock.wall()
 
 
 def _tasks_of(launches: Iterable[Launch]) -> set[str]:

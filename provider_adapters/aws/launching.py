@@ -142,7 +142,7 @@ class Launching:
         deadline, longest = str(launch.frozen["tags"][DEADLINE]), longest_life(self._plan)
         if deadline == "none":
             return True
-        return longest is not None and clock.now() + longest + _END_SECONDS <= float(deadline)
+        return longest is not None and clock.wall() + longest + _END_SECONDS <= float(deadline)
 
     def running(self, launch: Launch) -> list[Instance]:
         """As `GangCloud.running`."""
@@ -227,7 +227,7 @@ class Launching:
         fitting = self._fits()
         longer = LONGER_LIFE if fitting else 0.0
         deadline = (
-            "none" if longest is None else str(int(clock.now() + longest + longer + _END_SECONDS))
+            "none" if longest is None else str(int(clock.wall() + longest + longer + _END_SECONDS))
         )
         tags = {
             TASK: self._intent.task_id,

@@ -403,7 +403,7 @@ class KeptBids:
         if launch.frozen["region"] != self._plan.region or self._plan.unmet_price is not None:
             return False
         until = float(launch.notes.get("key_until") or 0.0)
-        return nodekey.expiry(clock.now(), self._longest) <= until
+        return nodekey.expiry(clock.wall(), self._longest) <= until
 
     def running(self, launch: Launch) -> list[Instance]:
         """As `GangCloud.running`: none if a machine is gone or will be."""
@@ -497,7 +497,7 @@ def instance_of(
 def _key_until(launch: Launch, deadline: float | None) -> float:
     """Unix time until which the key of a bid must be valid. Machines that may be handed on need it for longer."""
     longer = LONGER_LIFE if launch.frozen.get("fits") else 0.0
-    return nodekey.expiry(clock.now(), deadline) + longer
+    return nodekey.expiry(clock.wall(), deadline) + longer
 
 
 def _ended_elsewhere(launch: Launch) -> ProviderError:

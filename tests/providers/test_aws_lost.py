@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
-from flowlite.api.adapters import adapter
+from flowlite.api.adapters import adapter, settings_here
 from flowlite.errors import ConfigError, ProviderError, QuotaExceeded
 from flowlite.provider import Instance, LaunchPending, Plan, Provider
+from flowlite.state import clock
+from flowlite.state.store import Store
+from flowlite.supervise.cleanup.reconcile import reconcile
 from flowlite.testing.subject import ProviderUnderTest
 from provider_adapters.aws import ending, launching, session
 from tests.helpers import eventually
@@ -249,6 +252,26 @@ def test_what_another_home_has_launched_is_shown_as_such(
     provider.terminate([other])
     eventually(lambda: provider.others() == [], timeout=SECONDS, every=0.1)
     assert aws.alive() == []
+
+
+def test_machines_of_another_home_are_overdue_by_the_wall_clock_alone(
+    aws: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def differ(home: Path, seconds: float) -> None:
+        # As after a pause of a virtual machine, or a wrong time at its start: set right when no task runs.
+        offset = time.time() - clock.since_boot() + seconds
+        (home / clock.FILE).write_text(json.dumps({"boot": clock.boot(), "offset": offset}))
+
+    differ(aws.home, -86400.0)
+    (mine,) = aws.launch(aws.intent(num_instances=1, max_run_time_hours=1.0))
+    differ(tmp_path, 86400.0)
+    monkeypatch.setenv("FLOW_HOME", str(tmp_path))
+    found = reconcile(Store(tmp_path / "state.db"), tmp_path, here=settings_here)
+    (other,) = found.others
+    assert (other["id"], other["ended"]) == (mine.id, False)
+    assert any("ends by itself in" in line for line in found.lines())
+    assert [each["id"] for each in aws.alive()] == [mine.id]
+    adapter("aws").terminate(adapter("aws").others())
 
 
 @ONE_FAULT

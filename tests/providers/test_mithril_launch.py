@@ -19,6 +19,7 @@ from flowlite.errors import (
     QuotaExceeded,
 )
 from flowlite.provider import Instance, LaunchIntent, LaunchPending
+from flowlite.state import clock
 from provider_adapters.mithril import MithrilProvider
 from tests.providers.mithril_on_paper import H100, TASK, Paper, eventually
 
@@ -114,6 +115,18 @@ def test_all_machines_get_one_key_that_is_revoked_with_the_bid(paper: Paper) -> 
     assert 1.0 < hours < 6.0, "it outlives the deadline, and not by much"
     paper.end()
     assert not keys(paper)[bid["name"]]["good"]
+
+
+def test_a_clock_that_is_behind_does_not_shorten_the_life_of_the_key(paper: Paper) -> None:
+    # As after a pause of a virtual machine, which its own clock knows nothing of.
+    offset = time.time() - clock.since_boot() - 86400.0
+    (paper.home / clock.FILE).write_text(json.dumps({"boot": clock.boot(), "offset": offset}))
+    paper.launch(paper.intend(3, max_run_time_hours=1))
+    (bid,) = paper.live()
+    key = keys(paper)[bid["name"]]
+    assert key["good"]
+    assert when(key["expires_at"]) > time.time() + 3600.0
+    paper.end()
 
 
 def test_without_any_cap_the_key_still_expires(paper: Paper) -> None:

@@ -319,7 +319,8 @@ class _ProviderCleanup:
 
 def _is_overdue(instance: Instance) -> bool:
     deadline = instance.data.get("deadline")
-    return isinstance(deadline, int | float) and clock.now() > deadline + _OVERDUE_SECONDS
+    # The clock of a FLOW_HOME may differ by hours from that of the client that has set the deadline.
+    return isinstance(deadline, int | float) and clock.wall() > deadline + _OVERDUE_SECONDS
 
 
 def _unknown_line(each: Mapping[str, Any], dry_run: bool) -> str:
@@ -331,7 +332,7 @@ def _unknown_line(each: Mapping[str, Any], dry_run: bool) -> str:
 
 def _other_line(other: Mapping[str, Any], dry_run: bool) -> str:
     """Returns a line about one machine of another FLOW_HOME."""
-    now, deadline = clock.now(), other["deadline"]
+    now, deadline = clock.wall(), other["deadline"]
     age = f"{wording.duration(now - other['launched_at'])} old" if other["launched_at"] else ""
     most = "at most " if other["price_is_a_bound"] else ""
     price = f"{most}{dollars(other['price_per_hour'])} per hour" if other["price_per_hour"] else ""
