@@ -104,6 +104,9 @@ class Ending(EC2BaseResponse):
         is_here = life is not None and self.current_account == ACCOUNT
         if life is None or not is_here or life.region != self.region:
             raise InvalidInstanceIdError([id])
+        # What a listing does not show yet, other calls may not know either.
+        if clock.monotonic() - life.history[0][0] < self.cloud.lives.lag:
+            raise InvalidInstanceIdError([id])
         return life
 
 
