@@ -63,7 +63,7 @@ while :; do
 done
 """
 
-# Without its limit, systemd would give up after five starts in ten seconds: the shell ends where no process can be made.
+# Without its limit, systemd gives up after five starts in ten seconds: the shell ends where no process can be made.
 _UNIT = """\
 [Unit]
 Description=flowlite: ends this machine when nobody needs it any more
