@@ -204,3 +204,17 @@ def _state(pid: int) -> str:
 def whole_lines(file: Path) -> list[str]:
     """The lines of a file that somebody still writes, without the one that is not whole yet."""
     return file.read_text().rpartition("\n")[0].splitlines()
+
+
+def deep_tree(directory: Path, levels: int = 3000) -> None:
+    """Makes directories inside one another, as a program does that copies a directory into itself. Paths are too long."""
+    here = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for _ in range(levels):
+            os.mkdir("a", dir_fd=here)
+            below = os.open("a", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here)
+            os.close(here)
+            here = below
+        os.close(os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=here))
+    finally:
+        os.close(here)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from flowlite.api.late_results import lacking
 from flowlite.errors import StoreError
+from flowlite.node.host_lease import cleanup
 from flowlite.node.mount_namespace import unmount
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def forget(session: Session, record: TaskRecord) -> None:
             "unmount it first"
         )
     # Files first: a task without files can still be removed later, but files without a task would not be found.
-    shutil.rmtree(directory, ignore_errors=True)
+    with suppress(OSError):
+        cleanup.remove_tree(str(directory))
     if directory.exists():
         raise StoreError(
             f"{record.name} ({record.id}) cannot be removed: not all files in {directory} can be deleted; see whose "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -353,7 +352,9 @@ def _instances(task_id: str, entry: dict[str, Any]) -> list[Instance]:
 def _remove(home: Path) -> None:
     """Removes the directory of a node, unless something stays mounted there, which is not ours to delete."""
     if not unmount.unmount_below(home):
-        shutil.rmtree(home, ignore_errors=True)
+        # What a program leaves may be deeper than Python's own function goes.
+        with suppress(OSError):
+            cleanup.remove_tree(str(home))
 
 
 def _kept_socket(home: Path) -> str:

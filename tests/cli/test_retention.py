@@ -41,7 +41,7 @@ from flowlite.state.records import TaskRecord
 from flowlite.state.store import InstanceRecord
 from tests.cli.conftest import Flow
 from tests.cli.terminals import OnTerminal
-from tests.helpers import eventually
+from tests.helpers import deep_tree, eventually
 from tests.tasks_made_by_hand import HandMade
 
 LIMITS = Limits(30, 90, 20)
@@ -154,6 +154,13 @@ def test_a_task_whose_files_cannot_be_deleted_stays(
         assert found["forgotten"] == []
         assert "cannot be removed" in found["problems"][0]
         assert [task["name"] for task in flow("status", "--json").json] == ["one"]
+    assert flow("rm", "-y", "one").code == 0
+    assert not made.paths.directory.exists()
+
+
+def test_files_of_any_depth_are_removed(flow: Flow) -> None:
+    made = ended("one", 8)
+    deep_tree(made.paths.directory)
     assert flow("rm", "-y", "one").code == 0
     assert not made.paths.directory.exists()
 

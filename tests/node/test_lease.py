@@ -19,7 +19,7 @@ import pytest
 from flowlite.node.host_lease import cleanup, client, requests, unused_files
 from flowlite.node.system import processes, runtime_dir
 from provider_adapters.ssh import host_answers, leases
-from tests.helpers import eventually
+from tests.helpers import deep_tree, eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="hosts are leased on Linux")
 
@@ -341,6 +341,15 @@ class TestReleasing:
         assert host.release("t2")["ok"]
         assert (home / "a1" / "r12.result").exists()
         assert host.release()["gone"]
+        assert not home.exists()
+
+    def test_a_tree_of_any_depth_goes(self, host: Host) -> None:
+        host.take()
+        home = host.root / "tasks" / "t1-000-here"
+        (home / "a1" / "closed").mkdir(parents=True)
+        deep_tree(home / "a1" / "closed")
+        (home / "a1" / "closed").chmod(0)
+        assert host.release() == {"ok": True, "gone": True}
         assert not home.exists()
 
     def test_it_may_be_said_again(self, host: Host) -> None:

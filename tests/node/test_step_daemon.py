@@ -28,7 +28,7 @@ from flowlite.node.preemption import notices as preemption
 from flowlite.node.slurm_step import daemon as daemon_module
 from flowlite.node.slurm_step.notices import notice_of
 from flowlite.node.system import atomic_files, processes, runtime_dir
-from tests.helpers import eventually, process_alive
+from tests.helpers import deep_tree, eventually, process_alive
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Slurm's nodes run Linux")
 
@@ -224,6 +224,14 @@ class TestChildren:
         code, said = held.end()
         assert (code, "it was told to" in said) == (0, True)
         assert not process_alive(left)
+
+    def test_its_files_go_however_deep_they_are(self, daemon: Callable[..., StepDaemon]) -> None:
+        held = daemon(*FOREVER)
+        deep_tree(Path(held.home))
+        assert held.ask("end") == {}
+        code, said = held.end()
+        assert (code, "it was told to" in said) == (0, True)
+        assert not Path(held.home).exists()
 
 
 class TestKept:

@@ -26,7 +26,7 @@ from flowlite.spec import TaskConfig
 from flowlite.supervise.record import process_identity
 from provider_adapters.local import LocalProvider
 from provider_adapters.local.ledger import Ledger
-from tests.helpers import eventually, process_alive
+from tests.helpers import deep_tree, eventually, process_alive
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -91,6 +91,17 @@ def test_what_is_terminated_is_gone_and_may_be_terminated_again(
     provider.terminate([two])
     assert provider.list_instances() == []
     assert list((flow_home / "tasks" / "ta" / "nodes").iterdir()) == []
+
+
+def test_a_node_is_given_back_however_deep_its_files_are(
+    provider: LocalProvider, flow_home: Path
+) -> None:
+    (one,) = provider.launch(intent(count=1))
+    (node,) = (flow_home / "tasks" / "ta" / "nodes").iterdir()
+    deep_tree(node)
+    provider.terminate([one])
+    assert provider.list_instances() == []
+    assert not node.exists()
 
 
 def test_what_was_not_fetched_stays_until_it_is_forgotten(

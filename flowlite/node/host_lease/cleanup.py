@@ -9,6 +9,7 @@ Below the node's root:
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 UNUSED_SECONDS = 14 * 86400.0
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 # Processes
@@ -166,21 +168,66 @@ def remove_tree(path: str) -> None:
 
 
 def _remove(path: str, mounted: set[str]) -> None:
-    """Removes a tree. Symbolic links are not followed; mounts and other file systems are left alone."""
+    """Removes a tree of any depth. Symbolic links are not followed; mounts and other file systems are left alone.
+
+    A program that copies a directory into itself leaves a tree that is too deep for recursion, and its paths may be too
+    long. So each name is used within its directory, and the way back is `..`.
+    """
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode):
         os.unlink(path)
         return
-    if os.path.realpath(path) in mounted or os.lstat(os.path.dirname(path)).st_dev != status.st_dev:
+    place = os.path.realpath(path)
+    if place in mounted or os.lstat(os.path.dirname(path)).st_dev != status.st_dev:
         return
-    # A worker may have removed the permissions.
-    os.chmod(path, 0o700)
-    with os.scandir(path) as entries:
-        names = [entry.path for entry in entries]
-    for each in names:
-        with contextlib.suppress(OSError):
-            _remove(each, mounted)
+    here, level = _enter(path)
+    # This directory and those above it, each with the names that are left in it.
+    levels = [level]
+    try:
+        while levels:
+            names = levels[-1][1]
+            if names:
+                name = names.pop()
+                with contextlib.suppress(OSError):
+                    below = os.stat(name, dir_fd=here, follow_symlinks=False)
+                    if not stat.S_ISDIR(below.st_mode):
+                        os.unlink(name, dir_fd=here)
+                    elif f"{place}/{name}" not in mounted and below.st_dev == status.st_dev:
+                        inside, level = _enter(name, here)
+                        os.close(here)
+                        here, place = inside, f"{place}/{name}"
+                        levels.append(level)
+                continue
+            levels.pop()
+            if levels:
+                above = os.open("..", _DIRECTORY, dir_fd=here)
+                os.close(here)
+                here = above
+                if _identity(here) != levels[-1][0]:
+                    raise OSError(errno.ESTALE, "it was moved while it was removed", path)
+                place, _, name = place.rpartition("/")
+                with contextlib.suppress(OSError):
+                    os.rmdir(name, dir_fd=here)
+    finally:
+        os.close(here)
     os.rmdir(path)
+
+
+def _enter(path: str, above: int | None = None) -> tuple[int, tuple[tuple[int, int], list[str]]]:
+    """Opens a directory of which everything is to be removed: its descriptor, its identity and its names."""
+    # A worker may have removed the permissions.
+    os.chmod(path, 0o700, dir_fd=above)
+    directory = os.open(path, _DIRECTORY, dir_fd=above)
+    try:
+        return directory, (_identity(directory), os.listdir(directory))
+    except OSError:
+        os.close(directory)
+        raise
+
+
+def _identity(directory: int) -> tuple[int, int]:
+    status = os.fstat(directory)
+    return status.st_dev, status.st_ino
 
 
 def forget_secrets(root: str, but: str, *, dry_run: bool = False) -> list[str]:

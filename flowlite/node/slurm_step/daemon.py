@@ -424,7 +424,6 @@ class StepDaemon:
             cleanup.shed(self._home)
         else:
             # Requests to end come after the outputs are collected.
-            import shutil
-
-            shutil.rmtree(self._home, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                cleanup.remove_tree(self._home)
         return 0
