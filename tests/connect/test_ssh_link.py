@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -250,6 +252,63 @@ def test_a_name_that_nobody_knows(config: Callable[..., Path]) -> None:
         pytest.raises(NodeUnreachable, match=r"'no-such-host\.invalid' is not known"),
     ):
         connection.open()
+
+
+@pytest.mark.parametrize("name", ["lab..example", f"{'l' * 64}.example"])
+def test_a_name_that_cannot_be_asked_for(config: Callable[..., Path], name: str) -> None:
+    with (
+        SshConnection(resolve_target(name, config(""))) as connection,
+        pytest.raises(NodeUnreachable, match=rf"'{name}' is not known"),
+    ):
+        connection.open()
+
+
+def _packet(payload: bytes) -> bytes:
+    padding = 16 - (len(payload) + 5) % 8
+    return struct.pack(">IB", len(payload) + padding + 1, padding) + payload + bytes(padding)
+
+
+def _strings(*each: bytes) -> bytes:
+    return b"".join(struct.pack(">I", len(one)) + one for one in each)
+
+
+@pytest.mark.parametrize(
+    ("packet", "said"),
+    [
+        (_packet(b""), "a message that is none"),
+        (
+            _packet(b"\x14" + bytes(16) + _strings(*[b"\xff\xfe"] * 10) + bytes(5)),
+            "a message that is none",
+        ),
+        (
+            _packet(b"\x01" + struct.pack(">I", 2) + _strings(b"\xff\x1b]0;title\x07")),
+            "a message that is none",
+        ),
+        # Of which the client would hold as much as comes.
+        (struct.pack(">I", (1 << 30) + 4) + bytes(1 << 20), "a packet of 1,073,741,"),
+    ],
+    ids=["empty", "algorithms", "farewell", "huge"],
+)
+def test_a_host_that_sends_what_no_host_sends(
+    config: Callable[..., Path], packet: bytes, said: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        path = config(f"Host lab\n HostName 127.0.0.1\n Port {server.getsockname()[1]}\n")
+
+        def answer() -> None:
+            connected = server.accept()[0]
+            with connected:
+                connected.sendall(b"SSH-2.0-OpenSSH_9.2\r\n" + packet)
+                with contextlib.suppress(OSError):
+                    while connected.recv(4096):
+                        pass
+
+        threading.Thread(target=answer, daemon=True).start()
+        with (
+            SshConnection(resolve_target("lab", path)) as connection,
+            pytest.raises(NodeUnreachable, match=f"host lab .*{said}"),
+        ):
+            connection.open()
 
 
 def test_something_else_listens(

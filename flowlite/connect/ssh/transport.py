@@ -35,6 +35,8 @@ WINDOW = 8 * 1024 * 1024
 # The default order starts with ciphers that need a separate MAC; AES-GCM is twice as fast.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 _PROXY_SECONDS = 2.0
+# As in OpenSSH. Data of channels comes in packets of 32 KiB.
+_LARGEST_PACKET = 256 * 1024
 
 # Lower its level to debug; errors reach the user as exceptions.
 LOG = "flowlite.ssh"
@@ -67,6 +69,12 @@ class _Packets(paramiko.packet.Packetizer):
     def complete_handshake(self) -> None:
         if self._handshake_until is not None:
             self._handshake_until = math.inf
+
+    def read_all(self, n: int, check_rekey: bool = False) -> bytes:
+        if n > _LARGEST_PACKET:
+            # paramiko would read on, and hold it all.
+            raise paramiko.SSHException(f"it sends a packet of {n:,} bytes")
+        return super().read_all(n, check_rekey)
 
     def read_message(self) -> Any:
         message = super().read_message()
@@ -123,6 +131,18 @@ class Transport(paramiko.Transport):
         self._asked: dict[int, int] = {}
         self._askers: dict[int, int] = {}
         self._refusals: dict[int, paramiko.ChannelException] = {}
+
+    def get_exception(self) -> Exception | None:
+        """The error that ended the connection, and that whoever waits for an answer raises.
+
+        A message of a host that is none raises whatever paramiko's parsing of it does, such as UnicodeDecodeError.
+        """
+        error = super().get_exception()
+        if error is None or isinstance(error, paramiko.SSHException | EOFError | OSError):
+            return error
+        return paramiko.SSHException(
+            f"it sends a message that is none ({type(error).__name__}: {error})"
+        )
 
     def watch(self) -> None:
         """Starts the keepalives."""
@@ -248,9 +268,11 @@ def open_socket(target: SshTarget) -> socket.socket:
     """Opens a TCP connection to the host's sshd. Raises NodeUnreachable."""
     try:
         sock = socket.create_connection((target.host, target.port), CONNECT_SECONDS)
-    except socket.gaierror as error:
+    except (socket.gaierror, UnicodeError) as error:
+        # A label that is empty or too long cannot even be asked for.
+        why = error.strerror if isinstance(error, OSError) else "no name can be written so"
         raise NodeUnreachable(
-            f"host {target.label}: the name {target.host!r} is not known ({error.strerror}); give an address, or set "
+            f"host {target.label}: the name {target.host!r} is not known ({why}); give an address, or set "
             f"HostName for it in {target.config_file or '~/.ssh/config'}"
         ) from None
     except (TimeoutError, OSError) as error:
