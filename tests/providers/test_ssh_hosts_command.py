@@ -95,6 +95,24 @@ def test_a_host_that_kills_at_logout_is_named(hosts: Cluster, flow_home: Path) -
     assert "enable-linger flow" in problem["fix"]
 
 
+def test_hosts_that_know_each_other_by_ipv6(hosts: Cluster, flow_home: Path) -> None:
+    listed = []
+    for number, host in enumerate(hosts[:2]):
+        address = f"fd5f::{number + 1}"
+        added = host.exec(["ip", "addr", "add", f"{address}/64", "dev", "eth0", "nodad"])
+        assert added.returncode == 0, added.stderr
+        listed.append(f'{{host = "node0{number}", private_ip = "{address}"}}')
+    lab = Lab(
+        hosts,
+        flow_home,
+        config=f'provider = "ssh"\n[ssh.pools.lab]\nhosts = [{", ".join(listed)}]\n{PYTHON}\n',
+    )
+    assert problems(lab, code=0) == []
+    # As it is with tasks: they run there.
+    done = lab.flow("run", "-N", "2", "--", "sh", "-c", "echo $MASTER_ADDR")
+    assert "fd5f::1" in done.stdout
+
+
 def test_a_wrong_private_address_is_found(hosts: Cluster, flow_home: Path) -> None:
     lab = Lab(
         hosts,

@@ -20,8 +20,14 @@ import time
 
 def serve(seconds):
     """Accepts connections for `seconds`."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.bind(("0.0.0.0", 0))
+    try:
+        # The others may know this host by addresses of either kind.
+        listener = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(("::", 0))
+    except OSError:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.bind(("0.0.0.0", 0))
     listener.listen(256)
     child = os.fork()
     if child:
