@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.cli.commands.top import between
+from flowlite.cli.commands.top import between, rates
 from flowlite.node.inspect import metrics, netbench
 from flowlite.node.protocol.framing import WireError
 
@@ -87,6 +87,16 @@ def test_rates_come_from_two_samples() -> None:
     assert found["machine_cpu_percent"] == 50.0
     assert (found["received_per_second"], found["sent_per_second"]) == (2000.0, 10.0)
     assert (found["memory"], found["ranks"]) == (35, [0, 1])
+
+
+def test_a_gang_may_grow_and_its_machines_be_replaced_between_two_samples() -> None:
+    replaced = {**SAMPLE, "monotonic": 3.0, "network": {"received": 7, "sent": 7}}
+    later = {**SAMPLE, "monotonic": 102.0}
+    found = rates([SAMPLE, SAMPLE], [later, replaced, later])
+    assert [each["node"] for each in found] == [0, 1, 2]
+    # Machines that were not seen before have no rate yet.
+    assert [each["sent_per_second"] for each in found] == [0, 0, 0]
+    assert [each["node"] for each in rates([SAMPLE, SAMPLE], [later])] == [0]
 
 
 def test_a_node_that_does_not_answer_says_so() -> None:

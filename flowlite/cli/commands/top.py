@@ -88,10 +88,7 @@ def _pictures(task: Task[Any], interval: float) -> Iterator[list[dict[str, Any]]
     time.sleep(_FIRST_SECONDS)
     while True:
         after = _samples(task)
-        yield [
-            {"node": node, **between(*pair)}
-            for node, pair in enumerate(zip(before, after, strict=True))
-        ]
+        yield rates(before, after)
         before = after
         time.sleep(interval)
 
@@ -104,10 +101,22 @@ def _samples(task: Task[Any]) -> list[dict[str, Any]]:
     return on_nodes(nodes, lambda node: ask_program(task, node, "stats", check=check))
 
 
+def rates(before: Sequence[Sample], after: Sequence[Sample]) -> list[dict[str, Any]]:
+    """The rates of each node between two samples of all nodes. A gang may shrink and grow from one to the next."""
+    earlier = [*before[: len(after)], *after[len(before) :]]
+    return [
+        {"node": node, **between(*pair)}
+        for node, pair in enumerate(zip(earlier, after, strict=True))
+    ]
+
+
 def between(before: Sample, after: Sample) -> dict[str, Any]:
     """The rates between two samples of one node, None if unknown; {"error"} if the node did not answer."""
     if "error" in before or "error" in after:
         return {"error": after.get("error") or before.get("error")}
+    if after["monotonic"] < before["monotonic"]:
+        # Another machine has taken its place.
+        before = after
     seconds = max(1e-3, after["monotonic"] - before["monotonic"])
     earlier = {worker["pid"]: worker["cpu_seconds"] for worker in before["workers"]}
     spent = [
