@@ -1,24 +1,34 @@
 """Volumes of Mithril: shared file systems ("File") and disks for one machine ("Block"), each in one region.
 
 flowlite uses a name only once in a project, so the outcome of creating a volume is settled by looking for its name.
+Mithril does not promise to refuse a name that is taken, and its listings lag. Each request is therefore recorded before
+it is sent, and no other one for the name follows until its volume is listed, or would be:
+
+    FLOW_HOME/mithril/volumes/<project>-<region>-<name>.json    {"at": time, "volume": the answer, if there was one}
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import ConfigError, NotFound, ProviderError
-from flowlite.provider import LaunchPending, VolumeInfo
+from flowlite.provider import VolumeInfo
+from flowlite.state import clock
 from provider_adapters.mithril.planning import VOLUME_PRICE
 from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.rest.client import ApiRefused, OutcomeUnknown, Unreachable
+from provider_adapters.rented.durable import make_directory, write_durably
 
 if TYPE_CHECKING:
     from provider_adapters.mithril.account import Account
 
 _VOLUMES = "/v2/volumes"
+_LOOK = 2.0
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,62}[a-z0-9])?")
 # No disk has this serial: the disks are identified by their device.
 _NO_SERIAL = "none"
@@ -79,6 +89,7 @@ class Volumes:
                 f"the volume {name} is in use by {', '.join(users)}, and was not deleted; end that first "
                 "(`flow cancel`)"
             )
+        self._request_of(name, str(there["region"])).unlink(missing_ok=True)
         try:
             self._account.api.delete(f"{_VOLUMES}/{there['fid']}")
         except ApiRefused as error:
@@ -135,8 +146,18 @@ class Volumes:
     def _make(self, name: str, size_gb: float, interface: str, region: str) -> dict[str, Any]:
         check_name(name)
         body = requests.volume(self._account.project, region, name, size_gb, interface)
+        request = self._request_of(name, region)
+        if (asked := self._asked(request)) is not None:
+            return asked
         try:
-            return dict(self._account.api.post(_VOLUMES, body))
+            make_directory(request.parent)
+            write_durably(request, json.dumps({"at": clock.now()}))
+        except OSError as error:
+            raise ProviderError(
+                f"{request} cannot be written: {error.strerror or error}"
+            ) from error
+        try:
+            made = dict(self._account.api.post(_VOLUMES, body))
         except OutcomeUnknown as error:
             there = self._named(name)
             if there is not None:
@@ -144,9 +165,8 @@ class Volumes:
             raise Unreachable(
                 f"whether the volume {name} was made is not known: {error}"
             ) from error
-        except LaunchPending:
-            raise
         except ApiRefused as error:
+            request.unlink(missing_ok=True)
             there = self._named(name)
             if there is not None and there["region"] == region:
                 return there
@@ -154,6 +174,37 @@ class Volumes:
                 f"the volume {name} cannot be made in {region}: {error}. If there are no {interface} volumes in that "
                 "region, choose another one"
             ) from error
+        except ProviderError:
+            request.unlink(missing_ok=True)
+            raise
+        with suppress(OSError):
+            write_durably(request, json.dumps({"at": clock.now(), "volume": made}))
+        return made
+
+    def _request_of(self, name: str, region: str) -> Path:
+        """The file that records the last request for a volume."""
+        directory = self._account.directory / "volumes"
+        return directory / f"{self._account.project}-{region}-{name}.json"
+
+    def _asked(self, request: Path) -> dict[str, Any] | None:
+        """The volume of a recorded request that listings may not show yet; None if there is no such request.
+
+        Raises:
+            Unreachable: It is not known whether the volume was created.
+        """
+        try:
+            noted = json.loads(request.read_bytes())
+            age = clock.now() - float(noted["at"])
+            made = noted.get("volume")
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if age > self._account.settings.listing_lag:
+            return None
+        if made is None:
+            raise Unreachable(
+                "whether the volume was made is not known yet; it is looked up", retry_after=_LOOK
+            )
+        return dict(made)
 
     def _region(self, interface: str) -> str:
         asked = self._account.settings.region

@@ -178,10 +178,25 @@ def test_a_disk_whose_bid_has_ended_is_free_though_the_listing_still_names_it(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_volume_whose_answer_got_lost_is_made_once(paper: Paper, when: str) -> None:
-    paper.cloud.fault("create_volume", status=502, when=when)
+    # Nothing says that names of volumes are refused if they are taken.
+    paper.cloud.rules(unique_names=False)
+    paper.configure(listing_lag=2.0)
     intent = paper.intend(volumes={"/new": {"name": "new", "size_gb": 5}})
+    paper.cloud.fault("create_volume", status=502, when=when)
+    paper.cloud.lag(1.0)
     assert len(paper.launch(intent)) == 2
     assert [each["name"] for each in paper.cloud.volumes()] == ["new"]
+
+
+def test_a_volume_that_is_not_listed_yet_is_not_made_again(paper: Paper) -> None:
+    paper.cloud.rules(unique_names=False)
+    paper.cloud.lag(600.0)
+    made = [paper.make().create_volume("new", 5, "file").location for _ in range(2)]
+    assert [each["fid"] for each in paper.cloud.volumes()] == made[:1]
+    assert made[0] == made[1]
+    paper.cloud.lag(0.0)
+    paper.provider.delete_volume("new")
+    assert paper.provider.create_volume("new", 5, "file").location != made[0]
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ class Rules:
         notice_seconds: The notice before machines are taken away. The real one is five minutes.
         boot_seconds: The time from the allocation until a machine runs.
         stop_seconds: The time from the request until a machine is gone.
-        unique_names: Whether a new bid with the name of a live bid is refused.
+        unique_names: Whether a new bid with the name of a live bid is refused, and a new volume with that of another.
         honours_idempotency_keys: Whether a second POST with the same Idempotency-Key returns the bid of the first.
         page_size: The default page size.
         lag: By how many seconds listings lag.

@@ -56,7 +56,8 @@ class Storage:
         if size > _LARGEST_GB:
             raise business(f"Volume size exceeds the maximum of {_LARGEST_GB} GB")
         live = self._live(project)
-        if any(each.name == name and each.region == region for each in live):
+        taken = any(each.name == name and each.region == region for each in live)
+        if taken and self._world.rules.unique_names:
             raise business(f"Volume name already exists: {name}")
         used = sum(each.capacity_gb for each in live)
         if used + size > self._world.storage_quota_gb:
