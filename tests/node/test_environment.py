@@ -41,6 +41,7 @@ STALE = {
     "SLURM_PROCID": "0",
     "SLURM_NTASKS": "1",
     "SLURM_LOCALID": "0",
+    "SLURM_MPI_TYPE": "pmix",
     "SLURM_NODEID": "0",
     "PMI_RANK": "0",
     "PMI_SIZE": "1",

@@ -182,7 +182,10 @@ def parse(
     if not argv:
         raise OptionError("no command to run")
     if options.get("mpi", "none") not in ("none", "list"):
-        raise OptionError(f"--mpi={options['mpi']}: {_MPI}")
+        # A module of MPI may have set the variable for a program that does not use MPI.
+        is_option = any(each.name == "mpi" for each in given)
+        how = "--mpi" if is_option else "unset SLURM_MPI_TYPE unless it is meant; SLURM_MPI_TYPE"
+        raise OptionError(f"{how}={options['mpi']}: {_MPI}")
     if not _is_block(options.get("distribution", "block")):
         raise OptionError(f"--distribution={options['distribution']}: {_ORDER}")
     if options.get("jobid", job) != job:

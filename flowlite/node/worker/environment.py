@@ -238,6 +238,7 @@ FOREIGN_NAMES: frozenset[str] = frozenset(
         "OMPI_NUM_APP_CTX",
         "SLURM_GTIDS",
         "SLURM_LOCALID",
+        "SLURM_MPI_TYPE",
         "SLURM_NODEID",
         "SLURM_NPROCS",
         "SLURM_NTASKS",
@@ -249,7 +250,8 @@ FOREIGN_NAMES: frozenset[str] = frozenset(
     }
 )
 """The same, by name. Slurm's variables of the allocation are kept: they contradict nothing, and `srun` needs them.
-Those of the step are dropped: MPI takes a process that has them for a task of `srun`, and ends it."""
+Those of the step are dropped: MPI takes a process that has them for a task of `srun`, and ends it. SLURM_MPI_TYPE is
+one of them, the cluster's MpiDefault, and to the `srun` of a batch script would mean that this step needs that MPI."""
 
 _SIZE_OF_A_TERMINAL = frozenset({"COLUMNS", "LINES"})
 """An interactive Python exports them for its children (readline sets them). The output of a worker goes to a file."""

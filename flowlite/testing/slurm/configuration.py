@@ -17,6 +17,7 @@ GPUS, CPUS, MEMORY = 2, 8, 16000
 GPU_DEVICES = tuple(f"/dev/fakegpu{index}" for index in range(GPUS))
 DATABASE = "slurm_acct_db"
 
+# Clusters mostly have a default for MPI, and each step has its variables.
 _SLURM = """\
 ClusterName={cluster}
 SlurmctldHost={head}({head_address})
@@ -43,7 +44,7 @@ PriorityType=priority/multifactor
 PriorityWeightQOS=1000
 PreemptType=preempt/qos
 PreemptMode=REQUEUE
-MpiDefault=none
+MpiDefault=pmi2
 ReturnToService=2
 SlurmdTimeout=12
 SlurmctldTimeout=12
