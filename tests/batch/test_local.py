@@ -152,6 +152,38 @@ def test_what_srun_promises(run: Run, tmp_path: Path, monkeypatch: pytest.Monkey
     assert "exited with 5" in done.stderr
 
 
+FILES = r"""#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=2
+cd "$OUT"
+both='for i in 1 2 3 4 5; do echo out; echo err >&2; sleep 0.02; done'
+for file in step.txt task-0.txt node-0.txt; do echo earlier > $file; done
+srun -o step.txt sh -c "$both"
+srun -o task-%t.txt sh -c "$both"
+srun -o node-%n.txt sh -c "$both"
+for file in step.txt task-0.txt node-0.txt; do echo $file $(sort $file | uniq -c); done
+srun -n1 --open-mode=append -o node-%n.txt echo more
+wc -l < node-0.txt
+timeout 60 srun yes 2>&1 | head -1
+echo "closed: ${PIPESTATUS[0]}"
+"""
+
+
+def test_output_that_several_write_to_one_file_is_all_there(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path))
+    done = run(FILES, "--env", "OUT")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert texts(done.stdout) == [
+        "21",
+        "closed: 1",
+        "node-0.txt 10 err 10 out",
+        "step.txt 20 err 20 out",
+        "task-0.txt 5 err 5 out",
+        "y",
+    ]
+
+
 # Writes until nothing more is taken for half a second, or far more than may be under way is.
 FILL = """\
 import os, select

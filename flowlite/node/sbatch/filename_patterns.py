@@ -28,6 +28,11 @@ def is_of_a_task(pattern: str) -> bool:
     return any(match[2] in _OF_A_TASK for match in _SIGN.finditer(pattern))
 
 
+def is_of_one_task(pattern: str) -> bool:
+    """Whether the pattern gives each task a file of its own."""
+    return "\\" not in pattern and any(match[2] == "t" for match in _SIGN.finditer(pattern))
+
+
 def fill(pattern: str, names: Names) -> str:
     """Returns the name of a file. As in Slurm, a backslash in the pattern turns off all replacement."""
     if "\\" in pattern:

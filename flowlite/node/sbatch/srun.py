@@ -196,7 +196,8 @@ class _Client:
             self._feeding = loop.create_task(self._feed())
 
     def _open(self, path: str) -> int:
-        mode = os.O_APPEND if self._step.append or path in _opened else os.O_TRUNC
+        # Both streams may have the same file. Each writes at its end.
+        mode = os.O_APPEND if self._step.append or path in _opened else os.O_APPEND | os.O_TRUNC
         _opened.add(path)
         return os.open(path, os.O_WRONLY | os.O_CREAT | mode, 0o644)
 

@@ -7,8 +7,10 @@ write has to wait, and nothing accumulates. In the same way srun waits for a tas
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
+import stat
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +22,7 @@ from ..config.agent_config import AgentConfig, AttemptPaths
 from ..quick_dataclass import dataclass
 from ..system import processes
 from . import slurm_environment
-from .filename_patterns import Names, fill
+from .filename_patterns import Names, fill, is_of_one_task
 from .layout import Placement
 from .rendezvous_file import JobFacts, programs
 
@@ -249,6 +251,20 @@ class Runner:
         """Returns the directory on this node for relative paths of a request."""
         return self._directory(request["directory"])
 
+    def empty(self, opened: int, step: int) -> None:
+        """Empties a file of output, once for a step: another of its tasks on this node may have written to it."""
+        found = os.fstat(opened)
+        if not stat.S_ISREG(found.st_mode):
+            return
+        marks = programs(self._paths.directory) / f"emptied-{step}"
+        with open(marks, "a+", encoding="ascii") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            mark = f"{found.st_dev}-{found.st_ino}\n"
+            if mark not in file:
+                os.ftruncate(opened, 0)
+                file.write(mark)
+
     def _soon(self, work: Any) -> None:
         task = asyncio.create_task(work)
         self._background.add(task)
@@ -256,10 +272,10 @@ class Runner:
 
 
 class _Streams:
-    """The destinations of one task's output: the worker's own files, srun, or a file of the task."""
+    """The destinations of one task's output: the worker's own files, srun, or a file of the task or of its node."""
 
     def __init__(self, runner: Runner, request: dict[str, Any], number: int) -> None:
-        self._open: list[int] = []
+        self._open: dict[Path, int] = {}
         self._targets: dict[int, int | None] = {}
         for stream, how in zip((1, 2), request["streams"], strict=True):
             if how == "worker":
@@ -271,10 +287,16 @@ class _Streams:
 
     def _file(self, runner: Runner, request: dict[str, Any], number: int, pattern: str) -> int:
         path = Path(runner.directory_of(request), fill(pattern, runner.names(request, number)))
-        mode = os.O_APPEND if request["append"] else os.O_TRUNC
-        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | mode, 0o644)
-        self._open.append(opened)
-        return opened
+        if path not in self._open:
+            # Both streams, and all tasks of a node, may have the same file. Each writes at its end.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND
+            alone = is_of_one_task(pattern)
+            if alone and not request["append"]:
+                flags |= os.O_TRUNC
+            self._open[path] = opened = os.open(path, flags, 0o644)
+            if not alone and not request["append"]:
+                runner.empty(opened, int(request["step"]))
+        return self._open[path]
 
     def target(self, stream: int) -> int | None:
         return self._targets[stream]
@@ -283,7 +305,7 @@ class _Streams:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in self._open:
+        for each in self._open.values():
             os.close(each)
 
 
