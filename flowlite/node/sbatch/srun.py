@@ -373,5 +373,6 @@ class _Input:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"srun: {text}\n")
-    sys.stderr.flush()
+    # Who reads both streams may have ended, as in `srun … 2>&1 | head`. The step must come to its end nevertheless.
+    with suppress(OSError):
+        os.write(2, f"srun: {text}\n".encode(errors="backslashreplace"))
