@@ -62,6 +62,7 @@ def test_where_it_runs(line: str, wish: StepRequest) -> None:
         ("--output=3 x", "the output of task 3 alone"),
         ("-i /data/in x", "use < for files"),
         ("-t soon x", "is not a time"),
+        ("-N1 x : -N1 y", "several parts"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(line: str, message: str) -> None:

@@ -125,6 +125,10 @@ _TABLE: dict[str, Option] = {
     **{name: Option(short, value) for name, (short, value, _) in _REFUSED.items()},
 }
 _MPI = "tasks do not find each other through PMI here: each would run alone; use distributed_mode='mpi'"
+_PARTS = (
+    "a step of several parts (a : b) cannot be honoured: give each part an srun of its own, or start a program that "
+    "looks at SLURM_PROCID"
+)
 _ORDER = "tasks are numbered node after node (block), as the ranks of the gang are"
 _ALL_INPUT, _NO_INPUT = "all", "none"
 
@@ -181,6 +185,8 @@ def parse(
             raise OptionError(f"--{name} cannot be honoured on this gang: {advice}")
     if not argv:
         raise OptionError("no command to run")
+    if ":" in argv:
+        raise OptionError(_PARTS)
     if options.get("mpi", "none") not in ("none", "list"):
         # A module of MPI may have set the variable for a program that does not use MPI.
         is_option = any(each.name == "mpi" for each in given)
@@ -212,10 +218,12 @@ def parse(
 def refusals(words: Sequence[str]) -> list[str]:
     """Returns the reasons why a command line of `srun` cannot be honoured, as far as they are known before it runs."""
     try:
-        given, _, unknown = read(words, _TABLE)
+        given, argv, unknown = read(words, _TABLE)
     except OptionError as error:
         return [str(error)]
     found = [f"srun has no option {name}" for name in unknown]
+    if ":" in argv:
+        found.append(_PARTS)
     for each in given:
         if each.name in _REFUSED:
             found.append(f"--{each.name} cannot be honoured: {_REFUSED[each.name][2]}")
