@@ -114,6 +114,8 @@ cat "$OUT"/out-*.txt | tr '\n' ' '; wc -l < "$OUT/all.txt"
 srun -n1 sh -c "yes | head -c 3000000" | wc -c
 srun -t 0:01 -n1 sleep 600
 echo "limit: $?"
+left=$(timeout -k 1 40 srun -n1 sh -c 'sleep 300 & echo said')
+echo "left behind: $left $?"
 sleep 0.1 & srun -n1 true & srun -n1 true & wait
 echo "steps: $(srun -n1 sh -c 'test $SLURM_STEP_ID -ge 19 && echo counted')"
 exit 5
@@ -144,6 +146,7 @@ def test_what_srun_promises(run: Run, tmp_path: Path, monkeypatch: pytest.Monkey
         "file 0 file 1 file 2 file 3 2",
         "3000000",
         "limit: 1",
+        "left behind: said 0",
         "steps: counted",
     ):
         assert line in said, (line, done.stdout, done.stderr)

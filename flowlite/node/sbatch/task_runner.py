@@ -52,6 +52,18 @@ class _Task:
     input: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
 
 
+class _Ending(asyncio.subprocess.SubprocessStreamProtocol):
+    """Knows when the process has ended. Up to Python 3.12.4, `Process.wait` also waits for all that hold its pipes."""
+
+    def __init__(self) -> None:
+        super().__init__(limit=BLOCK, loop=asyncio.get_running_loop())
+        self.ended = asyncio.Event()
+
+    def process_exited(self) -> None:
+        super().process_exited()
+        self.ended.set()
+
+
 class Runner:
     """Runs tasks.
 
@@ -129,7 +141,8 @@ class Runner:
         code, ended_by, text = 1, None, ""
         try:
             with _Streams(self, request, number) as streams:
-                process = await self._start(request, number, streams)
+                transport, ending = await self._start(request, number, streams)
+                process = asyncio.subprocess.Process(transport, ending, asyncio.get_running_loop())
                 task = self._tasks[step, number] = _Task(step, number, process)
                 for early in self._early.pop((step, number)):
                     self._do(task, *early)
@@ -140,12 +153,14 @@ class Runner:
                     if reader is not None
                 ]
                 feeding = asyncio.create_task(self._feed(task))
-                code = await process.wait()
+                await ending.ended.wait()
+                code = transport.get_returncode() or 0
                 feeding.cancel()
                 # Processes that the task left running may hold the pipes open forever.
                 _, late = await asyncio.wait(pumps, timeout=END_SECONDS) if pumps else (None, ())
                 for pump in late:
                     pump.cancel()
+                transport.close()
                 ended_by = -code if code < 0 else None
         except OSError as error:
             text = f"{request['argv'][0]}: {error.strerror or error}"
@@ -159,11 +174,12 @@ class Runner:
 
     async def _start(
         self, request: dict[str, Any], number: int, streams: _Streams
-    ) -> asyncio.subprocess.Process:
+    ) -> tuple[asyncio.SubprocessTransport, _Ending]:
         environment = self._environment(request, number)
         argv = [str(each) for each in request["argv"]]
         takes_input = request["input"] in (None, number) if request["has_input"] else False
-        return await asyncio.create_subprocess_exec(
+        return await asyncio.get_running_loop().subprocess_exec(
+            _Ending,
             _program(argv[0], environment.get("PATH", "")),
             *argv[1:],
             stdin=asyncio.subprocess.PIPE if takes_input else asyncio.subprocess.DEVNULL,
@@ -171,7 +187,6 @@ class Runner:
             stderr=streams.target(2),
             cwd=self._directory(request["directory"]),
             env=environment,
-            limit=BLOCK,
         )
 
     def _environment(self, request: dict[str, Any], number: int) -> dict[str, str]:
