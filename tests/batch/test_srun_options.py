@@ -85,7 +85,7 @@ def test_what_scripts_export_to_srun() -> None:
     found = step("x", SLURM_KILL_BAD_EXIT="0", SLURM_LABELIO="1", SLURM_WAIT="5")
     assert (found.kill_on_bad_exit, found.label, found.wait) == (False, True, 5.0)
     assert step("-K x", SLURM_KILL_BAD_EXIT="0").kill_on_bad_exit
-    with pytest.raises(OptionError, match="unset SLURM_MPI_TYPE .*=pmix.* each would run alone"):
+    with pytest.raises(OptionError, match=r"unset SLURM_MPI_TYPE .*=pmix.* each would run alone"):
         step("x", SLURM_MPI_TYPE="pmix")
 
 
