@@ -27,9 +27,13 @@ class Listing:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._everywhere: list[Instance] | None = None
 
     def mine(self, task: str | None = None) -> list[Instance]:
-        """The instances of this FLOW_HOME: of one task, or of all. Raises ProviderError."""
+        """The instances of this FLOW_HOME: of one task, or of all. Raises ProviderError.
+
+        All are looked for in all regions, since a ledger that was lost, or is an older copy, does not name each.
+        """
         recorded = self._context.ledger.launches(task)
         if task is not None and recorded and not any(each.calls for each in recorded):
             # Each call is recorded before it is made, so EC2 was asked for nothing yet.
@@ -48,6 +52,8 @@ class Listing:
             filters["tag__flowlite__token"] = taken_over
             del filters["tag__flowlite__task"]
             told += self._describe_all(regions, filters, needed=used, awaited=regions)
+        if task is None:
+            told += self._in_other_regions(regions)
         found = {each.id: each for each in told}
         self._check_account(task, launches, found)
         known = {each.token: each for each in self._context.ledger.launches()}
@@ -61,13 +67,33 @@ class Listing:
 
     def others(self) -> list[Instance]:
         """The existing instances of other FLOW_HOMEs, in all regions that answer. Raises ProviderError."""
+        # A cleanup has just listed those of this one.
+        found = self._in_all_regions() if self._everywhere is None else self._everywhere
+        self._everywhere = None
+        theirs = [each for each in found if each.data["home"] != self._context.home_id]
+        return sorted(theirs, key=lambda each: each.id)
+
+    def _in_other_regions(self, regions: Sequence[str]) -> list[Instance]:
+        """The existing instances of this FLOW_HOME that are in none of these regions."""
+        # `others` asks again, and tells of failures.
+        with suppress(ProviderError):
+            mine = self._context.home_id
+            found = self._in_all_regions()
+            return [
+                each
+                for each in found
+                if each.data["home"] == mine and each.data["region"] not in regions
+            ]
+        return []
+
+    def _in_all_regions(self) -> list[Instance]:
+        """The existing instances of all FLOW_HOMEs, in all regions that answer. Raises ProviderError."""
         filters: dict[str, str | Sequence[str]] = {
             "tag_key": HOME,
             "instance_state_name": instances.ALIVE,
         }
-        found = self._describe_all(all_regions(self._context), filters)
-        theirs = [each for each in found if each.data["home"] != self._context.home_id]
-        return sorted(theirs, key=lambda each: each.id)
+        self._everywhere = self._describe_all(all_regions(self._context), filters)
+        return self._everywhere
 
     def of_token(self, region: str, client_token: str) -> list[Instance]:
         """The instances of one call, as far as they are listed. Raises ProviderError."""

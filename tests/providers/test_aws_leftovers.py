@@ -12,7 +12,7 @@ from flowlite.provider import LaunchIntent, LaunchPending
 from flowlite.supervise.cleanup.reconcile import reconcile
 from provider_adapters.rented.ledger import Ledger
 from tests.helpers import eventually
-from tests.providers.aws_client import SECONDS, TYPE, ZONES, Client
+from tests.providers.aws_client import SECONDS, TYPE, ZONES, Client, groups_in
 
 pytestmark = pytest.mark.timeout(900)
 TWO_REGIONS = 'region = ["us-east-1", "us-west-2"]'
@@ -20,13 +20,8 @@ TWO_REGIONS = 'region = ["us-east-1", "us-west-2"]'
 
 def groups_left(aws: Client) -> list[str]:
     """Groups of tasks in all regions, of both kinds."""
-    import boto3
-
     found = list(aws.box.aws.leftovers()["placement groups"])
-    for region in ("us-east-1", "us-west-2"):
-        told = boto3.client("ec2", region).describe_security_groups()["SecurityGroups"]
-        found += [each["GroupName"] for each in told if each["GroupName"].startswith("flowlite-")]
-    return found
+    return found + groups_in("us-east-1") + groups_in("us-west-2")
 
 
 def gone_after_another_look(aws: Client) -> bool:
@@ -50,6 +45,24 @@ def test_a_security_group_in_the_second_region_goes_when_ec2_lets_it_go(aws: Cli
     assert len(aws.calls("DeleteSecurityGroup")) >= 4
     launches = Ledger(aws.home / "aws" / "launches").launches(everywhere=True)
     assert all(launch.ended for launch in launches)
+
+
+def test_machines_of_a_ledger_that_is_lost_are_found_in_all_regions(aws: Client) -> None:
+    from flowlite.api.session import open_session
+
+    found = aws.launch(aws.intent(region="us-west-2"))
+    # As in a FLOW_HOME that was restored from a copy.
+    for path in (aws.home / "aws" / "launches").iterdir():
+        path.unlink()
+    session = open_session()
+    left = reconcile(session.store, session.home, providers=["aws"], here=settings_here)
+    assert {each["id"] for each in left.unknown} == {each.id for each in found}
+    assert left.others == []
+    left = reconcile(
+        session.store, session.home, providers=["aws"], here=settings_here, unknown=True
+    )
+    assert all(each["ended"] for each in left.unknown)
+    eventually(lambda: aws.alive() == [])
 
 
 def test_a_placement_group_goes_when_ec2_lets_it_go(aws: Client) -> None:
