@@ -34,10 +34,11 @@ def group_name(task: str) -> str:
 
 
 def ask_subnets(clients: Clients, settings: AwsSettings, region: str) -> list[dict[str, str]]:
-    """{"subnet", "zone", "vpc", "cidr", "out"} of the subnets for nodes, one for each zone.
+    """{"subnet", "zone", "vpc", "cidr", "out", "tenancy"} of the subnets for nodes, one for each zone.
 
     "out" is the target of the default route: "internet" (an internet gateway, so public addresses work), "elsewhere" (a
-    NAT gateway, a transit gateway, …), "nowhere", or "" if EC2 does not allow us to see it.
+    NAT gateway, a transit gateway, …), "nowhere", or "" if EC2 does not allow us to see it. "tenancy" is that of
+    machines in the VPC, "dedicated" or "default", or "" likewise.
 
     Raises:
         ConfigError: There are none.
@@ -61,7 +62,8 @@ def ask_subnets(clients: Clients, settings: AwsSettings, region: str) -> list[di
             f"{what}; set [aws] subnet to subnets of {region}, or make a default VPC: aws ec2 create-default-vpc "
             f"--region {region}"
         )
-    routes = _routes_out(clients, region, {str(each["VpcId"]) for each in told})
+    vpcs = {str(each["VpcId"]) for each in told}
+    routes, tenancies = _routes_out(clients, region, vpcs), _tenancies(clients, region, vpcs)
     found: dict[str, dict[str, str]] = {}
     for each in sorted(told, key=lambda each: -int(each.get("AvailableIpAddressCount", 0))):
         zone = str(each["AvailabilityZone"])
@@ -73,9 +75,19 @@ def ask_subnets(clients: Clients, settings: AwsSettings, region: str) -> list[di
                 "vpc": str(each["VpcId"]),
                 "cidr": str(each.get("CidrBlock", "")),
                 "out": routes.get(str(each["SubnetId"]), routes.get(str(each["VpcId"]), "")),
+                "tenancy": tenancies.get(str(each["VpcId"]), ""),
             },
         )
     return [found[zone] for zone in sorted(found)]
+
+
+def _tenancies(clients: Clients, region: str, vpcs: Collection[str]) -> dict[str, str]:
+    """The tenancy of machines by VPC. Dedicated ones cost more than the price list says of others."""
+    # The permission to describe networks is not required for a launch.
+    with suppress(PermissionRefused), explained("ec2:DescribeVpcs", region):
+        told = clients("ec2", region).describe_vpcs(VpcIds=sorted(vpcs))["Vpcs"]
+        return {str(each["VpcId"]): str(each.get("InstanceTenancy", "")) for each in told}
+    return {}
 
 
 def _routes_out(clients: Clients, region: str, vpcs: Collection[str]) -> dict[str, str]:

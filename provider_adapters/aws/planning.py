@@ -203,6 +203,31 @@ class Planner:
             return subnets
         return [each for each in subnets if each.get("out", "") in ("", "internet")]
 
+    def _with_price(self, found: Sequence[Choice]) -> list[Choice]:
+        """The choices without those whose machines would be dedicated ones, unless their price is in the settings.
+
+        No price list that is read here has the price of dedicated machines. Raises ConfigError if none is left.
+        """
+        dedicated = {
+            each["zone"]: each
+            for region in {choice.region for choice in found}
+            for each in self.subnets(region)
+            if each.get("tenancy") == "dedicated"
+        }
+        left = [
+            choice
+            for choice in found
+            if choice.machine.name in self.settings.prices or not dedicated.keys() & choice.zones
+        ]
+        if left or not found or self.settings.capacity_block:
+            return left or list(found)
+        name, where = found[0].machine.name, next(iter(dedicated.values()))
+        raise ConfigError(
+            f"[aws] subnet: {where['vpc']}, the network of {where['subnet']}, makes all its machines dedicated ones, "
+            f"which cost more than the price list says of {name}: set '{name}' = … under [aws.prices], in US dollars "
+            "per hour, or take a subnet of another network"
+        )
+
     def _extras(self, place: dict[str, Any]) -> float:
         """US dollars per hour for the disks and the public address of a machine."""
         image = place["image"]
@@ -266,6 +291,7 @@ class Planner:
             found += market.choices(self.catalog(region), machines, spot=spot, zones=zones)
         if not found:
             raise self.nowhere(fitting, spot, only)
+        found = self._with_price(found)
         below = [each for each in found if _below(each, config.max_price_per_hour)]
         if not below and not self.settings.capacity_block:
             raise CapExceeded(_too_dear(config.max_price_per_hour or 0.0, found, spot))

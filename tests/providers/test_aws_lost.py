@@ -396,6 +396,21 @@ def test_subnets_without_a_way_out_are_refused_before_anything_is_paid(aws: Clie
     assert any("no way out to the internet" in note for note in notes)
 
 
+@ONE_FAULT
+def test_a_network_of_dedicated_machines_needs_a_price(aws: Client) -> None:
+    import boto3
+
+    ec2 = boto3.client("ec2")
+    made = ec2.create_vpc(CidrBlock="10.9.0.0/16", InstanceTenancy="dedicated")["Vpc"]["VpcId"]
+    asked = {"VpcId": made, "CidrBlock": "10.9.1.0/24", "AvailabilityZone": "us-east-1b"}
+    subnet = ec2.create_subnet(**asked)["Subnet"]["SubnetId"]
+    aws.settings(f'subnet = "{subnet}"\npublic_ip = false')
+    with pytest.raises(ConfigError, match=f"{made}.* dedicated ones.* 'c7i.large' = "):
+        aws.intent()
+    aws.settings(f'subnet = "{subnet}"\npublic_ip = false\n[aws.prices]\n"c7i.large" = 2.1')
+    assert Plan.from_json(aws.intent().plan).price_per_hour == 2.1
+
+
 def forget_subnets(aws: Client) -> None:
     """Has the next plan ask EC2 for subnets and routes again."""
     for path in (aws.home / "aws" / "catalog").iterdir():
