@@ -207,7 +207,7 @@ def whole_lines(file: Path) -> list[str]:
 
 
 def deep_tree(directory: Path, levels: int = 3000) -> None:
-    """Makes directories inside one another, as a program does that copies a directory into itself. Paths are too long."""
+    """Makes directories inside one another, deeper than recursion goes, and with paths that are too long."""
     here = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for _ in range(levels):
