@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import re
 import shlex
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,24 +121,50 @@ def _addresses(login: SlurmLogin, hosts: Sequence[str]) -> dict[str, str]:
     }
     named = {host: told.get(host, {}).get("NodeAddr", host) or host for host in hosts}
     names = sorted({each for each in named.values() if not _is_address(each)})
-    found = dict(_resolved(login, names)) if names else {}
+    found = _resolved(login, names) if names else {}
     if unknown := [each for each in names if each not in found]:
         raise ProviderError(
             f"the addresses of {', '.join(unknown[:5])} are not known on {login.name} (getent ahosts)"
         )
+    # The login node may be a node of the job, and know itself as 127.0.1.1, where the others do not reach it.
+    itself = [name for name, address in found.items() if _is_local(address)]
+    others = [each for name in named.values() if not _is_local(each := found.get(name, name))]
+    if itself and others:
+        own = _own_address(login, others[0])
+        found.update(dict.fromkeys(itself, own) if own else {})
     return {host: found.get(name, name) for host, name in named.items()}
 
 
-def _resolved(login: SlurmLogin, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _resolved(login: SlurmLogin, names: Sequence[str]) -> dict[str, str]:
+    """The address of each name, as far as the login node knows one: if it can be, one that other machines reach."""
     script = (
-        'for n in "$@"; do a=$(getent ahosts "$n" 2>/dev/null | head -n 1 | cut -d" " -f1); '
-        'printf "%s %s\\n" "$n" "$a"; done'
+        'for n in "$@"; do getent ahosts "$n" 2>/dev/null | '
+        'while read -r a rest; do printf "%s %s\\n" "$n" "$a"; done; done'
     )
     done = login.run(["sh", "-c", script, "sh", *names])
+    told: dict[str, list[str]] = {}
     for line in done.stdout.decode("utf-8", "replace").splitlines():
         name, _, address = line.partition(" ")
-        if address.strip():
-            yield name, address.strip()
+        if _is_address(address):
+            told.setdefault(name, []).append(address)
+    return {
+        name: next((each for each in listed if not _is_local(each)), listed[0])
+        for name, listed in told.items()
+    }
+
+
+def _own_address(login: SlurmLogin, other: str) -> str:
+    """The login node's own address on the route to another node; "" if it is not known."""
+    script = 'PATH=$PATH:/usr/sbin:/sbin; exec ip -o route get "$1"'
+    done = login.run(["sh", "-c", script, "sh", other])
+    found = re.search(r"\bsrc (\S+)", done.stdout.decode("utf-8", "replace"))
+    return found[1] if found and _is_address(found[1]) and not _is_local(found[1]) else ""
+
+
+def _is_local(address: str) -> bool:
+    """Whether other machines cannot use an address."""
+    known = ipaddress.ip_address(address)
+    return known.is_loopback or known.is_link_local
 
 
 def _is_address(text: str) -> bool:
