@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
 import shutil
@@ -19,7 +21,7 @@ from flowlite.connect.bounded import MOST_OUTPUT
 from flowlite.connect.local import LocalConnection
 from flowlite.connect.values import Completed
 from flowlite.errors import NodeUnreachable
-from flowlite.supervise.attempt.outputs import packs
+from flowlite.supervise.attempt.outputs import output_directory, packs
 from flowlite.supervise.attempt.outputs.manifest import OutputFile
 from flowlite.supervise.attempt.outputs.output_directory import OutputDirectory
 
@@ -202,3 +204,28 @@ def test_large_files_stay_alone() -> None:
     assert sorted(f.path for group in found for f in group) == [f.path for f in files]
     assert [files[1]] in found
     assert all(sum(f.size for f in group) <= 4 << 20 for group in found)
+
+
+def test_only_directories_that_were_written_into_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target may be a home with a million directories, or the root of file systems that cannot be synced."""
+    for name in ("other/deep", "runs/old"):
+        (tmp_path / name).mkdir(parents=True)
+    synced: list[Path] = []
+
+    def note(path: Path) -> None:
+        synced.append(path)
+        if path == tmp_path:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(output_directory, "sync", note)
+    file = OutputFile("runs/new/a.txt", 1, 1, False)
+    OutputDirectory(tmp_path).take_all([(file.path, file, "", b"x")])
+    destination = OutputDirectory(tmp_path)
+    digest = hashlib.sha256(b"x").hexdigest()
+    # What an interrupted copy has brought has to be on the disk, too.
+    assert destination.compare({file.path: file}, lambda _: [digest]).here == [file]
+    del synced[:]
+    destination.finish()
+    assert synced == [tmp_path, tmp_path / "runs", tmp_path / "runs/new"]

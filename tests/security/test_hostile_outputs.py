@@ -124,6 +124,50 @@ def test_names_of_files_that_are_still_coming_are_not_taken_from_a_node(tmp_path
     ]
 
 
+@pytest.fixture
+def everybodys(tmp_path: Path) -> Path:
+    """A directory such as /tmp."""
+    place = tmp_path / "tmp"
+    place.mkdir()
+    place.chmod(0o1777)
+    return place
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("made", ["by another user", "open to all", "a link"])
+def test_what_comes_is_not_put_where_another_user_can_change_it(
+    everybodys: Path, tmp_path: Path, made: str
+) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    incoming = everybodys / ".flow-incoming"
+    if made == "a link":
+        incoming.symlink_to(victim)
+        os.chown(incoming, 4321, 4321, follow_symlinks=False)
+    else:
+        incoming.mkdir()
+        incoming.chmod(0o777 if made == "open to all" else 0o755)
+        os.chown(incoming, 0 if made == "open to all" else 4321, 0)
+    with pytest.raises(OSError, match="could change what is put there"):
+        lay(everybodys, listed(["a.txt", 1, 1, False]))
+    assert not any(victim.iterdir())
+    assert [each.name for each in everybodys.iterdir()] == [".flow-incoming"]
+
+
+def test_it_goes_on_where_it_broke_off_also_without_permissions(
+    everybodys: Path, tmp_path: Path
+) -> None:
+    # A file system without permissions shows everything as open to all.
+    open_to_all = tmp_path / "stick"
+    for place in (everybodys, open_to_all):
+        (place / ".flow-incoming").mkdir(parents=True, mode=0o700)
+    for place in (open_to_all, open_to_all / ".flow-incoming"):
+        place.chmod(0o777)
+    for place in (everybodys, open_to_all):
+        lay(place, listed(["a.txt", 1, 1, False]))
+        assert (place / "a.txt").read_bytes() == b"x"
+
+
 def test_a_file_where_a_directory_should_be_is_named(tmp_path: Path) -> None:
     for others in (["a/b", 1, 1, False], ["a", 2, 1, False], ["a", "c"]):
         with pytest.raises(ValueError, match=r"leads through|twice"):

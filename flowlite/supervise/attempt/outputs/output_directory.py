@@ -8,11 +8,13 @@ another file.
 
 from __future__ import annotations
 
+import errno
 import filecmp
 import hashlib
 import json
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +31,9 @@ INCOMING = ".flow-incoming"
 _SYNCS = 16
 # A fetch of which nothing has come for as long has ended (`fetching.steady` gives up after half of it).
 _ABANDONED_SECONDS = 120.0
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+# Directories of some file systems cannot be synced.
+_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
 
 
 class NameTaken(Exception):
@@ -62,6 +67,8 @@ class OutputDirectory:
         self.root = root
         self._own = own
         self._incoming = root / INCOMING
+        # The directories whose entries have to be on disk at the end.
+        self._used: set[Path] = {root}
         umask = os.umask(0)
         os.umask(umask)
         self._modes = (0o666 & ~umask, 0o777 & ~umask)
@@ -86,6 +93,8 @@ class OutputDirectory:
             digests: Returns the sha256 of each file at its source; "" if it cannot be read.
         """
         alike = {path: file for path, file in files.items() if self.has(path, file)}
+        for path in alike:
+            self._used.update(self._above(path))
         compared = Compared([], [], [file for path, file in files.items() if path not in alike])
         wanted = digests(list(alike.values())) if alike else ()
         for (path, file), digest in zip(alike.items(), wanted, strict=True):
@@ -132,7 +141,6 @@ class OutputDirectory:
             except NameTaken:
                 taken.append(path)
                 continue
-            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             place.write_bytes(content)
             staged.append((path, file, place))
             self._dress(place, file)
@@ -151,6 +159,7 @@ class OutputDirectory:
         if os.path.lexists(self.root / path) and not self.has(path, file):
             raise NameTaken(path)
         self._make_parents(path)
+        self._make_incoming()
         identity = json.dumps([source, path, file.size, file.modified_ns, file.version])
         return self._incoming / hashlib.sha256(os.fsencode(identity)).hexdigest()[:32]
 
@@ -183,15 +192,24 @@ class OutputDirectory:
                 raise NameTaken(path) from None
 
     def finish(self) -> None:
-        """Tidies `.flow-incoming` up, and syncs the directories once all files are here. Raises OSError."""
+        """Tidies `.flow-incoming` up, and syncs the directories once all files are here. Raises OSError.
+
+        Only those that were written into: the directory may be somebody's home, or the root of all file systems.
+        """
         if self._own:
             with suppress(FileNotFoundError):
                 shutil.rmtree(self._incoming)
+            # An earlier process may have written into any of them.
+            self._used.update(Path(directory) for directory, _, _ in os.walk(self.root))
         else:
             self._remove_abandoned()
         if self.root.is_dir():
-            for directory, _, _ in os.walk(self.root):
-                sync(Path(directory))
+            for directory in sorted(self._used):
+                try:
+                    sync(directory)
+                except OSError as error:
+                    if error.errno not in _CANNOT_SYNC:
+                        raise
 
     def _remove_abandoned(self) -> None:
         """Removes what is left of interrupted fetches, and `.flow-incoming` unless another fetch uses it."""
@@ -200,6 +218,35 @@ class OutputDirectory:
                 if time.time() - entry.stat(follow_symlinks=False).st_ctime > _ABANDONED_SECONDS:
                     os.unlink(entry)
             self._incoming.rmdir()
+
+    def _make_incoming(self) -> None:
+        """Creates `.flow-incoming`, or checks that no other user can change what is in it. Raises OSError.
+
+        In a directory such as /tmp, where all may create files, another user may have made it first.
+        """
+        try:
+            self._incoming.mkdir(mode=0o700)
+            return
+        except FileExistsError:
+            root = os.stat(self.root)
+        try:
+            found = os.lstat(self._incoming)
+        except FileNotFoundError:
+            # Another fetch has ended.
+            self._make_incoming()
+            return
+        if root.st_mode & _OTHERS_WRITE and not root.st_mode & stat.S_ISVTX:
+            # Others can change everything in the directory itself, or its file system knows no permissions.
+            return
+        # A file system may give what root makes to nobody.
+        trusted = found.st_uid in (0, os.geteuid(), root.st_uid) and stat.S_ISDIR(found.st_mode)
+        if not trusted or found.st_mode & _OTHERS_WRITE:
+            why = f"uid {found.st_uid} has made it, and could change what is put there; remove it"
+            raise OSError(errno.EPERM, why, str(self._incoming))
+
+    def _above(self, path: str) -> list[Path]:
+        """The directories above a file, below the root."""
+        return [self.root / above for above in Path(path).parents]
 
     def _make_parents(self, path: str) -> None:
         """Creates the directories above a file. Raises NameTaken if one of them is a symbolic link or another file."""
@@ -214,3 +261,4 @@ class OutputDirectory:
             if above.is_symlink() or (above.exists() and not above.is_dir()):
                 raise NameTaken(str(above.relative_to(self.root)))
             above.mkdir(exist_ok=True)
+        self._used.update(self._above(path))
