@@ -195,16 +195,21 @@ class BootingMachines:
         from provider_adapters.aws.storage.volumes import LaunchLocation
 
         zone = zone_of(self._call)
-        site = next(
-            each
+        site, image = next(
+            (each, place["image"])
             for place in self._plan.options["places"]
             for each in place["zones"]
             if each["zone"] == zone
         )
-        group = next(iter(here.get("volume_groups", [])), "")
-        place = LaunchLocation(zone=zone, vpc=site["vpc"], subnet=site["subnet"], group=group)
+        location = LaunchLocation(
+            zone=zone,
+            vpc=site["vpc"],
+            subnet=site["subnet"],
+            group=next(iter(here.get("volume_groups", [])), ""),
+            devices=tuple(image.get("disks", ())),
+        )
         volumes = self._context.volumes(self._region)
-        return volumes.attach(here["volumes"], place, sorted(self._nodes), self._launch.task)
+        return volumes.attach(here["volumes"], location, sorted(self._nodes), self._launch.task)
 
     def _instance(
         self, name: str, met: Mapping[str, Any], mounts: Sequence[Mapping[str, Any]]

@@ -133,6 +133,18 @@ def test_machines_whose_disk_does_not_come_are_ended(aws: Client, code: str, sai
     eventually(lambda: len(aws.box.aws.leftovers()["volumes"]) == 1)
 
 
+def test_a_disk_and_those_of_an_image_are_different_devices(aws: Client) -> None:
+    image = aws.box.aws.image({"/dev/sdf": 10, "/dev/xvdg": 10})
+    aws.settings(f'ami = "{image}"')
+    disk = {"/data": {"name": "scratch", "interface": "block", "size_gb": 1}}
+    (found,) = aws.launch(aws.intent(num_instances=1, volumes=disk))
+    (mount,) = found.data["mounts"]
+    assert mount["devices"][0] == "/dev/sdh"
+    aws.end_machines()
+    # Only the volume is left.
+    assert len(aws.box.aws.leftovers()["volumes"]) == 1
+
+
 def test_a_disk_goes_on_to_the_machine_that_replaces_a_lost_one(
     box: CloudInABox, laptop: Laptop
 ) -> None:

@@ -37,12 +37,14 @@ class LaunchLocation:
         zone: Name of the availability zone.
         subnet: The subnet of the instances.
         group: Id of the security group that `Volumes.ready` returned, and that the instances have.
+        devices: The names of the devices of the disks that the instances have from their image.
     """
 
     zone: str
     vpc: str
     subnet: str
     group: str
+    devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

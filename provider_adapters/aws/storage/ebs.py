@@ -18,6 +18,7 @@ from provider_adapters.aws.storage.common import (
     VOLUME_TAG,
     Answered,
     Clients,
+    LaunchLocation,
     Prices,
     Service,
     VolumeState,
@@ -106,7 +107,7 @@ class Disks:
         self,
         number: int,
         volume: Mapping[str, Any],
-        zone: str,
+        place: LaunchLocation,
         instances: Sequence[str],
         task: str,
     ) -> dict[str, Any]:
@@ -121,7 +122,7 @@ class Disks:
                 ending.
             ProviderError: Another instance uses the disk.
         """
-        name = str(volume["name"])
+        name, zone = str(volume["name"]), place.zone
         if len(instances) != 1:
             raise ConfigError(
                 f"volumes: {name!r} is a block volume, which one node alone can use, and there are {len(instances)}"
@@ -135,7 +136,7 @@ class Disks:
                 f"volume {name!r} is a disk in {disk['AvailabilityZone']}, and the launch is in {zone}; run it again, "
                 "so that it is planned there"
             )
-        device = f"/dev/sd{_LETTERS[number % len(_LETTERS)]}"
+        device = _device(number, place.devices)
         held = _attachment(disk)
         if held is None:
             self._attach(disk, instances[0], device)
@@ -296,6 +297,13 @@ class Disks:
                 f"{self._region} has no subnets, so no instance can be there to use a disk; set zones under [aws]"
             )
         return min(zones)
+
+
+def _device(number: int, taken: Sequence[str]) -> str:
+    """The name of the device for a disk, which is none of the image's: /dev/sdf and /dev/xvdf are the same one."""
+    letters = [each for each in _LETTERS if f"/dev/sd{each}" not in taken]
+    letters = [each for each in letters if f"/dev/xvd{each}" not in taken] or list(_LETTERS)
+    return f"/dev/sd{letters[number % len(letters)]}"
 
 
 def _found(name: str, disk: Mapping[str, Any]) -> VolumeState:

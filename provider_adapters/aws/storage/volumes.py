@@ -201,7 +201,7 @@ class Volumes:
             return {**entry, **self._files.reach(volume, place)}
         if volume["kind"] == "lustre":
             return {**entry, **self._lustre.reach(volume)}
-        return {**entry, **self._disks.attach(number, volume, place.zone, instances, task)}
+        return {**entry, **self._disks.attach(number, volume, place, instances, task)}
 
     def _record_region(self) -> None:
         directory = self._directory / _REGIONS
