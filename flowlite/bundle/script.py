@@ -10,12 +10,12 @@ fork server compares its name with those that it saw being read (`node/forkserve
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
-from importlib.machinery import PathFinder
 from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
@@ -357,16 +357,22 @@ def _parse(file: str) -> ast.Module:
 
 def _editable(name: str) -> str | None:
     """The source of a module outside of site-packages that this Python imports (an editable install)."""
-    if name.partition(".")[0] in sys.stdlib_module_names or "." in name:
+    top, *steps = name.split(".")
+    if top in sys.stdlib_module_names:
         return None
     try:
-        spec = PathFinder.find_spec(name)
+        # Not only on the path: some editable installs have a finder of their own in `sys.meta_path`.
+        spec = importlib.util.find_spec(top)
     except (ImportError, ValueError, AttributeError):
         return None
     origin = spec.origin if spec is not None else None
-    if origin is None or not origin.endswith(".py") or is_installed_file(origin):
+    if spec is None or origin is None or not origin.endswith(".py") or is_installed_file(origin):
         return None
-    return origin
+    found = [origin] if not steps else []
+    for location in spec.submodule_search_locations or () if steps else ():
+        base = os.path.join(location, *steps)
+        found += [os.path.join(base, "__init__.py"), f"{base}.py"]
+    return next(filter(os.path.isfile, found), None)
 
 
 def _modules(statement: ast.Import | ast.ImportFrom, package: str) -> list[str]:

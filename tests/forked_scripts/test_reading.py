@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +176,26 @@ def test_an_executable_script_may_import_a_debugger(here: Path) -> None:
     call = script_call(TaskConfig(command=["./train.py"]), here)
     assert call["start"] == "auto"
     assert {"debugpy", "numpy"} <= set(call["imports"])
+
+
+def test_an_editable_install_is_read_however_it_is_found(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some have a finder of their own. What their modules set, a later import may read."""
+    package = here / "elsewhere" / "mine_for_flow"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("import csv\n")
+    (package / "prepare.py").write_text("import os\nos.environ['A'] = '1'\n")
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> Any:
+            if name != package.name:
+                return None
+            return spec_from_file_location(name, package / "__init__.py")
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    call = _read(here, "import mine_for_flow.prepare\nimport json\n")
+    assert call["imports"] == ["csv", "os", "json"]
+    assert call["late"] == ["json"]
+    assert call["writes"] == ["A"]
