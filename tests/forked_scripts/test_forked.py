@@ -89,6 +89,46 @@ def test_what_the_script_imports_was_imported_once(project: Path) -> None:
             "own makes a lock of multiprocessing when it is imported",
         ),
         ("import multiprocessing; multiprocessing.Lock()", ""),
+        (
+            "import os; FOUND = os.path.isfile('train.py')",
+            "own looks for train.py in the working directory when it is imported",
+        ),
+        (
+            "try:\n    TEXT = open('train.py').read()\nexcept OSError:\n    pass",
+            "own looks for train.py in the working directory when it is imported",
+        ),
+        ("import os; FOUND = os.path.isfile('not-here'), os.path.exists('')", ""),
+        (
+            "import glob; FOUND = glob.glob('*.py')",
+            "own reads the working directory when it is imported",
+        ),
+        ("import sys; FIRST = sys.argv[1:]", "own reads the arguments when it is imported"),
+        (
+            "from sys import argv",
+            "own reads the arguments when it is imported",
+        ),
+        (
+            "import __main__; INTERACTIVE = not hasattr(__main__, '__file__')",
+            "own reads the file of the main module when it is imported",
+        ),
+        (
+            "import socket; OPEN = socket.socket()",
+            "own opens a socket, pipe or file when it is imported",
+        ),
+        (
+            "import asyncio; LOOP = asyncio.new_event_loop()",
+            "own opens a socket, pipe or file when it is imported",
+        ),
+        ("FILE = open(__file__); import os; NOWHERE = open(os.devnull, 'w')", ""),
+        (
+            "import sys; sys.path.insert(0, '/nowhere')",
+            "own puts something first in sys.path when it is imported",
+        ),
+        ("import sys; sys.path.append('/nowhere')", ""),
+        (
+            "import subprocess; CHILD = subprocess.Popen(['sleep', '60'])",
+            "own starts a process when it is imported",
+        ),
     ],
 )
 def test_a_module_that_would_show_the_difference_is_imported_by_each_rank(
@@ -403,6 +443,24 @@ def test_no_two_ranks_draw_the_same_random_numbers(project: Path) -> None:
     assert [each.why for each in seen] == ["", "", ""]
     numbers = [each.value for each in seen]
     assert [len(set(each)) for each in zip(*numbers, strict=True)] == [3, 3, 3]
+
+
+def test_modules_have_the_functions_themselves_and_not_what_watches_them(project: Path) -> None:
+    _module(
+        project,
+        "own",
+        "import os, builtins, shutil\nfrom os import stat, getcwd\nkept, opened = builtins.open, open\n"
+        "def patched(*a, **k):\n    return kept(*a, **k)\nbuiltins.open = patched\nFAST = shutil._use_fd_functions\n",
+    )
+    source = """
+import own, os, builtins, io, sys, __main__
+print(own.stat is os.stat, own.getcwd is os.getcwd, type(os.stat), type(sys.argv), type(__main__), own.FAST)
+print(builtins.open is own.patched, own.opened is io.open, io.open, own.shutil.os.open in os.supports_dir_fd)
+"""
+    with _server(project, source, call=_ahead("own")) as server:
+        fresh, here = server.run(forked=False), server.run(forked=True)
+    assert here.why == ""
+    assert here.told == fresh.told
 
 
 def test_a_directory_of_multiprocess_is_that_of_the_script(project: Path) -> None:

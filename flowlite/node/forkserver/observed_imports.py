@@ -10,12 +10,13 @@ reads are compared.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import sys
 
 from ..worker import renewed_modules
-from . import process_state
+from . import process_state, watched_calls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,9 +24,8 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-DIRECTORY = "the working directory"
-TEMPORARY = "a temporary file"
-"""A file or directory of `tempfile`. The first rank to end would remove it for all others."""
+OPENED = "a socket, pipe or file"
+"""One that stays open, and that all ranks of a node would share."""
 LOCK = "a lock of multiprocessing"
 """It would be one lock for all ranks of a node, and for later tasks. A rank that dies may leave it locked."""
 EVERYTHING = "all variables"
@@ -41,8 +41,8 @@ _READ_AT_START = re.compile(
 _REPEATED = renewed_modules.READ_DIRECTORY | {"tempfile", "inspect"}
 # Modules that look through all variables for those with a prefix.
 _PREFIXES = {"tqdm.utils": "TQDM_", "fsspec.config": "FSSPEC"}
-# The functions that make temporary files. Others of tempfile open one only to see whether a directory can be used.
-_MAKE_TEMPORARY = ("mkdtemp", "_mkstemp_inner", "TemporaryFile")
+_ASKED = (watched_calls.DIRECTORY, watched_calls.ARGUMENTS, watched_calls.MAIN_FILE)
+_DONE = {watched_calls.TEMPORARY: "makes", LOCK: "makes", OPENED: "opens"}
 _TRANSPARENT = (
     "posixpath",
     "genericpath",
@@ -50,6 +50,10 @@ _TRANSPARENT = (
     "os",
     "_collections_abc",
     "collections.abc",
+    "io",
+    "glob",
+    "fnmatch",
+    watched_calls.__name__,
     __name__,
 )
 
@@ -60,6 +64,7 @@ class ObservedImports:
     Attributes:
         environment: The environment before the first import.
         reads: For each import, the variables that were read, each with the module that read it.
+        files: Relative paths that imports have looked for, each with the module that did.
         said: The import that has written to the standard streams; "" if none has.
         changed: Which import has changed what of this process that workers do not inherit; "" if none has.
         failed: The import that raised an error other than that it does not exist; "" if none has.
@@ -69,6 +74,7 @@ class ObservedImports:
     def __init__(self) -> None:
         self.environment = dict(os.environ)
         self.reads: dict[str, dict[str, str]] = {}
+        self.files: dict[str, str] = {}
         self.said = ""
         self.changed = ""
         self.failed = ""
@@ -81,8 +87,8 @@ class ObservedImports:
         found = self.reads.setdefault(name, {})
         before, state = _written(), process_state.ProcessState()
         kind: Any = type(os.environ)
-        originals = kind.__getitem__, kind.__iter__, os.getcwd, os.mkdir, os.open
-        read, iterate, getcwd, mkdir, opened = originals
+        originals = kind.__getitem__, kind.__iter__
+        read, iterate = originals
 
         def noting_read(environ: Any, variable: str) -> str:
             reader = _reader(sys._getframe(1))
@@ -96,31 +102,20 @@ class ObservedImports:
             found.setdefault(f"{prefix}*" if prefix else EVERYTHING, reader)
             return iterate(environ)
 
-        def noting_directory() -> str:
-            reader = _reader(sys._getframe(1))
-            if reader not in _REPEATED:
-                found.setdefault(DIRECTORY, reader)
-            return getcwd()
+        def note(what: str, frame: FrameType | None) -> None:
+            reader = name if frame is None else _reader(frame)
+            if reader not in _REPEATED or what == watched_calls.TEMPORARY:
+                found.setdefault(what, reader)
 
-        def noting_temporary(frame: FrameType | None) -> None:
-            maker = None
-            while frame is not None and frame.f_globals.get("__name__") == "tempfile":
-                maker, frame = maker or frame.f_code.co_name, frame.f_back
-            if maker in _MAKE_TEMPORARY:
-                found.setdefault(TEMPORARY, _reader(frame))
+        def note_file(path: str, frame: FrameType) -> None:
+            if (reader := _reader(frame)) not in _REPEATED:
+                self.files.setdefault(path, reader)
 
-        def noting_mkdir(*arguments: Any, **options: Any) -> None:
-            noting_temporary(sys._getframe(1))
-            mkdir(*arguments, **options)
-
-        def noting_open(*arguments: Any, **options: Any) -> int:
-            noting_temporary(sys._getframe(1))
-            return opened(*arguments, **options)
-
-        kind.__getitem__, kind.__iter__, os.getcwd = noting_read, noting_iteration, noting_directory
-        os.mkdir, os.open = noting_mkdir, noting_open
+        kind.__getitem__, kind.__iter__ = noting_read, noting_iteration
+        opened = _opened()
         try:
-            yield
+            with watched_calls.watched(note, note_file):
+                yield
         except ImportError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 self.failed = self.failed or name
@@ -129,12 +124,14 @@ class ObservedImports:
             self.failed = self.failed or name
             raise
         finally:
-            kind.__getitem__, kind.__iter__, os.getcwd, os.mkdir, os.open = originals
+            kind.__getitem__, kind.__iter__ = originals
+            if _opened() - opened:
+                found.setdefault(OPENED, name)
             if _has_locks():
                 found.setdefault(LOCK, name)
             if _written() != before:
                 self.said = self.said or name
-            if not self.changed and (change := state.change()):
+            if not self.changed and (change := state.change(before_script=name == "sitecustomize")):
                 self.changed = f"{name} {change} when it is imported"
             new = [each for each in sys.modules if each not in self._present]
             self.loaded.update(dict.fromkeys(new))
@@ -151,15 +148,21 @@ class ObservedImports:
         ]
         return {name: now.get(name) for name in names}
 
-    def why_read(self, environment: Mapping[str, str]) -> str:
-        """Returns which import would have read something else in a worker with this environment; "" if none."""
+    def why_read(self, environment: Mapping[str, str], directory: str) -> str:
+        """Returns which import would have found something else in a worker, or has something that is not for several.
+
+        "" if none.
+        """
         differ = self._different(environment)
         for reads in self.reads.values():
             for name, reader in reads.items():
-                if name in (TEMPORARY, LOCK):
-                    return f"{reader} makes {name} when it is imported"
-                if name == DIRECTORY or _is_among(name, differ):
+                if name in _DONE:
+                    return f"{reader} {_DONE[name]} {name} when it is imported"
+                if name in _ASKED or _is_among(name, differ):
                     return f"{reader} reads {name} when it is imported"
+        for path, reader in self.files.items():
+            if any(os.path.lexists(os.path.join(each, path)) for each in (directory, "/")):
+                return f"{reader} looks for {path} in the working directory when it is imported"
         return ""
 
     def _different(self, environment: Mapping[str, str]) -> set[str]:
@@ -168,12 +171,17 @@ class ObservedImports:
         return {name for name in both if self.environment.get(name) != environment.get(name)}
 
     def why_not(
-        self, environment: Mapping[str, str], early: frozenset[str], writes: frozenset[str]
+        self,
+        environment: Mapping[str, str],
+        directory: str,
+        early: frozenset[str],
+        writes: frozenset[str],
     ) -> str:
         """Returns why a script must not run in a process with these imports; "" if it may.
 
         Args:
             environment: The environment of the worker.
+            directory: Its working directory.
             early: The modules that the script imports before it sets any variable.
             writes: The variables that the script sets.
         """
@@ -187,7 +195,7 @@ class ObservedImports:
         for name in sorted(differ):
             if _READ_AT_START.fullmatch(name):
                 return f"{name} is read at the start, and differs here"
-        if why := self.why_read(environment):
+        if why := self.why_read(environment, directory):
             return why
         for imported, reads in self.reads.items():
             for name, reader in reads.items():
@@ -217,6 +225,20 @@ def _reader(frame: FrameType | None) -> str:
             return name
         frame = frame.f_back
     return "?"
+
+
+def _opened() -> set[tuple[str, str]]:
+    """The descriptors of this process that two processes cannot share: sockets, pipes, and files that are written."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for each in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                path = os.readlink(f"/proc/self/fd/{each}")
+                flags = fcntl.fcntl(int(each), fcntl.F_GETFL)
+                written = flags & os.O_ACCMODE != os.O_RDONLY and path != os.devnull
+                if written or path.startswith(("socket:", "pipe:", "anon_inode:")):
+                    found.add((each, path))
+    return found
 
 
 def _has_locks() -> bool:

@@ -47,9 +47,15 @@ class ProcessState:
         self._timers = _running()
         self._directory = _directory()
         self._random = _state_of_random()
+        self._path = list(sys.path)
+        self._children = _children()
 
-    def change(self) -> str:
-        """Returns what has been done to this process since, as the predicate of a sentence; "" for nothing."""
+    def change(self, *, before_script: bool = False) -> str:
+        """Returns what has been done to this process since, as the predicate of a sentence; "" for nothing.
+
+        Args:
+            before_script: Whether a Python would do it, too, before it puts the script's directory first in `sys.path`.
+        """
         masks = _masks()
         for number, before in self._signals.items():
             if _handling(number, masks) != before:
@@ -58,6 +64,10 @@ class ProcessState:
             return "sets a timer"
         if _directory() != self._directory:
             return "changes the working directory"
+        if not before_script and sys.path[: len(self._path)] != self._path:
+            return "puts something first in sys.path"
+        if _children() - self._children:
+            return "starts a process"
         seeded = _is_numpy_seeded() or renewed_modules.is_torch_seeded()
         if seeded or _was_seeded(self._random, _state_of_random()):
             return "seeds random numbers, or takes very many"
@@ -110,6 +120,14 @@ def _directory() -> str:
         return os.getcwd()
     except OSError:
         return ""
+
+
+def _children() -> set[str]:
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+            return set(file.read().split())
+    except OSError:
+        return set()
 
 
 def _state_of_random() -> Any:

@@ -55,7 +55,9 @@ class WorkerChoice:
             start = order["call"].get("start", "auto")
             why = ""
             if start == "auto":
-                why = self._hazard or self._observed.why_read(order["environment"])
+                why = self._hazard or self._observed.why_read(
+                    order["environment"], str(order["workdir"] or os.getcwd())
+                )
             return Choice(afresh=start == "spawn" or bool(why), why=why)
         if "ahead" not in order:
             return Choice()
@@ -74,7 +76,10 @@ class WorkerChoice:
         ahead = order["ahead"]
         early = frozenset(ahead["imports"]) - frozenset(ahead["late"])
         why = self._observed.why_not(
-            order["environment"], early | {SITE, "sitecustomize"}, frozenset(ahead["writes"])
+            order["environment"],
+            str(order["workdir"] or os.getcwd()),
+            early | {SITE, "sitecustomize"},
+            frozenset(ahead["writes"]),
         )
         return why or _shadowed(self._directory(order))
 
