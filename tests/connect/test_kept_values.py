@@ -29,13 +29,13 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
 def readings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The configuration files that are read."""
     found: list[Path] = []
-    read = configuration._lines
+    read = configuration._blocks
 
-    def lines(path: Path) -> object:
+    def blocks(path: Path) -> object:
         found.append(path)
         return read(path)
 
-    monkeypatch.setattr(configuration, "_lines", lines)
+    monkeypatch.setattr(configuration, "_blocks", blocks)
     return found
 
 

@@ -14,7 +14,7 @@ import pwd
 import re
 import socket
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from functools import cache, lru_cache
 from pathlib import Path
@@ -44,6 +44,7 @@ _KEYWORDS = {
 }
 # Keywords whose value is the rest of the line, not a list of words.
 _WHOLE_LINE = {"proxycommand"}
+_HEADS = {"host", "match"}
 _MANY_WORDS = {"userknownhostsfile", "globalknownhostsfile"}
 _NO_ARGUMENT = {"all", "canonical", "final"}
 _ARGUMENT = {"host", "originalhost", "user", "localuser", "exec"}
@@ -52,6 +53,24 @@ _ARGUMENT = {"host", "originalhost", "user", "localuser", "exec"}
 Options = dict[str, list[str]]
 # Line number, keyword, the rest of the line unchanged, and its words.
 _Line = tuple[int, str, str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A Host or Match line and the lines up to the next one.
+
+    Attributes:
+        head: The first line; None for what precedes the first block of a file.
+        names: The hosts of a Host line without patterns. A configuration may have a thousand such blocks, so most of
+            them have to be passed over at once.
+        includes: Whether it includes files. These are looked at for every host.
+        lines: The lines after the first.
+    """
+
+    head: _Line | None
+    names: frozenset[str] | None
+    includes: bool
+    lines: tuple[_Line, ...]
 
 
 @dataclass(slots=True)
@@ -118,17 +137,22 @@ def _read(path: Path, reading: _Reading, active: bool, depth: int) -> None:
     """Reads one file. `active` says whether the enclosing block applies to the host."""
     outer = active
     reading.sources.note(path)
-    for number, keyword, rest, given in _lines(path):
-        words = list(given)
-        if keyword not in _WHOLE_LINE and not words:
-            if keyword in _KEYWORDS or keyword in ("host", "match", "include"):
-                raise _wrong(path, number, f"{keyword} has no value")
-            continue
-        if keyword == "host":
-            active = outer and _any_pattern(words, reading.host)
-        elif keyword == "match":
-            active = _matches(words, reading, path, number) and outer
-        elif keyword == "include":
+    for block in _blocks(path):
+        if block.names is not None:
+            active = outer and reading.host in block.names
+        elif block.head is not None:
+            number, keyword, _, words = block.head
+            if keyword == "host":
+                active = outer and _any_pattern(words, reading.host)
+            else:
+                active = _matches(words, reading, path, number) and outer
+        if active or block.includes:
+            _read_block(path, block, reading, active, depth)
+
+
+def _read_block(path: Path, block: _Block, reading: _Reading, active: bool, depth: int) -> None:
+    for number, keyword, rest, words in block.lines:
+        if keyword == "include":
             if depth >= ssh_config_words.DEEPEST_INCLUDE:
                 raise _wrong(path, number, "too many files include each other")
             for place in ssh_config_words.watched(words, str(path)):
@@ -136,7 +160,7 @@ def _read(path: Path, reading: _Reading, active: bool, depth: int) -> None:
             for included in ssh_config_words.included(words, str(path)):
                 _read(Path(included), reading, active, depth + 1)
         elif active and keyword in _KEYWORDS:
-            _note(reading.options, keyword, [rest] if keyword in _WHOLE_LINE else words)
+            _note(reading.options, keyword, [rest] if keyword in _WHOLE_LINE else list(words))
 
 
 def _note(options: Options, keyword: str, words: list[str]) -> None:
@@ -153,7 +177,7 @@ def _note(options: Options, keyword: str, words: list[str]) -> None:
     options.setdefault(keyword, words if keyword in _MANY_WORDS else words[:1])
 
 
-def _lines(path: Path) -> Sequence[_Line]:
+def _blocks(path: Path) -> Sequence[_Block]:
     try:
         text = path.read_text(encoding="utf-8", errors="surrogateescape")
     except (FileNotFoundError, NotADirectoryError):
@@ -164,13 +188,35 @@ def _lines(path: Path) -> Sequence[_Line]:
 
 
 @lru_cache(maxsize=16)
-def _parsed(text: str, path: Path) -> Sequence[_Line]:
-    """The lines of a file. Cached, since the configuration is looked up for each host again."""
-    found: list[_Line] = []
+def _parsed(text: str, path: Path) -> Sequence[_Block]:
+    """The blocks of a file. Cached, since the configuration is looked up for each host again."""
+    found: list[_Block] = []
+    head: _Line | None = None
+    block: list[_Line] = []
+    for line in _lines(text, path):
+        if line[1] in _HEADS:
+            found.append(_block(head, block))
+            head, block = line, []
+        else:
+            block.append(line)
+    return (*found, _block(head, block))
+
+
+def _block(head: _Line | None, lines: Sequence[_Line]) -> _Block:
+    names = None
+    if head is not None and head[1] == "host" and all(_is_name(word) for word in head[3]):
+        names = frozenset(head[3])
+    return _Block(head, names, any(line[1] == "include" for line in lines), tuple(lines))
+
+
+def _lines(text: str, path: Path) -> Iterator[_Line]:
     for number, line in ssh_config_words.lines(text):
         keyword, rest = _split(line, path, number)
-        found.append((number, keyword, rest, tuple(_words(rest, path, number))))
-    return tuple(found)
+        words = tuple(_words(rest, path, number))
+        if keyword in _WHOLE_LINE or words:
+            yield number, keyword, rest, words
+        elif keyword in _KEYWORDS or keyword in _HEADS or keyword == "include":
+            raise _wrong(path, number, f"{keyword} has no value")
 
 
 def _split(line: str, path: Path, number: int) -> tuple[str, str]:
@@ -194,8 +240,8 @@ def _wrong(path: Path, number: int, what: str) -> ConfigError:
 # Patterns
 
 
-# Most patterns of a long configuration are names. These need no expression.
-_LITERAL = re.compile(r"[^*?]*").fullmatch
+# A word of a Host line that is no pattern.
+_is_name = re.compile(r"(?!!)[^*?]*").fullmatch
 
 
 @cache
@@ -216,7 +262,7 @@ def _any_pattern(patterns: Sequence[str], text: str) -> bool:
         if pattern.startswith("!"):
             if matches_pattern(text, pattern[1:]):
                 return False
-        elif pattern == text or (not _LITERAL(pattern) and matches_pattern(text, pattern)):
+        elif pattern == text or matches_pattern(text, pattern):
             found = True
     return found
 

@@ -6,6 +6,7 @@ that grows with the duration of the failure. Channels beyond what sshd allows wa
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import socket
@@ -299,6 +300,8 @@ class Link:
 _links: dict[SshTarget, Link] = {}
 _inherited: list[Link] = []
 _lock = threading.Lock()
+_FORGET_SECONDS = 1.0
+_all_looked_at = -math.inf
 
 
 def _drop_unread(channel: paramiko.Channel) -> None:
@@ -310,7 +313,7 @@ def _drop_unread(channel: paramiko.Channel) -> None:
 def acquire(target: SshTarget) -> Link:
     """Returns the link to a host. Call `release` when done."""
     with _lock:
-        _forget_dead()
+        _forget_dead(target)
         link = _links.setdefault(target, Link(target))
         allow_descriptors(len(_links) + _OTHER_DESCRIPTORS)
         link.held += 1
@@ -337,11 +340,21 @@ def close_idle() -> None:
             link.shut()
 
 
-def _forget_dead() -> None:
-    for target, link in list(_links.items()):
+def _forget_dead(target: SshTarget) -> None:
+    """Forgets the unused links whose transport has ended: that to this host, and now and then all of them."""
+    global _all_looked_at
+    now = time.monotonic()
+    # A gang of a thousand hosts uses a link five thousand times.
+    looks_at_all = now - _all_looked_at > _FORGET_SECONDS
+    if looks_at_all:
+        _all_looked_at = now
+    for each in list(_links) if looks_at_all else [target]:
+        link = _links.get(each)
+        if link is None or link.held > 0:
+            continue
         transport = link._transport
-        if link.held <= 0 and (transport is None or not transport.is_active()):
-            del _links[target]
+        if transport is None or not transport.is_active():
+            del _links[each]
             link._drop()
             if link._parent is not None:
                 link._parent.held -= 1

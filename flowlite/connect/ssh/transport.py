@@ -110,8 +110,8 @@ def stay_idle(seconds: float) -> None:
 class Transport(paramiko.Transport):
     """A transport that records the signal that killed a command, and detects when the host stops answering."""
 
-    # How soon it notices that it was closed by another thread; `close` below does not wait for it.
-    _active_check_timeout = 1.0
+    # How often its thread wakes while nothing arrives: to send keepalives in time. `close` below does not wait for it.
+    _active_check_timeout = PULSE_SECONDS / 2
 
     def __init__(self, sock: Any) -> None:
         super().__init__(sock, default_window_size=WINDOW, packetizer_class=_Packets)
