@@ -98,6 +98,18 @@ threading.Thread(target=work).start()
 t = threading.Thread(target=fail, name="failing"); t.start(); t.join()
 print(threading.active_count(), threading.main_thread().name, threading.main_thread() is threading.current_thread())
 """,
+    "title": """
+import ctypes
+count, words = ctypes.c_int(), ctypes.POINTER(ctypes.c_wchar_p)()
+ctypes.pythonapi.Py_GetArgcArgv(ctypes.byref(count), ctypes.byref(words))
+environ = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
+# Where setproctitle looks for the command line, and writes a title: before the environment.
+length = sum(len(word.encode()) + 1 for word in words[: count.value])
+place = environ[0] - length
+print(words[: count.value], ctypes.string_at(place, length))
+ctypes.memmove(place, b"title".ljust(length, b"\\0"), length)
+print(open("/proc/self/cmdline").read().split("\\0")[0])
+""",
     "main_thread": """
 import threading
 main = threading.main_thread()

@@ -71,6 +71,7 @@ def test_a_program_sees_and_shows_the_same(server: Server, project: Path, name: 
     [
         ["python", "-m", "package.module", "--x", "1"],
         ["python3", "-Oum", "package"],
+        ["python", "-mpackage.module"],
         ["python", "-W", "error", "-X", "utf8", "-bB", "program.py"],
         ["python", "package"],
         ["python", "./package/../program.py"],

@@ -36,8 +36,9 @@ def start_of(argv: Sequence[str], python: str, environment: Mapping[str, str]) -
         environment: The environment of the workers, as far as it is known.
 
     Returns:
-        {"executable": program on disk, "command": command line up to the script or module, "target": that, "module":
-        whether it is one, "name": the process's name, "replaces": how many words of argv this stands for}.
+        {"executable": program on disk, "command": its command line up to the script or module, "target": that,
+        "module": whether it is one, "words": the command line up to and with it, as it was written, "name": the
+        process's name, "replaces": how many words of argv this stands for}.
 
     Raises:
         NotForked: It is no command of the nodes' own Python, or one that a forked process cannot stand for.
@@ -81,6 +82,7 @@ def start_of(argv: Sequence[str], python: str, environment: Mapping[str, str]) -
         "command": command,
         "target": target,
         "module": module,
+        "words": [*argv[:replaces]] if python_command.is_python(argv[0]) else [program, script],
         "name": os.path.basename(name),
         "replaces": replaces,
     }

@@ -96,7 +96,7 @@ class WorkerChoice:
         rest = list(order["argv"][start["replaces"] :])
         made = {
             "name": start["name"],
-            "command": [*start["command"], start["target"], *rest],
+            "command": [*start["words"], *rest],
             "argv": ["-m" if start["module"] else start["target"], *rest],
             "target": start["target"],
             "module": start["module"],

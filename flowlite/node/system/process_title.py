@@ -38,7 +38,8 @@ def become(name: str, command: Sequence[str], environment: Mapping[str, str]) ->
 
     ctypes.CDLL(None).prctl(_PR_SET_NAME, os.fsencode(name)[:15] + b"\0", 0, 0, 0)
     words = b"".join(os.fsencode(word) + b"\0" for word in command)
-    if not _map(words, _block(environment)):
+    block = _block(environment)
+    if not _map(words, block):
         mark(environment, command)
 
 
@@ -76,7 +77,27 @@ def _map(words: bytes, block: bytes) -> bool:
     if library.prctl(_PR_SET_MM, _PR_SET_MM_MAP, ctypes.byref(made), ctypes.sizeof(made), 0) != 0:
         return False
     _shown.append(memory)
+    _move_environment(middle, block)
     return True
+
+
+def _move_environment(address: int, block: bytes) -> None:
+    """Makes the C library read the environment from this block: programs look for their command line before it.
+
+    `setproctitle` and others write their title there, as /proc shows it.
+    """
+    import ctypes
+
+    places, at = [], address
+    for each in block.split(b"\0")[:-1]:
+        places.append(at)
+        at += len(each) + 1
+    array = (ctypes.c_void_p * (len(places) + 1))(*places, None)
+    try:
+        ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ").value = ctypes.addressof(array)
+    except ValueError:
+        return
+    _shown.append(array)
 
 
 def room() -> str:

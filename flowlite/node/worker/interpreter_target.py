@@ -11,7 +11,12 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _CONFIGURATION_BYTES = 1024
+_RUNTIME_BYTES = 1 << 20
 _WORD = 8
 LONGEST = 4000
 """The longest path of a script, or name of a module, that there is room for."""
@@ -42,6 +47,47 @@ class InterpreterTarget(NamedTuple):
             if place:
                 data = _encoded(text)
                 ctypes.memmove(place, data, len(data))
+
+
+def tell_command(words: Sequence[str]) -> None:
+    """Makes `Py_GetArgcArgv` return these words. Nothing happens where the interpreter is not understood.
+
+    `setproctitle` counts them to find the command line in memory.
+    """
+    import ctypes
+
+    count, items = ctypes.c_int(), ctypes.c_void_p()
+    try:
+        ctypes.pythonapi.Py_GetArgcArgv(ctypes.byref(count), ctypes.byref(items))
+        runtime = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
+        memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+    except (AttributeError, ValueError, OSError):
+        return
+    try:
+        held = _read(memory, runtime, _RUNTIME_BYTES)
+    finally:
+        os.close(memory)
+    wanted = _list_of(count.value, items.value or 0)
+    at = held.find(wanted)
+    if at < 0 or held.find(wanted, at + 1) >= 0:
+        return
+    # The interpreter frees them at its end.
+    allocate = ctypes.CDLL(None).malloc
+    allocate.restype, allocate.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    pointers = []
+    for each in words:
+        data = _encoded(each)
+        pointers.append(allocate(len(data)))
+        ctypes.memmove(pointers[-1], data, len(data))
+    array = b"".join(each.to_bytes(_WORD, "little") for each in pointers)
+    place = allocate(len(array))
+    ctypes.memmove(place, array, len(array))
+    ctypes.memmove(runtime + at, _list_of(len(pointers), place), len(wanted))
+
+
+def _list_of(count: int, items: int) -> bytes:
+    """Returns a list of texts as the interpreter has it (PyWideStringList)."""
+    return count.to_bytes(_WORD, "little") + items.to_bytes(_WORD, "little")
 
 
 def find(expected: str, *, module: bool) -> InterpreterTarget | None:

@@ -88,6 +88,7 @@ def become(begin: Begin, target: interpreter_target.InterpreterTarget) -> None:
         environment = dict(order["environment"])
         command = list(order["script"]["command"])
         process_title.become(order["script"]["name"], command, environment)
+        interpreter_target.tell_command(command)
         _set_environment(begin.changes)
         named = order["script"]["target"]
         target.set(named if order["script"]["module"] else _absolute(named), named)
