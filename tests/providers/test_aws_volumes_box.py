@@ -133,6 +133,25 @@ def test_machines_whose_disk_does_not_come_are_ended(aws: Client, code: str, sai
     eventually(lambda: len(aws.box.aws.leftovers()["volumes"]) == 1)
 
 
+@pytest.mark.no_random_faults
+@pytest.mark.parametrize(
+    ("action", "code", "skip"),
+    [
+        # The first one is for the group of the task.
+        ("AuthorizeSecurityGroupIngress", "InvalidGroup.NotFound", 1),
+        ("elasticfilesystem:CreateMountTarget", "SecurityGroupNotFound", 0),
+    ],
+)
+def test_a_new_group_of_volumes_that_is_not_known_everywhere_is_waited_for(
+    aws: Client, action: str, code: str, skip: int
+) -> None:
+    aws.box.aws.fault(action, code=code, skip=skip, times=2)
+    files = {"/data": {"name": "shared", "size_gb": 1}}
+    (found,) = aws.launch(aws.intent(num_instances=1, volumes=files))
+    assert [mount["share"] for mount in found.data["mounts"]] == ["nfs"]
+    aws.end_machines()
+
+
 def test_a_disk_and_those_of_an_image_are_different_devices(aws: Client) -> None:
     image = aws.box.aws.image({"/dev/sdf": 10, "/dev/xvdg": 10})
     aws.settings(f'ami = "{image}"')

@@ -33,6 +33,7 @@ GB = 2**30
 
 _STILL = ("FileSystemInUse", "FileSystemNotFound")
 _GOING = ("deleting", "deleted")
+_MAKING_GROUP = "the security group of the volumes is being made"
 _RETRY = 3.0
 _TRIES = 100
 _LONGEST_TOKEN = 64
@@ -233,8 +234,10 @@ class FileSystems:
         try:
             self._efs.call(
                 "CreateMountTarget",
-                # Another launch is creating it, or the file system itself is not ready: the next check will show.
+                # Another launch is creating it, or the file system itself is not ready, or a new group is not known
+                # everywhere: the next check will show.
                 *("MountTargetConflict", "IncorrectFileSystemLifeCycleState"),
+                "SecurityGroupNotFound",
                 FileSystemId=system,
                 SubnetId=place.subnet,
                 SecurityGroups=[place.group],
@@ -275,14 +278,14 @@ def group_of(ec2: Service, vpc: str) -> str:
             )
         group = _find_group(ec2, vpc)
     if group is None:
-        raise LaunchPending("the security group of the volumes is being made", _RETRY)
+        raise LaunchPending(_MAKING_GROUP, _RETRY)
     name = str(group["GroupId"])
     if not _lets_in(group, name):
-        with suppress(Answered):
-            pair = {"GroupId": name, "Description": "flowlite"}
+        pair = {"GroupId": name, "Description": "flowlite"}
+        try:
             ec2.call(
                 "AuthorizeSecurityGroupIngress",
-                "InvalidPermission.Duplicate",
+                *("InvalidPermission.Duplicate", "InvalidGroup.NotFound"),
                 GroupId=name,
                 IpPermissions=[
                     {
@@ -293,6 +296,10 @@ def group_of(ec2: Service, vpc: str) -> str:
                     }
                 ],
             )
+        except Answered as answer:
+            # A new group is not known everywhere.
+            if answer.code == "InvalidGroup.NotFound":
+                raise LaunchPending(_MAKING_GROUP, _RETRY) from answer
     return name
 
 
