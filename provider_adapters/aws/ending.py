@@ -51,8 +51,9 @@ class Ending:
             names = sorted(each.id for each in here)
             spot = sorted({r for each in here if (r := each.data.get("spot_request"))})
             ec2 = self._context.clients("ec2", region)
-            # The requests first: an open one counts against the quota, and would be fulfilled again.
-            if spot:
+            # The requests first: an open one counts against the quota, and would be fulfilled again. If that fails, EC2
+            # closes those of machines that end.
+            with suppress(ProviderError):
                 self._ask(ec2.cancel_spot_instance_requests, "SpotInstanceRequestIds", spot, region)
             self._ask(ec2.terminate_instances, "InstanceIds", names, region)
 

@@ -87,6 +87,20 @@ def test_everything_bears_the_tags_and_ends_with_the_machine(aws: Client) -> Non
     assert aws.calls("CancelSpotInstanceRequests")
 
 
+@pytest.mark.no_random_faults
+@pytest.mark.parametrize("code", ["UnauthorizedOperation", "InternalError"])
+def test_spot_machines_end_also_if_their_requests_cannot_be_cancelled(
+    aws: Client, code: str
+) -> None:
+    found = aws.launch(aws.intent(spot=True))
+    aws.box.aws.fault("CancelSpotInstanceRequests", code=code, times=-1)
+    adapter("aws").terminate(found)
+    eventually(lambda: aws.alive() == [])
+    assert aws.box.aws.leftovers()["spot requests"] == []
+    aws.box.aws.clear_faults()
+    aws.end()
+
+
 def test_a_spot_machine_that_is_taken_away_is_listed_as_such(aws: Client) -> None:
     (instance,) = aws.launch(aws.intent(spot=True, num_instances=1))
     aws.box.aws.preempt([instance.id], 0.0)
