@@ -113,6 +113,24 @@ NASTY: dict[str, BaseException] = {
 }
 
 
+class RefusesEverything(Exception):
+    allowed = False
+
+    def __new__(cls, *arguments: object) -> RefusesEverything:
+        if not cls.allowed:
+            raise RuntimeError("not here")
+        return super().__new__(cls, *arguments)
+
+
+def refuses_everything(text: str) -> Exception:
+    """An exception that cannot be made a second time."""
+    RefusesEverything.allowed = True
+    try:
+        return RefusesEverything(text)
+    finally:
+        RefusesEverything.allowed = False
+
+
 def written(path: Path, error: BaseException, **options: Any) -> result_file.OutcomeFile:
     result_file.write_exception(path, error, node=1, rank=3, **options)
     return result_file.read_outcome(path, allow_pickle=True)
@@ -147,9 +165,25 @@ def test_an_argument_that_cannot_travel_becomes_its_text(tmp_path: Path) -> None
 
 
 def test_what_cannot_be_rebuilt_leaves_its_text(tmp_path: Path) -> None:
-    found = written(tmp_path / "r", ExceptionGroup("g", [HoldsLock("inner")]))
+    found = written(tmp_path / "r", refuses_everything("inner"))
     assert found.exception is None
     assert "inner" in found.traceback
+
+
+def test_the_members_of_a_group_come_back_each_in_its_own_form(tmp_path: Path) -> None:
+    """A single one that needs another form, as `asyncio.TaskGroup` may have it, is not the end of `except*`."""
+    members: list[Exception] = [ValueError(1), HoldsLock("inner"), TwoArguments(5, "text")]
+    error = ExceptionGroup("g", [ExceptionGroup("h", members), refuses_everything("lost")])
+    error.add_note("a note")
+    group = written(tmp_path / "r", error).exception
+    assert isinstance(group, ExceptionGroup)
+    assert (str(group), group.__notes__) == ("g (2 sub-exceptions)", ["a note"])
+    inner, lost = group.exceptions
+    assert isinstance(inner, ExceptionGroup)
+    assert [type(each) for each in inner.exceptions] == [ValueError, HoldsLock, TwoArguments]
+    assert [str(each) for each in inner.exceptions] == [str(each) for each in members]
+    assert inner.exceptions[2].code == 5  # type: ignore[union-attr]
+    assert str(lost).endswith("RefusesEverything: lost")
 
 
 def test_an_exception_with_too_much_in_it_leaves_its_text(tmp_path: Path) -> None:

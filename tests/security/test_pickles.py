@@ -106,6 +106,9 @@ def _write_value(path: Path, content: Any) -> None:
 def _write_exception(form: str, path: Path, content: Any) -> None:
     if form == "rebuild":
         content = (WithPoison, ("text",), {"extra": content})
+    if form == "group":
+        member = ("pickle", pickling.dumps(content).joined(), "text")
+        content = (ExceptionGroup, "text", [member], {})
     header = {
         "format": result_file.FORMAT,
         "python": result_file.PYTHON,
@@ -124,6 +127,7 @@ FILES: dict[str, Write] = {
     "value": _write_value,
     "pickle": functools.partial(_write_exception, "pickle"),
     "rebuild": functools.partial(_write_exception, "rebuild"),
+    "group": functools.partial(_write_exception, "group"),
 }
 
 

@@ -1,13 +1,14 @@
 """Makes a worker's exception portable: always as text, and as an exception object where that works.
 
-There are three forms. The first two are tried out in the worker before they are used:
+There are four forms. The first three are tried out in the worker before they are used:
 
 1. a pickle that loads as the same type with the same text;
 2. a rebuild without `__init__`: `cls.__new__(cls, *args)`, its `args`, and the picklable part of its `__dict__`. This
    is for classes whose `__init__` takes other arguments than `args` holds, or which hold a lock or a socket. It comes
    second because it loses what C classes keep outside of both (the file name of FileNotFoundError, the object of
    UnicodeDecodeError);
-3. only the text, from which the client makes a `RemoteError`.
+3. for a group, its message and its members, each in its own form; of one that has none, the text;
+4. only the text, from which the client makes a `RemoteError`.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def text_of(error: BaseException) -> str:
 
 
 def portable(error: BaseException) -> tuple[str, bytes] | None:
-    """Returns ("pickle" | "rebuild", pickle), or None if only the text can be sent."""
+    """Returns ("pickle" | "group" | "rebuild", pickle), or None if only the text can be sent."""
     text = text_of(error)
     for form, content, exact in _forms(error):
         try:
@@ -74,7 +75,11 @@ def portable(error: BaseException) -> tuple[str, bytes] | None:
 def restore(form: str, stream: bytes | memoryview) -> BaseException:
     """Restores the exception that `portable` returned as (form, stream). Raises any exception of its class."""
     content = pickling.loads(stream)
-    if form == "rebuild":
+    if form == "group":
+        cls, message, members, state = content
+        content = cls.__new__(cls, message, [_restore_member(*each) for each in members])
+        content.__dict__.update(state)
+    elif form == "rebuild":
         cls, args, state = content
         content = cls.__new__(cls, *args)
         content.args = args
@@ -84,9 +89,27 @@ def restore(form: str, stream: bytes | memoryview) -> BaseException:
     return content
 
 
+class LostException(Exception):
+    """A member of a group that could not be rebuilt, as text."""
+
+
+def _restore_member(form: str, stream: bytes, text: str) -> BaseException:
+    try:
+        return restore(form, stream) if form else LostException(text)
+    except Exception:
+        return LostException(text)
+
+
 def _forms(error: BaseException) -> Iterator[tuple[str, Any, bool]]:
     """Yields the forms to try: form, content, and whether the text must be the same afterwards."""
     yield "pickle", error, True
+    if isinstance(error, BaseExceptionGroup):
+        members = [
+            (*(portable(each) or ("", b"")), f"{type_name(each)}: {text_of(each)}")
+            for each in error.exceptions
+        ]
+        state = {name: item for name, item in vars(error).items() if _travels(item)}
+        yield "group", (type(error), error.message, members, state), True
     travels = [_travels(item) for item in error.args]
     # An argument that cannot be pickled is replaced by its text: the exception's type is worth more than an exact
     # message.
