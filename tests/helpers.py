@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -218,3 +219,25 @@ def deep_tree(directory: Path, levels: int = 3000) -> None:
         os.close(os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=here))
     finally:
         os.close(here)
+
+
+def clean_by_age(directory: Path) -> None:
+    """Removes what is below a directory, as systemd-tmpfiles does with what is old: except below a lock."""
+    for name in directory.iterdir():
+        _clean(name)
+
+
+def _clean(path: Path) -> None:
+    if path.is_symlink() or not path.is_dir():
+        path.unlink()
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        clean_by_age(path)
+        with contextlib.suppress(OSError):
+            path.rmdir()
+    except BlockingIOError:
+        return
+    finally:
+        os.close(descriptor)

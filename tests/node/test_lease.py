@@ -19,7 +19,7 @@ import pytest
 from flowlite.node.host_lease import cleanup, client, requests, unused_files
 from flowlite.node.system import processes, runtime_dir
 from provider_adapters.ssh import host_answers, leases
-from tests.helpers import deep_tree, eventually
+from tests.helpers import clean_by_age, deep_tree, eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="hosts are leased on Linux")
 
@@ -245,6 +245,20 @@ class TestTaking:
         assert answer["error"] == "a lease cannot be held there: Resource temporarily unavailable"
         assert leases.refused("gpu1", host_answers.of_lease(answer)) == f"gpu1: {answer['error']}"
         eventually(lambda: host.take()["ok"], what="its name to be free")
+
+    def test_what_cleans_tmp_leaves_its_files_alone(self, host: Host, tmp_path: Path) -> None:
+        tmp_path.chmod(0o1777)
+        host.take()
+        (host.root / "envs").mkdir()
+        clean_by_age(tmp_path)
+        assert (host.root / "envs").exists()
+        assert host.release()["ok"]
+
+        def cleaned() -> bool:
+            clean_by_age(tmp_path)
+            return not (host.root / "envs").exists()
+
+        eventually(cleaned)
 
     def test_directories_are_made_for_volumes(self, host: Host, tmp_path: Path) -> None:
         assert host.take(make=[str(tmp_path / "shared" / "data")])["problem"] == ""

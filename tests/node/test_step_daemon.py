@@ -28,7 +28,7 @@ from flowlite.node.preemption import notices as preemption
 from flowlite.node.slurm_step import daemon as daemon_module
 from flowlite.node.slurm_step.notices import notice_of
 from flowlite.node.system import atomic_files, processes, runtime_dir
-from tests.helpers import deep_tree, eventually, process_alive
+from tests.helpers import clean_by_age, deep_tree, eventually, process_alive
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Slurm's nodes run Linux")
 
@@ -142,6 +142,22 @@ class TestFacts:
         assert held.ask("hello")["shared"] is expected
         said = shared / "step-daemons" / "7.01.00002.json"
         eventually(lambda: said.exists() is expected)
+
+    def test_what_cleans_tmp_leaves_its_files_alone(
+        self, daemon: Callable[..., StepDaemon], tmp_path: Path
+    ) -> None:
+        tmp_path.chmod(0o1777)
+        held = daemon(*FOREVER)
+        place = Path(held.home).parent
+        (place / "envs").mkdir()
+        (place / "envs" / "module.py").touch()
+        clean_by_age(tmp_path)
+        assert held.file("step-daemon.json").exists()
+        assert (place / "envs" / "module.py").exists()
+        assert held.ask("end") == {}
+        held.end()
+        clean_by_age(tmp_path)
+        assert not (place / "envs").exists()
 
     def test_what_it_does_not_understand_does_no_harm(
         self, daemon: Callable[..., StepDaemon]
