@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Sequence
 from shutil import which
 
+from ..system import processes
+
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -35,13 +37,7 @@ def ask(
     if path is None:
         raise NotMounted(f"{what}: there is no `{command[0]}` on this node")
     try:
-        return subprocess.run(
-            [path, *command[1:]],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=seconds,
-            check=False,
-        )
+        return processes.run_within(seconds, [path, *command[1:]])
     except subprocess.TimeoutExpired:
         raise NotMounted(
             f"{what}: `{' '.join(command)}` did not end within {seconds:g} s{late}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from ..system import processes
 from ..system.libc import MNT_DETACH, Libc
 
 _SECONDS = 10.0
@@ -63,13 +64,7 @@ def _ends_well(command: list[str]) -> bool:
     import subprocess
 
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_SECONDS,
-            check=False,
-        )
+        done = processes.run_within(_SECONDS, command)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0

@@ -14,7 +14,7 @@ from dataclasses import field
 from shutil import which
 
 from ..quick_dataclass import dataclass
-from ..system import node_facts
+from ..system import node_facts, processes
 
 HARDWARE_XIDS: Mapping[int, str] = {
     48: "an uncorrectable memory error",
@@ -152,14 +152,7 @@ def _bus(text: str) -> str:
 def _output(argv: list[str]) -> str:
     """Returns the output of a program; "" if it cannot be run, or does not end in time."""
     try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_SECONDS,
-            check=False,
-        )
+        done = processes.run_within(_SECONDS, argv, stderr=subprocess.STDOUT)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.decode("utf-8", "replace")

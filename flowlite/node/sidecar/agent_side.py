@@ -143,7 +143,7 @@ class Sidecar:
             if kill:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
-                await process.wait()
+                await processes.reap(process)
         if self._following is not None:
             # Its last reports are there already, unless a process that it has left behind holds the pipe.
             with contextlib.suppress(TimeoutError):

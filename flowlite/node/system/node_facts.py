@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from . import processes
+
 # Shared file systems may claim 2**64 bytes, and the leader takes no larger number than SQLite stores.
 _MOST_BYTES = 2**63 - 1
 NVIDIA, DEVICES = Path("/proc/driver/nvidia/gpus"), Path("/dev")
@@ -196,17 +198,12 @@ def ask_nvidia_smi(fields: str, seconds: float = 20.0) -> str:
     if tool is None:
         return ""
     try:
-        done = subprocess.run(
-            [tool, f"--query-gpu={fields}", "--format=csv,noheader,nounits"],
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=seconds,
-            check=False,
+        done = processes.run_within(
+            seconds, [tool, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout if done.returncode == 0 else ""
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else ""
 
 
 def only_cpu(visible: str | None = None) -> bool:

@@ -13,6 +13,8 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import asyncio
+    import subprocess
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import Any
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 LINUX = sys.platform == "linux"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_DYING_SECONDS = 5.0
 
 
 class Row:
@@ -295,6 +298,35 @@ def kill_all(find: Callable[[], set[int]], give_up: float = 10.0) -> set[int]:
     return set()
 
 
+def run_within(
+    seconds: float, argv: Sequence[str], **options: Any
+) -> subprocess.CompletedProcess[bytes]:
+    """Runs a program without input to its end, as `subprocess.run` does with a time limit, but keeps to that.
+
+    A process within a driver or a file system that hangs is not ended by SIGKILL. It is left behind.
+
+    Raises:
+        OSError: It cannot be started.
+        subprocess.TimeoutExpired: It is late, and was killed if that was possible.
+    """
+    import subprocess
+    from contextlib import suppress
+
+    piped = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    child = subprocess.Popen(argv, **{**piped, **options})
+    try:
+        out, err = child.communicate(timeout=seconds)
+    except BaseException:
+        child.kill()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_DYING_SECONDS)
+        for pipe in (child.stdout, child.stderr):
+            if pipe is not None:
+                pipe.close()
+        raise
+    return subprocess.CompletedProcess(argv, child.returncode, out, err)
+
+
 async def run_group(*argv: str, **options: Any) -> tuple[int, bytes, bytes]:
     """Runs a program without input in a session of its own. All processes of it are killed if this is cancelled.
 
@@ -327,10 +359,25 @@ async def run_group(*argv: str, **options: Any) -> tuple[int, bytes, bytes]:
         # If the start itself were cancelled, asyncio would kill the program alone, and wait for what that has started.
         child = await starting
         send_group(child.pid, signal.SIGKILL)
-        await child.wait()
+        await reap(child)
         raise
     assert child.returncode is not None
     return child.returncode, out, err
+
+
+async def reap(killed: asyncio.subprocess.Process) -> None:
+    """Waits for the end of a child that was killed.
+
+    Not for long: it may be within a driver or a file system that hangs. Up to Python 3.12.4, `wait` also waits for all
+    that hold its pipes.
+    """
+    import asyncio
+
+    try:
+        async with asyncio.timeout(_DYING_SECONDS):
+            await killed.wait()
+    except TimeoutError:
+        return
 
 
 def _has_ended(pid: int, until: float) -> bool:
