@@ -269,6 +269,14 @@ class TestRealContainers:
             agent.wait(90)
             assert_no_process_left(gang.task)
 
+    def test_threads_are_not_limited(self, podman: Podman) -> None:
+        plain = ContainerSettings(name="threads", image=IMAGE, user=(0, 0, ()), limits=False)
+        made = podman.run("create", *engines.run_command(PODMAN, plain, ["-c", "exit"])[3:])
+        assert made.returncode == 0, made.stderr
+        limit = podman.run("inspect", "--format", "{{.HostConfig.PidsLimit}}", "threads").stdout
+        podman.run("rm", "threads")
+        assert int(limit) <= 0
+
     def test_a_command_beside_the_workers(self, tmp_path: Path) -> None:
         with gang_of(tmp_path, "sh", "-c", "echo up; exec sleep 600", processes_per_node=1) as gang:
             gang.start()

@@ -77,6 +77,9 @@ def run_command(engine: Engine, outline: ContainerSettings, program: Sequence[st
     words += ["--network", "host", "--ipc", "host", "--pid", "host"]
     if outline.limits:
         words += ["--ulimit", "memlock=-1", "--ulimit", f"stack={STACK_BYTES}"]
+    if engine.kind == "podman":
+        # Its default is 2048 for all threads of the container. docker has none.
+        words += ["--pids-limit", "-1"]
     # For stacks of hanging ranks; and to use the user's files whatever their SELinux label.
     words += ["--cap-add", "SYS_PTRACE", "--security-opt", "label=disable"]
     words += _user(engine, outline)
