@@ -363,6 +363,33 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
         os.waitpid(pid, 0)
         return Path(f"/proc/{os.getpid()}/fd/2").read_text()
 
+    def has_children_that_end_after_it() -> str:
+        import atexit
+        import sys
+
+        def waits(pid: int) -> None:
+            print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+        for ends in ("returns", "exits", "raises", "exits with text"):
+            gone, ended = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                os.close(ended)
+                # Until the function's own outcome has been written.
+                os.read(gone, 1)
+                atexit._clear()
+                if ends == "exits":
+                    sys.exit(3)
+                if ends == "raises":
+                    raise LookupError("in a child")
+                if ends == "exits with text":
+                    sys.exit("text")
+                return "of a child"
+            os.close(gone)
+            atexit.register(waits, pid)
+            atexit.register(os.close, ended)
+        return "of the rank"
+
     chosen = {each.__name__: each for each in list(locals().values()) if callable(each)}
     ran = run_calls(tmp_path_factory.mktemp("ends"), *chosen.values())
     return dict(zip(chosen, ran, strict=True))
@@ -416,6 +443,16 @@ class TestEnds:
         assert ended["aborts"].signal == signal.SIGSEGV
         assert "Segmentation fault" in ended["aborts"].err
         assert ended["aborts"].err.rstrip().splitlines()[-1].endswith("in aborts")
+
+    def test_a_child_process_of_the_function_hands_over_no_result(
+        self, ended: dict[str, Ran]
+    ) -> None:
+        ran = ended["has_children_that_end_after_it"]
+        assert ran.value == "of the rank"
+        assert sorted(ran.out.splitlines()) == ["child 0", "child 1", "child 1", "child 3"]
+        assert "LookupError: in a child\n" in ran.err
+        assert "text\n" in ran.err
+        assert "flowlite" not in ran.err.replace(str(Path(__file__)), "")
 
     def test_a_crash_of_a_child_process_is_told_at_once(self, ended: dict[str, Ran]) -> None:
         assert "Segmentation fault" in ended["has_a_child_that_aborts"].value

@@ -111,20 +111,27 @@ def run_call(
         None when the function returned and its value was written. Otherwise the `failure` of the worker event:
         {"kind": "load" | "exception" | "result", "type": ..., "message": ...}; the worker then exits with 1.
         `SystemExit` is not caught, so that the worker can exit with its code.
+
+    Raises:
+        BaseException: In a child process that the function has forked, whatever ends it: the outcome is not its own.
     """
-    kind = "load"
+    kind, process = "load", os.getpid()
     try:
         with trace.span("load the call"):
             ready = load_call(call, home)
         kind = "exception"
         with trace.span("the function"):
             value = ready.run()
+        if os.getpid() != process:
+            raise SystemExit(0)
         kind = "result"
         with trace.span("write the result"):
             result_file.write_value(result, value, ready.results, node=node, rank=rank)
     except SystemExit:
         raise
     except BaseException as error:
+        if os.getpid() != process:
+            raise
         return _report(result, error, kind, node, rank)
     return None
 

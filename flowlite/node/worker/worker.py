@@ -188,11 +188,16 @@ def run_function(order: Mapping[str, Any], *, forked: bool = False) -> int:
     if forked:
         renewed_modules.renew()
     torch_teardown.settle()
+    process = os.getpid()
     try:
         failure = load_call.run_call(
             order["call"], order["result"], node=order["node"], rank=order["rank"]
         )
-    except SystemExit as error:
+    except BaseException as error:
+        if os.getpid() != process:
+            return _end_child(error)
+        if not isinstance(error, SystemExit):
+            raise
         code = _exit_code(order, error)
         if code == 0:
             torch_teardown.leave_together()
@@ -215,6 +220,19 @@ def _show_traceback(order: Mapping[str, Any], failure: Mapping[str, Any]) -> Non
     except (OSError, result_file.OutcomeError):
         text = ""
     sys.stderr.write(text or f"{failure['type']}: {failure['message']}\n")
+
+
+def _end_child(error: BaseException) -> int:
+    """Ends a child process that the function has forked as Python would. Returns its exit code."""
+    from ..serialization import remote_exception
+
+    if not isinstance(error, SystemExit):
+        sys.stderr.write(remote_exception.summarise(error).traceback)
+        return EXIT_FAILED
+    if error.code is None or isinstance(error.code, int):
+        return (error.code or 0) & 0xFF
+    sys.stderr.write(f"{error.code}\n")
+    return EXIT_FAILED
 
 
 def _exit_code(order: Mapping[str, Any], error: SystemExit) -> int:
