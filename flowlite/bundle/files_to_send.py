@@ -217,9 +217,12 @@ def _check_size(found: FilesToSend, most: int) -> None:
     total = sum(sizes.values())
     if total <= most:
         return
+    size, limit = size_in_words(total), size_in_words(most)
+    if size == limit:
+        size, limit = f"{total:,} bytes", f"{most:,} bytes"
     raise BundleError(
-        f"the project {found.listing.root} is too large to send: {len(sizes):,} files, {size_in_words(total)}, and the "
-        f"setting max_project_size is {size_in_words(most)}. The largest are {largest(sizes.items())}. Keep data "
+        f"the project {found.listing.root} is too large to send: {len(sizes):,} files, {size}, and the "
+        f"setting max_project_size is {limit}. The largest are {largest(sizes.items())}. Keep data "
         'on a volume (volumes={"/data": "NAME"}) or in a bucket (mounts={"/data": "s3://BUCKET"}); or name it in '
         '.gitignore or .flowignore, and send only what is needed of it with files={"small.csv": "./data/small.csv"}'
     )

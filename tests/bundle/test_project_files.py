@@ -155,6 +155,17 @@ def test_what_does_not_travel_of_a_directory_from_elsewhere_is_told(
         files_to_send.find(config, plan, most=1000)
 
 
+def test_a_project_that_is_a_little_too_large_is_told_to_the_byte(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(repository)
+    (repository / "big.bin").write_bytes(bytes(2_000_001))
+    config = TaskConfig(command=["true"])
+    plan = Plan("ssh", "host", num_instances=1, processes_per_node=1)
+    with pytest.raises(BundleError, match=r" 2,000,\d+ bytes, .* is 2,000,000 bytes\. The"):
+        files_to_send.find(config, plan, most=2_000_000)
+
+
 WORDS = st.text(alphabet="ab*?[]!./", min_size=1, max_size=6)
 
 
