@@ -275,6 +275,12 @@ print("torch" in sys.modules and sys.modules["torch"].initial_seed() == 0)
 os.kill(os.getpid(), signal.SIGUSR1)
 print("lives")
 """
+_COLLECTOR = [
+    "import gc; gc.disable()",
+    "import gc; gc.set_threshold(1, 2, 3)",
+    "import gc; gc.set_threshold(0)",
+    "import gc; gc.enable()",
+]
 _CHANGES = [
     ("import faulthandler, signal; faulthandler.register(signal.SIGUSR1)", "handles SIGUSR1"),
     ("import signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN)", "handles SIGUSR1"),
@@ -304,6 +310,18 @@ def test_what_an_import_does_to_its_process_is_there(
         fresh, here = server.run(forked=False), server.run(forked=True)
     assert here.why == f"{name} {why} when it is imported"
     assert _apart(here) == _apart(fresh)
+
+
+@pytest.mark.parametrize("module", _COLLECTOR)
+def test_an_import_that_sets_the_garbage_collector_sets_that_of_the_script(
+    project: Path, module: str
+) -> None:
+    _module(project, "own", module)
+    source = "import own, gc; print(gc.isenabled(), gc.get_threshold())"
+    with _server(project, source, call=_ahead("own")) as server:
+        fresh, here = server.run(forked=False), server.run(forked=True)
+    assert here.why == ""
+    assert here.told == fresh.told
 
 
 # A Python inherits ignored signals, so nobody knows who ignores them.

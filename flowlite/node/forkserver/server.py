@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 IDLE_BEFORE_FIRST = 60.0
 """Seconds to wait for the first agent. After the last agent has left, the idle time of the spec applies."""
 _LONGEST_LINE = 1 << 20
+_PAUSED = (0, 11_111)
+"""Thresholds of the garbage collector that nobody else sets: the first of them keeps it from running."""
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -361,7 +363,9 @@ class Imports:
         if not missing and self._done is not None:
             return
         began = time.perf_counter()
-        gc.disable()
+        # Not `gc.disable()`: an import may call that, and means its process.
+        thresholds = gc.get_threshold()
+        gc.set_threshold(*_PAUSED)
         if missing:
             from ..worker.renewed_modules import look_anew_at_directories
 
@@ -379,7 +383,8 @@ class Imports:
             _freeze_all_but_main()
         else:
             gc.freeze()
-        gc.enable()
+        if gc.get_threshold()[:2] == _PAUSED:
+            gc.set_threshold(*thresholds)
         self.seconds += time.perf_counter() - began
 
     def failed_of(self, request: Mapping[str, Any]) -> dict[str, str]:
