@@ -47,15 +47,26 @@ class Ending:
         for each in self._context.kept.to_end(instances):
             if not each.id.startswith(PENDING) and each.data.get("ec2_state") not in _GOING:
                 regions.setdefault(str(each.data.get("region", "")), []).append(each)
+        failed: list[ProviderError] = []
         for region, here in regions.items():
-            names = sorted(each.id for each in here)
-            spot = sorted({r for each in here if (r := each.data.get("spot_request"))})
-            ec2 = self._context.clients("ec2", region)
-            # The requests first: an open one counts against the quota, and would be fulfilled again. If that fails, EC2
-            # closes those of machines that end.
-            with suppress(ProviderError):
-                self._ask(ec2.cancel_spot_instance_requests, "SpotInstanceRequestIds", spot, region)
-            self._ask(ec2.terminate_instances, "InstanceIds", names, region)
+            try:
+                self._end_in(region, here)
+            except ProviderError as error:
+                # Those of other regions are charged, too.
+                failed.append(error)
+        if failed:
+            raise failed[0]
+
+    def _end_in(self, region: str, instances: Sequence[Instance]) -> None:
+        """Ends instances of one region. Raises ProviderError."""
+        names = sorted(each.id for each in instances)
+        spot = sorted({r for each in instances if (r := each.data.get("spot_request"))})
+        ec2 = self._context.clients("ec2", region)
+        # The requests first: an open one counts against the quota, and would be fulfilled again. If that fails, EC2
+        # closes those of machines that end.
+        with suppress(ProviderError):
+            self._ask(ec2.cancel_spot_instance_requests, "SpotInstanceRequestIds", spot, region)
+        self._ask(ec2.terminate_instances, "InstanceIds", names, region)
 
     def _ask(self, call: Any, key: str, names: Sequence[str], region: str) -> None:
         """Makes a call for some ids; ids that EC2 does not know are left out."""

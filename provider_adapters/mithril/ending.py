@@ -15,6 +15,7 @@ from flowlite.provider import Instance
 from flowlite.state import clock
 from provider_adapters.mithril import bids, costs, nodekey
 from provider_adapters.mithril.rest import requests
+from provider_adapters.mithril.rest.client import Unreachable
 from provider_adapters.rented.kept_gangs import as_held
 from provider_adapters.rented.ledger import Call, Launch
 
@@ -47,11 +48,26 @@ class Ending:
                 tokens.setdefault(token, set()).add(instance.id)
             elif bid:
                 foreign[bid] = str(instance.data.get("bid_name") or "")
+        failed: list[ProviderError] = []
         for token, machines in tokens.items():
-            if not launches[token].ended and not self._are_paused(launches[token], machines):
-                self.end(launches[token])
+            try:
+                if not launches[token].ended and not self._are_paused(launches[token], machines):
+                    self.end(launches[token])
+            except Unreachable:
+                # It does not answer for the others either.
+                raise
+            except ProviderError as error:
+                # The others are charged, too.
+                failed.append(error)
         for bid in foreign:
-            bids.end(self._place.account.api, bid)
+            try:
+                bids.end(self._place.account.api, bid)
+            except Unreachable:
+                raise
+            except ProviderError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
         if names := [name for name in foreign.values() if name]:
             nodekey.revoke_named(self._place.account.api, *names)
 

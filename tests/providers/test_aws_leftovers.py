@@ -65,6 +65,20 @@ def test_machines_of_a_ledger_that_is_lost_are_found_in_all_regions(aws: Client)
     eventually(lambda: aws.alive() == [])
 
 
+@pytest.mark.no_random_faults
+def test_a_region_in_which_nothing_can_be_ended_does_not_keep_others_from_it(aws: Client) -> None:
+    first = aws.launch(aws.intent("t1", num_instances=1))
+    second = aws.launch(aws.intent("t2", num_instances=1, region="us-west-2"))
+    match = {"Region": "us-east-1"}
+    aws.box.aws.fault("TerminateInstances", code="UnauthorizedOperation", times=-1, match=match)
+    with pytest.raises(PermissionRefused, match="us-east-1"):
+        adapter("aws").terminate([*first, *second])
+    eventually(lambda: [each["id"] for each in aws.alive()] == [each.id for each in first])
+    aws.box.aws.clear_faults()
+    adapter("aws").terminate(first)
+    eventually(lambda: aws.alive() == [])
+
+
 def test_a_placement_group_goes_when_ec2_lets_it_go(aws: Client) -> None:
     aws.settings("placement_group = true")
     aws.launch(aws.intent())

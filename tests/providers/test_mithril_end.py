@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -139,6 +140,21 @@ def test_an_end_that_fails_is_tried_again(paper: Paper, status: int) -> None:
         paper.provider.terminate(found)
     assert paper.alive() != []
     paper.end()
+    assert paper.live() == []
+
+
+def test_a_bid_that_cannot_be_ended_does_not_keep_others_from_it(paper: Paper) -> None:
+    bids = []
+    for task in (TASK, "tklmnopqrst"):
+        found = paper.launch(replace(paper.intend(1), task_id=task, token=f"{task}-launch-1"))
+        bids.append(found[0])
+    paper.cloud.fault("cancel_bid", status=400, times=-1, match={"bid_fid": bids[0].data["bid"]})
+    with pytest.raises(ProviderError):
+        paper.provider.terminate(bids)
+    (left,) = paper.live()
+    assert left["fid"] == bids[0].data["bid"]
+    paper.cloud.clear_faults()
+    paper.provider.terminate(bids)
     assert paper.live() == []
 
 
