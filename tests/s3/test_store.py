@@ -186,6 +186,23 @@ def answering(head: bytes, block: bytes, times: int | None) -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.parametrize(
+    ("said", "names"),
+    [
+        ("", ["a%20b", "a+b/"]),
+        ("<EncodingType>url</EncodingType>", ["a b", "a b/"]),
+    ],
+)
+def test_names_are_decoded_only_where_the_server_has_encoded_them(
+    said: str, names: list[str]
+) -> None:
+    found = "<Contents><Key>a%20b</Key></Contents><CommonPrefixes><Prefix>a+b/</Prefix></CommonPrefixes>"
+    body = f"<ListBucketResult>{said}{found}</ListBucketResult>".encode()
+    with answering(b"Connection: close", body, 1) as url:
+        store = Store("s3://b", "b", endpoint_url=url, credential=Credential("a", "s"))
+        assert [*(each.key for each in store.list()), *store.folders()] == names
+
+
 BLOCK = bytes(1 << 16)
 NEVER = (None, "more than 1 MiB")
 

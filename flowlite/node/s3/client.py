@@ -211,7 +211,7 @@ class Store:
             found = without_namespace(self.request("GET", "", query, timeout=timeout).body)
             before = given
             for each in found.iter("Contents"):
-                yield _entry(each)
+                yield _entry(each, _is_encoded(found))
                 given += 1
             empty = empty + 1 if given == before else 0
             token = found.findtext("NextContinuationToken") or ""
@@ -232,7 +232,9 @@ class Store:
         query = {"list-type": "2", "prefix": below, "delimiter": "/", "encoding-type": "url"}
         found = without_namespace(self.request("GET", "", query).body)
         names = (each.findtext("Prefix") or "" for each in found.iter("CommonPrefixes"))
-        return tuple(urllib.parse.unquote_plus(name) for name in names)
+        return tuple(
+            urllib.parse.unquote_plus(name) if _is_encoded(found) else name for name in names
+        )
 
     def located(self) -> Store:
         """Returns this store with its bucket's region, if AWS reports another one.
@@ -361,9 +363,15 @@ def without_namespace(body: bytes) -> ElementTree.Element:
     return root
 
 
-def _entry(found: ElementTree.Element) -> S3Object:
+def _is_encoded(listed: ElementTree.Element) -> bool:
+    """Whether the names in a list are encoded, as was asked for. Some servers do not know that, and say nothing."""
+    return listed.findtext("EncodingType") == "url"
+
+
+def _entry(found: ElementTree.Element, encoded: bool) -> S3Object:
+    key = found.findtext("Key") or ""
     return S3Object(
-        key=urllib.parse.unquote_plus(found.findtext("Key") or ""),
+        key=urllib.parse.unquote_plus(key) if encoded else key,
         size=int(found.findtext("Size") or 0),
         modified=found.findtext("LastModified") or "",
         etag=(found.findtext("ETag") or "").strip('"'),
