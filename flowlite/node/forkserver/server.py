@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 IDLE_BEFORE_FIRST = 60.0
 """Seconds to wait for the first agent. After the last agent has left, the idle time of the spec applies."""
 _LONGEST_LINE = 1 << 20
-_PAUSED = (0, 11_111)
-"""Thresholds of the garbage collector that nobody else sets: the first of them keeps it from running."""
+_PAUSED = 2_000_000_011
+"""A threshold of the garbage collector that no import reaches, and that nobody else sets."""
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -364,8 +364,8 @@ class Imports:
             return
         began = time.perf_counter()
         # Not `gc.disable()`: an import may call that, and means its process.
-        thresholds = gc.get_threshold()
-        gc.set_threshold(*_PAUSED)
+        threshold = gc.get_threshold()[0]
+        gc.set_threshold(_PAUSED)
         if missing:
             from ..worker.renewed_modules import look_anew_at_directories
 
@@ -383,8 +383,8 @@ class Imports:
             _freeze_all_but_main()
         else:
             gc.freeze()
-        if gc.get_threshold()[:2] == _PAUSED:
-            gc.set_threshold(*thresholds)
+        if gc.get_threshold()[0] == _PAUSED:
+            gc.set_threshold(threshold)
         self.seconds += time.perf_counter() - began
 
     def failed_of(self, request: Mapping[str, Any]) -> dict[str, str]:
