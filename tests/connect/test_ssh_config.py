@@ -42,6 +42,8 @@ def compare(path: Path, host: str, user: str | None = None) -> None:
     assert ours.user == theirs["user"][0]
     assert str(ours.port) == theirs["port"][0]
     assert ours.identities_only == (theirs["identitiesonly"][0] == "yes")
+    assert (ours.family or "any") == theirs["addressfamily"][0]
+    assert ours.bind_address == theirs.get("bindaddress", [""])[0]
     options = lookup(host, [path], user=user)
     if ours.explicit:
         home = str(Path("~").expanduser())
@@ -87,6 +89,8 @@ values = st.one_of(
     st.tuples(st.just("HostKeyAlias"), st.sampled_from(["k-one", "k-two"])),
     st.tuples(st.just("ProxyJump"), st.sampled_from(["gate", "none", "u@gate:77"])),
     st.tuples(st.just("ProxyCommand"), st.sampled_from(["nc %h %p", "none"])),
+    st.tuples(st.just("AddressFamily"), st.sampled_from(["any", "inet", "inet6"])),
+    st.tuples(st.just("BindAddress"), st.sampled_from(["10.1.1.1", "fd00::1"])),
     st.tuples(st.just("Compression"), st.just("yes")),
 )
 layout = st.sampled_from(["{} {}", "  {}   {}  ", "\t{}={}", "{} = {}", "  {} {}\r"])

@@ -311,6 +311,38 @@ def test_a_host_that_sends_what_no_host_sends(
             connection.open()
 
 
+def test_addresses_are_those_that_the_configuration_names(
+    servers: Servers, config: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a name that has an IPv6 address on which nothing comes through."""
+    server = servers()
+    found = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket,
+        "getaddrinfo",
+        lambda host, port, family=0, *more: [
+            *found("::1", 9, socket.AF_INET6, *more)[: family != socket.AF_INET],
+            *found("127.0.0.1", port, socket.AF_INET, *more)[: family != socket.AF_INET6],
+        ],
+    )
+    seen: list[tuple[int, str]] = []
+
+    class Noted(socket.socket):
+        def connect(self, address: Any) -> None:
+            seen.append((self.family, self.getsockname()[0]))
+            super().connect(address)
+
+    monkeypatch.setattr(socket, "socket", Noted)
+    for more, expected in (
+        ("", [(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")]),
+        ("AddressFamily inet\n BindAddress 127.0.0.7", [(socket.AF_INET, "127.0.0.7")]),
+    ):
+        path = config(f"Host lab\n HostName lab.example\n Port {server.port}\n {more}\n")
+        ssh_transport.open_socket(resolve_target("lab", path)).close()
+        assert seen == expected
+        del seen[:]
+
+
 def test_something_else_listens(
     config: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,8 @@ _KEYWORDS = {
     "certificatefile": True,
     "identitiesonly": False,
     "identityagent": False,
+    "addressfamily": False,
+    "bindaddress": False,
     "proxyjump": False,
     "proxycommand": False,
     "hostkeyalias": False,

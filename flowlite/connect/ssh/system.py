@@ -131,6 +131,10 @@ def _block(alias: str, target: SshTarget, jump: str, known: Path, before: int) -
         ("LogLevel", "ERROR"),
         *(("CertificateFile", _quoted(path)) for path in target.certificates),
     ]
+    if target.family:
+        options.append(("AddressFamily", target.family))
+    if target.bind_address:
+        options.append(("BindAddress", _word(target.bind_address)))
     if target.explicit:
         # Also files that do not exist: the public half may, with the private key in the SSH agent.
         options += [("IdentityFile", _quoted(path)) for path in target.identities or ("none",)]

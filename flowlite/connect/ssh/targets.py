@@ -46,6 +46,8 @@ class SshTarget:
         agent: Socket of the SSH agent; None for `SSH_AUTH_SOCK`, "" for no agent.
         known_hosts: Files of known host keys, besides flowlite's own.
         proxy_command: A command whose standard input and output lead to the host.
+        family: The only kind of addresses to connect to, "inet" or "inet6"; "" for both.
+        bind_address: The address here to connect from; "" for any.
     """
 
     name: str
@@ -62,6 +64,8 @@ class SshTarget:
     agent: str | None = None
     known_hosts: tuple[str, ...] = ()
     proxy_command: str | None = None
+    family: str = ""
+    bind_address: str = ""
 
     @property
     def address(self) -> str:
@@ -223,6 +227,8 @@ def _resolve(
         ),
         agent=_agent(first("identityagent"), values),
         known_hosts=_known_hosts(options, values),
+        family=first("addressfamily").lower() if first("addressfamily").lower() != "any" else "",
+        bind_address=first("bindaddress"),
     )
     if not with_jump:
         return target

@@ -267,7 +267,7 @@ def _check_window(channel: Any) -> None:
 def open_socket(target: SshTarget) -> socket.socket:
     """Opens a TCP connection to the host's sshd. Raises NodeUnreachable."""
     try:
-        sock = socket.create_connection((target.host, target.port), CONNECT_SECONDS)
+        sock = _connected(target)
     except (socket.gaierror, UnicodeError) as error:
         # A label that is empty or too long cannot even be asked for.
         why = error.strerror if isinstance(error, OSError) else "no name can be written so"
@@ -293,6 +293,25 @@ def open_socket(target: SshTarget) -> socket.socket:
         limit = int(1000 * PULSE_SECONDS * (UNANSWERED + 1))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
     return sock
+
+
+def _connected(target: SshTarget) -> socket.socket:
+    """Connects to the first address that answers, of the kind and from the address that the configuration names."""
+    family = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}.get(target.family, 0)
+    found = socket.getaddrinfo(target.host, target.port, family, socket.SOCK_STREAM)
+    failed = OSError("it has no address")
+    for kind, how, protocol, _, address in found:
+        sock = socket.socket(kind, how, protocol)
+        try:
+            sock.settimeout(CONNECT_SECONDS)
+            if target.bind_address:
+                sock.bind((target.bind_address, 0))
+            sock.connect(address)
+            return sock
+        except OSError as error:
+            failed = error
+            sock.close()
+    raise failed
 
 
 def start_proxy(target: SshTarget, command: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
