@@ -62,6 +62,13 @@ def ask_subnets(clients: Clients, settings: AwsSettings, region: str) -> list[di
             f"{what}; set [aws] subnet to subnets of {region}, or make a default VPC: aws ec2 create-default-vpc "
             f"--region {region}"
         )
+    usable = [each for each in told if not each.get("Ipv6Native")]
+    if not usable:
+        names = ", ".join(sorted(str(each["SubnetId"]) for each in told))
+        raise ConfigError(
+            f"[aws] subnet: {names} has no IPv4 addresses, by which nodes reach each other; take another subnet"
+        )
+    told = usable
     vpcs = {str(each["VpcId"]) for each in told}
     routes, tenancies = _routes_out(clients, region, vpcs), _tenancies(clients, region, vpcs)
     found: dict[str, dict[str, str]] = {}

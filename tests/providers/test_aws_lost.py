@@ -397,6 +397,21 @@ def test_subnets_without_a_way_out_are_refused_before_anything_is_paid(aws: Clie
 
 
 @ONE_FAULT
+def test_a_subnet_without_ipv4_is_refused_before_anything_is_paid(aws: Client) -> None:
+    import boto3
+
+    ec2 = boto3.client("ec2")
+    asked = {"CidrBlock": "10.8.0.0/16", "AmazonProvidedIpv6CidrBlock": True}
+    vpc = ec2.create_vpc(**asked)["Vpc"]
+    block = vpc["Ipv6CidrBlockAssociationSet"][0]["Ipv6CidrBlock"].replace("/56", "/64")
+    where = {"VpcId": vpc["VpcId"], "AvailabilityZone": "us-east-1b"}
+    made = ec2.create_subnet(**where, Ipv6CidrBlock=block, Ipv6Native=True)["Subnet"]["SubnetId"]
+    aws.settings(f'subnet = "{made}"\npublic_ip = false')
+    with pytest.raises(ConfigError, match=f"{made} has no IPv4 addresses"):
+        aws.intent()
+
+
+@ONE_FAULT
 def test_a_network_of_dedicated_machines_needs_a_price(aws: Client) -> None:
     import boto3
 
