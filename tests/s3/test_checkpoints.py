@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import uuid
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from flowlite.node.checkpoints.manifest import CheckpointManifest, SetName, whol
 from flowlite.node.checkpoints.targets import BucketTarget, TargetError, place_of
 from flowlite.node.s3 import multipart_upload
 from flowlite.node.s3.client import Response, Store
+from flowlite.node.s3.sigv4 import Credential
 from tests.components import need
 from tests.node.agents import RealGang
 from tests.s3.servers import REGION, S3Server
@@ -55,6 +58,41 @@ def place(server: S3Server, tmp_path: Path) -> BucketTarget:
     found = place_of(url, tmp_path / "storage.json")
     assert isinstance(found, BucketTarget)
     return found
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "tries"),
+    [(503, "SlowDown", 2), (400, "RequestTimeout", 2), (400, "ExpiredToken", 1)],
+)
+def test_what_is_tried_again(tmp_path: Path, status: int, code: str, tries: int) -> None:
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            asked.append(self.rfile.read(int(self.headers["content-length"])))
+            body = f"<Error><Code>{code}</Code></Error>".encode() if len(asked) == 1 else b""
+            self.send_response(status if body else 200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{http.server_address[1]}"
+        place = BucketTarget(
+            Store("s3://b", "b", endpoint_url=url, credential=Credential("a", "s"))
+        )
+        (tmp_path / "file").write_bytes(b"content")
+        if tries == 1:
+            with pytest.raises(TargetError, match=code):
+                place.upload(tmp_path / "file", "files/x", 7)
+        else:
+            place.upload(tmp_path / "file", "files/x", 7)
+        http.shutdown()
+    assert asked == [b"content"] * tries
 
 
 class TestPlace:

@@ -385,6 +385,9 @@ def _patiently(ask: Callable[[], Answer]) -> Answer:
 
 
 def _worth_another_try(error: s3.S3Error) -> bool:
+    if error.code == "RequestTimeout":
+        # With status 400: too little of what we send has arrived for some time, as on a line that is busy.
+        return True
     # 501: the server has no such function.
     return error.status in (0, 429) or (error.status >= 500 and error.status != 501)
 
