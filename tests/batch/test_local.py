@@ -166,6 +166,8 @@ srun -o node-%n.txt sh -c "$both"
 for file in step.txt task-0.txt node-0.txt; do echo $file $(sort $file | uniq -c); done
 srun -n1 --open-mode=append -o node-%n.txt echo more
 wc -l < node-0.txt
+timeout -k 1 30 srun -n1 -l sh -c "head -c 300000 /dev/zero | tr '\\0' '\\r'; until test -e seen; do sleep 0.1; done" |
+    { head -c 1000 | wc -c; touch seen; cat > /dev/null; }
 timeout 60 srun yes 2>&1 | head -1
 echo "closed: ${PIPESTATUS[0]}"
 """
@@ -178,6 +180,7 @@ def test_output_that_several_write_to_one_file_is_all_there(
     done = run(FILES, "--env", "OUT")
     assert done.returncode == 0, done.stdout + done.stderr
     assert texts(done.stdout) == [
+        "1000",
         "21",
         "closed: 1",
         "node-0.txt 10 err 10 out",

@@ -205,6 +205,9 @@ class _Client:
         self._tell({"type": "taken", "task": task, "stream": stream, "size": len(data)})
         if self._step.label:
             *lines, rest = (self._partial.pop((task, stream), b"") + data).split(b"\n")
+            if len(rest) >= _BLOCK:
+                # A progress bar may have no end of a line for hours.
+                lines, rest = [*lines, rest], b""
             self._partial[task, stream] = rest
             data = b"".join(b"%d: %s\n" % (task, line) for line in lines)
         self._put(stream, data)
