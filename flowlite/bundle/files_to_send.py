@@ -20,11 +20,11 @@ from flowlite.bundle.project_files import (
     find_root,
     largest,
     list_files,
-    size_in_words,
 )
 from flowlite.bundle.signature import raw_function
 from flowlite.errors import BundleError, ConfigError
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.node.system.byte_sizes import human_size
 
 if TYPE_CHECKING:
     from flowlite.provider import Plan
@@ -217,7 +217,7 @@ def _check_size(found: FilesToSend, most: int) -> None:
     total = sum(sizes.values())
     if total <= most:
         return
-    size, limit = size_in_words(total), size_in_words(most)
+    size, limit = human_size(total), human_size(most)
     if size == limit:
         size, limit = f"{total:,} bytes", f"{most:,} bytes"
     raise BundleError(

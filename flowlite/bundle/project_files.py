@@ -25,6 +25,7 @@ from pathlib import Path
 from flowlite.bundle import ignore_rules
 from flowlite.errors import BundleError
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.node.system.byte_sizes import human_size
 from flowlite.settings import flow_home
 from flowlite.settings.private_files import directories_above
 
@@ -358,15 +359,7 @@ def _join(directory: str, name: str) -> str:
 def largest(files: Iterable[tuple[str, int]], most: int = 3) -> str:
     """The largest of these files with their sizes, as text."""
     ranked = sorted(files, key=lambda each: (-each[1], each[0]))[:most]
-    return ", ".join(f"{path} ({size_in_words(size)})" for path, size in ranked)
-
-
-def size_in_words(size: int) -> str:
-    """A number of bytes as text with a unit."""
-    for unit, width in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= width:
-            return f"{size / width:.1f} {unit}"
-    return f"{size} bytes"
+    return ", ".join(f"{path} ({human_size(size)})" for path, size in ranked)
 
 
 def _too_many(listing: ProjectListing) -> str:

@@ -36,6 +36,7 @@ from flowlite.bundle.main_file import MainFile
 from flowlite.bundle.project import NEVER_SENT, Project, Top
 from flowlite.errors import BundleError
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.node.system.byte_sizes import human_size
 from flowlite.settings.private_files import write_private
 from flowlite.spec.environment import is_unicode
 
@@ -183,9 +184,9 @@ def _check_limits(root: str, files: dict[str, str], own: dict[str, bytes]) -> No
         return
     largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
     raise BundleError(
-        f"the source in {root} is too large to send: {len(files)} files, {total / 1e6:.0f} MB "
-        f"(at most {MOST_FILES} files and {MOST_BYTES / 1e6:.0f} MB). The largest are "
-        + ", ".join(f"{name} ({sizes[name] / 1e6:.1f} MB)" for name in largest)
+        f"the source in {root} is too large to send: {len(files)} files, {human_size(total)} "
+        f"(at most {MOST_FILES} files and {human_size(MOST_BYTES)}). The largest are "
+        + ", ".join(f"{name} ({human_size(sizes[name])})" for name in largest)
         + ". Put data on a volume, or name what the nodes do not need in "
         f"{os.path.join(root, IGNORE_FILE)}, one pattern a line"
     )

@@ -67,7 +67,7 @@ _MOST_LEFT_OUT = 5
 
 def _files_facts(plan: Plan, travelling: FilesToSend | None) -> dict[str, str | None]:
     """The rows of the plan about files of this machine that the nodes will have."""
-    from flowlite.bundle.project_files import size_in_words
+    from flowlite.node.system.byte_sizes import human_size
 
     if travelling is None:
         here = plan.options.get("workdir")
@@ -76,7 +76,7 @@ def _files_facts(plan: Plan, travelling: FilesToSend | None) -> dict[str, str | 
     start = "" if travelling.start == "." else f"; workers start in {travelling.start}/"
     root = f" of {listing.root}" if listing.files else ""
     facts: dict[str, str | None] = {
-        "files": f"{len(sizes):,}{root}, {size_in_words(sum(sizes.values()))}{start}"
+        "files": f"{len(sizes):,}{root}, {human_size(sum(sizes.values()))}{start}"
     }
     left = sorted(listing.left_out)
     if left:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from flowlite.errors import NotFound
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.node.system.byte_sizes import human_size
 from flowlite.settings.private_files import write_private
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def prune(session: Session, limits: Limits, now: float) -> list[tuple[Part, str]
     """
     pruned = []
     for part, why in to_prune(_parts(session, now), limits, now):
-        text = f"its {part.what} ({part.size / 1e6:.1f} MB) were removed: {why}"
+        text = f"its {part.what} ({human_size(part.size)}) were removed: {why}"
         try:
             _empty(part.directory)
             session.store.add_event(part.record.id, "pruned", text, {"what": part.what})

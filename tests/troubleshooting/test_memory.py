@@ -139,7 +139,7 @@ def test_the_counters_of_both_versions_are_read(
     assert watch.why().startswith("out of memory? the kernel has ended a process of this machine")
     kernel.write(events, files[events].replace("oom_kill 2", "oom_kill 3"))
     assert watch.starved()
-    assert watch.why() == "out of memory: the kernel ended it, whose control group may have 8.0 GB"
+    assert watch.why() == "out of memory: the kernel ended it, whose control group may have 8 GB"
 
 
 def test_without_counters_nothing_is_claimed(tmp_path: Path) -> None:

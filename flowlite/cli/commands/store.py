@@ -9,6 +9,7 @@ import typer
 
 from flowlite.cli import output
 from flowlite.errors import ConfigError, NotFound
+from flowlite.node.system.byte_sizes import human_size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,8 +70,8 @@ def usage(json: Json = False) -> None:
         return
     rows = sorted(kinds.items(), key=lambda pair: -pair[1])
     total = [("in all", sum(kinds.values()))]
-    output.table(("what", "size"), [(name, _megabytes(size)) for name, size in [*rows, *total]])
-    largest = [(names.get(name, name), _megabytes(size)) for name, size in tasks.items()]
+    output.table(("what", "size"), [(name, human_size(size)) for name, size in [*rows, *total]])
+    largest = [(names.get(name, name), human_size(size)) for name, size in tasks.items()]
     if largest:
         output.say()
         output.table(("largest tasks", "size"), largest[:_LARGEST])
@@ -78,10 +79,6 @@ def usage(json: Json = False) -> None:
             "`flow rm TASK` removes a task; inputs and logs of old ones are pruned by themselves "
             "(settings keep_inputs_days, keep_logs_days, keep_gb)"
         )
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 def restore(
@@ -177,7 +174,7 @@ def _show(found: list[Backup], home: Path, json: bool) -> None:
                 each.name,
                 output.clock(each.made_at),
                 store_restore.age(each.made_at),
-                f"{each.size / 1e6:.1f} MB",
+                human_size(each.size),
             )
             for each in found
         ],

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from .byte_sizes import human_size
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,8 +70,8 @@ class OomWatch:
         total = re.search(r"^MemTotal:\s+(\d+) kB", self._read("proc/meminfo"), re.MULTILINE)
         machine = int(total[1]) * 1024 if total is not None else 0
         if limits and (not machine or min(limits) < machine):
-            return f"whose control group may have {_size(min(limits))}"
-        return f"the machine has {_size(machine)}" if machine else "no memory was left"
+            return f"whose control group may have {human_size(min(limits))}"
+        return f"the machine has {human_size(machine)}" if machine else "no memory was left"
 
     def _groups_of(self, pid: int) -> Iterator[str]:
         """Yields the directories of the process's memory control group and its ancestors, the innermost first."""
@@ -109,7 +111,3 @@ class OomWatch:
                 return file.read()
         except OSError:
             return ""
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
