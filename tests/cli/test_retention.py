@@ -215,9 +215,8 @@ def test_inputs_go_first_then_logs_and_results_stay(flow: Flow) -> None:
     ]
     assert flow("result", "season").out == "42\n"
     ran = flow("logs", "season")
-    assert (
-        "its logs (0.0 MB) were removed: it ended 91 days ago (setting keep_logs_days)" in ran.err
-    )
+    removed = r"its logs \(1\.\d+ kB\) were removed: it ended 91 days ago \(setting keep_logs_days\)"
+    assert re.search(removed, ran.err)
     assert "its inputs" in flow("status", "month").out
 
 
@@ -359,7 +358,7 @@ def test_no_more_is_pruned_than_the_limits_say(
 def test_the_room_is_shown(flow: Flow, flow_home: Path) -> None:
     large, small = ended("large", 0, size=3_000_000), ended("small", 0)
     out = flow("store", "usage").out
-    assert re.search(r"^inputs of tasks +3\.0 MB$", out, re.MULTILINE)
+    assert re.search(r"^inputs of tasks +3 MB$", out, re.MULTILINE)
     assert f"large ({large.id})" in out
     assert out.index(large.id) < out.index(small.id)
     found = flow("store", "usage", "--json").json
