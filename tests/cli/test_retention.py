@@ -215,7 +215,9 @@ def test_inputs_go_first_then_logs_and_results_stay(flow: Flow) -> None:
     ]
     assert flow("result", "season").out == "42\n"
     ran = flow("logs", "season")
-    removed = r"its logs \(1\.\d+ kB\) were removed: it ended 91 days ago \(setting keep_logs_days\)"
+    removed = (
+        r"its logs \(1\.\d+ kB\) were removed: it ended 91 days ago \(setting keep_logs_days\)"
+    )
     assert re.search(removed, ran.err)
     assert "its inputs" in flow("status", "month").out
 
