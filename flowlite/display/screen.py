@@ -28,7 +28,7 @@ class Screen:
     Args:
         lines: Returns the stream of the workers' lines.
         notes: Returns the stream of flowlite's own messages.
-        dispensable: Whether nothing is shown any more once a stream cannot be written; else OSError is raised.
+        dispensable: Whether nothing is shown any more once a stream cannot be written; else its exception is raised.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Screen:
             if stream is not None:
                 self._flush_lines()
                 printing.write(stream, *parts)
-                stream.flush()
+                printing.flush(stream)
 
     def write_lines(self, block: str) -> None:
         """Writes whole lines of workers."""
@@ -84,8 +84,8 @@ class Screen:
             stream = self._usable(self._lines())
             if stream is not None:
                 printing.write_lines(stream, block)
-                if stream.isatty():
-                    stream.flush()
+                if printing.is_terminal(stream):
+                    printing.flush(stream)
 
     def flush(self) -> None:
         """Flushes both streams; called whenever there is nothing more to write for now."""
@@ -98,7 +98,7 @@ class Screen:
     def has_row(self) -> bool:
         """Whether there is a last row that can be rewritten, as on a terminal."""
         stream = self._usable(self._lines())
-        return stream is not None and stream.isatty()
+        return stream is not None and printing.is_terminal(stream)
 
     def show_row(self, text: str) -> None:
         """Replaces the text of the last row. Does nothing if there is no terminal."""
@@ -122,21 +122,23 @@ class Screen:
             stream = self._usable(self._lines())
             if stream is not None:
                 printing.rewrite(stream, text)
-                stream.flush()
+                printing.flush(stream)
 
     def _flush_lines(self) -> None:
         stream = self._usable(self._lines())
         if stream is not None:
-            stream.flush()
+            printing.flush(stream)
 
     def _usable(self, stream: TextIO | None) -> TextIO | None:
-        return None if self._failed or stream is None or stream.closed else stream
+        gone = self._failed or stream is None or getattr(stream, "closed", False)
+        return None if gone else stream
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
         try:
             yield
-        except OSError:
+        except Exception:
+            # What a program has put in the place of its standard error may raise anything.
             if not self._dispensable:
                 raise
             self._failed = True

@@ -35,7 +35,7 @@ def write(stream: TextIO, *parts: str | ColouredText) -> None:
 
 def write_lines(stream: TextIO, block: str) -> None:
     """Writes whole lines that were cleaned by `clean_line`, with their colours."""
-    if "\x1b" in block and stream.isatty():
+    if "\x1b" in block and is_terminal(stream):
         # A colour that a line does not reset must not affect the next label.
         block = "".join(
             f"{line}{_RESET}\n" if "\x1b" in line else f"{line}\n"
@@ -49,9 +49,23 @@ def rewrite(stream: TextIO, text: str) -> None:
     _emit(stream, f"{_CLEAR_ROW}{in_one_line(text)}")
 
 
+def flush(stream: TextIO) -> None:
+    """Flushes the stream, if it can be."""
+    # What programs put in the place of `sys.stderr` often has no more than `write`.
+    if hasattr(stream, "flush"):
+        stream.flush()
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether the stream is a terminal."""
+    return hasattr(stream, "isatty") and stream.isatty()
+
+
 def colourful(stream: TextIO) -> bool:
     """Whether the stream shows colours."""
-    return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return (
+        is_terminal(stream) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    )
 
 
 def _shown(part: str | ColouredText, stream: TextIO) -> str:

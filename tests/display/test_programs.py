@@ -281,6 +281,26 @@ if __name__ == '__main__':
     assert done.stdout == "A\nB\n", done.stderr
 
 
+def test_a_program_that_logs_its_standard_error_runs_all_the_same(folder: Path) -> None:
+    """The usual class for it has two methods."""
+    done = ran(
+        f"""{TALK}
+import sys
+class Logger:
+    def write(self, text):
+        print("logged", text, end="")
+    def flush(self):
+        pass
+if __name__ == '__main__':
+    sys.stderr = Logger()
+    print(talk.remote('a'))
+""",
+        folder,
+    )
+    assert done.stdout.endswith("\nA\n"), done.stderr
+    assert "saying a 1\n" in done.stdout
+
+
 # map
 
 SWEEP = f"""{TALK}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import threading
+from typing import TextIO, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlite.display.screen import Screen
+from flowlite.output.printing import RED, ColouredText
 
 
 class Tty(io.StringIO):
@@ -97,3 +100,37 @@ def test_streams_that_are_not_there_are_not_written_to() -> None:
     screen.write_lines("line\n")
     screen.show_row("50%")
     screen.flush()
+
+
+class Sink:
+    """What programs put in the place of `sys.stderr` to log it: it can be written to, and nothing else."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        if text.startswith("bad"):
+            raise RuntimeError("the window was closed")
+        self.text += text
+
+
+def test_streams_that_can_only_be_written_to() -> None:
+    sink = Sink()
+    screen = Screen(lambda: cast("TextIO", sink), lambda: cast("TextIO", sink))
+    screen.tell(ColouredText("message", RED))
+    screen.write_lines("\x1b[31mline\x1b[0m\n")
+    screen.show_row("50%")
+    screen.flush()
+    assert not screen.has_row
+    assert sink.text == "message\n\x1b[31mline\x1b[0m\n"
+
+
+def test_a_stream_that_raises_anything_costs_a_program_nothing() -> None:
+    sink = Sink()
+    screen = Screen(lambda: None, lambda: cast("TextIO", sink), dispensable=True)
+    screen.tell("one")
+    screen.tell("bad")
+    screen.tell("two")
+    assert sink.text == "one\n"
+    with pytest.raises(RuntimeError):
+        Screen(lambda: None, lambda: cast("TextIO", sink)).tell("bad")
