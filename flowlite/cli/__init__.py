@@ -116,6 +116,8 @@ def _open_standard_streams() -> None:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(0, closefd=False)
     if sys.stdout is None:
         sys.stdout = os.fdopen(1, "w", closefd=False)
     if sys.stderr is None:

@@ -69,6 +69,8 @@ def test_streams_that_the_shell_closed(closed: str, flow_home: Path, tmp_path: P
     assert done.returncode == 0, done.stderr
     assert ("hi\n" in done.stdout) == (" >&-" not in f" {closed}")
     assert bash(f"{FLOW} status {closed}", flow_home, tmp_path).returncode == 0
+    done = bash(f"{FLOW} gc {closed}", flow_home, tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("messages", ["2>&1 | head -1", pytest.param("2>/dev/full", marks=FULL)])
