@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import secrets
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -23,6 +26,31 @@ MOST_TOGETHER = 100
 KEPT_SECONDS = 120.0
 """How long the machines of a sweep's task are kept for the next one. The program that runs the sweep ends them when
 they are not needed any more; if it was killed, they end themselves then."""
+
+
+# The sweeps that a program may still hold when it ends, such as in a variable of its own file.
+_held: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
+
+
+def closed_at_exit(results: Generator[Any, None, None]) -> Generator[Any, None, None]:
+    """Returns the results of a sweep, which is left when the program ends, if it was not before.
+
+    Python itself closes generators only once nothing can be imported any more, and no task be cancelled.
+    """
+    _held.add(results)
+    return results
+
+
+@atexit.register
+def _close_held() -> None:
+    for results in list(_held):
+        # A thread that does not end with the program may be taking results.
+        with suppress(ValueError):
+            results.close()
+
+
+# The child of a fork does not end the sweeps of its parent.
+os.register_at_fork(after_in_child=_held.clear)
 
 
 class Results(Iterator[Any]):
@@ -157,6 +185,7 @@ def in_order(
     ended: set[int] = set()
     source = iter(starts)
     more, ran = True, max_concurrent
+    process = os.getpid()
     try:
         while True:
             running = 0
@@ -211,12 +240,14 @@ def in_order(
         on_interrupt(running_ones)
         raise
     finally:
-        for task in waiting:
-            if not _has_ended(task):
-                with suppress(FlowError, OSError):
-                    task.cancel()
-        if when_idle is not None:
-            when_idle()
+        # A child of a fork has a copy, and leaves it when it ends by `sys.exit`.
+        if os.getpid() == process:
+            for task in waiting:
+                if not _has_ended(task):
+                    with suppress(FlowError, OSError):
+                        task.cancel()
+            if when_idle is not None:
+                when_idle()
 
 
 def _has_ended(task: AnyTask) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Sized
 from typing import Any, Generic, TypeVar, overload
 
-from flowlite.api.sweeps.sweep import Results
+from flowlite.api.sweeps.sweep import Results, closed_at_exit
 from flowlite.errors import SpecError
 from flowlite.in_worker.on_node import refuse_on_a_node
 
@@ -95,7 +95,7 @@ class SweepMethod(Generic[A, R]):
         """
         what = f"{self._function}.{self.__name__}"
         calls = self._calls(what, iterable, more, max_concurrent)
-        results = self._start(calls, max_concurrent, return_exceptions, False)
+        results = closed_at_exit(self._start(calls, max_concurrent, return_exceptions, False))
         return Results(results, f"{what}(…)")
 
     @overload
@@ -135,7 +135,7 @@ class SweepMethod(Generic[A, R]):
 
         what = f"{self._function}.{self.__name__}.aio"
         calls = self._calls(what, iterable, more, max_concurrent)
-        steps = self._start(calls, max_concurrent, return_exceptions, True)
+        steps = closed_at_exit(self._start(calls, max_concurrent, return_exceptions, True))
         return AsyncResults(steps, f"{what}(…)")
 
     def _calls(
