@@ -8,6 +8,9 @@ from typing import Any, Self
 from flowlite.errors import SpecError
 from flowlite.node.quick_dataclass import dataclass
 
+_TEXT = "tag:yaml.org,2002:str"
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
 
 def read_text(path: Path) -> str:
     """The text of a file that the user named. Raises SpecError."""
@@ -38,8 +41,7 @@ class TaskFile:
         path = Path(path)
         text = read_text(path)
         try:
-            node = yaml.compose(text, yaml.SafeLoader)
-            options = yaml.safe_load(text)
+            node, options = parsed(text)
         except yaml.YAMLError as error:
             raise SpecError(f"{path}: not YAML: {_first_line(error)}") from None
         except ValueError as error:  # dates such as 2024-99-99
@@ -80,6 +82,37 @@ class TaskFile:
         inner = f"{option}.{rest.split(' ', 1)[0]}"
         line = self.lines.get(inner) or self._line_of(option)
         return f"{self.path}:{line}: {sentence}" if line else f"{self.path}: {sentence}"
+
+
+def parsed(text: str) -> tuple[Any, Any]:
+    """The node and the value of a text in YAML. What is written with colons is a text, as `2:8` and `1:30:00`.
+
+    YAML 1.1 takes it for a number to the base of 60: for a gang of 128 nodes, and for 5400 hours.
+
+    Raises:
+        YAMLError: It is not YAML.
+        ValueError: A value cannot be read, such as a date that does not exist.
+    """
+    import yaml
+
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        left, seen = [node], set()
+        while left:
+            each = left.pop()
+            if id(each) in seen:
+                continue
+            seen.add(id(each))
+            if isinstance(each, yaml.MappingNode):
+                left += [inner for pair in each.value for inner in pair]
+            elif isinstance(each, yaml.SequenceNode):
+                left += each.value
+            elif isinstance(each, yaml.ScalarNode) and each.tag in _NUMBERS and ":" in each.value:
+                each.tag = _TEXT
+        return node, None if node is None else loader.construct_document(node)
+    finally:
+        loader.dispose()
 
 
 def _as_texts(node: Any, values: Any) -> Any:

@@ -173,6 +173,8 @@ def no_supervisors(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--set", "num_instances"), "write OPTION=VALUE"),
         (("--set", "num_instance=2"), "did you mean 'num_instances'"),
         (("--set", "num_instances=many"), "num_instances"),
+        (("--set", "num_instances=8:2"), "'8:2' is not allowed"),
+        (("--set", "name=2024-13-77"), "cannot be read as a value of YAML"),
         (("--set", "command=date"), "it cannot be changed"),
     ],
 )

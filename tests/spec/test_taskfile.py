@@ -47,6 +47,7 @@ mounts:
         ("name: x\n\ngpu: nope\n", ":3: gpu", "is not a GPU"),
         ("volumes:\n  /a: {nam: x}\n", ":2: volumes./a.nam", "did you mean 'name'?"),
         ("python: 3.10\n", ":1: python", "in quotes"),
+        ("max_run_time_hours: 1:30:00\n", ":1: max_run_time_hours", "'1:30:00' is not allowed"),
         ("environment:\n  A: [1]\n", ":2: environment", "write it in quotes"),
         ("name: x\nname: y\n", ":2: name", "given twice, first in line 1"),
         ("volumes:\n  /a: x\n  /a: y\n", ":3: volumes./a", "given twice, first in line 2"),
@@ -72,6 +73,20 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(SpecError, match="not UTF-8"):
         TaskConfig.from_yaml(tmp_path / "b.yaml")
+
+
+def test_what_has_colons_is_no_number_to_the_base_of_60(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "num_instances: 2:8\ncommand: &it [a.py, 1:30, 1:30.5, 4]\nenvironment: {PORTS: 80:80}\n",
+    )
+    with pytest.raises(SpecError, match="4 is not allowed; give words"):
+        TaskConfig.from_yaml(path)
+    path.write_text(path.read_text().replace(", 4]", "]"))
+    config = TaskConfig.from_yaml(path)
+    assert config.num_instances == (2, 8)
+    assert config.command == ("a.py", "1:30", "1:30.5")
+    assert config.environment == {"PORTS": "80:80"}
 
 
 def test_variables_are_taken_as_they_are_written(tmp_path: Path) -> None:

@@ -73,6 +73,8 @@ def changed_options(given: Sequence[str]) -> dict[str, Any]:
     """Parses options by name, with their values in YAML. Raises ConfigError."""
     import yaml
 
+    from flowlite.spec.taskfile import parsed
+
     found = {}
     for word in given:
         name, equals, text = word.partition("=")
@@ -81,7 +83,7 @@ def changed_options(given: Sequence[str]) -> dict[str, Any]:
                 f"--set: {word!r} is not allowed; write OPTION=VALUE, as num_instances=4"
             )
         try:
-            found[name.replace("-", "_")] = yaml.safe_load(text)
-        except yaml.YAMLError:
+            found[name.replace("-", "_")] = parsed(text)[1]
+        except (yaml.YAMLError, ValueError):
             raise ConfigError(f"--set {name}: {text!r} cannot be read as a value of YAML") from None
     return found
