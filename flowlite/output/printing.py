@@ -63,9 +63,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 def colourful(stream: TextIO) -> bool:
     """Whether the stream shows colours."""
-    return (
-        is_terminal(stream) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    )
+    return is_terminal(stream) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
 def _shown(part: str | ColouredText, stream: TextIO) -> str:
