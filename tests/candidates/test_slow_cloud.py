@@ -61,7 +61,7 @@ def test_a_cold_cloud_is_left_out_named_and_read_on_for_the_next_plan(
         lambda: [
             path
             for path in (flow_home / "aws" / "catalog").glob("*.json")
-            if "disk" in path.read_text()
+            if "disk storage" in path.read_text()
         ],
         timeout=180,
     )
