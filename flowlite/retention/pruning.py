@@ -199,7 +199,7 @@ def prune_in_background(home: Path) -> bool:
             return False
         from flowlite.supervise.background import run_detached
 
-        return run_detached(home, "flowlite.retention.pruning")
+        return run_detached(home, "flowlite.retention.pruning") is not None
     return False
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import flowlite
 
 
-def run_detached(home: Path, module: str, *arguments: str, given: str = "") -> bool:
+def run_detached(home: Path, module: str, *arguments: str, given: str = "") -> int | None:
     """Runs `main()` of a module in a detached process, which outlives this one.
 
     Args:
@@ -22,7 +22,7 @@ def run_detached(home: Path, module: str, *arguments: str, given: str = "") -> b
         given: What it reads from its standard input, which nobody else can.
 
     Returns:
-        False if the process cannot be started.
+        The id of the process; None if it cannot be started.
     """
     root = str(Path(flowlite.__file__).resolve().parent.parent)
     program = f"import sys; sys.path.insert(0, sys.argv[1]); from {module} import main; main()"
@@ -42,5 +42,5 @@ def run_detached(home: Path, module: str, *arguments: str, given: str = "") -> b
         )
         # The process is never waited for. Without a return code Popen would warn.
         child.returncode = 0
-        return True
-    return False
+        return child.pid
+    return None

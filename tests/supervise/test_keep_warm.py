@@ -149,7 +149,9 @@ def test_what_is_kept_and_cannot_be_ended_keeps_nothing_else_from_its_end(
     notifications.keep_targets(paths, ["true"], "/")
     begun: list[str] = []
     monkeypatch.setattr(
-        notifications, "run_detached", lambda home, module, task, event, given: begun.append(event)
+        notifications,
+        "run_detached",
+        lambda home, module, task, event, before, given: begun.append(event),
     )
     scene.cloud = Cancelled(scene.home / "state.db")
     scene.cloud.made = made

@@ -101,6 +101,25 @@ def test_a_failure_that_is_retried_and_the_last_one_are_told(flow_home: Path, ho
     assert task.status == "failed"
 
 
+def test_the_next_event_waits_until_the_one_before_has_been_told(
+    flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # The first one takes three seconds, unless the second one begins meanwhile.
+    slow = "for _ in $(seq 30); do grep -q failed said && break; sleep 0.1; done"
+    command = (
+        f'echo "$FLOW_NOTIFY_EVENT" >> said; [ "$FLOW_NOTIFY_EVENT" = failed ] || {{ {slow}; }}; '
+        'echo "told $FLOW_NOTIFY_EVENT" >> said'
+    )
+    task = Flow().run(
+        TaskConfig(command=["sh", "-c", "exit 3"], retries=1, notify=command), wait=True
+    )
+    assert task.status == "failed"
+    eventually(lambda: "told failed" in (tmp_path / "said").read_text())
+    said = (tmp_path / "said").read_text().splitlines()
+    assert said == ["retrying", "told retrying", "failed", "told failed"]
+
+
 def test_a_cap_is_told_as_one(flow_home: Path, hook: Hook) -> None:
     config = TaskConfig(
         command=["sleep", "60"], notify=hook.url, max_run_time_hours=1 / 3600, grace_seconds=1

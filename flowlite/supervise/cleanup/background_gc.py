@@ -54,7 +54,7 @@ def tidy_in_background(home: Path) -> bool:
         (home / _LAST).touch(mode=0o600)
         from flowlite.supervise.background import run_detached
 
-        return run_detached(home, "flowlite.supervise.cleanup.background_gc")
+        return run_detached(home, "flowlite.supervise.cleanup.background_gc") is not None
     return False
 
 

@@ -21,7 +21,7 @@ def copy_in_background(home: Path) -> bool:
 
     # Noted first, so that the next command does not start another process even if this one fails.
     backups.begin(home)
-    return run_detached(home, "flowlite.supervise.cleanup.store_copy")
+    return run_detached(home, "flowlite.supervise.cleanup.store_copy") is not None
 
 
 def main() -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import select
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from flowlite.errors import FlowError, NotFound, StoreError
-from flowlite.notify.sending import Message, NotSent, readable, send
+from flowlite.notify.sending import SECONDS, Message, NotSent, readable, send
 from flowlite.notify.targets import keys_in, shown
 from flowlite.output import redact
 from flowlite.state.store import Store, TaskRecord
@@ -25,6 +26,9 @@ from flowlite.supervise.money import price_text
 from flowlite.supervise.money.cost import is_upper_bound
 from flowlite.supervise.record import wording
 from flowlite.supervise.record.paths import TaskPaths, write_private
+
+# The process that was started last for each task of this supervisor.
+_sending: dict[str, int] = {}
 
 CAP, RETRYING = "cap", "retrying"
 _WORDS = {CAP: "reached a cap and was ended", RETRYING: "failed and is started again"}
@@ -55,12 +59,24 @@ def begin(paths: TaskPaths, event: str, reason: str = "") -> None:
         reason: Why, if the task's record may say something else by the time of the message.
     """
     if paths.notify.exists():
-        run_detached(
+        process = run_detached(
             paths.home,
             "flowlite.supervise.process.notifications",
-            *(paths.task_id, event),
+            *(paths.task_id, event, str(_sending.get(paths.task_id, 0))),
             given=reason,
         )
+        if process is not None:
+            _sending[paths.task_id] = process
+
+
+def _await_end(process: int, seconds: float) -> None:
+    """Waits for the end of a process, at most so many seconds, so that events are told in their order."""
+    if not process or not hasattr(os, "pidfd_open"):
+        return
+    with suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(process)
+        select.select([descriptor], [], [], seconds)
+        os.close(descriptor)
 
 
 def message_of(
@@ -127,11 +143,16 @@ def notify(store: Store, paths: TaskPaths, event: str, reason: str = "") -> None
 
 
 def main() -> None:
-    """Entry point of the sending process: `… ROOT TASK_ID EVENT`, with FLOW_HOME set, and the reason as its input."""
-    task_id, event = sys.argv[2:4]
+    """Entry point of the sending process: `… ROOT TASK_ID EVENT BEFORE`, with FLOW_HOME set.
+
+    BEFORE is the id of the process that sends the event before; 0 for none. The reason is on standard input.
+    """
+    task_id, event, before = sys.argv[2:5]
     home = Path(os.environ["FLOW_HOME"])
     with suppress(FlowError, OSError):
         reason = sys.stdin.read()
-        notify(Store(home / "state.db"), TaskPaths(home, task_id), event, reason)
+        paths = TaskPaths(home, task_id)
+        _await_end(int(before), SECONDS * len(targets_of(paths)[0]))
+        notify(Store(home / "state.db"), paths, event, reason)
     # A thread that waits for a server that never answers must not delay the exit.
     os._exit(0)
