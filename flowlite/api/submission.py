@@ -457,8 +457,12 @@ def _name_of(function: str) -> str:
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        # Python handles Ctrl-C in the main thread only.
+    # Python handles Ctrl-C in the main thread only; not at all, and cannot restore what does, in a program that has set
+    # its own handler before it started Python.
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is None
+    ):
         yield
         return
     held: list[tuple[int, FrameType | None]] = []
