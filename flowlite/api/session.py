@@ -71,3 +71,12 @@ def _close_removed() -> None:
         # The connections of a parent process are not closed in its forked child.
         if pid == os.getpid() and not session.store.path.exists():
             del _open[pid, home]
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held the lock.
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

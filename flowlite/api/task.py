@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -70,6 +72,7 @@ class Task(Generic[R_co]):
         self._version = -1
         self._reading = threading.Lock()
         self._look_after_at = 0.0
+        _made.add(self)
 
     def __repr__(self) -> str:
         return f"<Task {self.name} ({self.id}): {self.status}>"
@@ -575,6 +578,19 @@ class Task(Generic[R_co]):
             its_node = rank // workers_per_node(self._latest)
             if its_node != node:
                 raise NotFound(f"rank {rank} of task {self.name} ({self.id}) is on node {its_node}")
+
+
+_made: weakref.WeakSet[Task[Any]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held the lock, and the store has another connection, which counts anew.
+    for each in list(_made):
+        each._reading = threading.Lock()
+        each._version = -1
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _local(at: float) -> datetime:

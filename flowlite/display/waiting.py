@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -24,6 +25,16 @@ _GROWTH = 1.02
 # The displays of this program by task id, until the task has ended and everything has been shown.
 _displays: dict[str, TaskDisplay] = {}
 _lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held the locks.
+    global _lock
+    _lock = threading.Lock()
+    _displays.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Pauses:

@@ -11,6 +11,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ from flowlite.state import backups
 
 BUSY_TIMEOUT_SECONDS = 30.0
 _LOCK_PAUSE = 0.02
+# The longest that a fork waits for other threads to leave a database, in seconds.
+_LONGEST_BEFORE_FORK = 1.0
 # Error codes of SQLite for a file with invalid contents. A truncated file gives a read error.
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _SHORT_READ = sqlite3.SQLITE_IOERR | (2 << 8)
@@ -91,14 +94,24 @@ class Database:
             StoreError: It cannot be opened or written, or belongs to a newer flowlite.
         """
         self.path = path
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._depth = 0
+        self._is_parents = False
         self._open()
+        _opened.add(self)
 
     def close(self) -> None:
         """Closes the database. Safe to call twice."""
-        with self._lock:
-            self._db.close()
+        with self.lock:
+            if not self._is_parents:
+                self._db.close()
+
+    def leave_to_parent(self) -> None:
+        """Called in the child of a fork: the connection is the parent's, and a thread of it may hold the lock."""
+        _of_parent.append(self._db)
+        self.lock = threading.RLock()
+        self._depth = 0
+        self._is_parents = True
 
     def version(self) -> int:
         """Returns a number that changes when another connection has written. Cheap enough to poll."""
@@ -217,7 +230,7 @@ class Database:
 
     @contextmanager
     def _used(self) -> Iterator[None]:
-        with self._lock:
+        with self.lock:
             try:
                 if self._depth == 0:
                     self._follow()
@@ -230,7 +243,14 @@ class Database:
                 raise self._explain(error) from error
 
     def _follow(self) -> None:
-        """Opens the file again if it was replaced: SQLite keeps working on a file that was removed or replaced."""
+        """Opens the file again if it was replaced: SQLite keeps working on a file that was removed or replaced.
+
+        The child of a fork opens it for itself.
+        """
+        if self._is_parents:
+            self._open()
+            self._is_parents = False
+            return
         found = _identity(self.path)
         if found == self._file:
             return
@@ -254,6 +274,37 @@ class Database:
         else:
             fix = "set FLOW_HOME to another directory to start afresh"
         return StoreError(f"{self.path}: {text}: {fix}")
+
+
+_opened: weakref.WeakSet[Database] = weakref.WeakSet()
+# Kept, since a child must not close the connections of its parent either.
+_of_parent: list[sqlite3.Connection] = []
+_forking = threading.local()
+
+
+def _before_fork() -> None:
+    # SQLite has locks of its own, which the child would find held for ever if another thread were in a query now.
+    _forking.held = [
+        each for each in list(_opened) if each.lock.acquire(timeout=_LONGEST_BEFORE_FORK)
+    ]
+
+
+def _after_fork_in_parent() -> None:
+    for each in _forking.held:
+        each.lock.release()
+    _forking.held = []
+
+
+def _after_fork_in_child() -> None:
+    for each in list(_opened):
+        each.leave_to_parent()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)
 
 
 def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
