@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -61,6 +62,16 @@ def test_the_exit_status_is_that_of_the_task(line: str, flow_home: Path, tmp_pat
     assert done.returncode == 1
     told = GOES_ON in done.stderr
     assert told == ("2>" not in line), done.stderr
+
+
+def test_an_array_goes_on_without_a_reader(flow_home: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.sbatch").write_text(
+        "#!/bin/bash\n#SBATCH --array=1-3\nsleep 1; exit $(( SLURM_ARRAY_TASK_ID == 2 ))\n"
+    )
+    done = bash(f"{FLOW} run job.sbatch 2>&1 | head -1", flow_home, tmp_path)
+    assert done.returncode == 1, done.stderr
+    ends = json.loads(bash(f"{FLOW} status --json", flow_home, tmp_path).stdout)["data"]
+    assert sorted(each["status"] for each in ends) == ["completed", "completed", "failed"]
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
