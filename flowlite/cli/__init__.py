@@ -190,7 +190,9 @@ def _run(arguments: list[str]) -> int:
         except Exception as error:
             if interrupts.pressed() and not isinstance(error, Quit):
                 raise KeyboardInterrupt from error
-            return report(error, json="--json" in arguments)
+            # What follows `--` is a program with options of its own.
+            own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+            return report(error, json="--json" in own)
 
 
 def _invoke(arguments: list[str]) -> int:

@@ -161,6 +161,8 @@ def _cancel_all(tasks: Sequence[Task[Any]]) -> None:
         try:
             task.cancel()
         except (FlowError, OSError) as error:
-            _tell_if_possible(f"task {task.name} ({task.id}) goes on, it could not be cancelled: {error}")
+            _tell_if_possible(
+                f"task {task.name} ({task.id}) goes on, it could not be cancelled: {error}"
+            )
         else:
             _tell_if_possible(f"task {task.name} ({task.id}) is being cancelled")

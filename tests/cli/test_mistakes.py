@@ -115,3 +115,10 @@ def test_an_option_with_several_values_takes_them_all(
     monkeypatch.chdir(tmp_path)
     ran = flow("run", "--dry-run", "train.py::train", "3", "--names", "x", "y", "--mode", "b")
     assert "train(lr=3.0, names=['x', 'y'], mode='b')" in ran.out
+
+
+def test_only_options_of_flow_itself_ask_for_json(flow: Flow) -> None:
+    for words in (("run", "--gpu", "nope"), ("ssh", "nope")):
+        ran = flow(*words, "--", "tool", "--json")
+        assert (ran.out, ran.err.startswith("error: ")) == ("", True)
+    assert flow("run", "--json", "--gpu", "nope", "--", "tool").json["type"] == "SpecError"
