@@ -189,7 +189,7 @@ def _pip_files(variables: Mapping[str, str]) -> list[Path]:
     given = variables.get("PIP_CONFIG_FILE")
     if given == os.devnull:
         return []
-    home = Path(variables.get("HOME") or "~").expanduser()
+    home = Path(os.path.expanduser(variables.get("HOME") or "~"))
     config = Path(variables.get("XDG_CONFIG_HOME") or home / ".config")
     files = [Path("/etc/pip.conf"), home / ".pip/pip.conf", config / "pip/pip.conf"]
     return [*files, Path(sys.prefix) / "pip.conf", *([Path(given)] if given else [])]

@@ -27,7 +27,7 @@ from flowlite.errors import BundleError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system.byte_sizes import human_size
 from flowlite.settings import flow_home
-from flowlite.settings.private_files import directories_above
+from flowlite.settings.private_files import directories_above, home_directory
 
 _MARKERS = ("pyproject.toml", ".git")
 MOST_FILES = 50_000
@@ -124,8 +124,10 @@ def list_files(root: str) -> ProjectListing:
 
 
 def _may_be_project(directory: Path) -> bool:
-    home, ours = Path("~").expanduser().resolve(), flow_home.home().resolve()
-    if directory == home or directory in home.parents or directory.is_relative_to(ours):
+    home, ours = home_directory(), flow_home.home().resolve()
+    if home is not None and (directory == home or directory in home.parents):
+        return False
+    if directory.is_relative_to(ours):
         return False
     try:
         return not directory.stat().st_mode & stat.S_IWOTH

@@ -55,6 +55,14 @@ def make_durable(directories: Iterable[Path], prefix: str) -> None:
             pass
 
 
+def home_directory() -> Path | None:
+    """The user's home directory; None for a user without one, as any number may be a user in a container."""
+    try:
+        return Path("~").expanduser().resolve()
+    except RuntimeError:
+        return None
+
+
 def directories_above(directory: Path) -> Iterator[Path]:
     """The parent directories, from the nearest on, in which only this user can have created files.
 
@@ -63,7 +71,7 @@ def directories_above(directory: Path) -> Iterator[Path]:
     """
     try:
         at = directory.resolve(strict=True)
-        device, top = at.stat().st_dev, Path("~").expanduser().resolve()
+        device, top = at.stat().st_dev, home_directory()
         while at not in (top, at.parent):
             at = at.parent
             found = at.stat()

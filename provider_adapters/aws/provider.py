@@ -253,7 +253,7 @@ class AwsProvider(Provider):
             return True
         if importlib.util.find_spec("boto3") is None:
             return False
-        files = Path.home() / ".aws"
+        files = Path(os.path.expanduser("~/.aws"))
         known = any(os.environ.get(name) for name in _WORDS_OF_AWS) or files.is_dir()
         if not known and not self.settings.names_provider:
             return False

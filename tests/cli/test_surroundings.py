@@ -136,3 +136,24 @@ def test_a_namespace_is_incomplete(
     assert advice in said, said
     assert said.startswith("error: "), said
     assert said.count("\n") == 1, said
+
+
+@pytest.mark.needs("namespaces")
+def test_a_user_without_a_home_directory(flow_home: Path, tmp_path: Path) -> None:
+    """As any number in a container: nobody in /etc/passwd, and without HOME."""
+    inside = ["unshare", "--user", "--map-user=12345", "env", "-u", "HOME"]
+    options = ("--sync", "--setup", "true")
+    code, said = _run(flow_home, tmp_path, None, *options, inside=inside)
+    assert (code, said.count("this is rank")) == (0, 2), said
+    asks = "from flowlite.python_request import index_settings; print(index_settings().keys())"
+    for command in (["-m", "flowlite.cli", "gc"], ["-c", asks]):
+        done = subprocess.run(
+            [*inside, sys.executable, *command],
+            cwd=tmp_path,
+            env={**os.environ, "FLOW_HOME": str(flow_home), "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr

@@ -146,7 +146,7 @@ class Record:
         home, python = os.fsencode(str(self._home)), Path(self._config.python)
         places = [
             *python.parent.parent.glob("lib/python3*/site-packages"),
-            *Path("~/.local/lib").expanduser().glob("python3*/site-packages"),
+            *Path(os.path.expanduser("~/.local/lib")).glob("python3*/site-packages"),
             *Path("/usr/local/lib").glob("python3*/*-packages"),
         ]
         for place in places:
