@@ -43,6 +43,8 @@ TRIED = {
     "refusals": 0,
 }
 
+INSTANCE = InstanceRecord("i-1", "t1", "local", "running", 0.0, 1.0, {"id": "i-1", "task_id": "t1"})
+
 
 def task(task_id: str = "t1", **changes: object) -> TaskRecord:
     values: dict[str, object] = {
@@ -253,6 +255,26 @@ def test_a_database_of_every_older_version_is_brought_up_to_date(tmp_path: Path)
         store = Store(path)
         store.create_task(task())
         assert store.get_task("t1").name == "digits"
+
+
+def test_columns_that_a_newer_version_adds_meanwhile_are_no_damage(store: Store) -> None:
+    store.create_task(task())
+    lease = leased(store)
+    store.put_instances(lease, [INSTANCE])
+    store.put_intent(lease, "t1-launch-1", "launch", {})
+    store.add_event("t1", "running", "it runs")
+    with contextlib.closing(sqlite3.connect(store.path)) as db:
+        for table in ("tasks", "instances", "intents", "events", "full_places"):
+            db.execute(f"ALTER TABLE {table} ADD COLUMN more TEXT NOT NULL DEFAULT ''")
+        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+        db.commit()
+    assert store.get_task("t1").name == "digits"
+    assert store.instances("t1") == [INSTANCE]
+    assert [each.token for each in store.intents("t1")] == ["t1-launch-1"]
+    full = FullPlace("here", 1, "t1", 2.0)
+    store.transition(lease, "stopping", "it ends", full=full, state="stopping")
+    assert [each.kind for each in store.events("t1")] == ["running", "stopping"]
+    assert store.full_places() == {"here": full}
 
 
 def test_a_task_of_an_older_version_has_one_place(tmp_path: Path) -> None:

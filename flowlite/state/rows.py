@@ -14,6 +14,7 @@ from types import NoneType
 from typing import Any, TypeVar
 
 from flowlite.provider import Candidate, Instance, Plan
+from flowlite.provider.json_value import field_names
 from flowlite.state.records import STATES, Event, InstanceRecord, Intent, TaskRecord
 
 JSON_FIELDS = frozenset({"config", "plan", "call", "roster", "data", "candidates", "tried"})
@@ -54,7 +55,12 @@ class RowDamaged(ValueError):
 
 def read_row(kind: type[_Record], row: sqlite3.Row) -> _Record:
     """Returns the record of a row. Raises RowDamaged."""
-    values = {name: _value(name, row[name]) for name in row.keys()}  # noqa: SIM118 - a Row iterates over values
+    record: type = kind
+    columns, fields = frozenset(row.keys()), field_names(record)
+    if not columns >= fields.keys():
+        raise RowDamaged(f"its columns are not those of {TABLES.get(kind, 'its table')}")
+    # A newer flowlite may have added columns while this process leads a task.
+    values = {name: _value(name, row[name]) for name in fields}
     _check_types(kind, values)
     if kind is TaskRecord:
         if values["state"] not in STATES:
@@ -64,10 +70,7 @@ def read_row(kind: type[_Record], row: sqlite3.Row) -> _Record:
         _check_tried(values["tried"], len(values["candidates"]))
     if kind is InstanceRecord:
         _check_instance(row["data"])
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise RowDamaged(f"its columns are not those of {TABLES[kind]}") from error
+    return kind(**values)
 
 
 def _value(name: str, stored: Any) -> Any:
