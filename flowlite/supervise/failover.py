@@ -182,7 +182,7 @@ def next_place(
         if entry.get("kind") == Kind.BARRED or entry.get("refusals", 0) >= _MOST_REFUSALS:
             continue
         plan, times = plan_of(record, index), int(entry.get("times", 0))
-        at = max(_pause_ends(entry), _room_is_unlikely_until(plan, full))
+        at = max(_pause_ends(entry), _room_is_unlikely_until(plan, full, now))
         at = 0.0 if index in free else at
         found.append((max(at, now), times, NextPlace(index, plan, at)))
     if not found:
@@ -217,6 +217,9 @@ def _pause_ends(entry: Mapping[str, Any]) -> float:
     return float(entry["at"]) + float(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(times - 1, 16)))
 
 
-def _room_is_unlikely_until(plan: Plan, full: Mapping[str, FullPlace]) -> float:
+def _room_is_unlikely_until(plan: Plan, full: Mapping[str, FullPlace], now: float) -> float:
     row = full.get(place_of(plan)) if plan.is_paid else None
-    return row.at + FULL_SECONDS if row is not None and row.nodes <= plan.machines else 0.0
+    # A time in the future is from before this FLOW_HOME's clock was set right, and says nothing of now.
+    if row is None or row.nodes > plan.machines or row.at > now:
+        return 0.0
+    return row.at + FULL_SECONDS

@@ -96,6 +96,15 @@ def test_a_place_without_room_is_not_asked_by_another_task_for_some_minutes() ->
         assert following.candidate == 0
 
 
+def test_places_that_were_full_before_the_clock_was_set_right_are_asked() -> None:
+    found = record()
+    names = [failover.place_of(failover.plan_of(found, index)) for index in range(len(PLACES))]
+    full = {name: FullPlace(name, 2, "t0", NOW + 8 * 3600.0) for name in names}
+    following = failover.next_place(found, full, NOW)
+    assert following is not None
+    assert (following.candidate, following.at) == (0, 0.0)
+
+
 def test_a_queue_is_waited_in_for_longer_each_time_it_comes_round() -> None:
     found = record(places=("slurm", "aws"))
     first = failover.queue_seconds(found)
