@@ -509,9 +509,19 @@ class Task(Generic[R_co]):
         import asyncio
 
         seen = await self._final_async(None, tell_end=False)
+
+        def values() -> tuple[list[Any], StopIteration | None]:
+            try:
+                return self._values_now(True, (0,), seen), None
+            except StopIteration as error:
+                # No future can hold it, so that the await would never end.
+                return [], error
+
         # This reads files, and may fetch files from nodes.
-        values = await asyncio.to_thread(self._values_now, True, (0,), seen)
-        return cast("R_co", values[0])
+        found, stopped = await asyncio.to_thread(values)
+        if stopped is not None:
+            raise stopped
+        return cast("R_co", found[0])
 
     def _closing(self) -> str:
         record = self.record

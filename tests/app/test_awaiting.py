@@ -28,6 +28,11 @@ def fail(x: int) -> int:
     raise ValueError(f"no {x}")
 
 
+@app.function
+def exhausted() -> int:
+    return next(iter([]))
+
+
 @pytest.fixture(autouse=True)
 def home(flow_home: Path) -> Path:
     return flow_home
@@ -122,6 +127,17 @@ def test_await_gives_the_result_and_raises_the_workers_exception() -> None:
         return 1
 
     assert run(both()) == 1
+
+
+def test_an_await_ends_after_an_exception_that_no_future_can_hold() -> None:
+    for call in (exhausted.remote.aio, exhausted.spawn):
+
+        async def wait(call: Callable[[], Any] = call) -> None:
+            await asyncio.wait_for(call(), 20)
+
+        with pytest.raises(RuntimeError, match="StopIteration") as caught:
+            run(wait())
+        assert isinstance(caught.value.__cause__, StopIteration)
 
 
 def test_waiting_alone_raises_nothing() -> None:
