@@ -144,7 +144,7 @@ class Provisioner:
         self._sleep = sleep
         self._limits = Caps(asked.plan)
         self._look_at = 0.0
-        self._accounts = Billing(provider.name, asked.plan.price_per_hour)
+        self._accounts = Billing(provider.name, asked.plan.price_per_hour, self._asked_at)
 
     def listed(self) -> list[Instance]:
         """Returns the task's instances that exist, without those kept warm for the next task."""
@@ -1003,6 +1003,13 @@ class Provisioner:
 
     def _created_at(self, intent: LaunchIntent) -> float:
         return next(each.created_at for each in self._intents() if each.token == intent.token)
+
+    def _asked_at(self, instance: Instance) -> float:
+        """When an instance was asked for; 0 if that is not known."""
+        launches = [each for each in self._intents() if each.kind == "launch"]
+        mine = [each for each in launches if each.token == instance.launch]
+        mine = mine or [each for each in launches if each.state == "open"]
+        return min((each.created_at for each in mine), default=0.0)
 
     def _open_launches(self, purpose: str = "") -> list[str]:
         """Tokens of the launches that are open; of those for one purpose, if it is named."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -215,6 +216,56 @@ class TestWhatTheProviderSays:
         )
         (found,) = accounts.unknown(["known"])
         assert (found.id, found.price_per_hour) == ("strange", 36.0)
+
+
+HOUR = 3600.0
+
+
+@pytest.mark.parametrize("ahead", [8 * HOUR, -8 * HOUR])
+def test_a_wrong_clock_of_this_flow_home_changes_no_cost(
+    monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    """`ahead` is by how much our clock is ahead of the provider's."""
+    now = START + ahead
+    monkeypatch.setattr(clock, "now", lambda: now)
+    asked_at = now - 70.0
+    told = Instance(
+        "i",
+        "t1",
+        price_per_hour=72.0,
+        launched_at=START - 60,
+        data={PRICES: [[START - 60, 36.0], [START + HOUR, 72.0]]},
+        ends_by=START + 24 * HOUR,
+    )
+    accounts = Billing("cloud", 36.0, lambda instance: asked_at)
+    accounts.note([told])
+    first = accounts.record(told, None)
+    assert cost_of([first], now + HOUR) == pytest.approx(36.0, abs=1.5)
+    now += 2 * HOUR
+    # Another supervisor goes on with the row, and sees the end of the machine.
+    later = Billing("cloud", 36.0)
+    later.note([told])
+    assert later.corrected(first) == first
+    assert later.record(told, first).launched_at == first.launched_at
+    assert later.kept(first, told, now).data[PRICES] == first.data[PRICES]
+    assert cost_of([first], now) == pytest.approx(36.0 + 72.0, abs=3.0)
+    later.note([replace(told, state="ended", ended_at=START + 1.5 * HOUR)])
+    ended = later.ended(first, now)
+    assert cost_of([ended], now) == pytest.approx(36.0 + 36.0, abs=1.5)
+    assert not is_upper_bound([ended])
+    unseen = Billing("cloud", 36.0).ended(first, START + ahead + 48 * HOUR)
+    assert unseen.ended_at == pytest.approx(START + ahead + 24 * HOUR, abs=120.0)
+
+
+def test_a_launch_that_is_told_late_is_moved_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = START - 8 * HOUR
+    monkeypatch.setattr(clock, "now", lambda: now)
+    accounts = Billing("cloud", 36.0)
+    accounts.note([new := Instance("i", "t1", price_per_hour=36.0)])
+    first = accounts.record(new, None)
+    now += 120.0
+    accounts.note([Instance("i", "t1", price_per_hour=36.0, launched_at=START)])
+    assert accounts.corrected(first).launched_at == START - 8 * HOUR
 
 
 class TestTheCapOnMoney:

@@ -30,6 +30,7 @@ from flowlite.provider import (
 )
 from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.spec import TaskConfig
+from flowlite.state import clock
 from flowlite.state.store import Lease, Store
 from flowlite.supervise import provision
 from flowlite.supervise.provision import GangNodes, LaunchRefused, NotGone, Provisioner
@@ -54,6 +55,7 @@ class Cloud(Provider):
         self.after = False
         self.stubborn = False
         self.price = 2.0
+        self.launched_at = float(round(clock.now()))
 
     def plan(self, config: TaskConfig) -> Plan:
         raise NotImplementedError
@@ -67,7 +69,9 @@ class Cloud(Provider):
         if self.trouble and not self.after:
             raise self.trouble.pop(0)
         ids = [f"{intent.token}-{n}" for n in range(intent.count)]
-        made = [Instance(name, "t1", price_per_hour=2.0, launched_at=50.0) for name in ids]
+        made = [
+            Instance(name, "t1", price_per_hour=2.0, launched_at=self.launched_at) for name in ids
+        ]
         self.made.setdefault(intent.token, made)
         if self.trouble:
             raise self.trouble.pop(0)
@@ -157,7 +161,7 @@ def test_all_nodes_in_the_order_of_their_ids(scene: Scene) -> None:
     assert gathered is not None
     assert gathered.roster == sorted(i.id for i in scene.cloud.list_instances())
     assert [(r.node_rank, r.price_per_hour, r.launched_at) for r in gathered.records] == [
-        (rank, 2.0, 50.0) for rank in range(3)
+        (rank, 2.0, scene.cloud.launched_at) for rank in range(3)
     ]
     assert gathered.settled == {"t1-launch-1": "done"}
 

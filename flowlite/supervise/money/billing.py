@@ -1,9 +1,14 @@
-"""When each instance of a task started and ended, and its price, as the provider reports them."""
+"""When each instance of a task started and ended, and its price, as the provider reports them.
+
+The provider's times are of its own clock, and that of a FLOW_HOME may be hours off: it was wrong when this machine was
+started, or this machine is a virtual one that was paused. Where a launch would then lie before it was asked for, or in
+the future, all times of the instance are moved by as much, so that its cost until now is right.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from flowlite.provider import PRICES, Instance
@@ -14,6 +19,10 @@ from flowlite.supervise.money.cost import END_IS_A_BOUND
 # Usual seconds between two looks at a task's instances. If the provider does not report an end, the end is known well
 # enough when the instance was seen this recently.
 _BETWEEN_LOOKS = 90.0
+# If the provider's clock and ours differ by more, ours is wrong.
+_CLOCKS_DIFFER = 60.0
+# Key in an instance's row: seconds that were added to the provider's times.
+_MOVED = "moved"
 
 LOST = "lost"
 ENDED = "ended"
@@ -23,14 +32,21 @@ WARM = "warm"
 class Billing:
     """The listings of one task so far. What the provider does not report is taken from our own clock."""
 
-    def __init__(self, provider: str, price: float) -> None:
+    def __init__(
+        self,
+        provider: str,
+        price: float,
+        asked_at: Callable[[Instance], float] = lambda instance: 0.0,
+    ) -> None:
         """
         Args:
             provider: Name of the provider.
             price: The plan's price, used where a listing has none.
+            asked_at: Returns when a new instance was asked for, by our clock; 0 if that is not known.
         """
         self._provider = provider
         self._price = price
+        self._asked_at = asked_at
         self._seen: dict[str, Instance] = {}
         self._alive_at: dict[str, float] = {}
 
@@ -50,7 +66,10 @@ class Billing:
         self, instance: Instance, before: InstanceRecord | None, rank: int | None = None
     ) -> InstanceRecord:
         """Returns the row of an instance that exists."""
-        launched = instance.launched_at or (before.launched_at if before else clock.now())
+        moved = self._moved(instance, before)
+        launched = before.launched_at if before else clock.now()
+        if instance.launched_at:
+            launched = instance.launched_at + moved
         fresh = InstanceRecord(
             id=instance.id,
             task_id=instance.task_id,
@@ -58,7 +77,7 @@ class Billing:
             state=instance.state,
             price_per_hour=before.price_per_hour if before else self._price_of(instance),
             launched_at=launched,
-            data=_data_of(instance),
+            data=_data_of(instance, moved),
             node_rank=rank if before is None or rank is not None else before.node_rank,
         )
         if before is not None and PRICES in before.data:
@@ -70,14 +89,13 @@ class Billing:
         seen = self._seen.get(record.id)
         if seen is None:
             return record
-        launched = seen.launched_at or record.launched_at
-        return self._repriced(dataclasses.replace(record, launched_at=launched), clock.now())
+        return self._repriced(self._in_our_time(record, seen), clock.now())
 
     def kept(self, record: InstanceRecord, instance: Instance, until: float) -> InstanceRecord:
         """Returns the row of an instance that is kept for the next task until this time."""
         now = self.corrected(record)
         prices = {PRICES: now.data[PRICES]} if PRICES in now.data else {}
-        data = {**prices, **_data_of(instance)}
+        data = {**prices, **_data_of(instance, self._moved(instance, now))}
         return dataclasses.replace(now, state=WARM, ended_at=until, data=data)
 
     def looked_up(self, record: InstanceRecord) -> InstanceRecord:
@@ -104,25 +122,23 @@ class Billing:
         until, told = now, False
         if record.ended_at is not None:
             until, told = record.ended_at, True
-        launched = record.launched_at
         if seen is not None:
-            launched = seen.launched_at or launched
+            record = self._in_our_time(record, seen)
             if seen.state == ENDED and seen.ended_at:
-                until, told = seen.ended_at, True
+                until, told = seen.ended_at + _moved_by(record), True
             if PRICES in seen.data:
                 record = self._repriced(record, until)
         data = {key: value for key, value in record.data.items() if key != END_IS_A_BOUND}
         if not told:
             if ends_by := float(record.data.get("ends_by") or 0.0):
-                until = min(until, ends_by)
-            if until - self._alive_at.get(record.id, launched) > _BETWEEN_LOOKS:
+                until = min(until, ends_by + _moved_by(record))
+            if until - self._alive_at.get(record.id, record.launched_at) > _BETWEEN_LOOKS:
                 data[END_IS_A_BOUND] = True
         elif record.data.get(END_IS_A_BOUND) and until == record.ended_at:
             data[END_IS_A_BOUND] = True
         state = LOST if record.state == LOST else ENDED
-        return dataclasses.replace(
-            record, state=state, launched_at=launched, ended_at=max(launched, until), data=data
-        )
+        until = max(record.launched_at, until)
+        return dataclasses.replace(record, state=state, ended_at=until, data=data)
 
     def unknown(self, known: Iterable[str]) -> list[InstanceRecord]:
         """Returns rows for instances that are not in the store but were listed with a launch time, and thus charged."""
@@ -136,12 +152,36 @@ class Billing:
     def _price_of(self, instance: Instance) -> float:
         return instance.price_per_hour or self._price
 
+    def _in_our_time(self, record: InstanceRecord, seen: Instance) -> InstanceRecord:
+        """Returns the row with its launch as last listed."""
+        if not seen.launched_at:
+            return record
+        moved = self._moved(seen, record)
+        data = {**record.data, "launched_at": seen.launched_at}
+        if moved or _MOVED in data:
+            data[_MOVED] = moved
+        return dataclasses.replace(record, launched_at=seen.launched_at + moved, data=data)
+
+    def _moved(self, instance: Instance, before: InstanceRecord | None) -> float:
+        """Seconds to add to the times of an instance. They stay the same while its launch is the one known before."""
+        if not instance.launched_at:
+            return _moved_by(before) if before else 0.0
+        known = float(before.data.get("launched_at") or 0.0) if before else 0.0
+        if before and abs(instance.launched_at - known) <= _CLOCKS_DIFFER:
+            return _moved_by(before)
+        asked, now = self._asked_at(instance), clock.now()
+        if instance.launched_at > now + _CLOCKS_DIFFER:
+            return (before.launched_at if before else now) - instance.launched_at
+        if instance.launched_at < asked - _CLOCKS_DIFFER:
+            return asked - instance.launched_at
+        return 0.0
+
     def _repriced(self, record: InstanceRecord, now: float) -> InstanceRecord:
         """Returns the row with the price as last listed. Earlier time is charged at the price of that time."""
         seen = self._seen.get(record.id)
         if seen is not None and (told := seen.data.get(PRICES)):
             # The provider's price history is more exact than the times at which we looked.
-            data = {**record.data, PRICES: told}
+            data = {**record.data, PRICES: _moved_prices(told, _moved_by(record))}
             return dataclasses.replace(record, price_per_hour=seen.price_per_hour, data=data)
         price = seen.price_per_hour if seen is not None else 0.0
         if not price or price == record.price_per_hour:
@@ -151,7 +191,17 @@ class Billing:
         return dataclasses.replace(record, price_per_hour=price, data=data)
 
 
-def _data_of(instance: Instance) -> dict[str, Any]:
+def _data_of(instance: Instance, moved: float) -> dict[str, Any]:
     """The `data` of an instance's row."""
-    prices = {PRICES: instance.data[PRICES]} if PRICES in instance.data else {}
-    return {**instance.to_json(), **prices}
+    data = instance.to_json()
+    if PRICES in instance.data:
+        data[PRICES] = _moved_prices(instance.data[PRICES], moved)
+    return {**data, _MOVED: moved} if moved else data
+
+
+def _moved_by(record: InstanceRecord) -> float:
+    return float(record.data.get(_MOVED) or 0.0)
+
+
+def _moved_prices(prices: Iterable[Iterable[float]], moved: float) -> list[list[float]]:
+    return [[since + moved, price] for since, price in prices]
