@@ -289,10 +289,11 @@ def test_a_task_on_warm_nodes_sees_its_own_bucket(server: S3Server, flow: Flow) 
 
     @app.function(num_instances=2)
     def look() -> list[str]:
-        return sorted(os.listdir("/data"))
+        return sorted(os.listdir("/data-of-warm"))
 
-    first = look.options(mounts={"/data": "s3://train/set"}).spawn().results()
-    second = look.options(mounts={"/data": "s3://second"}).spawn().results()
+    # Not /data: agents of other tests may have made that here, and the third task would find it, empty.
+    first = look.options(mounts={"/data-of-warm": "s3://train/set"}).spawn().results()
+    second = look.options(mounts={"/data-of-warm": "s3://second"}).spawn().results()
     third = look.spawn()
     assert first == [["deep", "shard-0.bin", "with blank & more.txt"]] * 2
     assert second == [["only"]] * 2
