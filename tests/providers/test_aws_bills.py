@@ -45,13 +45,17 @@ class Payer:
         self.rows = {k: r if r.ended_at is None else self.rows[k] for k, r in rows.items()}
 
     def end(self, instances: Iterable[Instance]) -> None:
-        adapter("aws").terminate(list(instances))
-        names = {each.id for each in instances}
+        mine = list(instances)
+        names = {each.id for each in mine}
+        adapter("aws").terminate(mine)
 
         def ended() -> bool:
             listed = adapter("aws").list_instances("t1")
             self.accounts.note(listed)
-            return all(each.state == "ended" for each in listed if each.id in names)
+            left = [each for each in listed if each.id in names and each.state != "ended"]
+            # EC2 may not have known a new machine when it was to end, or have failed.
+            adapter("aws").terminate(left)
+            return not left
 
         eventually(ended, timeout=SECONDS, every=0.1, what="ended")
         self.close(names)
@@ -183,8 +187,7 @@ def test_what_ended_unseen_and_is_forgotten_is_a_bound_that_holds(aws: Client) -
 def test_what_is_listed_as_ended_is_exact_however_late_one_looks(aws: Client) -> None:
     payer = Payer(aws)
     names = [each.id for each in payer.launch()]
-    adapter("aws").terminate(adapter("aws").list_instances("t1"))
-    eventually(lambda: aws.alive() == [], timeout=SECONDS)
+    aws.end_machines()
     later = Payer(aws)
     later.rows = dict(payer.rows)
     later.look()
