@@ -95,7 +95,7 @@ def bring(session: Session, record: TaskRecord) -> list[str]:
 
 
 class _Fetch(threading.Thread):
-    """Fetches the missing files of one node and records their arrival, even if nobody waits for it any more."""
+    """Fetches the missing files of one node and records their arrival. It goes on if its caller stops waiting."""
 
     def __init__(
         self,

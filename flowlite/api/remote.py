@@ -165,7 +165,7 @@ def _cancel_interrupted(tasks: Sequence[Task[Any]]) -> None:
         except (FlowError, OSError, KeyboardInterrupt) as error:
             why = str(error) or "interrupted again"
             text = (
-                f"task {task.name} ({task.id}) goes on, it could not be cancelled: {why}\n"
+                f"task {task.name} ({task.id}) could not be cancelled and goes on: {why}\n"
                 f"  follow it: flow logs {task.id} -f    cancel it: flow cancel {task.id}"
             )
         else:

@@ -148,7 +148,7 @@ def _attend_all(starts: Sequence[Start], at_once: int, json: bool) -> int:
 
 
 def _tell_if_possible(text: str) -> None:
-    """Shows a line on standard error. If nobody reads it any more, the tasks are still followed, for the exit code."""
+    """Shows a line on standard error. If the reader has gone, the tasks are followed for their exit code alone."""
     try:
         output.tell(text)
     except OSError as error:
@@ -162,7 +162,7 @@ def _cancel_all(tasks: Sequence[Task[Any]]) -> None:
             task.cancel()
         except (FlowError, OSError) as error:
             _tell_if_possible(
-                f"task {task.name} ({task.id}) goes on, it could not be cancelled: {error}"
+                f"task {task.name} ({task.id}) could not be cancelled and goes on: {error}"
             )
         else:
             _tell_if_possible(f"task {task.name} ({task.id}) is being cancelled")

@@ -261,7 +261,7 @@ def test_interrupt_when_it_cannot_be_cancelled(
     with pytest.raises(KeyboardInterrupt):
         double.remote(1)
     said = capsys.readouterr().err
-    assert "task double (t0) goes on, it could not be cancelled: the database is locked" in said
+    assert "task double (t0) could not be cancelled and goes on: the database is locked" in said
     assert "cancel it: flow cancel t0" in said
 
 

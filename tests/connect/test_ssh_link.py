@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -275,14 +276,14 @@ def _strings(*each: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("packet", "said"),
     [
-        (_packet(b""), "a message that is none"),
+        (_packet(b""), "an invalid message"),
         (
             _packet(b"\x14" + bytes(16) + _strings(*[b"\xff\xfe"] * 10) + bytes(5)),
-            "a message that is none",
+            "an invalid message",
         ),
         (
             _packet(b"\x01" + struct.pack(">I", 2) + _strings(b"\xff\x1b]0;title\x07")),
-            "a message that is none",
+            "an invalid message",
         ),
         # Of which the client would hold as much as comes.
         (struct.pack(">I", (1 << 30) + 4) + bytes(1 << 20), "a packet of 1,073,741,"),
@@ -341,6 +342,16 @@ def test_addresses_are_those_that_the_configuration_names(
         ssh_transport.open_socket(resolve_target("lab", path)).close()
         assert seen == expected
         del seen[:]
+
+    class WithoutIpv6(socket.socket):
+        def __init__(self, family: int = -1, *more: Any) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+            super().__init__(family, *more)
+
+    monkeypatch.setattr(socket, "socket", WithoutIpv6)
+    path = config(f"Host lab\n HostName lab.example\n Port {server.port}\n")
+    ssh_transport.open_socket(resolve_target("lab", path)).close()
 
 
 def test_something_else_listens(

@@ -133,15 +133,15 @@ class Transport(paramiko.Transport):
         self._refusals: dict[int, paramiko.ChannelException] = {}
 
     def get_exception(self) -> Exception | None:
-        """The error that ended the connection, and that whoever waits for an answer raises.
+        """Returns the error that ended the connection. Threads that wait for an answer raise it.
 
-        A message of a host that is none raises whatever paramiko's parsing of it does, such as UnicodeDecodeError.
+        paramiko's parsing of an invalid message may raise any exception, such as UnicodeDecodeError.
         """
         error = super().get_exception()
         if error is None or isinstance(error, paramiko.SSHException | EOFError | OSError):
             return error
         return paramiko.SSHException(
-            f"it sends a message that is none ({type(error).__name__}: {error})"
+            f"it sends an invalid message ({type(error).__name__}: {error})"
         )
 
     def watch(self) -> None:
@@ -301,8 +301,10 @@ def _connected(target: SshTarget) -> socket.socket:
     found = socket.getaddrinfo(target.host, target.port, family, socket.SOCK_STREAM)
     failed = OSError("it has no address")
     for kind, how, protocol, _, address in found:
-        sock = socket.socket(kind, how, protocol)
+        sock = None
         try:
+            # A system without IPv6 refuses the socket itself.
+            sock = socket.socket(kind, how, protocol)
             sock.settimeout(CONNECT_SECONDS)
             if target.bind_address:
                 sock.bind((target.bind_address, 0))
@@ -310,7 +312,8 @@ def _connected(target: SshTarget) -> socket.socket:
             return sock
         except OSError as error:
             failed = error
-            sock.close()
+            if sock is not None:
+                sock.close()
     raise failed
 
 

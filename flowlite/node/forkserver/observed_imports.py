@@ -16,7 +16,7 @@ import re
 import sys
 
 from ..worker import renewed_modules
-from . import process_state, watched_calls
+from . import import_instrumentation, process_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,8 +41,12 @@ _READ_AT_START = re.compile(
 _REPEATED = renewed_modules.READ_DIRECTORY | {"tempfile", "inspect"}
 # Modules that look through all variables for those with a prefix.
 _PREFIXES = {"tqdm.utils": "TQDM_", "fsspec.config": "FSSPEC"}
-_ASKED = (watched_calls.DIRECTORY, watched_calls.ARGUMENTS, watched_calls.MAIN_FILE)
-_DONE = {watched_calls.TEMPORARY: "makes", LOCK: "makes", OPENED: "opens"}
+_ASKED = (
+    import_instrumentation.DIRECTORY,
+    import_instrumentation.ARGUMENTS,
+    import_instrumentation.MAIN_FILE,
+)
+_DONE = {import_instrumentation.TEMPORARY: "makes", LOCK: "makes", OPENED: "opens"}
 _TRANSPARENT = (
     "posixpath",
     "genericpath",
@@ -53,7 +57,7 @@ _TRANSPARENT = (
     "io",
     "glob",
     "fnmatch",
-    watched_calls.__name__,
+    import_instrumentation.__name__,
     __name__,
 )
 
@@ -104,7 +108,7 @@ class ObservedImports:
 
         def note(what: str, frame: FrameType | None) -> None:
             reader = name if frame is None else _reader(frame)
-            if reader not in _REPEATED or what == watched_calls.TEMPORARY:
+            if reader not in _REPEATED or what == import_instrumentation.TEMPORARY:
                 found.setdefault(what, reader)
 
         def note_file(path: str, frame: FrameType) -> None:
@@ -114,7 +118,7 @@ class ObservedImports:
         kind.__getitem__, kind.__iter__ = noting_read, noting_iteration
         opened = _opened()
         try:
-            with watched_calls.watched(note, note_file):
+            with import_instrumentation.watched(note, note_file):
                 yield
         except ImportError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):

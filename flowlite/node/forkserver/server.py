@@ -43,7 +43,7 @@ IDLE_BEFORE_FIRST = 60.0
 """Seconds to wait for the first agent. After the last agent has left, the idle time of the spec applies."""
 _LONGEST_LINE = 1 << 20
 _PAUSED = 2_000_000_011
-"""A threshold of the garbage collector that no import reaches, and that nobody else sets."""
+"""A threshold of the garbage collector. No import reaches it, and no other program sets this value."""
 
 
 def main(arguments: list[str]) -> NoReturn:

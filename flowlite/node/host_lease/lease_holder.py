@@ -22,7 +22,7 @@ from ..config import secret_files
 from ..forkserver import registry
 from ..system import peer_credentials, processes, runtime_dir
 from ..system.accepting import accept
-from . import cleanup, requests, tmp_cleaners
+from . import cleanup, requests, tmpfiles_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _begin(
     os.chdir("/")
     holder = Holder(request, name)
     _detach(holder.root, keep=(listener.fileno(), answer))
-    tmp_cleaners.keep_from_cleaners(holder.root)
+    tmpfiles_lock.keep_from_cleaners(holder.root)
     listener.listen(_BACKLOG)
     guarded = _start_guard(holder, listener, answer)
     holder.sweep()

@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 
+from ..system import processes
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -43,13 +45,7 @@ def version_of(python: str) -> str | None:
     if os.path.realpath(python) == os.path.realpath(sys.executable):
         return version_here()
     try:
-        asked = subprocess.run(
-            [python, "-I", "-S", "-c", _SAY],
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            timeout=_ASK_SECONDS,
-            check=False,
-        )
+        asked = processes.run_within(_ASK_SECONDS, [python, "-I", "-S", "-c", _SAY])
     except (OSError, subprocess.TimeoutExpired):
         return None
     said = _SAID.fullmatch(asked.stdout.decode("ascii", "replace"))

@@ -40,7 +40,7 @@ from ..config import secret_files
 from ..forkserver import registry
 from ..helper import courier, daemon_client
 from ..helper.daemon_client import home_of, instance_id
-from ..host_lease import cleanup, tmp_cleaners, unused_files
+from ..host_lease import cleanup, tmpfiles_lock, unused_files
 from ..system import atomic_files, daemonize, peer_credentials, processes, runtime_dir
 from ..system.accepting import accept
 from .notices import Clock, Notices
@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> int:
     home = home_of(os.path.abspath(options["--dir"]), instance_id(job, restart, nodeid))
     atomic_files.make(home)
     os.chmod(home, 0o700)
-    tmp_cleaners.keep_from_cleaners(os.path.dirname(home))
+    tmpfiles_lock.keep_from_cleaners(os.path.dirname(home))
     facts = {
         "instance": os.path.basename(home),
         "job": job,

@@ -174,13 +174,8 @@ def with_py_spy(tool: str, pid: int) -> tuple[list[dict[str, Any]], str]:
     import subprocess
 
     try:
-        done = subprocess.run(
-            [tool, "dump", "--json", "--nonblocking", "--pid", str(pid)],
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            timeout=_PY_SPY_SECONDS,
-            check=False,
-        )
+        dump = [tool, "dump", "--json", "--nonblocking", "--pid", str(pid)]
+        done = processes.run_within(_PY_SPY_SECONDS, dump)
         threads = json.loads(done.stdout) if done.returncode == 0 else []
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         return [], f"py-spy failed: {error}"

@@ -1,7 +1,7 @@
-"""What an import asks of its process: the working directory and its files, the arguments, temporary files.
+"""Records what a module asks of its process while it is imported: the working directory, arguments, temporary files.
 
-A fork server runs in `/`, without a script and its arguments. While it imports a module, some functions of `os` and
-`builtins`, `sys.argv` and `__main__` are replaced by stand-ins that tell what is asked for, and by whom.
+A fork server runs in `/`, without a script and its arguments. During an import, this module replaces some functions of
+`os` and `builtins`, `sys.argv` and `__main__` by stand-ins. They record each request and the module that makes it.
 """
 
 from __future__ import annotations
