@@ -1006,10 +1006,10 @@ class Provisioner:
 
     def _asked_at(self, instance: Instance) -> float:
         """When an instance was asked for; 0 if that is not known."""
-        launches = [each for each in self._intents() if each.kind == "launch"]
-        mine = [each for each in launches if each.token == instance.launch]
-        mine = mine or [each for each in launches if each.state == "open"]
-        return min((each.created_at for each in mine), default=0.0)
+        launches = self._store.launch_times(self._lease.task_id)
+        mine = [at for token, _, at in launches if token == instance.launch]
+        mine = mine or [at for _, state, at in launches if state == "open"]
+        return min(mine, default=0.0)
 
     def _open_launches(self, purpose: str = "") -> list[str]:
         """Tokens of the launches that are open; of those for one purpose, if it is named."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -31,9 +33,9 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     found: list[Path] = []
     read = configuration._blocks
 
-    def blocks(path: Path) -> object:
+    def blocks(path: Path, host: str) -> object:
         found.append(path)
-        return read(path)
+        return read(path, host)
 
     monkeypatch.setattr(configuration, "_blocks", blocks)
     return found
@@ -185,6 +187,30 @@ def test_known_keys_have_the_order_of_the_file(home: Path, tmp_path: Path) -> No
     assert [found.revoked for found in host_keys.known(_target(path))] == [False] * 3 + [True]
     assert _blobs(_target(path, "bar")) == [b"key 1", b"key 4"]
     assert _blobs(_target(path, "other")) == [b"key 2", b"key 5"]
+
+
+def test_threads_that_begin_together_read_a_file_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: None
+) -> None:
+    path = tmp_path / "known"
+    path.write_text(_line("box", 1))
+    read, together = host_keys._text_lines, threading.Barrier(8)
+    readings: list[str] = []
+
+    def slowly(file: str) -> Iterator[str]:
+        readings.append(file)
+        # Without the lock, the others come here meanwhile.
+        threading.Event().wait(0.05)
+        return read(file)
+
+    def ask(_: int) -> list[bytes]:
+        together.wait()
+        return [each.key.blob for each in host_keys._in_file(str(path), "box")]
+
+    monkeypatch.setattr(host_keys, "_text_lines", slowly)
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(ask, range(8))) == [[b"key 1"]] * 8
+    assert readings == [str(path)]
 
 
 def test_a_change_of_the_known_keys_is_seen(

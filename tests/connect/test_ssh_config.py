@@ -72,6 +72,8 @@ patterns = st.sampled_from(
         "*.example.org",
         "10.0.?.*",
         "other",
+        "lab1",
+        "ab",
         "[a]b",
         "l?b1",
     ]
@@ -143,6 +145,8 @@ def test_as_openssh_reads_it(tmp_path: Path, text: str, host: str, user: str | N
         "Host !ab\n Port 9\nHost * !ab\n Port 11\n",
         "Host a\n IdentityFile /x\n IdentityFile /x\n IdentityFile /y\n",
         "Host A\n Port 9\n",
+        "Host ab\n User x\nHost a*\n Port 9\n IdentityFile /x\nHost b a\n User y\n Port 8\n IdentityFile /y\n",
+        "Host a a\n IdentityFile /x\nHost c\nHost a\nMatch all\n IdentityFile /y\nHost a\n IdentityFile /z\n",
         "Match host A\n Port 9\n",
         "Host a\n HostName b\nMatch host b\n Port 9\n",
         "Host a\n HostName b\nMatch originalhost a host b\n Port 9\n",
@@ -169,6 +173,7 @@ def test_include(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_text(
         f"Host a*\n Include {tmp_path}/on*.conf {tmp_path}/missing\n HostKeyAlias k\n"
         f"Match host other\n Include {tmp_path}/deep\n Port 12\n"
+        f"Host ab lab1\n IdentityFile /before\n Include {tmp_path}/one.conf\n IdentityFile /after\n"
         f"Host *\n Include {tmp_path}/two.conf\n"
     )
     for host in HOSTS:

@@ -9,6 +9,7 @@ side by side.
 
 from __future__ import annotations
 
+import heapq
 import os
 import pwd
 import re
@@ -19,7 +20,7 @@ from dataclasses import field
 from functools import cache, lru_cache
 from pathlib import Path
 
-from flowlite.connect.ssh.kept_values import Sources
+from flowlite.connect.ssh.kept_values import Sources, read_once
 from flowlite.errors import ConfigError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings import ssh_config_words
@@ -63,8 +64,7 @@ class _Block:
 
     Attributes:
         head: The first line; None for what precedes the first block of a file.
-        names: The hosts of a Host line without patterns. A configuration may have a thousand such blocks, so most of
-            them have to be passed over at once.
+        names: The hosts of a Host line without patterns.
         includes: Whether it includes files. These are looked at for every host.
         lines: The lines after the first.
     """
@@ -73,6 +73,27 @@ class _Block:
     names: frozenset[str] | None
     includes: bool
     lines: tuple[_Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """The blocks of a file.
+
+    A configuration may have a thousand blocks of one host each, and is looked up for each of these hosts.
+
+    Attributes:
+        named: For each name, where the blocks are that only this name decides about.
+        others: Where the blocks are that have to be looked at for every host.
+    """
+
+    blocks: tuple[_Block, ...]
+    named: dict[str, list[int]]
+    others: list[int]
+
+    def blocks_for(self, host: str) -> list[_Block]:
+        """The blocks that may say something about a host, in order."""
+        places = heapq.merge(self.others, self.named.get(host, ()))
+        return [self.blocks[place] for place in places]
 
 
 @dataclass(slots=True)
@@ -139,7 +160,7 @@ def _read(path: Path, reading: _Reading, active: bool, depth: int) -> None:
     """Reads one file. `active` says whether the enclosing block applies to the host."""
     outer = active
     reading.sources.note(path)
-    for block in _blocks(path):
+    for block in _blocks(path, reading.host):
         if block.names is not None:
             active = outer and reading.host in block.names
         elif block.head is not None:
@@ -179,18 +200,18 @@ def _note(options: Options, keyword: str, words: list[str]) -> None:
     options.setdefault(keyword, words if keyword in _MANY_WORDS else words[:1])
 
 
-def _blocks(path: Path) -> Sequence[_Block]:
+def _blocks(path: Path, host: str) -> Sequence[_Block]:
     try:
         text = path.read_text(encoding="utf-8", errors="surrogateescape")
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    return _parsed(text, path)
+    return read_once(lambda: _parsed(text, path)).blocks_for(host)
 
 
 @lru_cache(maxsize=16)
-def _parsed(text: str, path: Path) -> Sequence[_Block]:
+def _parsed(text: str, path: Path) -> _File:
     """The blocks of a file. Cached, since the configuration is looked up for each host again."""
     found: list[_Block] = []
     head: _Line | None = None
@@ -201,7 +222,16 @@ def _parsed(text: str, path: Path) -> Sequence[_Block]:
             head, block = line, []
         else:
             block.append(line)
-    return (*found, _block(head, block))
+    found.append(_block(head, block))
+    named: dict[str, list[int]] = {}
+    others = []
+    for place, each in enumerate(found):
+        if each.names is None or each.includes:
+            others.append(place)
+            continue
+        for name in each.names:
+            named.setdefault(name, []).append(place)
+    return _File(tuple(found), named, others)
 
 
 def _block(head: _Line | None, lines: Sequence[_Line]) -> _Block:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowlite.connect.ssh.config import matches_pattern
-from flowlite.connect.ssh.kept_values import KeptValues, Sources
+from flowlite.connect.ssh.kept_values import KeptValues, Sources, read_once
 from flowlite.errors import ConfigError, HostKeyError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings import edited_files, flow_home
@@ -162,12 +162,14 @@ _indexes: KeptValues[_Index] = KeptValues()
 
 
 def _in_file(file: str, name: str) -> list[KnownKey]:
-    index = _indexes.find(file)
-    if index is None:
-        sources = Sources()
-        sources.note(file)
-        index = _indexes.keep(file, _index(file), sources)
+    index = _indexes.find(file) or read_once(lambda: _indexes.find(file) or _read_index(file))
     return index.of(name)
+
+
+def _read_index(file: str) -> _Index:
+    sources = Sources()
+    sources.note(file)
+    return _indexes.keep(file, _index(file), sources)
 
 
 def _index(file: str) -> _Index:

@@ -8,8 +8,9 @@ its times and its size as they are.
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import field
 from typing import Generic, TypeVar
 
@@ -78,6 +79,24 @@ class KeptValues(Generic[Value]):
                 self._kept.clear()
             self._kept[key] = (value, sources.files)
         return value
+
+
+_reading = threading.Lock()
+
+
+def read_once(read: Callable[[], Value]) -> Value:
+    """Calls `read`, one thread after the other: those that begin together find what the first has read and kept."""
+    with _reading:
+        return read()
+
+
+def _after_fork() -> None:
+    # A thread that the child does not have may hold it.
+    global _reading
+    _reading = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _settled(state: State) -> bool:
