@@ -107,6 +107,19 @@ def test_all_in_one_collective_points_at_the_network() -> None:
     assert "links between the nodes" in diagnose(ranks(BARRIER, BARRIER), 2).verdict
 
 
+def test_a_suspended_rank_is_named_wherever_it_stands() -> None:
+    halted = Rank(1, 0, 4711, "T", ALL_REDUCE, "py-spy")
+    found = diagnose([*ranks(ALL_REDUCE), halted], 2)
+
+    assert (found.waited_for, found.nobody_is_late) == ((1,), False)
+    assert found.verdict == (
+        "rank 1 is suspended, by SIGSTOP or a debugger, and nobody gets on without it: `kill -CONT 4711` on node 0"
+    )
+    # A rank that is stopped answers no signal, so without py-spy it has no stack.
+    blind = Rank(1, 0, 4711, "t", (), "", "it did not answer signal 39")
+    assert diagnose([*ranks(ALL_REDUCE), blind], 2).waited_for == (1,)
+
+
 def test_nobody_waits() -> None:
     found = diagnose(ranks(SLEEPS, SLEEPS), 2)
 

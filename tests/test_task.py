@@ -266,6 +266,14 @@ def test_an_exception_that_takes_no_attribute_is_raised_all_the_same() -> None:
         ({"signal": 11}, "rank 3 on node 1 was killed by SIGSEGV (a crash in native code)"),
         ({"signal": 70}, "rank 3 on node 1 was killed by signal 70"),
         ({"code": 42}, "rank 3 on node 1 exited with 42"),
+        (
+            {"code": 137, "failure": {"kind": "exit", "message": "exited with 137 (a child …)"}},
+            "rank 3 on node 1 exited with 137 (a child …)",
+        ),
+        (
+            {"code": 1, "failure": {"kind": "exit", "type": "SystemExit", "message": "no data"}},
+            "rank 3 on node 1 exited with 1\n",
+        ),
     ],
 )
 def test_signals_and_exit_codes_are_named_with_the_last_lines(

@@ -146,7 +146,9 @@ def describe_end(body: Mapping[str, Any], *, launches: bool = False) -> str:
         parts = (failure.get("type"), failure.get("message"))
         return f"{where}: " + ": ".join(str(part) for part in parts if part)
     why = f" ({failure['why']})" if failure.get("why") else ""
-    return f"{where} exited with {body.get('code')}{why}"
+    # The message of a `sys.exit` is among the last lines of the output.
+    told = "" if failure.get("type") else failure.get("message")
+    return f"{where} {told or 'exited with ' + str(body.get('code'))}{why}"
 
 
 def _exception(body: Mapping[str, Any], outcomes: Outcomes, seen: bool) -> Exception:

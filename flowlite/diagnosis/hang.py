@@ -32,6 +32,7 @@ _COLLECTIVES_END = "torch/distributed/distributed_c10d.py"
 _RECEIVES = frozenset({"recv", "irecv", "recv_object_list"})
 _SENDS = frozenset({"send", "isend", "send_object_list"})
 _POINT_TO_POINT = _RECEIVES | _SENDS | {"batch_isend_irecv"}
+_NAMED = 4
 _DEADLOCK = "a deadlock of the program, not of the network; compare the order of its calls"
 
 
@@ -76,6 +77,11 @@ class Rank:
                     continue
                 return name or self._outermost_collective()
         return ""
+
+    @property
+    def suspended(self) -> bool:
+        """Whether it was stopped, by a signal or by a debugger, wherever it stands."""
+        return self.state in ("T", "t")
 
     @property
     def place(self) -> tuple[str, int, str] | None:
@@ -133,6 +139,8 @@ class Diagnosis:
         """Whether all ranks of the gang wait in the same collective."""
         names = {group.waits_in for group in self.groups}
         complete = not (self.missing or self.silent_nodes)
+        if any(rank.suspended for group in self.groups for rank in group.ranks):
+            return False
         return complete and len(names) == 1 and not names & {"", *_POINT_TO_POINT}
 
 
@@ -180,6 +188,8 @@ def _verdict(
     Args:
         complete: Whether all nodes answered, so that all running ranks are in `found`.
     """
+    if suspended := [rank for rank in found if rank.suspended]:
+        return tuple(rank.rank for rank in suspended), _why_suspended(suspended)
     known = [rank for rank in found if rank.frames]
     waiting = [rank for rank in known if rank.waits_in]
     busy = [rank for rank in known if not rank.waits_in]
@@ -194,7 +204,7 @@ def _verdict(
         names = _names([rank.waits_in for rank in waiting])
         who = "everyone else waits" if complete else "others wait"
         where = "; ".join(
-            f"rank {rank.rank} (node {rank.node}) is {_at(rank)}" for rank in busy[:4]
+            f"rank {rank.rank} (node {rank.node}) is {_at(rank)}" for rank in busy[:_NAMED]
         )
         return tuple(rank.rank for rank in busy), (
             f"{who} in {names} for {_ranks([rank.rank for rank in busy], '', '')}: {where}"
@@ -202,6 +212,15 @@ def _verdict(
     if waiting:
         return _all_wait(waiting, complete=complete)
     return (), ""
+
+
+def _why_suspended(suspended: Sequence[Rank]) -> str:
+    remedies = " and ".join(f"`kill -CONT {r.pid}` on node {r.node}" for r in suspended[:_NAMED])
+    more = f" (and {len(suspended) - _NAMED} more)" if suspended[_NAMED:] else ""
+    return (
+        f"{_ranks([rank.rank for rank in suspended], 'is', 'are')} suspended, by SIGSTOP or a debugger, and nobody "
+        f"gets on without {'it' if len(suspended) == 1 else 'them'}: {remedies}{more}"
+    )
 
 
 def _all_wait(waiting: Sequence[Rank], *, complete: bool) -> tuple[tuple[int, ...], str]:

@@ -1,4 +1,4 @@
-"""What a node says of itself: counters, GPUs, disks; and what `flow top` makes of two of them."""
+"""What a node says of itself: counters, GPUs; and what `flow top` makes of two of them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,6 @@ def test_gpus_are_read_and_what_is_not_said_is_none() -> None:
     assert (second["utilisation"], second["memory_used"]) == (None, None)
     assert [gpu["index"] for gpu in metrics.parse_gpus(GPUS, "1")] == [1]
     assert metrics.parse_gpus("No devices were found\n") == []
-
-
-def test_a_disk_is_named_once() -> None:
-    found = metrics.disks(["/", "/", "/nowhere"])
-
-    assert len(found) == 1
-    assert 0 <= found[0]["free"] <= found[0]["total"]
 
 
 def test_the_processes_of_a_worker_are_added_up(tmp_path: Path) -> None:

@@ -276,6 +276,16 @@ def _trouble(seen: Mapping[str, Any]) -> list[str]:
         for disk in seen.get("disks", ())
         if disk["total"] and disk["free"] / disk["total"] < _DISK_LOW
     ]
+    found += [
+        f"{disk['path']} has nearly no room for further files, however small ({disk['files_free']} of {disk['files']} "
+        "inodes free)"
+        for disk in seen.get("disks", ())
+        if disk.get("files") and disk["files_free"] / disk["files"] < _DISK_LOW
+    ]
+    found += [
+        f"{path} does not answer: its file server, or the network to it, hangs"
+        for path in seen.get("silent_disks", ())
+    ]
     return found or ["clock and disks OK"]
 
 

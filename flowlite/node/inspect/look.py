@@ -10,7 +10,7 @@ import time
 from ..config.agent_config import AgentConfig
 from ..system import atomic_files, processes
 from ..system.stack_dump import stack_of
-from . import metrics, rank_processes, torch_probe
+from . import disks, metrics, rank_processes, torch_probe
 from .exec import latest_attempt, latest_entry
 
 TYPE_CHECKING = False
@@ -29,12 +29,17 @@ def main(arguments: list[str]) -> int:
         return 0
     config = AgentConfig.from_json(atomic_files.read_small(os.path.join(attempt, "agent.json")))
     python = config.python or sys.executable
-    ranks = rank_processes.of_node(attempt, latest_entry(home), config)
+    entry = latest_entry(home)
+    ranks = rank_processes.of_node(attempt, entry, config)
     volumes = [str(each["path"]) for each in config.volumes]
+    room, silent = disks.look(
+        [home, "/tmp", "/dev/shm", *volumes], seen_by=rank_processes.reaper(entry)
+    )
     answer = {
         "workers": [_worker(found, python) for found in ranks],
         "gpus": metrics.gpus(config.visible_gpus),
-        "disks": metrics.disks([home, "/tmp", "/dev/shm", *volumes]),
+        "disks": room,
+        "silent_disks": silent,
         "load": list(os.getloadavg()),
         "cores": os.cpu_count(),
         "time": time.time(),

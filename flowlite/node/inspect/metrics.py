@@ -149,25 +149,6 @@ def parse_gpus(text: str, visible: str | None = None) -> list[dict[str, Any]]:
     return found
 
 
-def disks(paths: Iterable[str]) -> list[dict[str, Any]]:
-    """Returns free and total bytes of the file systems of these paths, each file system once."""
-    found: dict[int, dict[str, Any]] = {}
-    for path in paths:
-        try:
-            device, facts = os.stat(path).st_dev, os.statvfs(path)
-        except OSError:
-            continue
-        found.setdefault(
-            device,
-            {
-                "path": path,
-                "free": facts.f_bavail * facts.f_frsize,
-                "total": facts.f_blocks * facts.f_frsize,
-            },
-        )
-    return list(found.values())
-
-
 def _config(attempt: str) -> AgentConfig | None:
     """Returns the agent's orders, or None if there are none yet."""
     try:

@@ -55,7 +55,8 @@ def of_node(attempt: str, entry: Mapping[str, Any], config: AgentConfig) -> list
     notes = {int(note["pid"]): note for note in living_workers(attempt)}
     led = config.mode in distributed_modes.LED
     # The daemon of `mpirun` leaves its parent, and the node's reaper adopts it.
-    roots = [*notes, *(_reaper(entry) if led else ())]
+    adopts = reaper(entry) if led else None
+    roots = [*notes, *(() if adopts is None else (adopts,))]
     # The agent's entry has what it added to the environment of the node.
     given = {**without_launchers(os.environ), **entry.get("environment", {})}
     pythons = {
@@ -75,10 +76,11 @@ def of_node(attempt: str, entry: Mapping[str, Any], config: AgentConfig) -> list
     return [found[rank] for rank in sorted(found)]
 
 
-def _reaper(entry: Mapping[str, Any]) -> list[int]:
-    reaper = entry.get("reaper")
-    alive = reaper and processes.is_alive(int(reaper["pid"]), reaper["start"])
-    return [int(reaper["pid"])] if reaper and alive else []
+def reaper(entry: Mapping[str, Any]) -> int | None:
+    """Returns the process that is the parent of the node's workers, or None if it does not run."""
+    found = entry.get("reaper")
+    alive = found and processes.is_alive(int(found["pid"]), found["start"])
+    return int(found["pid"]) if found and alive else None
 
 
 def _environment(
