@@ -259,11 +259,7 @@ class Function(Generic[P, R]):
         Raises:
             ConfigError: The call does not fit the function's signature; the message shows the signature.
         """
-        from flowlite.bundle.signature import bind
-        from flowlite.spec.task import BoundCall
-
-        bind(self.__wrapped__, args, kwargs)
-        return self._config().with_call(BoundCall(self.__wrapped__, args, kwargs))
+        return self._with_call(self._config(), args, kwargs)
 
     def _build_task_config(self, command: str = "") -> TaskConfig:
         """The configuration that runs the function without arguments, or a command in its place (the guide's name)."""
@@ -271,6 +267,15 @@ class Function(Generic[P, R]):
             return self._config().replace(command=command)
         build = cast("Callable[[], TaskConfig]", self.build_task_config)
         return build()
+
+    def _with_call(
+        self, config: TaskConfig, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> TaskConfig:
+        from flowlite.bundle.signature import bind
+        from flowlite.spec.task import BoundCall
+
+        bind(self.__wrapped__, args, kwargs)
+        return config.with_call(BoundCall(self.__wrapped__, args, kwargs))
 
     def _config(self) -> TaskConfig:
         options = {"name": self._task_name(), **self._options}
@@ -284,15 +289,15 @@ class Function(Generic[P, R]):
     def _sweep(
         self, method: str, arguments_of: Callable[[Any], tuple[Any, ...]]
     ) -> SweepMethod[Any, R]:
-        build = cast("Callable[..., TaskConfig]", self.build_task_config)
-
         def start(
             calls: Iterable[tuple[Any, ...]], most: int, return_exceptions: bool, pauses: bool
         ) -> Generator[Any, None, None]:
-            configs: Iterable[TaskConfig] = (build(*call) for call in calls)
+            # The options are checked once: there may be a hundred thousand calls.
+            common = self._config()
+            configs: Iterable[TaskConfig] = (self._with_call(common, call, {}) for call in calls)
             if isinstance(calls, list):
                 configs = list(configs)
-            return remote.call_many(self._config(), configs, most, return_exceptions, pauses)
+            return remote.call_many(common, configs, most, return_exceptions, pauses)
 
         return SweepMethod(method, self.__name__, arguments_of, start)
 

@@ -269,7 +269,10 @@ class TaskConfig(Spec):
 
     def with_call(self, call: BoundCall) -> Self:
         """A copy that runs this call."""
-        changed = self.replace(command=None)
+        # With no command, nothing is left to check. A sweep makes a copy for each of its calls.
+        if self.command is not None:
+            return self.replace(command=None).with_call(call)
+        changed = self.model_copy(update={"command": None})
         changed._call = call
         return changed
 
