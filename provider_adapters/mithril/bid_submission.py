@@ -70,7 +70,7 @@ class BidSubmission:
                 )
             if repeat:
                 self._place.ledger.note(launch.token, doubtful=True)
-                self._send(found, call)
+                self._send(found, call, again=True)
             elif age > self._place.account.settings.listing_lag:
                 self._place.ledger.refused(launch.token, call.name, {"why": "it was never listed"})
 
@@ -85,7 +85,13 @@ class BidSubmission:
 
     # Helpers
 
-    def _send(self, launch: Launch, call: Call) -> Call:
+    def _send(self, launch: Launch, call: Call, *, again: bool = False) -> Call:
+        """Sends the request of a call.
+
+        Args:
+            again: Whether it was sent before. A refusal then says nothing of the first request, which may even be its
+                reason: the bid that it placed uses up the quota, or has the name.
+        """
         account, ledger = self._place.account, self._place.ledger
         name = requests.bid_name(self._place.home_id, call.name)
         body = requests.with_script({**call.parameters, "name": name}, self._script(launch, name))
@@ -93,17 +99,17 @@ class BidSubmission:
             placed = account.api.post(_BIDS, body)
         except OutcomeUnknown as error:
             raise self._doubt(launch, error) from error
-        except ApiRefused as error:
-            if _is_taken(error) and self._adopt(launch, call):
-                return self._made(launch, call)
-            ledger.refused(launch.token, call.name, {"why": str(error)})
-            raise self._explained(launch, error) from error
-        except QuotaExceeded as error:
-            ledger.refused(launch.token, call.name, {"why": str(error)})
-            raise QuotaExceeded(f"{error}{self._quota(launch)}") from error
         except ProviderError as error:
+            taken = _is_taken(error)
+            if taken and self._adopt(launch, call):
+                return self._made(launch, call)
+            not_listed_yet = clock.now() - call.at <= account.settings.listing_lag
+            if (again or taken) and not_listed_yet:
+                raise self._doubt(launch, error) from error
             ledger.refused(launch.token, call.name, {"why": str(error)})
-            raise
+            if (explained := self._explained(launch, error)) is error:
+                raise
+            raise explained from error
         ledger.made(launch.token, call.name, [str(placed["fid"])], {"name": name})
         return self._made(self.confirm(ledger.read(launch.token) or launch), call)
 
@@ -141,7 +147,11 @@ class BidSubmission:
             retry_after=pause,
         )
 
-    def _explained(self, launch: Launch, error: ApiRefused) -> ProviderError:
+    def _explained(self, launch: Launch, error: ProviderError) -> ProviderError:
+        if isinstance(error, QuotaExceeded):
+            return QuotaExceeded(f"{error}{self._quota(launch)}")
+        if not isinstance(error, ApiRefused):
+            return error
         said = error.detail.lower()
         if "price" in said and ("minimum" in said or "below" in said):
             limit = requests.dollars(launch.frozen["limit_price"])
@@ -167,6 +177,7 @@ class BidSubmission:
         return f". Quota: {'; '.join(told)}. Mithril raises it on request" if told else ""
 
 
-def _is_taken(error: ApiRefused) -> bool:
-    said = error.detail.lower()
+def _is_taken(error: ProviderError) -> bool:
+    """Whether the name of the bid is refused, since a bid has it."""
+    said = error.detail.lower() if isinstance(error, ApiRefused) else ""
     return "name" in said and any(word in said for word in _TAKEN)

@@ -258,6 +258,34 @@ def test_a_bid_that_was_placed_twice_is_ended_once(paper: Paper) -> None:
     assert paper.live() == []
 
 
+@pytest.mark.parametrize("refusal", ["name", "quota", "payment", "throttled"])
+def test_a_repeated_request_that_is_refused_says_nothing_of_the_first(
+    paper: Paper, refusal: str
+) -> None:
+    """The first one was carried out, though its answer was lost and no listing shows the bid yet."""
+    paper.cloud.rules(unique_names=refusal == "name")
+    if refusal == "quota":
+        paper.cloud.quota(H100, 2)
+    paper.cloud.lag(600)
+    paper.cloud.fault("create_bid", status=502, when="after")
+    intent = paper.intend()
+    paper.waiting(intent)
+    if status := {"payment": 402, "throttled": 429}.get(refusal):
+        paper.cloud.fault("create_bid", status=status, when="before", retry_after=60)
+
+    def sent_again() -> bool | None:
+        paper.waiting(intent)
+        return paper.calls("create_bid") >= 2 or None
+
+    eventually(sent_again, "it is sent again, since the listing lags behind")
+    assert paper.alive() != []
+    paper.cloud.lag(0)
+    assert len(paper.launch(intent, paper.make())) == 2
+    assert len(paper.live()) == 1
+    paper.end()
+    assert paper.live() == []
+
+
 @pytest.mark.parametrize(
     ("action", "when"),
     [
