@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import logging
 import os
 import threading
+from pathlib import Path
 from typing import Any
 
 from flowlite.connect import bounded_botocore
 from flowlite.errors import ConfigError, PermissionRefused
+from provider_adapters.aws.errors import refusal
 from provider_adapters.aws.settings import KEY_VARIABLE, AwsSettings
 
 _log = logging.getLogger("flowlite.aws")
@@ -20,12 +23,18 @@ _TRIES = 5
 
 
 class Clients:
-    """Clients of AWS's services, one for each service and region. Used by several threads."""
+    """Clients of AWS's services, one for each service and region. Used by several threads.
+
+    boto3 reads the files of profiles once. A supervisor may outlive what it has read: a session of some hours, which
+    the user's tools renew in the file. So if AWS refuses the credentials, and a file has changed, it is read again.
+    """
 
     def __init__(self, settings: AwsSettings) -> None:
         self._settings = settings
         self._lock = threading.RLock()
         self._session: Any = None
+        # The files as they were when the session was made.
+        self._files: object = None
         self._clients: dict[tuple[str, str, bool], Any] = {}
 
     def __call__(self, service: str, region: str, *, once: bool = False) -> Any:
@@ -46,6 +55,7 @@ class Clients:
         """The boto3 session. Raises ConfigError."""
         with self._lock:
             if self._session is None:
+                self._files = _stamps(self._settings)
                 self._session = _make_session(self._settings)
             return self._session
 
@@ -92,7 +102,37 @@ class Clients:
         except BotoCoreError as error:
             raise PermissionRefused(f"the credentials for AWS cannot be used: {error}") from error
         _tell_calls(client, service, region)
+        self._repeat_with_renewed(client, (service, region, once))
         return client
+
+    def _repeat_with_renewed(self, client: Any, key: tuple[str, str, bool]) -> None:
+        """Has a client repeat each call for which its credentials were refused, if there are others now."""
+        send = client._make_api_call
+
+        def call(operation: str, parameters: Any) -> Any:
+            try:
+                # botocore changes them: it encodes user data.
+                return send(operation, copy.deepcopy(parameters))
+            except Exception as error:
+                said = refusal(error, "")
+                if said is None or said.kind != "credentials" or not self._are_renewed(client, key):
+                    raise
+            # AWS looks at the credentials first, so that nothing was done.
+            service, region, once = key
+            return self(service, region, once=once)._make_api_call(operation, parameters)
+
+        client._make_api_call = call
+
+    def _are_renewed(self, client: Any, key: tuple[str, str, bool]) -> bool:
+        """Whether there may be other credentials than those of a client."""
+        with self._lock:
+            if self._clients.get(key) is not client:
+                return True
+            if _stamps(self._settings) == self._files:
+                return False
+            self._session = None
+            self._clients.clear()
+            return True
 
 
 def _tell_calls(client: Any, service: str, region: str) -> None:
@@ -118,14 +158,10 @@ def _make_session(settings: AwsSettings) -> Any:
     from botocore.exceptions import BotoCoreError
 
     # Profile and files of the submitting user are in the settings; this process's variables do not count.
+    config, credentials = _files_of(settings)
     read: dict[str, tuple[None, None, str | None, None]] = {
-        "config_file": (None, None, settings.shared_config_file or "~/.aws/config", None),
-        "credentials_file": (
-            None,
-            None,
-            settings.shared_credentials_file or "~/.aws/credentials",
-            None,
-        ),
+        "config_file": (None, None, config, None),
+        "credentials_file": (None, None, credentials, None),
     }
     if settings.profile or not os.environ.get(KEY_VARIABLE):
         read["profile"] = (None, None, None, None)
@@ -134,3 +170,23 @@ def _make_session(settings: AwsSettings) -> Any:
         return boto3.session.Session(botocore_session=own, profile_name=settings.profile or None)
     except BotoCoreError as error:
         raise ConfigError(f"[aws] profile, or AWS_PROFILE: {error}") from error
+
+
+def _files_of(settings: AwsSettings) -> tuple[str, str]:
+    """The files of profiles, and of their credentials."""
+    return (
+        settings.shared_config_file or "~/.aws/config",
+        settings.shared_credentials_file or "~/.aws/credentials",
+    )
+
+
+def _stamps(settings: AwsSettings) -> list[tuple[int, int, int] | None]:
+    """What changes with the content of these files."""
+    found: list[tuple[int, int, int] | None] = []
+    for name in _files_of(settings):
+        try:
+            about = Path(name).expanduser().stat()
+            found.append((about.st_mtime_ns, about.st_size, about.st_ino))
+        except (OSError, RuntimeError):
+            found.append(None)
+    return found

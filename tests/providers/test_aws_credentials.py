@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 
 from flowlite.api.adapters import adapter
 from flowlite.errors import PermissionRefused
+from flowlite.provider import LaunchPending
 from flowlite.state import clock
 from flowlite.testing.cloud import CloudInABox
 from tests.helpers import eventually, process_alive
@@ -142,6 +144,39 @@ def test_a_program_that_gives_no_credentials_any_more_refuses_them(
     session.unlink()
     with pytest.raises(PermissionRefused, match=r"No such file[^\n]* such as credential_process"):
         provider.others()
+
+
+def test_a_session_that_is_renewed_in_the_file_is_taken_up(
+    aws: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor runs for longer than a session of some hours, which the user's tools write to the file anew."""
+    keys, file = aws.box.aws.environment(), tmp_path / "credentials"
+
+    def log_in(secret: str) -> None:
+        lines = ["[default]", f"aws_access_key_id = {keys['AWS_ACCESS_KEY_ID']}"]
+        beside = tmp_path / "new"
+        beside.write_text("\n".join([*lines, f"aws_secret_access_key = {secret}", ""]))
+        beside.replace(file)
+
+    log_in("expired")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    provider = adapter("aws")
+    for _ in range(2):
+        with pytest.raises(PermissionRefused, match="AuthFailure"):
+            provider.list_instances("t1")
+    log_in(keys["AWS_SECRET_ACCESS_KEY"])
+    assert provider.list_instances("t1") == []
+    # Such as that of the next attempt, which is asked for once.
+    intent = aws.intent()
+    aws.box.aws.fault("RunInstances", code="ExpiredToken", status=403)
+    log_in(keys["AWS_SECRET_ACCESS_KEY"])
+    with suppress(LaunchPending):
+        provider.launch(intent)
+    assert len(aws.launch(intent)) == 2
+    assert [each["state"] for each in aws.box.aws.instances()] == ["running"] * 2
+    aws.end()
 
 
 def test_a_task_for_which_nothing_was_asked_for_ends_without_the_credentials(
