@@ -137,17 +137,25 @@ def drop_unusable_streams(error: OSError) -> bool:
     Returns:
         Whether the error can be about a stream.
     """
-    if error.filename is not None or error.errno not in _STREAM_ERRORS:
+    if not _is_about_a_stream(error):
         return False
     for stream in (sys.stdout, sys.stderr):
-        descriptor = stream.fileno()
-        is_file = error.errno != errno.EPIPE and not stream.isatty()
-        pipe = stat.S_ISFIFO(os.fstat(descriptor).st_mode)
-        if (pipe and not _has_reader(descriptor)) or (is_file and not pipe):
-            nothing = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nothing, descriptor)
-            os.close(nothing)
+        _drop_unusable(stream, error)
     return True
+
+
+def _is_about_a_stream(error: OSError) -> bool:
+    return error.filename is None and error.errno in _STREAM_ERRORS
+
+
+def _drop_unusable(stream: TextIO, error: OSError) -> None:
+    descriptor = stream.fileno()
+    is_file = error.errno != errno.EPIPE and not stream.isatty()
+    pipe = stat.S_ISFIFO(os.fstat(descriptor).st_mode)
+    if (pipe and not _has_reader(descriptor)) or (is_file and not pipe):
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, descriptor)
+        os.close(nothing)
 
 
 def _has_reader(descriptor: int) -> bool:
@@ -169,9 +177,17 @@ def say(*parts: str | ColouredText) -> None:
 
 
 def tell(*parts: str | ColouredText) -> None:
-    """Prints a line on standard error: progress and notes, apart from the command's result."""
-    printing.write(sys.stderr, *parts)
-    sys.stderr.flush()
+    """Prints a line on standard error: progress and notes, apart from the command's result.
+
+    A command does what it was asked for even if nobody can read its notes.
+    """
+    try:
+        printing.write(sys.stderr, *parts)
+        sys.stderr.flush()
+    except OSError as error:
+        if not _is_about_a_stream(error):
+            raise
+        _drop_unusable(sys.stderr, error)
 
 
 def tell_wrapped(text: str) -> None:

@@ -64,6 +64,17 @@ def test_the_exit_status_is_that_of_the_task(line: str, flow_home: Path, tmp_pat
     assert told == ("2>" not in line), done.stderr
 
 
+@pytest.mark.parametrize("messages", ["2>&1 | true", pytest.param("2>/dev/full", marks=FULL)])
+def test_a_plan_that_nobody_can_read_is_still_carried_out(
+    messages: str, flow_home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "flow.toml").write_text("[providers.local]\nprice_per_hour = 2.0\n")
+    done = bash(f"{FLOW} {FAILS} {messages}", flow_home, tmp_path)
+    assert done.returncode == 1, done.stderr
+    (task,) = json.loads(bash(f"{FLOW} status --json", flow_home, tmp_path).stdout)["data"]
+    assert task["status"] == "failed"
+
+
 def test_an_array_goes_on_without_a_reader(flow_home: Path, tmp_path: Path) -> None:
     (tmp_path / "job.sbatch").write_text(
         "#!/bin/bash\n#SBATCH --array=1-3\nsleep 1; exit $(( SLURM_ARRAY_TASK_ID == 2 ))\n"
