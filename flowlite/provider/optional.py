@@ -118,6 +118,13 @@ class OptionalMethods:
         """
         return []
 
+    def tidy_up(self, instances: Sequence[Instance]) -> None:
+        """Removes what instances that ended by themselves have left on their machines, which may be launched again.
+
+        Called once nothing of them is needed, with instances of a task that goes on, and that are listed no more. May
+        fail.
+        """
+
     def clear(self, task_id: str) -> None:
         """Removes what was created beside instances for a task that launches nothing more here, such as groups.
 

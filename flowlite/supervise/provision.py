@@ -372,6 +372,7 @@ class Provisioner:
             listed = {instance.id: instance for instance in await self._threads.run(self.listed)}
         rows = self._store.instances(self._lease.task_id)
         gone = [row for row in rows if row.id in given and row.id not in listed]
+        await self._tidy_up(gone)
         self._store.put_instances(self._lease, self._gone(gone))
         return any(name in listed for name in given)
 
@@ -534,6 +535,15 @@ class Provisioner:
         self._store.make_sure_of(self._lease)
         await self._threads.run(self._provider.terminate, instances)
 
+    async def _tidy_up(self, gone: Sequence[InstanceRecord]) -> None:
+        """Has removed what nodes that ended by themselves have left, before their end is recorded."""
+        if gone:
+            instances = [Instance.from_json(each.data) for each in gone]
+            try:
+                await self._threads.run(self._provider.tidy_up, instances)
+            except (ProviderError, OSError) as error:
+                say(f"what ended nodes have left is not removed: {error}")
+
     async def _clear(self) -> None:
         """Has what was created beside instances removed. If that fails, `flow gc` finds it."""
         try:
@@ -581,6 +591,7 @@ class Provisioner:
             for r in stored
             if r.ended_at is None and (r.id in lost or r.id not in listed)
         ]
+        await self._tidy_up(gone)
         self._store.put_instances(self._lease, self._gone(gone))
         return {name: listed[name] for name in roster if name in listed and name not in lost}
 

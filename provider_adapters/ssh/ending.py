@@ -30,12 +30,17 @@ _TROUBLE = (ProviderError, ConfigError, OSError)
 
 
 class Ending:
-    """Ends instances, and tracks since when hosts have been unreachable."""
+    """Ends instances, and tracks since when hosts have been unreachable.
+
+    Attributes:
+        lapsed: Keys of hosts on which a lease has ended by itself.
+    """
 
     def __init__(self, kept: Records, unfit: UnfitHosts) -> None:
         self._records = kept
         self._unfit = unfit
         self._alone_since: dict[str, float] = {}
+        self.lapsed: set[str] = set()
 
     def end(self, instances: Sequence[Instance]) -> None:
         """Releases the hosts of these instances, and removes the task's files from those that answer.
@@ -80,7 +85,18 @@ class Ending:
 
     def revisit(self) -> None:
         """Releases hosts of all tasks that were given up and answer now."""
+        self._free(self._records.left())
 
+    def tidy_up(self, instances: Sequence[Instance]) -> None:
+        """Removes the files of instances whose lease has ended by itself, as on a host that was restarted.
+
+        Hosts that do not answer are asked again, like others that were given up.
+        """
+        given_up = self._records.give_up(instances)
+        self.lapsed |= {str(Instance.from_json(each["instance"]).data["key"]) for each in given_up}
+        self._free(given_up, hosts.PATIENCE)
+
+    def _free(self, given_up: Sequence[records.Entry], patience: float | None = None) -> None:
         def free(entry: records.Entry) -> None:
             instance = Instance.from_json(entry["instance"])
             with hosts.connect_to(instance.data["target"]) as connection:
@@ -96,9 +112,9 @@ class Ending:
             if answer["ok"]:
                 self._records.forget_left(entry)
 
-        left = self._records.left()
-        results = hosts.everywhere(left, free, *_TROUBLE, leases.NotThere)
-        for entry, result in zip(left, results, strict=True):
+        trouble = (*_TROUBLE, leases.NotThere)
+        results = hosts.everywhere(given_up, free, *trouble, patience=patience)
+        for entry, result in zip(given_up, results, strict=True):
             if isinstance(result, leases.NotThere):
                 # The host has lost its disk, and with it all of our files.
                 self._records.forget_left(entry)

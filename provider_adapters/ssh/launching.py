@@ -8,7 +8,7 @@ import hashlib
 import itertools
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -83,7 +83,12 @@ class Launch:
         unfit: UnfitHosts,
         waited: Patience,
         label: str,
+        lapsed: Collection[str] = (),
     ) -> None:
+        """
+        Args:
+            lapsed: Keys of hosts on which the task's lease has ended by itself.
+        """
         self._intent = intent
         self._home = home
         self._plan = Plan.from_json(intent.plan)
@@ -95,6 +100,7 @@ class Launch:
         self._unfit = unfit
         self._patience = waited
         self._label = label
+        self._lapsed = lapsed
         self._began = clock.now()
         self._places = places
         self._hosts = [Host.from_json(each) for each in self._options["hosts"]]
@@ -129,7 +135,7 @@ class Launch:
             self._hosts,
             key=lambda host: (
                 # Hosts that failed this task before come last, even if they answer again.
-                host.key in left,
+                host.key in left or host.key in self._lapsed,
                 host.key not in asked,
                 host != self._keeper,
                 host.key not in warm,

@@ -95,6 +95,7 @@ class SshProvider(Provider):
             self._unfit,
             self._patience,
             _label(),
+            self._ending.lapsed,
         ).run()
 
     def list_instances(self, task_id: str | None = None) -> list[Instance]:
@@ -132,6 +133,9 @@ class SshProvider(Provider):
 
     def terminate(self, instances: Sequence[Instance]) -> None:
         self._ending.end(instances)
+
+    def tidy_up(self, instances: Sequence[Instance]) -> None:
+        self._ending.tidy_up(instances)
 
     def has_left(self) -> bool:
         return bool(self._records.left())

@@ -140,6 +140,17 @@ class Records:
                 for key in keys:
                     entries.pop(key, None)
 
+    def give_up(self, instances: Iterable[Instance]) -> list[Entry]:
+        """Records that hosts are given up that these instances still have. Returns their entries."""
+        found = []
+        for instance in instances:
+            with self.change(instance.task_id) as entries:
+                entry = entries.get(str(instance.data["key"]))
+                if entry and entry["state"] == TAKEN and entry["instance"]["id"] == instance.id:
+                    entry |= {"state": LEFT, "left_at": clock.now()}
+                    found.append(dict(entry))
+        return found
+
     def left(self) -> list[Entry]:
         """The hosts of all tasks that were given up and may still run something."""
         long_ago = clock.now() - _REMEMBER_SECONDS

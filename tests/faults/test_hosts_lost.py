@@ -195,6 +195,50 @@ def test_a_host_that_was_killed_is_replaced_and_not_leased_again(site: Site) -> 
         gang.counted_to_the_end(rank, attempt=2)
 
 
+def test_a_host_that_was_restarted_is_used_again_where_there_is_no_other(
+    hosts: Cluster, flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(hosts, flow_home, monkeypatch, hosts[:2])
+    gang = site.submit(shell(COUNT), retries=1)
+    gang.wait("running")
+    restart(site.hosts[1])
+    record = eventually(lambda: (found := gang.record).attempt == 2 and found)
+    assert [each.split("-")[2] for each in record.roster] == ["node00", "node01"]
+    gang.wait("running")
+    site.go()
+    gang.end()
+    for rank in range(2):
+        gang.counted_to_the_end(rank, attempt=2)
+    nothing_is_left(site)
+
+
+@pytest.mark.slow
+def test_a_host_that_was_restarted_is_replaced_and_nothing_is_left_on_it(site: Site) -> None:
+    gang = site.submit(shell(COUNT), retries=1)
+    gang.wait("running")
+    restart(site.hosts[1])
+    record = eventually(lambda: (found := gang.record).attempt == 2 and found)
+    assert [each.split("-")[2] for each in record.roster] == ["node00", "node02"]
+    gang.wait("running")
+    site.go()
+    gang.end()
+    nothing_is_left(site)
+
+
+def restart(host: Host) -> None:
+    """Restarts a host so fast that it is never missed: it says itself that nothing of ours runs there."""
+    host.kill()
+    host.start()
+
+
+def nothing_is_left(site: Site) -> None:
+    """No host has a directory of a task, and no record says that a task has a host."""
+    for host in site.hosts:
+        tasks = host.root / "root" / ".flowlite-node" / "tasks"
+        eventually(lambda at=tasks: not at.exists() or not list(at.iterdir()))
+    eventually(lambda: not list((site.home / "ssh" / "tasks").iterdir()))
+
+
 def test_a_worker_that_dies_is_the_first_failure(site: Site) -> None:
     gang = site.submit(shell(f"[ $RANK = 1 ] && sleep 1 && exit 7; {COUNT}"))
     assert gang.end("failed").reason == "first failure: node 1, rank 1: exited with 7"
