@@ -8,7 +8,6 @@ _SLOW = frozenset(
     {
         "cluster_of_the_session",
         "fresh_hosts",
-        "scene",
         "one_s3_server",
         "ceph_server",
         "podman_of_the_session",

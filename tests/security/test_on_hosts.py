@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flowlite.api.task import Task
-from tests.components import need
 from tests.helpers import eventually, kill_processes_of_home
 
 if TYPE_CHECKING:
     from flowlite.testing.hosts import Cluster, Host
+
+pytestmark = pytest.mark.needs("hosts")
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECRET = "hunter2-correct-horse-battery"
@@ -97,7 +98,6 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene() -> Iterator[Scene]:
     """One gang for all tests of this module."""
-    need("hosts")
     from flowlite.testing.hosts import Cluster
 
     home = Path(tempfile.mkdtemp(prefix="flow-"))
