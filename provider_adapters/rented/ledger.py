@@ -158,17 +158,14 @@ class Ledger:
         Args:
             everywhere: Include other accounts: two sets of settings may lead to the same account.
         """
-        with suppress(FileNotFoundError):
-            tokens = sorted(path.stem for path in self._directory.glob("[!.]*.json"))
-            found = [launch for token in tokens if (launch := self.read(token))]
-            mine = [
-                each
-                for each in found
-                if task in (None, each.task)
-                and (everywhere or each.account in (None, self._account))
-            ]
-            return sorted(mine, key=lambda launch: launch.at)
-        return []
+        tokens = sorted(path.stem for path in self._directory.glob("[!.]*.json"))
+        found = [launch for token in tokens if (launch := self.read(token))]
+        mine = [
+            each
+            for each in found
+            if task in (None, each.task) and (everywhere or each.account in (None, self._account))
+        ]
+        return sorted(mine, key=lambda launch: launch.at)
 
     # Writing
 
@@ -262,21 +259,17 @@ class Ledger:
         Raises:
             ProviderError: Another process did not release it within `patience` seconds.
         """
-        mine: dict[Path, int] = self._held.__dict__.setdefault("paths", {})
+        mine: set[Path] = self._held.__dict__.setdefault("paths", set())
         path = self._lock_path(token)
         if path in mine:
-            mine[path] += 1
-            try:
-                yield
-            finally:
-                mine[path] -= 1
+            yield
             return
         descriptor = self._lock(path, token, patience)
-        mine[path] = 1
+        mine.add(path)
         try:
             yield
         finally:
-            del mine[path]
+            mine.remove(path)
             os.close(descriptor)
 
     # Helpers

@@ -30,6 +30,7 @@ from provider_adapters.rented.ledger import (
     Call,
     Ledger,
     Unsettled,
+    accounts,
     hash_of,
 )
 
@@ -95,6 +96,93 @@ def test_an_outcome_stays(ledger: Ledger) -> None:
         ledger.refused(token, call.name)
     with pytest.raises(ProviderError, match="no call another"):
         ledger.made(token, "another", [])
+
+
+def test_what_was_made_and_what_was_refused_are_told_apart(ledger: Ledger) -> None:
+    token = begun(ledger)
+    for where, outcome in [("a", "refused"), ("a", "made"), ("b", "made"), ("c", "refused")]:
+        call = ledger.intend(token, where, {})
+        if outcome == "made":
+            launch = ledger.made(token, call.name, [f"i-{where}"])
+        else:
+            launch = ledger.refused(token, call.name, {"at": where})
+    assert launch.made is not None
+    assert launch.made.where == "b"
+    found = [launch.refused(where) for where in "abc"]
+    assert [each and each.detail for each in found] == [{"at": "a"}, None, {"at": "c"}]
+    assert [call.state for call in launch.calls] == [REFUSED, MADE, MADE, REFUSED]
+
+
+def test_launches_of_other_accounts_are_not_ours_but_are_found(tmp_path: Path) -> None:
+    ours, theirs = ({"region": "r", "key": key} for key in ("ours", "theirs"))
+    one, other = Ledger(tmp_path, ours), Ledger(tmp_path, theirs)
+    begun(one, "t1-launch-1")
+    begun(one, "t1-launch-2")
+    begun(other, "t1-launch-3")
+    # A file of a version that did not record the account.
+    path = one._path(begun(one, "t1-launch-4"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "account": None}))
+
+    def tokens(ledger: Ledger, **options: bool) -> list[str]:
+        return [each.token[-1] for each in ledger.launches("t1", **options)]
+
+    assert (tokens(one), tokens(other)) == (["1", "2", "4"], ["3", "4"])
+    assert tokens(other, everywhere=True) == ["1", "2", "3", "4"]
+    assert one.launches("t2", everywhere=True) == []
+    # Whoever looks for leftovers asks each account once, until nothing of it exists.
+    (tmp_path / "torn.json").write_text("{")
+    assert [each.values for each in accounts(tmp_path, "cloud")] == [ours, theirs]
+    one.end("t1-launch-1")
+    assert [each.values for each in accounts(tmp_path, "cloud")] == [ours, theirs]
+    one.end("t1-launch-2")
+    assert [each.values for each in accounts(tmp_path, "cloud")] == [theirs]
+
+
+def test_a_launch_is_handed_over_with_its_notes(ledger: Ledger) -> None:
+    token = begun(ledger)
+    ledger.note(token, seen=1)
+    launch = ledger.hand_over(token, "t2", held={"by": "t2"})
+    assert (launch.task, launch.notes) == ("t2", {"seen": 1, "held": {"by": "t2"}})
+    assert (ledger.launches("t1"), ledger.launches("t2")) == ([], [launch])
+
+
+def test_a_full_disk_is_an_error_that_people_understand(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(ledger)
+
+    def full(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("provider_adapters.rented.ledger.write_durably", full)
+    with pytest.raises(ProviderError, match=r"cannot be written: No space left on device"):
+        ledger.intend("t1-launch-1", "z", {})
+    (tmp_path / "file").touch()
+    with pytest.raises(ProviderError, match="cannot be made"):
+        begun(Ledger(tmp_path / "file" / "launches"))
+
+
+def test_who_waits_for_a_lock_uses_up_no_descriptors(ledger: Ledger) -> None:
+    token = begun(ledger)
+    held, done = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with ledger.hold(token):
+            held.set()
+            done.wait(30)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert held.wait(30)
+    before = len(os.listdir("/proc/self/fd"))
+    with (
+        pytest.raises(ProviderError, match="another process has been busy"),
+        ledger.hold(token, patience=0.1),
+    ):
+        pass
+    assert len(os.listdir("/proc/self/fd")) == before
+    done.set()
+    thread.join()
 
 
 def test_names_are_never_used_again_and_short_enough(ledger: Ledger) -> None:
