@@ -1,0 +1,94 @@
+"""What an ignore file says, and which names never travel, as tables."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from flowlite.bundle.ignore_rules import (
+    IGNORE_FILE,
+    is_generated,
+    is_skipped_directory,
+    read_patterns,
+)
+from flowlite.errors import BundleError
+
+
+@pytest.mark.parametrize(
+    ("content", "patterns"),
+    [
+        (b"", []),
+        (b"*.pt\n\n  /data/  \n# big\n#x\n!kept.pt\n   \nx", ["*.pt", "data", "x"]),
+        (b"\xef\xbb\xbfsecret\r\ndata\r\n", ["secret", "data"]),
+        # A name in another encoding is found again among the names of files.
+        (b"caf\xe9", [os.fsdecode(b"caf\xe9")]),
+    ],
+)
+def test_the_lines_of_an_ignore_file(tmp_path: Path, content: bytes, patterns: list[str]) -> None:
+    (tmp_path / IGNORE_FILE).write_bytes(content)
+    assert read_patterns(str(tmp_path)) == patterns
+
+
+def test_an_ignore_file_that_is_none_sends_nothing(tmp_path: Path) -> None:
+    """What it would name might travel."""
+    assert read_patterns(str(tmp_path)) == []
+    path = tmp_path / IGNORE_FILE
+    path.write_bytes(b"#" * (1 << 20))
+    assert read_patterns(str(tmp_path)) == []
+    path.write_bytes(b"#" * ((1 << 20) + 1))
+    with pytest.raises(BundleError, match="longer than"):
+        read_patterns(str(tmp_path))
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(BundleError, match="not a regular file"):
+        read_patterns(str(tmp_path))
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(BundleError, match="not a regular file"):
+        read_patterns(str(tmp_path))
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(BundleError, match=r"cannot be read|not a regular file"):
+        read_patterns(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "generated"),
+    [
+        ("__pycache__", True),
+        ("node_modules", True),
+        ("site-packages", True),
+        ("flow-outputs", True),
+        (".flow-incoming", True),
+        ("model.cpython-311.pyc", True),
+        ("model.pyo", True),
+        ("mine.egg-info", True),
+        ("pyc", False),
+        ("outputs", False),
+        ("model.py", False),
+    ],
+)
+def test_what_is_generated(name: str, generated: bool) -> None:
+    assert is_generated(name) is generated
+
+
+@pytest.mark.parametrize(
+    ("name", "skipped"),
+    [
+        (".git", True),
+        ("__pycache__", True),
+        ("env", True),
+        ("data", True),
+        ("scratch", True),
+        ("model", False),
+    ],
+)
+def test_a_directory_is_skipped_for_any_of_the_reasons(
+    tmp_path: Path, name: str, skipped: bool
+) -> None:
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env" / "pyvenv.cfg").touch()
+    patterns = ["data", "below/scratch"]
+    assert is_skipped_directory(str(tmp_path), name, f"below/{name}", patterns) is skipped
