@@ -31,9 +31,16 @@ from flowlite.provider import (
 from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.spec import TaskConfig
 from flowlite.state import clock
+from flowlite.state.records import InstanceRecord
 from flowlite.state.store import Lease, Store
 from flowlite.supervise import provision
-from flowlite.supervise.provision import GangNodes, LaunchRefused, NotGone, Provisioner
+from flowlite.supervise.provision import (
+    JOINING,
+    GangNodes,
+    LaunchRefused,
+    NotGone,
+    Provisioner,
+)
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
 from tests.test_store import task
@@ -51,6 +58,7 @@ class Cloud(Provider):
         self.gone: set[str] = set()
         self.calls: list[str] = []
         self.cleared: list[str] = []
+        self.avoided: list[str] = []
         self.trouble: list[Exception] = []
         self.after = False
         self.stubborn = False
@@ -87,6 +95,9 @@ class Cloud(Provider):
         if not self.stubborn:
             self.gone |= {instance.id for instance in instances}
 
+    def avoid(self, instances: Sequence[Instance]) -> None:
+        self.avoided += [instance.id for instance in instances]
+
     def clear(self, task_id: str) -> None:
         self.cleared.append(task_id)
 
@@ -100,12 +111,11 @@ class Cloud(Provider):
 class Scene:
     """One leased task of three nodes, and its provisioner."""
 
-    def __init__(self, home: Path, price: float = 2.0) -> None:
+    def __init__(self, home: Path, price: float = 2.0, max_cost: float | None = None) -> None:
         self.home = home
         self.store = Store(home / "state.db")
-        self.store.create_task(
-            task("t1", plan=Plan("cloud", "big", 3, 1, price_per_hour=price).to_json())
-        )
+        plan = Plan("cloud", "big", 3, 1, price_per_hour=price, max_cost=max_cost)
+        self.store.create_task(task("t1", plan=plan.to_json()))
         self.cloud = Cloud(home / "state.db")
         self.told: list[str] = []
         self.naps: list[float] = []
@@ -307,6 +317,18 @@ def test_the_end_is_the_end_of_every_instance_known_or_listed(scene: Scene) -> N
     assert scene.cloud.list_instances() == []
 
 
+def test_what_nobody_has_noted_is_charged_at_the_end(scene: Scene) -> None:
+    """A supervisor was killed before it noted what it had launched."""
+    first = scene.complete()
+    assert first is not None
+    scene.write_down(first)
+    scene.cloud.made["other"] = [Instance("forgotten", "t1", launched_at=scene.cloud.launched_at)]
+    ended = scene.with_provisioner(lambda p: p.end_all())
+    assert isinstance(ended, list)
+    assert {record.id for record in ended} == {*first.roster, "forgotten"}
+    assert all(record.ended_at is not None for record in ended)
+
+
 def test_a_task_that_never_asked_for_a_node_is_ended_without_asking(scene: Scene) -> None:
     def fail(task_id: str | None = None) -> list[Instance]:
         raise AssertionError("was asked")
@@ -390,6 +412,24 @@ class TestPlansThatCostNothing:
         assert len(free.cloud.gone) == 3
         assert [intent.state for intent in free.store.intents("t1")] == ["undone"]
 
+    def test_one_that_is_charged_among_others_is_enough(
+        self, free: Scene, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        free.cloud.price = 0.0
+        launch = free.cloud.launch
+
+        def one_charged(intent: LaunchIntent) -> list[Instance]:
+            prices = (0.0, 2.0, 0.0)
+            made = zip(launch(intent), prices, strict=True)
+            found = [dataclasses.replace(each, price_per_hour=price) for each, price in made]
+            free.cloud.made[intent.token] = found
+            return found
+
+        monkeypatch.setattr(free.cloud, "launch", one_charged)
+        with pytest.raises(LaunchRefused, match=r"charges \$2\.00.*being ended"):
+            free.complete()
+        assert len(free.cloud.gone) == 3
+
     @pytest.mark.parametrize("told", [True, False])
     def test_a_spare_that_would_be_charged_is_not_kept(self, free: Scene, told: bool) -> None:
         free.cloud.price = 2.0 if told else 0.0
@@ -465,6 +505,77 @@ def test_what_cannot_be_used_again_is_ended_before_the_pause(broken: Scene) -> N
     broken.with_provisioner(_set_aside(roster[1]))
     broken.with_provisioner(lambda p: p.end_unusable(roster))
     assert _there(broken) == {roster[2]}
+
+
+def test_only_machines_that_were_set_aside_are_avoided(broken: Scene) -> None:
+    roster = broken.store.get_task("t1").roster
+    broken.with_provisioner(_set_aside(roster[1]))
+    broken.with_provisioner(lambda p: p.end_unusable(roster))
+    assert set(broken.cloud.avoided) == {roster[1]}
+
+
+def test_machines_without_a_gang_are_ended_before_others_are_launched(scene: Scene) -> None:
+    """Those of a place that was given up, of which the roster says nothing any more."""
+    scene.cloud.made["earlier"] = [old := Instance("old", "t1", launched_at=60.0)]
+    row = InstanceRecord("old", "t1", "cloud", "running", 2.0, 60.0, old.to_json())
+    scene.store.put_instances(scene.lease, [row])
+    gathered = scene.complete()
+    assert gathered is not None
+    assert "old" not in _there(scene)
+    assert len(_there(scene)) == 3
+
+
+class TestMoneyWhileItWaitsForRoom:
+    """Two machines are there and charged, and the third does not come."""
+
+    @pytest.fixture
+    def waiting(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scene]:
+        def make(max_cost: float | None, errors: int) -> Scene:
+            scene = Scene(tmp_path, max_cost=max_cost)
+            first = scene.complete()
+            assert first is not None
+            scene.write_down(first)
+            now = clock.now() + 3600
+            monkeypatch.setattr(clock, "now", lambda home=None: now)
+            scene.cloud.gone.add(first.roster[0])
+            scene.cloud.trouble = [CapacityUnavailable("full", 5000.0) for _ in range(errors)]
+            scene.naps.clear()
+            return scene
+
+        return make
+
+    def test_the_cap_ends_it(self, waiting: Callable[..., Scene]) -> None:
+        scene = waiting(4.0, errors=3)
+        with pytest.raises(LaunchRefused, match=r"max_cost: \$4\.00 are used up"):
+            scene.complete()
+        assert len(scene.cloud.calls) == 2
+
+    def test_it_sleeps_no_longer_than_the_money_lasts(self, waiting: Callable[..., Scene]) -> None:
+        scene = waiting(7.0, errors=1)
+        assert scene.complete() is not None
+        # Three machines for an hour were $6; the one that is gone costs nothing more.
+        assert scene.naps == [pytest.approx(1.0 / (2 * 2.0) * 3600, abs=60)]
+
+    def test_without_a_cap_it_sleeps_as_it_was_told(self, waiting: Callable[..., Scene]) -> None:
+        scene = waiting(None, errors=1)
+        assert scene.complete() is not None
+        assert scene.naps == [5000.0]
+
+
+def test_only_refused_launches_of_nodes_to_grow_are_forgotten(scene: Scene) -> None:
+    states = {"open": 1, "done": 2, "refused": 3}
+    for state, number in states.items():
+        token = f"t1-launch-{number}"
+        intent = LaunchIntent(token, "t1", 1, {})
+        data = {**intent.to_json(), "purpose": JOINING}
+        scene.store.put_intent(scene.lease, token, "launch", data)
+        if state != "open":
+            scene.store.settle_intent(scene.lease, token, state)
+    scene.with_provisioner(
+        lambda p: p.launch_spares(scene.store.get_task("t1"), 1, Path("/agent.pyz"))
+    )
+    left = {each.token: each.state for each in scene.store.intents("t1")}
+    assert left == {"t1-launch-1": "open", "t1-launch-2": "done", "t1-launch-4": "open"}
 
 
 def test_what_is_beside_the_instances_is_removed_when_none_of_them_is_left(scene: Scene) -> None:
