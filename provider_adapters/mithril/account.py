@@ -24,6 +24,7 @@ from provider_adapters.mithril.settings import MithrilSettings, read_settings
 if TYPE_CHECKING:
     import httpx
 
+    from flowlite.settings.credentials import Key
     from flowlite.settings.provider_settings import ProviderSettings
 
 
@@ -67,14 +68,19 @@ class Account:
         """The API client, with the account's key. Raises PermissionRefused."""
         with self._lock:
             if self._api is None:
-                key = credentials.find_key(self.settings.api_key_file, self.home)
+                key = self._find_key()
                 if key is None:
                     how = credentials.how_to_give_one(self.home)
                     raise PermissionRefused(
                         f"no API key of Mithril was found: {how}{self._given.lacking()}"
                     )
-                self._api = MithrilApi(self.settings.api_url, key, transport=self._transport)
+                self._api = MithrilApi(
+                    self.settings.api_url, key, transport=self._transport, key_now=self._find_key
+                )
             return self._api
+
+    def _find_key(self) -> Key | None:
+        return credentials.find_key(self.settings.api_key_file, self.home)
 
     @property
     def catalogue(self) -> Catalogue:
@@ -108,7 +114,7 @@ class Account:
         return found
 
     def _key_mark(self) -> str:
-        key = credentials.find_key(self.settings.api_key_file, self.home)
+        key = self._find_key()
         return hashlib.sha256(key.value.encode()).hexdigest()[:12] if key else ""
 
     # Our SSH key

@@ -382,6 +382,30 @@ def test_a_key_that_has_expired_is_named_by_where_it_comes_from(paper: Paper) ->
         paper.provider.launch(intent)
 
 
+def test_a_key_that_was_replaced_while_a_task_runs_is_taken_up(
+    paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor runs for longer than the key that it has read."""
+    file = paper.home / "keys" / "mithril"
+    file.parent.mkdir(mode=0o700)
+    file.touch(mode=0o600)
+    file.write_text(str(paper.cloud.facts()["api_key"]))
+    monkeypatch.delenv("MITHRIL_API_KEY")
+    paper.provider = paper.make()
+    paper.launch(paper.intend())
+    other = paper.cloud.new_key("rotated", 3600.0)
+    paper.cloud.expire_key()
+    with pytest.raises(PermissionRefused, match=r"keys/mithril"):
+        paper.alive()
+    file.write_text(other)
+    assert len(paper.alive()) == 2
+    paper.provider.terminate(paper.alive())
+    eventually(lambda: paper.live() == [] or None, "the bid is ended")
+    # A bid is placed with it, too.
+    assert len(paper.launch(paper.intend(number=2))) == 2
+    paper.end()
+
+
 def test_an_api_that_asks_for_patience_gets_it(paper: Paper) -> None:
     intent = paper.intend()
     paper.cloud.fault("create_bid", status=429, retry_after=60, times=1)

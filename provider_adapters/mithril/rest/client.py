@@ -83,13 +83,22 @@ class MithrilApi:
         *,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = clock.sleep,
+        key_now: Callable[[], Key | None] = lambda: None,
     ) -> None:
+        """
+        Args:
+            url: URL of the API.
+            key: The account's key.
+            key_now: Returns the key as it is now. It is asked when the API does not take the one before any more: a
+                supervisor may outlive it, and the user has put another one in its place.
+        """
         module = import_httpx()
         from flowlite import __version__
 
         self._url = url
         self._sleep = sleep
         self._secret = key.value
+        self._key_now = key_now
         self.key_origin = key.origin
         # Redirects are not followed: the key is only sent to the configured host.
         self._client: httpx.Client = module.Client(
@@ -192,6 +201,9 @@ class MithrilApi:
             )
             answer = self._try(method, path, query, body, last)
             if answer is not None:
+                if answer.status_code == 401 and not last and self._has_other_key(answer):
+                    # Nothing was done.
+                    continue
                 if not _worth_repeating(method, answer.status_code):
                     return answer
                 asked = _retry_after(answer)
@@ -200,6 +212,21 @@ class MithrilApi:
                 pause = max(pause, asked or 0.0)
             self._sleep(pause)
         raise AssertionError("the last try returns or raises")
+
+    def _has_other_key(self, refused: httpx.Response) -> bool:
+        """Whether there is another key than the one that was refused, with which requests are sent from now on."""
+        try:
+            key = self._key_now()
+        except PermissionRefused:
+            return False
+        if key is None:
+            return False
+        ours = f"Bearer {key.value}"
+        if ours == refused.request.headers["Authorization"]:
+            return False
+        self._secret, self.key_origin = key.value, key.origin
+        self._client.headers["Authorization"] = ours
+        return True
 
     def _try(
         self,
