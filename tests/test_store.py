@@ -11,14 +11,17 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flowlite.errors import LeaseLost, NotFound, StoreDamaged, StoreError
 from flowlite.provider import Candidate, Plan
+from flowlite.state import snapshots
 from flowlite.state.database import MIGRATIONS, SCHEMA_VERSION
 from flowlite.state.store import FullPlace, InstanceRecord, Lease, Store, TaskRecord
 from tests.helpers import eventually
@@ -161,6 +164,43 @@ def test_instances_are_replaced_by_id(store: Store) -> None:
     store.put_instances(lease, [InstanceRecord(**{**_fields(one), "ended_at": 20.0})])
     (found,) = store.instances("t1")
     assert found.ended_at == 20.0
+
+
+def test_after_each_change_a_lost_store_could_be_restored(store: Store) -> None:
+    """What may be charged is in the copy beside the files of the task as soon as it is in the store."""
+    store.create_task(task())
+    lease = leased(store)
+    home = store.path.parent
+    files = home / "tasks" / "t1"
+    files.mkdir(parents=True)
+    (files / "config.json").touch()
+    instance = InstanceRecord(
+        "i-1", "t1", "local", "running", 2.0, 10.0, {"id": "i-1", "task_id": "t1"}, 0
+    )
+    token = "t1-launch-1"
+    changes: list[Callable[[], object]] = [
+        lambda: store.put_intent(lease, token, "launch", {"count": 2}),
+        lambda: store.put_instances(lease, [instance]),
+        lambda: store.settle_intent(lease, token, "refused"),
+        lambda: store.delete_intents(lease, [token]),
+        lambda: store.transition(
+            lease, "starting", "", instances=[replace(instance, state="lost")]
+        ),
+    ]
+    seen = []
+    for change in changes:
+        change()
+        ((copy,), problems) = snapshots.read_all(home)
+        assert problems == []
+        found: dict[str, Sequence[Any]] = {
+            "tasks": [store.get_task("t1")],
+            "instances": store.instances("t1"),
+            "intents": store.intents("t1"),
+        }
+        rows = {name: [asdict(row) for row in each] for name, each in found.items()}
+        assert copy.rows == json.loads(json.dumps(rows))
+        assert copy.rows not in seen
+        seen.append(copy.rows)
 
 
 def _fields(record: InstanceRecord) -> dict[str, object]:
