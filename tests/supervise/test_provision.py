@@ -562,6 +562,21 @@ class TestMoneyWhileItWaitsForRoom:
         assert scene.naps == [5000.0]
 
 
+def test_it_sleeps_no_longer_than_the_money_of_all_its_machines_lasts(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, max_cost=1.0)
+    now = clock.now()
+    rows = []
+    for rank in range(3):
+        name = f"i-{rank}"
+        data = Instance(name, "t1").to_json()
+        rows.append(InstanceRecord(name, "t1", "cloud", "running", 2.0, now, data, rank))
+    scene.with_provisioner(lambda p: p._pause(5000.0))
+    scene.store.put_instances(scene.lease, rows)
+    scene.with_provisioner(lambda p: p._pause(5000.0))
+    scene.with_provisioner(lambda p: p._pause(5.0))
+    assert scene.naps == [5000.0, pytest.approx(1.0 / (3 * 2.0) * 3600, abs=30), 5.0]
+
+
 def test_only_refused_launches_of_nodes_to_grow_are_forgotten(scene: Scene) -> None:
     states = {"open": 1, "done": 2, "refused": 3}
     for state, number in states.items():
@@ -571,11 +586,14 @@ def test_only_refused_launches_of_nodes_to_grow_are_forgotten(scene: Scene) -> N
         scene.store.put_intent(scene.lease, token, "launch", data)
         if state != "open":
             scene.store.settle_intent(scene.lease, token, state)
+    ordinary = LaunchIntent("t1-launch-4", "t1", 1, {})
+    scene.store.put_intent(scene.lease, ordinary.token, "launch", ordinary.to_json())
+    scene.store.settle_intent(scene.lease, ordinary.token, "refused")
     scene.with_provisioner(
         lambda p: p.launch_spares(scene.store.get_task("t1"), 1, Path("/agent.pyz"))
     )
-    left = {each.token: each.state for each in scene.store.intents("t1")}
-    assert left == {"t1-launch-1": "open", "t1-launch-2": "done", "t1-launch-4": "open"}
+    left = {each.token[-1]: each.state for each in scene.store.intents("t1")}
+    assert left == {"1": "open", "2": "done", "4": "refused", "5": "open"}
 
 
 def test_what_is_beside_the_instances_is_removed_when_none_of_them_is_left(scene: Scene) -> None:
