@@ -43,6 +43,14 @@ echo "job $SLURM_JOB_ID nodes $(scontrol show hostnames | tr '\\n' ' ')"
 srun sh -c 'echo task $SLURM_PROCID of $SLURM_NTASKS on $(hostname) is $SLURMD_NODENAME'
 """
 
+# What Slurm's own srun does in a script whose options say nothing of cores and of the order of tasks.
+SLURMS_OWN = """\
+#!/bin/bash
+#SBATCH --nodes=2 --ntasks=4 --mem-per-cpu=100 --export=ALL,SLURM_OPEN_MODE=t
+echo "cores ${SLURM_CPUS_PER_TASK-of one} $SLURM_OPEN_MODE"
+"$(command -pv srun)" --overlap --chdir=/ sh -c 'echo $SLURM_PROCID on $SLURMD_NODENAME' | sort
+"""
+
 STAYS = """\
 #!/bin/bash
 #SBATCH --nodes=1 --array=0-2%1 --job-name=line
@@ -85,6 +93,19 @@ def test_a_batch_script_in_a_job(
     assert [line for line in said if line.startswith("task")] == [
         f"task {n} of 4 on {hosts[n // 2]} is {hosts[n // 2]}" for n in range(4)
     ]
+
+
+def test_slurms_own_srun_in_a_script(slurm_site: SlurmSite, tmp_path: Path) -> None:
+    (tmp_path / "job.sbatch").write_text(SLURMS_OWN)
+    done = run(slurm_site, sys.executable, "-m", "flowlite.cli", "run", "job.sbatch", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = [line.partition("] ")[2].partition("] ")[2] for line in done.stdout.splitlines()]
+    assert said[0] == "cores of one t"
+    hosts = [line.partition(" on ")[2] for line in said[1:]]
+    assert said[1:] == [f"{n} on {hosts[n]}" for n in range(4)], done.stderr
+    # Node after node, as the four tasks of the script.
+    assert hosts == [hosts[0]] * 2 + [hosts[3]] * 2
+    assert hosts[0] != hosts[3]
 
 
 def test_elements_wait_in_line_and_one_is_cancelled(

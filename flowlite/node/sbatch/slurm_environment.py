@@ -16,6 +16,17 @@ from .layout import Task
 RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
 """Variables that every task of a step has and the script has not, since it is not a rank."""
 
+_OF_THE_AGENTS = (
+    *("SLURM_CPU_BIND", "SLURM_MEM_BIND", "SLURM_SRUN_COMM_"),
+    *("SLURM_CPUS_PER_TASK", "SLURM_DISTRIBUTION", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_OPEN_MODE"),
+    *("SLURM_TRES_PER_TASK", "SRUN_DEBUG"),
+)
+"""Beginnings of the names by which Slurm describes the agents' step, one task per node with all of its cores. In the
+script they would speak of the script's own tasks, and Slurm's `srun` takes them for options: the order of its tasks,
+for example."""
+_OF_MEMORY = ("SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU", "SLURM_MEM_PER_NODE")
+"""Slurm's `srun` refuses to start if more than one of them is set."""
+
 
 def job_number(task: str) -> str:
     """Returns a number for a task as SLURM_JOB_ID, since scripts calculate with it."""
@@ -132,6 +143,24 @@ def of_place(
         "SLURM_NODEID": str(node),
         "SLURM_PROCID": str(task),
         "SLURM_TASK_PID": str(pid),
+    }
+
+
+def of_cluster(
+    inherited: Mapping[str, str], batch: Mapping[str, Any], given: Mapping[str, str]
+) -> dict[str, str]:
+    """Returns what a script gets of the environment that Slurm has given to the agents' step.
+
+    Args:
+        batch: The parsed script: what its own options say about its tasks stands.
+        given: Variables that the user has set for the task.
+    """
+    asked = batch.get("variables", {})
+    dropped = set(_OF_MEMORY) if set(_OF_MEMORY) & asked.keys() else set()
+    return {
+        name: value
+        for name, value in inherited.items()
+        if name in given or not (name.startswith(_OF_THE_AGENTS) or name in dropped)
     }
 
 

@@ -204,6 +204,9 @@ class _GangWorker:
         if self._batch.get("cluster"):
             # If Slurm provided the nodes, its names and its number are used.
             names, job = _of_cluster(environment, names, job)
+            environment = slurm_environment.of_cluster(
+                environment, self._batch, self._config.environment
+            )
         counts = [int(each) for each in self._batch["counts"]]
         directory = str(self._order["workdir"])
         cluster = bool(self._batch.get("cluster"))
