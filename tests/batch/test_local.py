@@ -83,6 +83,29 @@ def test_the_guides_script_trains(run: Run) -> None:
     ]
 
 
+LIMITS = r"""#!/bin/bash
+#SBATCH --nodes=2
+tell='echo "$(umask) $(ulimit -Sn) $(ulimit -Ss)"'
+same=$(eval "$tell")
+srun sh -c "test \"\$($tell)\" = '$same' && echo as the node"
+umask 027
+ulimit -Sn 321
+ulimit -Ss 4321
+srun -l bash -c "$tell; echo mine > \$OUT/\$SLURM_PROCID" | sort
+stat -c %a "$OUT/0" "$OUT/1"
+"""
+
+
+def test_limits_and_umask_of_a_script_are_those_of_its_tasks(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path))
+    done = run(LIMITS, "--env", "OUT")
+    assert sorted(texts(done.stdout)) == [
+        *("0: 0027 321 4321", "1: 0027 321 4321", "640", "640", "as the node", "as the node")
+    ], done.stderr
+
+
 SEMANTICS = r"""#!/bin/bash
 #SBATCH --nodes=2 --ntasks-per-node=2
 echo "args: $1/$2 rank: ${RANK-none} procid: $SLURM_PROCID"

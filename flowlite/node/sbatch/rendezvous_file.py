@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ class JobFacts:
         directory: Where the script starts, or would start on this node.
         environment: The environment it starts with, or would.
         of_slurm: Whether the gang is a job of a cluster, so that Slurm knows the job by this number.
+        limits: The umask and the limits that it starts with, or would.
     """
 
     job: str
@@ -44,6 +45,7 @@ class JobFacts:
     directory: str
     environment: dict[str, str]
     of_slurm: bool = False
+    limits: dict[str, int] = field(default_factory=dict)
 
     def write(self, attempt: Path) -> None:
         """Writes the file, readable by its user only, since the variables include secrets."""

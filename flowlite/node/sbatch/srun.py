@@ -19,7 +19,7 @@ from typing import Any
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..protocol.channel import Channel
 from ..protocol.framing import Frame, encode
-from . import slurm_environment
+from . import process_limits, slurm_environment
 from .filename_patterns import Names, fill, is_of_a_task
 from .getopt import OptionError
 from .layout import Placement
@@ -139,6 +139,7 @@ class _Client:
             "per_node": wish.per_node,
             "changed": changed,
             "removed": removed,
+            "limits": process_limits.changes(ground.limits),
             "from": [str(self._paths.directory / "slurm"), ground.directory],
             "directory": directory or (None if here == ground.directory else here),
             "streams": [self._stream(1, step.output), self._stream(2, step.error or step.output)],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import functools
 import os
 import signal
 import stat
@@ -21,7 +22,7 @@ from typing import Any
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..quick_dataclass import dataclass
 from ..system import processes
-from . import slurm_environment
+from . import process_limits, slurm_environment
 from .filename_patterns import Names, fill, is_of_one_task
 from .layout import Placement
 from .rendezvous_file import JobFacts, programs
@@ -177,6 +178,10 @@ class Runner:
     ) -> tuple[asyncio.SubprocessTransport, _Ending]:
         environment = self._environment(request, number)
         argv = [str(each) for each in request["argv"]]
+        wanted = dict(request["limits"])
+        limits = process_limits.applied(wanted)
+        for name in sorted(name for name in limits if limits[name] != wanted[name]):
+            sys.stderr.write(f"flowlite: {name} of the script is more than {limits[name]}, which this node allows\n")
         takes_input = request["input"] in (None, number) if request["has_input"] else False
         return await asyncio.get_running_loop().subprocess_exec(
             _Ending,
@@ -187,6 +192,7 @@ class Runner:
             stderr=streams.target(2),
             cwd=self._directory(request["directory"]),
             env=environment,
+            preexec_fn=functools.partial(process_limits.set_here, limits) if limits else None,
         )
 
     def _environment(self, request: dict[str, Any], number: int) -> dict[str, str]:

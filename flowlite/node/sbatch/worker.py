@@ -19,7 +19,7 @@ from ..config.agent_config import AgentConfig, AttemptPaths
 from ..protocol.channel import Channel
 from ..protocol.framing import Frame, encode
 from ..system import atomic_files, node_facts, processes
-from . import hostlist, shell_startup, slurm_environment
+from . import hostlist, process_limits, shell_startup, slurm_environment
 from .rendezvous_file import JobFacts, dial, programs, write_programs
 from .srun_options import signal_number
 from .task_runner import Runner
@@ -229,7 +229,8 @@ class _GangWorker:
             own |= {name: environment[name] for name in _OF_CLUSTER if name in environment}
         self._their_bash_env = own.get("BASH_ENV", "")
         own |= shell_startup.variables(self._paths.directory, own)
-        return JobFacts(job, names, counts, self._config.node_rank, directory, own, cluster)
+        rank, limits = self._config.node_rank, process_limits.own()
+        return JobFacts(job, names, counts, rank, directory, own, cluster, limits)
 
 
 class _Link(Channel):
