@@ -68,6 +68,19 @@ def test_the_guides_script_on_this_machine(read: Read) -> None:
     assert "wait-all-nodes" not in said
 
 
+@pytest.mark.parametrize("provider", ["local", "slurm"])
+def test_newer_options_of_sbatch_are_known(read: Read, provider: str) -> None:
+    found = read("-N1 --stepmgr --extra=x --oom-kill-step=1 --resv-ports=2", provider)
+    (config,) = found.configs
+    passed = ("--stepmgr", "--extra=x", "--oom-kill-step=1", "--resv-ports=2")
+    assert config.slurm == ({"sbatch": passed} if provider == "slurm" else {})
+
+
+def test_srun_writes_behind_what_is_there_if_the_script_does(read: Read) -> None:
+    assert variables(read("-N1 --open-mode=append"))["SLURM_OPEN_MODE"] == "a"
+    assert "SLURM_OPEN_MODE" not in variables(read("-N1"))
+
+
 def test_the_same_on_slurm_keeps_the_words_of_the_cluster(read: Read) -> None:
     found = read(CLIP, "slurm")
     (config,) = found.configs

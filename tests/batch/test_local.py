@@ -116,6 +116,9 @@ echo "second: $(srun -w $second -n1 sh -c 'echo $SLURMD_NODENAME $SLURM_NODEID $
 echo "input: $(printf 'one\ntwo\n' | srun -n2 sh -c 'wc -l' | tr -d ' ' | tr '\n' ' ')"
 export NEW=given; unset GONE
 echo "export: $(srun -n1 sh -c 'echo $NEW'), $(srun -n1 --export=NONE sh -c 'echo ${NEW-none}')"
+echo "quoted: $(srun -n1 --export=ALL,NEW="'a,b'" sh -c 'echo $NEW')"
+printf 'b10\nb2\na1\n' > "$OUT/hosts"
+echo "hosts: $(scontrol show hostlist "$OUT/hosts") $(scontrol show hostlistsorted b10,b2,a1,b1)"
 echo "torchrun: $(srun --ntasks-per-node=1 sh -c 'echo $SLURM_NODEID/$SLURM_NNODES' | sort | tr '\n' ' ')"
 cd /; echo "cwd: $(srun -n1 pwd)"
 srun -n4 sh -c 'test $SLURM_PROCID != 2 || exit 7; sleep 600'
@@ -157,6 +160,8 @@ def test_what_srun_promises(run: Run, tmp_path: Path, monkeypatch: pytest.Monkey
         "second: 127.0.0.2 0 1 = 127.0.0.2",
         "input: 2 2 ",
         "export: given, none",
+        "quoted: 'a,b'",
+        "hosts: b[10,2],a1 a1,b[1-2,10]",
         "torchrun: 0/2 1/2 ",
         "cwd: /",
         "failed: 7",

@@ -85,6 +85,13 @@ def test_what_scripts_export_to_srun() -> None:
     found = step("x", SLURM_KILL_BAD_EXIT="0", SLURM_LABELIO="1", SLURM_WAIT="5")
     assert (found.kill_on_bad_exit, found.label, found.wait) == (False, True, 5.0)
     assert step("-K x", SLURM_KILL_BAD_EXIT="0").kill_on_bad_exit
+    streams = {"SLURM_STDOUTMODE": "o", "SLURM_STDERRMODE": "e", "SLURM_STDINMODE": "none"}
+    found = step("x", **streams, SLURM_OPEN_MODE="a", SLURM_TIMELIMIT="5", SLURM_WORKING_DIR="/d")
+    assert (found.output, found.error, found.input, found.append) == ("o", "e", "none", True)
+    assert (found.limit, found.directory) == (300.0, "/d")
+    assert not step("--open-mode=truncate x", SLURM_OPEN_MODE="a").append
+    both = {"SLURM_EXPORT_ENV": "ALL", "SRUN_EXPORT_ENV": "NONE"}
+    assert step("x", **both).export == ("NONE",)
     with pytest.raises(OptionError, match=r"unset SLURM_MPI_TYPE .*=pmix.* each would run alone"):
         step("x", SLURM_MPI_TYPE="pmix")
 
@@ -110,6 +117,21 @@ def test_times(text: str, expected: float | None) -> None:
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(OptionError, match="is not a time"):
         seconds(text)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--resv-ports", "--resv-ports=4", "-E", "--preserve-env", "--whole", "--interactive"),
+        *("--external-launcher", "--tres-per-task=cpu:2", "--tres-bind=gres/gpu:none", "--compress"),
+        *("--use-min-nodes", "--contiguous", "--spread-job", "--send-libs=no", "--deadline=now"),
+        *("--bcast-exclude=NONE", "--mcs-label=x", "--time-min=1", "--delay-boot=1", "--reboot"),
+        *("--treewidth=2", "--stepmgr", "--segment=2", "--prefer=x", "--oom-kill-step=0", "--x11"),
+    ],
+)
+def test_options_that_srun_has(option: str) -> None:
+    assert step(f"{option} -n1 x").argv == ["x"]
+    assert refusals([option, "-n1", "x"]) == []
 
 
 def test_refusals_are_seen_before_anything_runs() -> None:

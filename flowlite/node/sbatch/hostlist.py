@@ -37,6 +37,12 @@ def compress(hosts: Iterable[str]) -> str:
     return ",".join(_written(prefix, numbers) for prefix, numbers in groups)
 
 
+def order(host: str) -> tuple[str, int, int]:
+    """Returns what sorts hosts: their names, and the numbers at the end by value."""
+    match = None if _is_address(host) else _NUMBERED.fullmatch(host)
+    return (match[1], int(match[2]), len(match[2])) if match else (host, -1, 0)
+
+
 def repeated(counts: Sequence[int]) -> str:
     """Writes numbers with repetition counts, as in SLURM_TASKS_PER_NODE: `4(x2),1`."""
     found: list[list[int]] = []

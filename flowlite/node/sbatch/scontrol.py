@@ -24,8 +24,10 @@ def main(arguments: list[str]) -> int:
         if what in ("hostnames", "hostname"):
             return _hostnames(plain[2:])
         if what in ("hostlist", "hostlistsorted"):
-            names = ",".join(plain[2:]).replace("\n", ",")
-            _say(hostlist.compress(hostlist.expand(names)))
+            names = hostlist.expand(",".join(map(_read, plain[2:])).replace("\n", ","))
+            if what == "hostlistsorted":
+                names.sort(key=hostlist.order)
+            _say(hostlist.compress(names))
             return 0
         if what in ("job", "jobs") and _is_own_job(attempt, plain[2:]):
             return _job(attempt, plain[2:])
@@ -34,7 +36,7 @@ def main(arguments: list[str]) -> int:
             os.execv(real, ["scontrol", *words])
         if what in ("job", "jobs"):
             return _job(attempt, plain[2:])
-    except hostlist.HostlistError as error:
+    except (hostlist.HostlistError, OSError) as error:
         sys.stderr.write(f"scontrol: error: {error}\n")
         return 1
     sys.stderr.write(
@@ -58,6 +60,14 @@ def _hostnames(words: list[str]) -> int:
     for host in hostlist.expand(text):
         _say(host)
     return 0
+
+
+def _read(words: str) -> str:
+    """Returns names of hosts; a path stands for the file that has them, one on each line."""
+    if not words.startswith("/"):
+        return words
+    with open(words, encoding="utf-8", errors="replace") as file:
+        return file.read()
 
 
 def _job(attempt: Path, words: list[str]) -> int:

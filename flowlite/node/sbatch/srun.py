@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import stat
 import sys
@@ -319,6 +320,8 @@ class _Link(Channel):
 
 
 _opened: set[str] = set()
+_WORD_OF_EXPORT = re.compile(r"""(?:[^,'"]|'[^']*'|"[^"]*"|['"])+""")
+"""What stands between the commas of --export. As in Slurm, those in quotes do not count, and the quotes stay."""
 
 
 def _exported(export: tuple[str, ...], before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
@@ -329,7 +332,7 @@ def _exported(export: tuple[str, ...], before: dict[str, str]) -> tuple[dict[str
     if export[0] in ("NONE", "NIL"):
         return {}, []
     named: dict[str, str] = {}
-    for word in export[1].split(","):
+    for word in _WORD_OF_EXPORT.findall(export[1]):
         name, equals, value = word.partition("=")
         if name.upper() == "ALL" and not equals:
             named = {**changed, **named}

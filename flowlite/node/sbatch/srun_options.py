@@ -40,7 +40,9 @@ _NOTHING_TO_DO = {
     "disable-status": Option("X", "none"),
     "exact": Option("", "none"),
     "exclusive": Option("", "optional"),
+    "external-launcher": Option("", "none"),
     "immediate": Option("I", "optional"),
+    "interactive": Option("", "none"),
     "job-name": Option("J"),
     "mem": Option(),
     "mem-per-cpu": Option(),
@@ -50,8 +52,10 @@ _NOTHING_TO_DO = {
     "quiet": Option("Q", "none"),
     "quit-on-interrupt": Option("", "none"),
     "threads": Option("T"),
+    "treewidth": Option(),
     "unbuffered": Option("u", "none"),
     "verbose": Option("v", "none"),
+    "whole": Option("", "none"),
 }
 """Options that hold anyway, or ask for resources that the whole gang has: the steps of a script share its nodes."""
 
@@ -65,7 +69,20 @@ _WITHOUT_EFFECT = {
             *("network", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-socket", "power"),
             *("priority", "signal", "slurmd-debug", "sockets-per-node", "switches", "thread-spec"),
             *("threads-per-core", "tmp", "wckey", "cores-per-socket", "msg-timeout"),
+            *("bb", "bbf", "bcast-exclude", "cluster-constraint", "deadline", "delay-boot", "extra"),
+            *("mcs-label", "prefer", "segment", "time-min", "tres-bind", "tres-per-task"),
         )
+    },
+    **{
+        name: Option("", "none")
+        for name in (
+            *("consolidate-segments", "contiguous", "reboot", "spread-job", "stepmgr"),
+            "use-min-nodes",
+        )
+    },
+    **{
+        name: Option("", "optional")
+        for name in ("compress", "oom-kill-step", "resv-ports", "send-libs", "x11")
     },
     "account": Option("A"),
     "core-spec": Option("S"),
@@ -77,6 +94,7 @@ _WITHOUT_EFFECT = {
     "nice": Option("", "optional"),
     "no-kill": Option("k", "optional"),
     "partition": Option("p"),
+    "preserve-env": Option("E", "none"),
     "profile": Option(),
     "propagate": Option("", "optional"),
     "qos": Option("q"),
@@ -92,6 +110,7 @@ _REFUSED = {
         "needed",
         "name an image with #SBATCH --container-image, or flow run --image",
     ),
+    "container-id": ("", "needed", "a step runs in the image of the whole task"),
     "container-image": (
         "",
         "needed",
@@ -270,7 +289,14 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
         "SLURM_EXPORT_ENV": "export",
         "SLURM_KILL_BAD_EXIT": "kill-on-bad-exit",
         "SLURM_MPI_TYPE": "mpi",
+        "SLURM_OPEN_MODE": "open-mode",
+        "SLURM_STDERRMODE": "error",
+        "SLURM_STDINMODE": "input",
+        "SLURM_STDOUTMODE": "output",
+        "SLURM_TIMELIMIT": "time",
         "SLURM_WAIT": "wait",
+        "SLURM_WORKING_DIR": "chdir",
+        "SRUN_EXPORT_ENV": "export",
     }
     found = {option: environment[name] for name, option in names.items() if environment.get(name)}
     if environment.get("SLURM_LABELIO", "0") not in ("0", ""):

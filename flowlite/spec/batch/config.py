@@ -123,6 +123,9 @@ def _one(draft: _Draft, name: str, directive: Directive) -> None:
             raise OptionError(f"--{name} cannot be honoured{where}: {why}; take the line out")
         draft.pass_on(name, value)
     elif name in FILES:
+        if name == "open-mode":
+            # It holds for the files of srun, too.
+            draft.variables["SLURM_OPEN_MODE"] = (value or "")[:1]
         written = "" if value is None else f"={value}"
         draft.notes.append(
             f"--{name}{written}: the output is in `flow logs`, by node and rank; no file is written"

@@ -1,4 +1,4 @@
-"""All options of sbatch (22.05 to 24.11), by how they are handled. Other options are unknown."""
+"""All options of sbatch (22.05 to 25.05), by how they are handled. Other options are unknown."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ CLUSTER: dict[str, Option] = {
             *("acctg-freq", "batch", "bb", "bbf", "cluster-constraint", "comment", "container"),
             *("container-id", "container-mounts", "container-mount-home", "container-name"),
             *("container-save", "container-workdir", "container-writable"),
-            *("cores-per-socket", "cpu-freq", "delay-boot", "gpu-bind", "gpu-freq"),
+            *("cores-per-socket", "cpu-freq", "delay-boot", "extra", "gpu-bind", "gpu-freq"),
             *("gpus-per-socket", "gres-flags", "hint", "mail-type", "mail-user", "mcs-label"),
             *("mem-bind", "mincpus", "network", "ntasks-per-core", "ntasks-per-socket", "power"),
             *("prefer", "priority", "profile", "reservation", "segment", "sockets-per-node"),
@@ -105,6 +105,7 @@ CLUSTER: dict[str, Option] = {
     "account": Option("A"),
     "clusters": Option("M"),
     "constraint": Option("C"),
+    "consolidate-segments": Option("", "none"),
     "contiguous": Option("", "none"),
     "core-spec": Option("S"),
     "distribution": Option("m"),
@@ -117,6 +118,7 @@ CLUSTER: dict[str, Option] = {
     "no-kill": Option("k", "optional"),
     "no-requeue": Option("", "none"),
     "nodelist": Option("w"),
+    "oom-kill-step": Option("", "optional"),
     "overcommit": Option("O", "none"),
     "oversubscribe": Option("s", "optional"),
     "partition": Option("p"),
@@ -124,7 +126,9 @@ CLUSTER: dict[str, Option] = {
     "qos": Option("q"),
     "reboot": Option("", "none"),
     "requeue": Option("", "none"),
+    "resv-ports": Option("", "optional"),
     "spread-job": Option("", "none"),
+    "stepmgr": Option("", "none"),
     "use-min-nodes": Option("", "none"),
 }
 """Options that have a meaning only on a cluster."""
