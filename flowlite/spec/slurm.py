@@ -43,6 +43,8 @@ _OURS = {
     "--comment": "nothing: flowlite knows its jobs by it",
     "--signal": "signal_seconds under [slurm]",
     "--wrap": "a command after `--`",
+    "--clusters": "a login node of that cluster, as login under [slurm]",
+    "-M": "a login node of that cluster, as login under [slurm]",
 }
 
 
@@ -140,7 +142,7 @@ def _line(text: str) -> str:
     flag = re.split(r"[ =]", line, maxsplit=1)[0]
     flag = flag if flag.startswith("--") else flag[:2]
     if flag in _OURS:
-        raise ValueError(f"other options: {flag} is written by flowlite; use {_OURS[flag]}")
+        raise ValueError(f"other options: {flag} cannot be given here; use {_OURS[flag]}")
     return line
 
 

@@ -11,6 +11,7 @@ import pytest
 from flowlite.errors import SpecError
 from flowlite.spec.batch import Reading, read_batch, values
 from flowlite.spec.batch.missing_commands import look
+from flowlite.spec.batch.script import BatchScript
 
 Read = Callable[..., Reading]
 
@@ -74,6 +75,24 @@ def test_newer_options_of_sbatch_are_known(read: Read, provider: str) -> None:
     (config,) = found.configs
     passed = ("--stepmgr", "--extra=x", "--oom-kill-step=1", "--resv-ports=2")
     assert config.slurm == ({"sbatch": passed} if provider == "slurm" else {})
+
+
+def test_values_with_blanks_and_quotes_reach_sbatch_whole(read: Read) -> None:
+    script = """#!/bin/bash
+#SBATCH -N1 --mail-user="a@b.c, d@e.f"
+#SBATCH --wckey="it's a \\"key\\""
+true
+"""
+    (config,) = read(script, "slurm").configs
+    lines = "\n".join(f"#SBATCH {each}" for each in config.slurm["sbatch"])
+    again = BatchScript.parse(f"#!/bin/bash\n{lines}\n", Path("again")).values()
+    assert [each.value for each in again.values()] == ["a@b.c, d@e.f", "it's a \"key\""]
+
+
+def test_another_cluster_is_refused(read: Read) -> None:
+    with pytest.raises(SpecError, match=r"--clusters cannot be given here; use a login node"):
+        read("-N1 -M other", "slurm")
+    assert "--clusters=other has no effect outside Slurm" in read("-N1 -M other").notes
 
 
 def test_srun_writes_behind_what_is_there_if_the_script_does(read: Read) -> None:

@@ -154,6 +154,10 @@ def test_options_are_checked_when_they_are_given() -> None:
         TaskConfig(command="true", slurm={"partion": "gpu"})  # type: ignore[typeddict-unknown-key]
     with pytest.raises(ConfigError, match="use num_instances"):
         TaskConfig(command="true", slurm={"sbatch": ["#SBATCH --nodes=3"]})
+    for option in ("--clusters=other", "-M other"):
+        # Its number would be looked up, and cancelled, at the cluster of the login node.
+        with pytest.raises(ConfigError, match="use a login node of that cluster"):
+            TaskConfig(command="true", slurm={"sbatch": [option]})
     config = TaskConfig(command="true", slurm={"nodelist": ["n1", "n2"], "mem": 4000})
     assert config.slurm == {"nodelist": "n1,n2", "mem": "4000M"}
     assert TaskConfig.from_json(config.to_json()).slurm == config.slurm

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flowlite.node.sbatch import hostlist
 from provider_adapters.slurm.context import parts_of
-from provider_adapters.slurm.queries import parse, state_words
+from provider_adapters.slurm.queries import parse, refusals, state_words
 from provider_adapters.slurm.queries.parse import Job
 from tests.providers.slurm_on_paper import RECORDED
 
@@ -254,6 +254,16 @@ def test_reasons_in_words() -> None:
     assert state_words.waits("SomethingNew") == "SomethingNew"
     assert state_words.hopeless("PartitionNodeLimit")
     assert not state_words.hopeless("Resources")
+
+
+def test_refusals_of_sbatch_in_words() -> None:
+    begin = "sbatch: error: Batch job submission failed: "
+    large = refusals.explained(f"{begin}Pathname of a file, directory or other parameter too long", {})
+    assert str(large).endswith("set shared_dir under [slurm], or raise max_script_size")
+    said = "sbatch: error: Invalid directive found in batch script: x"
+    assert str(refusals.explained(said, {})) == f"sbatch refused the job: {said[15:]}"
+    account = refusals.explained(f"{begin}Invalid account or account/partition combination", {})
+    assert "account or partition is not set" in str(account)
 
 
 def test_ends_in_words() -> None:

@@ -74,8 +74,8 @@ class _Draft:
         return self.provider == SLURM
 
     def pass_on(self, name: str, value: str | None) -> None:
-        """Passes an option on to the cluster as it was written."""
-        line = f"--{name}" if value is None else f"--{name}={value}"
+        """Passes an option on to the cluster with the value that was written."""
+        line = f"--{name}" if value is None else f"--{name}={shlex.quote(value)}"
         self.slurm.setdefault("sbatch", []).append(line)
 
 

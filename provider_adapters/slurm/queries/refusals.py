@@ -32,7 +32,8 @@ _ABOUT: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("unrecognized option", ("sbatch",), "see `man sbatch`"),
     ("invalid option", ("sbatch",), "see `man sbatch`"),
     (
-        "script",
+        # Of a script that is larger than slurmctld takes.
+        "other parameter too long",
         (),
         "flowlite's program travels in it: set shared_dir under [slurm], or raise max_script_size",
     ),
