@@ -86,7 +86,7 @@ true
     (config,) = read(script, "slurm").configs
     lines = "\n".join(f"#SBATCH {each}" for each in config.slurm["sbatch"])
     again = BatchScript.parse(f"#!/bin/bash\n{lines}\n", Path("again")).values()
-    assert [each.value for each in again.values()] == ["a@b.c, d@e.f", "it's a \"key\""]
+    assert [each.value for each in again.values()] == ["a@b.c, d@e.f", 'it\'s a "key"']
 
 
 def test_another_cluster_is_refused(read: Read) -> None:

@@ -123,7 +123,12 @@ def test_what_is_no_time(text: str) -> None:
     "option",
     [
         *("--resv-ports", "--resv-ports=4", "-E", "--preserve-env", "--whole", "--interactive"),
-        *("--external-launcher", "--tres-per-task=cpu:2", "--tres-bind=gres/gpu:none", "--compress"),
+        *(
+            "--external-launcher",
+            "--tres-per-task=cpu:2",
+            "--tres-bind=gres/gpu:none",
+            "--compress",
+        ),
         *("--use-min-nodes", "--contiguous", "--spread-job", "--send-libs=no", "--deadline=now"),
         *("--bcast-exclude=NONE", "--mcs-label=x", "--time-min=1", "--delay-boot=1", "--reboot"),
         *("--treewidth=2", "--stepmgr", "--segment=2", "--prefer=x", "--oom-kill-step=0", "--x11"),

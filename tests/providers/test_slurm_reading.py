@@ -258,7 +258,9 @@ def test_reasons_in_words() -> None:
 
 def test_refusals_of_sbatch_in_words() -> None:
     begin = "sbatch: error: Batch job submission failed: "
-    large = refusals.explained(f"{begin}Pathname of a file, directory or other parameter too long", {})
+    large = refusals.explained(
+        f"{begin}Pathname of a file, directory or other parameter too long", {}
+    )
     assert str(large).endswith("set shared_dir under [slurm], or raise max_script_size")
     said = "sbatch: error: Invalid directive found in batch script: x"
     assert str(refusals.explained(said, {})) == f"sbatch refused the job: {said[15:]}"

@@ -19,7 +19,9 @@ def own() -> dict[str, int]:
     os.umask(umask)
     names = [name for name in dir(resource) if name.startswith(_BEGINNING)]
     # The same limit may have two names.
-    return {"umask": umask} | {name: resource.getrlimit(getattr(resource, name))[0] for name in names}
+    return {"umask": umask} | {
+        name: resource.getrlimit(getattr(resource, name))[0] for name in names
+    }
 
 
 def changes(before: Mapping[str, int]) -> dict[str, int]:

@@ -69,7 +69,15 @@ _WITHOUT_EFFECT = {
             *("network", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-socket", "power"),
             *("priority", "signal", "slurmd-debug", "sockets-per-node", "switches", "thread-spec"),
             *("threads-per-core", "tmp", "wckey", "cores-per-socket", "msg-timeout"),
-            *("bb", "bbf", "bcast-exclude", "cluster-constraint", "deadline", "delay-boot", "extra"),
+            *(
+                "bb",
+                "bbf",
+                "bcast-exclude",
+                "cluster-constraint",
+                "deadline",
+                "delay-boot",
+                "extra",
+            ),
             *("mcs-label", "prefer", "segment", "time-min", "tres-bind", "tres-per-task"),
         )
     },

@@ -181,7 +181,9 @@ class Runner:
         wanted = dict(request["limits"])
         limits = process_limits.applied(wanted)
         for name in sorted(name for name in limits if limits[name] != wanted[name]):
-            sys.stderr.write(f"flowlite: {name} of the script is more than {limits[name]}, which this node allows\n")
+            sys.stderr.write(
+                f"flowlite: {name} of the script is more than {limits[name]}, which this node allows\n"
+            )
         takes_input = request["input"] in (None, number) if request["has_input"] else False
         return await asyncio.get_running_loop().subprocess_exec(
             _Ending,
