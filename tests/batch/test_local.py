@@ -313,6 +313,24 @@ def test_signals_reach_the_script_and_its_tasks(run: Run) -> None:
     assert texts(done.stdout) == ["script warned", "task 0 warned", "task 1 warned"]
 
 
+NEARLY_OVER = r"""#!/bin/bash
+#SBATCH --ntasks=2 --time=0:20
+trap 'echo script ends' EXIT
+srun sh -c 'trap "echo task $SLURM_PROCID stops; exit 0" TERM; while :; do sleep 0.1; done'
+echo "steps ended with $?"
+"""
+
+
+def test_nobody_is_killed_by_the_notice_before_the_end_of_the_time(run: Run) -> None:
+    """SIGUSR2, which `srun` would pass on to tasks that do not handle it."""
+    done = run(NEARLY_OVER)
+    assert "User defined signal 2" not in done.stdout
+    assert "SIGUSR2" not in done.stderr
+    assert {"task 0 stops", "task 1 stops"} <= set(texts(done.stdout)), done.stdout + done.stderr
+    assert "max_run_time_hours" in done.stderr
+    assert done.returncode == 1
+
+
 def test_a_restarted_job_knows_it(project: Path, run: Run) -> None:
     done = run(
         "#!/bin/bash\n#SBATCH -N1\necho restart ${SLURM_RESTART_COUNT-0} of $SLURM_JOB_ID\n"

@@ -57,6 +57,34 @@ def test_who_has_a_handler(children: dict[str, subprocess.Popen[bytes]]) -> None
     assert deaf.pid not in found
 
 
+# A bash with a trap for its exit has handlers for all signals that end it, and ends by them.
+BASHES = {
+    "exit": ("trap 'echo gone' EXIT", False),
+    "both": ("trap 'echo gone' EXIT; trap 'echo got' USR2", True),
+    "number": ("trap 'echo gone' EXIT; trap 'echo got' 12", True),
+    "alone": ("trap 'echo got' SIGUSR2", True),
+}
+
+
+@pytest.mark.parametrize("name", BASHES)
+@pytest.mark.parametrize("in_a_file", [True, False])
+def test_a_shell_that_only_cleans_up_does_not_listen(
+    tmp_path: Path, name: str, in_a_file: bool
+) -> None:
+    trap, listens = BASHES[name]
+    text = f"{trap}; touch {tmp_path}/up; while :; do sleep 0.1; done"
+    (tmp_path / "script").write_text(text)
+    words = [str(tmp_path / "script")] if in_a_file else ["-c", text]
+    shell = subprocess.Popen(["bash", *words])
+    try:
+        eventually((tmp_path / "up").exists)
+        assert caught_signals.catches(shell.pid, signal.SIGUSR2)
+        assert (shell.pid in caught_signals.listeners([os.getpid()], signal.SIGUSR2)) == listens
+    finally:
+        shell.kill()
+        shell.wait()
+
+
 # A Java virtual machine has handlers for these, SIGUSR2 among them, and the runtime of Go for all that there are.
 JAVA = (1, 2, 3, 4, 7, 8, 11, 12, 13, 15, 25)
 GO = tuple(each for each in range(1, 65) if each not in (9, 19, 20, 21, 22, 18, 32, 33, 34))

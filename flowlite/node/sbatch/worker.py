@@ -18,7 +18,7 @@ from typing import Any
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..protocol.channel import Channel
 from ..protocol.framing import Frame, encode
-from ..system import atomic_files, node_facts, processes
+from ..system import atomic_files, caught_signals, node_facts, processes
 from . import hostlist, process_limits, shell_startup, slurm_environment
 from .rendezvous_file import JobFacts, dial, programs, write_programs
 from .srun_options import signal_number
@@ -27,7 +27,6 @@ from .task_runner import Runner
 EXIT_STOPPED = 143
 _LEADER_GONE = "the agent of node 0, which runs the batch script, does not answer any more"
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
-_SIGNAL_CAUGHT = "SigCgt:"
 _OF_CLUSTER = (
     *("SLURM_ARRAY_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CPUS_ON_NODE", "SLURM_GPUS_ON_NODE"),
     *("SLURM_JOB_CPUS_PER_NODE", "SLURM_JOB_ACCOUNT", "SLURM_JOB_PARTITION", "SLURM_JOB_QOS"),
@@ -168,7 +167,7 @@ class _GangWorker:
     def _tell_all(self, number: int) -> None:
         """Sends a signal to the tasks of every step, through their srun processes."""
         for pid in processes.descendants([os.getpid()]):
-            if _runs_srun(pid, str(self._paths.directory)) and _catches(pid, number):
+            if _runs_srun(pid, str(self._paths.directory)) and caught_signals.catches(pid, number):
                 processes.send(pid, number)
 
     # Signals
@@ -189,7 +188,7 @@ class _GangWorker:
         if self._script is not None and self._script.returncode is None:
             pids = [*pids, self._script.pid]
         for pid in pids:
-            if _catches(pid, number):
+            if caught_signals.listens(pid, number):
                 processes.send(pid, number)
 
     # Facts about this node
@@ -269,16 +268,6 @@ def _of_cluster(
         if len(found) == len(names):
             names = found
     return names, environment.get("SLURM_JOB_ID", job)
-
-
-def _catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
-            caught = next(line for line in file if line.startswith(_SIGNAL_CAUGHT))
-    except (OSError, StopIteration):
-        return False
-    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
 def _runs_srun(pid: int, directory: str) -> bool:

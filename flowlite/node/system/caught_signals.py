@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 
 from . import processes
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
 # Java's virtual machine and the runtime of Go handle all of these in every process, and SIGUSR2 with them. A program
 # that handles SIGUSR2 itself has no reason to: Python, for one, leaves SIGPIPE and SIGXFSZ ignored.
 _OF_RUNTIMES = (signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV, signal.SIGPIPE, signal.SIGXFSZ)
+
+
+_SCRIPT_OF_BASH = 255
+_LARGEST_SCRIPT = 4 << 20
 
 
 def catches(pid: int, number: int) -> bool:
@@ -31,6 +37,54 @@ def asks_for(pid: int, number: int) -> bool:
     return _is_in(number, caught) and not of_runtime
 
 
+def listens(pid: int, number: int) -> bool:
+    """Whether a process does something of its own with a signal.
+
+    Two kinds of process have a handler and do not: `srun`, which passes the signal on to tasks without one, and a
+    shell with a trap for its exit, which handles all signals that end it, and ends.
+    """
+    caught = _caught(pid)
+    if not _is_in(number, caught) or _is_srun(pid):
+        return False
+    may_be_for_the_exit = all(_is_in(each, caught) for each in _OF_RUNTIMES)
+    return not (may_be_for_the_exit and _is_bash(pid)) or _is_in_the_script(pid, number)
+
+
+def _is_srun(pid: int) -> bool:
+    """Whether a process is an `srun`: Slurm's own, or ours, which a Python runs."""
+    words = _words(pid)
+    is_ours = b"-I" in words[1:3] and b"srun" in words[3:6]
+    return is_ours or os.path.basename(words[0] if words else b"") == b"srun"
+
+
+def _is_bash(pid: int) -> bool:
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("bash")
+    except OSError:
+        return False
+
+
+def _is_in_the_script(pid: int, number: int) -> bool:
+    """Whether what a bash runs names a signal. Of its traps, the kernel does not tell."""
+    text = b"\n".join(_words(pid))
+    try:
+        # Where bash keeps the file of its script.
+        with open(f"/proc/{pid}/fd/{_SCRIPT_OF_BASH}", "rb") as file:
+            text += file.read(_LARGEST_SCRIPT)
+    except OSError:
+        pass
+    name = signal.Signals(number).name.removeprefix("SIG").encode()
+    return re.search(rb"(?i)%s|\btrap\b.*\b%d\b" % (name, number), text) is not None
+
+
+def _words(pid: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []
+
+
 def _caught(pid: int) -> int:
     """The signals that a process handles, as the kernel has them: a bit for each."""
     try:
@@ -46,5 +100,5 @@ def _is_in(number: int, caught: int) -> bool:
 
 
 def listeners(ancestors: Iterable[int], number: int) -> list[int]:
-    """Returns all descendants of some processes that have a handler for a signal."""
-    return sorted(pid for pid in processes.descendants(ancestors) if catches(pid, number))
+    """Returns all descendants of some processes that do something of their own with a signal."""
+    return sorted(pid for pid in processes.descendants(ancestors) if listens(pid, number))
