@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from flowlite.node.system import processes
 from tests.checkpoints.remote import manifests, names_at, newest, sets_at
 from tests.components import need
 from tests.helpers import eventually
@@ -71,6 +72,21 @@ def gang(tmp_path: Path, body: str, *, attempt: int = 1, **options: Any) -> Real
 
 def told(gang: RealGang, kind: str = "checkpoint") -> list[str]:
     return [event["text"] for event in gang.events if event["kind"] == kind]
+
+
+def kill_copier(gang: RealGang) -> None:
+    """Kills the process of node 0 that copies checkpoints, as the kernel does for lack of memory."""
+
+    def command(pid: int) -> bytes:
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            return b""
+
+    below = processes.descendants([gang.agents[0].pid])
+    (pid,) = [pid for pid in below if b"checkpoints" in command(pid)]
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not processes.is_alive(pid))
 
 
 @pytest.fixture
@@ -293,6 +309,80 @@ time.sleep(60)
         assert set(newest(remote)) >= {"one.pt", "three.pt"}
         for name, data in newest(remote).items():
             assert len(data) == WHOLE, name
+
+    @pytest.mark.parametrize("dies", ["while workers run", "during the last copy"])
+    def test_a_copier_that_is_killed_is_started_again_and_goes_on(
+        self, tmp_path: Path, remote: Path, dies: str
+    ) -> None:
+        body = """
+write(here / "one.pt", b"1")
+copied("one")
+write(here / "two.pt", b"2")
+copied("two")
+until(here / "go.tmp")
+write(here / "three.pt", b"3")
+""" + ('copied("three")' if dies == "while workers run" else "")
+        go = tmp_path / "nodes" / "i-000" / "checkpoint" / "go.tmp"
+        with gang(tmp_path, body) as run:
+            run.start()
+
+            async def follow() -> dict[str, Any]:
+                await run.until("started")
+                await asyncio.to_thread(
+                    eventually, lambda: set(newest(remote)) == {"one.pt", "two.pt"}
+                )
+                if dies == "while workers run":
+                    kill_copier(run)
+                    go.touch()
+                else:
+                    # It waits for the end of what cannot be copied now.
+                    blocked = next((remote / "sets").iterdir()) / "000003"
+                    blocked.write_text("in the way")
+                    go.touch()
+                    files = remote / "files"
+                    await asyncio.to_thread(eventually, lambda: list(files.glob("three.*.pt")))
+                    kill_copier(run)
+                    blocked.unlink()
+                return await run.finish()
+
+            assert asyncio.run(follow())["outcome"] == "done", run.logs()
+            assert newest(remote) == {
+                f"{name}.pt": digit * WHOLE
+                for name, digit in [("one", b"1"), ("two", b"2"), ("three", b"3")]
+            }
+            # Its sets come after those of the copier before, however they are numbered.
+            assert len(sets_at(remote)) == 3
+            warned = [text for text in told(run, "warning") if "It is started again" in text]
+            assert len(warned) == 1, told(run, "warning")
+            assert told(run) == [f"node 0 (i-000): checkpoint: 3 files, 197 kB at {remote}"]
+            run.assert_nothing_left()
+
+    def test_a_file_cut_off_while_no_copier_runs_is_in_no_set(
+        self, tmp_path: Path, remote: Path
+    ) -> None:
+        body = """
+write(here / "one.pt", b"1")
+copied("one")
+half = open(here / "half.pt", "wb", buffering=0)
+half.write(b"h")
+until(here / "go.tmp")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+        root = tmp_path / "nodes" / "i-000" / "checkpoint"
+        with gang(tmp_path, body) as run:
+            run.start()
+
+            async def follow() -> dict[str, Any]:
+                await run.until("started")
+                await asyncio.to_thread(eventually, (root / "half.pt").exists)
+                kill_copier(run)
+                (root / "go.tmp").touch()
+                return await run.finish()
+
+            assert asyncio.run(follow())["outcome"] == "failed", run.logs()
+            assert set(newest(remote)) == {"one.pt"}
+            assert any("half.pt was being written" in text for text in told(run, "warning"))
+            run.assert_nothing_left()
 
     def test_a_last_copy_that_takes_too_long_is_given_up_and_told(
         self, tmp_path: Path, remote: Path

@@ -101,6 +101,28 @@ class TestNumbers:
             copy_at(moment)
         assert sorted(each.number for each in names_at(tmp_path / "remote")) == [1, 2, 3]
 
+    @pytest.mark.parametrize(("nodes", "numbers"), [(1, [1, 2]), (2, [1, 3])])
+    def test_one_in_the_place_of_a_killed_one_goes_on_after_its_sets(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int, numbers: list[int]
+    ) -> None:
+        killed = copier_of(tmp_path, node=nodes - 1, nodes=nodes)
+        write_and_scan(killed, one="1")
+        assert killed.copy(1)
+
+        clock = 1000.0
+        monkeypatch.setattr(sidecar.time, "monotonic", lambda: clock)
+        served = CheckpointSidecar(copier_of(tmp_path, node=nodes - 1, nodes=nodes, every=100.0))
+        served._start(None, {"since": 250.0, "cut": False})
+        assert served._copying is not None
+        served._copying.join()
+        clock += 45.0
+        write_and_scan(served._copier, two="2")
+        clock += 5.0
+        served._copier.look(None)
+        served._copy_if_due()
+        served._copying.join()
+        assert sorted(each.number for each in names_at(tmp_path / "remote")) == numbers
+
 
 def test_a_target_that_does_not_answer_at_first_is_used_once_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

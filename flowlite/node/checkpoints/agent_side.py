@@ -8,6 +8,7 @@ node's own workers have ended, one that other nodes may write to when theirs hav
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -23,6 +24,7 @@ from ..system.byte_sizes import human_size
 NAME = "checkpoint"
 _PRIVATE_DIRECTORY = "checkpoint"
 _END_SECONDS = 5.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 60.0
 
 log = logging.getLogger("flowlite.checkpoints")
 
@@ -62,6 +64,12 @@ class Checkpoints:
         self.volume: dict[str, Any] | None = None
         self._root, self._shared = self._find_root()
         self._others_ended = asyncio.Event()
+        self._reaper: int | None = None
+        self._began = 0.0
+        self._cut_off = False
+        self._reviving: asyncio.Task[None] | None = None
+        self._revivals = 0
+        self._hasten = asyncio.Event()
 
     # Locations
 
@@ -141,12 +149,14 @@ class Checkpoints:
         """Begins to copy, since the workers start now."""
         if self.copies and self._sidecar.runs:
             await self._ask("started", do="start", reaper=reaper)
+            self._reaper, self._began = reaper, asyncio.get_running_loop().time()
             self._started = True
 
     def worker_ended(self, body: Mapping[str, Any]) -> None:
         """Records that a worker ended. If it was killed or failed, the files it was writing may be incomplete."""
         by_itself = body["code"] is not None and (body["code"] == 0 or body.get("stopped"))
         if not by_itself and self._started:
+            self._cut_off = True
             self._sidecar.send(do="cut")
 
     def others_ended(self) -> None:
@@ -177,7 +187,7 @@ class Checkpoints:
         allowed = float(self._asked["final_seconds"])
         try:
             async with asyncio.timeout(allowed):
-                told = await self._ask("finished", do="finish")
+                told = await self._copy_last()
         except TimeoutError:
             why = self._last_trouble or "what it takes was not done"
             self._tell(
@@ -209,6 +219,18 @@ class Checkpoints:
                 "checkpoint",
                 f"checkpoint: {_count(told['files'])}, {human_size(told['bytes'])} at {self.place}",
             )
+
+    async def _copy_last(self) -> dict[str, Any]:
+        """Has the last copy made, also if the sidecar is killed meanwhile."""
+        self._hasten.set()
+        while True:
+            if self._reviving is not None:
+                await asyncio.shield(self._reviving)
+            try:
+                return await self._ask("finished", do="finish")
+            except CheckpointError:
+                if self._sidecar.followed:
+                    raise
 
     async def end(self) -> None:
         """Ends the sidecar, whatever it is doing."""
@@ -259,6 +281,36 @@ class Checkpoints:
 
     def _on_gone(self) -> None:
         self._fail_all(self._gone())
+        begun = self._reviving is not None and not self._reviving.done()
+        if self._started and self._sidecar.runs and not begun:
+            self._reviving = asyncio.create_task(self._revive())
+
+    async def _revive(self) -> None:
+        """Starts the sidecar again, which was killed, as by the kernel for lack of memory, or has crashed."""
+        if not self._revivals:
+            self._tell("warning", f"checkpoint: {self._gone()}. It is started again")
+        while True:
+            await self._pause_before_revival()
+            try:
+                await self._sidecar.end(_END_SECONDS)
+                await self._start_process()
+                since = asyncio.get_running_loop().time() - self._began
+                again = {"since": since, "cut": self._cut_off}
+                await self._ask("started", do="start", reaper=self._reaper, again=again)
+                return
+            except OSError as error:
+                self._last_trouble = str(error)
+                log.warning("%s", error)
+
+    async def _pause_before_revival(self) -> None:
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self._revivals, 10))
+        self._revivals += 1
+        if self._hasten.is_set():
+            await asyncio.sleep(min(pause, _FIRST_PAUSE))
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._hasten.wait()
 
     def _on_event(self, told: dict[str, Any]) -> None:
         event = told["event"]
@@ -295,6 +347,9 @@ class Checkpoints:
         )
 
     async def _end_process(self) -> None:
+        if self._reviving is not None:
+            self._reviving.cancel()
+            await asyncio.gather(self._reviving, return_exceptions=True)
         await self._sidecar.end(_END_SECONDS if self._finishing is None else 0.5)
 
 

@@ -64,6 +64,7 @@ class Copier:
         self.newest: tuple[SetName, CheckpointManifest] | None = None
         self._generation = 0
         self._number = 0
+        self._goes_on = False
         self._uploaded: dict[str, int] = {}
         self._orphans: set[str] = set()
         self._manifests: dict[str, CheckpointManifest | None] = {}
@@ -142,6 +143,15 @@ class Copier:
             "aside": put,
         }
 
+    def go_on(self, *, cut: bool) -> None:
+        """Prepares to go on in the place of a copier of this attempt that was killed, after its sets.
+
+        Args:
+            cut: A worker was killed or failed since it began, so that files it was writing may be incomplete.
+        """
+        self.watch.doubtful = self.memory.doubts(tree.look_at(self.root).files, clean=not cut)
+        self._goes_on = True
+
     def claim(self) -> None:
         """Registers as the one that copies to the target. A copier registered earlier then stops."""
         paths = self.place.sizes("sets/")
@@ -151,6 +161,13 @@ class Copier:
         with contextlib.suppress(TargetError):
             self.place.discard_interrupted(self.scope)
         names = self._mine(paths)
+        if self._goes_on and names:
+            last = max(names, key=lambda name: name.key)
+            manifest = self._manifest(last)
+            self.newest = (last, manifest) if manifest is not None else None
+            if last.key[:2] == (self._generation, str(self.order["writer"])):
+                self._number = last.number
+        self._goes_on = False
         needed = {file.object: file.size for file in self._files_of(names)}
         present = self._present()
         self._uploaded = {name: size for name, size in needed.items() if present.get(name) == size}

@@ -7,6 +7,8 @@ killed. It exchanges lines of JSON on standard input and output:
                      {"do": "prove", "token", "write"}      is it the same on all nodes?      "proved"
                      {"do": "restore", "aside"}             restore the newest set            "restored"
                      {"do": "start", "reaper": pid}         copy from now on                  "started"
+                       "again": {"since", "cut"}: in the place of a sidecar that was killed. The workers were started
+                       so many seconds ago; "cut": a worker was killed or failed since
                      {"do": "cut"}                          a worker was killed or failed
                      {"do": "hurry"}                        copy now, the end is near
                      {"do": "finish"}                       all have ended; copy once more    "finished"
@@ -86,7 +88,7 @@ class CheckpointSidecar:
             elif what == "restore":
                 report("restored", **self._copier.restore(bool(request["aside"])))
             elif what == "start":
-                self._start(request["reaper"])
+                self._start(request["reaper"], request.get("again"))
             elif what == "cut" and self._began is not None and self._renames is not None:
                 self._renames.read()
                 self._copier.cut(self._reaper, self._renames.renamed)
@@ -98,11 +100,16 @@ class CheckpointSidecar:
         except OSError as error:
             report("failed", why=str(error), passing=retrying.passing_cause(error) is not None)
 
-    def _start(self, reaper: int | None) -> None:
+    def _start(self, reaper: int | None, again: Mapping[str, Any] | None = None) -> None:
         self._reaper = reaper
         self._renames = RenameWatch(self._copier.root)
         self._began = time.monotonic()
-        self._due = self._began + self._every
+        if again is not None:
+            self._copier.go_on(cut=bool(again["cut"]))
+            # The parts of all nodes are numbered by the intervals since the workers were started.
+            self._began -= float(again["since"])
+        passed = int((time.monotonic() - self._began) / self._every)
+        self._due = self._began + (passed + 1) * self._every
         self._copying = threading.Thread(target=self._claim_aside, daemon=True)
         self._copying.start()
         report("started")

@@ -29,14 +29,21 @@ class CheckpointState:
         self._saved = ""
         self.copied = self._load()
 
-    def doubts(self, files: Mapping[str, FileState]) -> dict[str, Mark]:
-        """Returns the files that may be incomplete, since their writer was killed or failed in an earlier attempt."""
+    def doubts(
+        self, files: Mapping[str, FileState], *, clean: bool | None = None
+    ) -> dict[str, Mark]:
+        """Returns the files that may be incomplete, since their writer was killed or failed.
+
+        Args:
+            clean: Whether no writer was since the state was saved; None if that is what it says.
+        """
+        clean = self._clean if clean is None else clean
         doubtful = {
             path: mark
             for path, mark in self._doubtful.items()
             if path in files and files[path].mark == mark
         }
-        if not self._clean:
+        if not clean:
             doubtful |= {
                 path: seen.mark
                 for path, seen in files.items()
