@@ -107,6 +107,35 @@ while True:
             run.assert_nothing_left(timeout=90)
         assert not mounted_below(tmp_path)
 
+    @pytest.mark.parametrize(
+        ("node", "sidecar", "said"),
+        [
+            (0, "share-server", "the process that serves it was killed; using it on other nodes"),
+            (1, "share-mount", "the process that holds it was killed; using it here fails"),
+        ],
+    )
+    def test_a_volume_that_is_lost_is_told(
+        self, tmp_path: Path, node: int, sidecar: str, said: str
+    ) -> None:
+        need("sshfs")
+        go = tmp_path / "go"
+        with gang(tmp_path, f"until(Path({str(go)!r}))", nodes=2) as run:
+            run.start()
+
+            async def follow() -> dict[str, Any]:
+                await run.until("started")
+                below = processes.descendants([run.agents[node].pid])
+                (pid,) = [pid for pid in below if sidecar in words_of(pid)]
+                os.kill(pid, signal.SIGKILL)
+                warned = await run.until("warning")
+                go.touch()
+                await run.finish()
+                return warned
+
+            assert f"volume 'data' is lost: {said}" in asyncio.run(follow())["text"]
+            run.assert_nothing_left()
+        assert not mounted_below(tmp_path)
+
     def test_a_member_that_is_killed_leaves_nothing_mounted(self, tmp_path: Path) -> None:
         need("sshfs")
         with gang(tmp_path, "time.sleep(600)") as run:
@@ -151,14 +180,14 @@ with gang(Path(sys.argv[1]), "pass") as run:
 
 
 def running() -> list[str]:
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                found.append(Path(f"/proc/{name}/cmdline").read_bytes().decode(errors="replace"))
-            except OSError:
-                continue
-    return found
+    return [words for name in os.listdir("/proc") if name.isdigit() and (words := words_of(name))]
+
+
+def words_of(pid: int | str) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 class TestConfinement:

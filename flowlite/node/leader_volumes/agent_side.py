@@ -71,6 +71,7 @@ class Sharing:
             return None
         try:
             told = await self._start("share-server", str(os.getpid()))
+            self._sidecar.follow(self._on_report, self._on_end)
             return int(told["port"])
         except SidecarFailed as error:
             names = ", ".join(repr(v["name"]) for v in self._config.volumes if v.get("share"))
@@ -104,7 +105,7 @@ class Sharing:
                 await asyncio.sleep(retrying.AGAIN)
         self._sources = dict(told["sources"])
         self.within = int(told["pid"]) if told["private"] else None
-        self._sidecar.follow(self._on_report)
+        self._sidecar.follow(self._on_report, self._on_end)
 
     def volumes(self) -> list[dict[str, Any]]:
         """Returns all volumes of the task, with the directories that hold them on this node."""
@@ -126,6 +127,15 @@ class Sharing:
     async def _start(self, what: str, *arguments: str) -> Mapping[str, Any]:
         return await self._sidecar.start(
             what, str(self._paths.directory), *arguments, seconds=_START_SECONDS
+        )
+
+    def _on_end(self) -> None:
+        if not self._sidecar.runs:
+            return
+        names = ", ".join(repr(v["name"]) for v in self._config.volumes if v.get("share") == SHARE)
+        who, where = ("serves", "on other nodes") if self._config.is_leader else ("holds", "here")
+        self._trouble(
+            f"volume {names} is lost: the process that {who} it was killed; using it {where} fails from now on"
         )
 
     def _on_report(self, report: Mapping[str, Any]) -> None:
