@@ -115,6 +115,28 @@ def test_a_stopped_process_is_ended_too(started: list[subprocess.Popen[bytes]]) 
 
 
 @pytest.mark.skipif(not processes.LINUX, reason="told by /proc")
+def test_a_process_whose_main_thread_has_ended_lives(
+    started: list[subprocess.Popen[bytes]],
+) -> None:
+    code = (
+        "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); "
+        "ctypes.CDLL(None).pthread_exit(None)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code])
+    started.append(child)
+
+    def main_thread_has_ended() -> bool:
+        found = processes.row(child.pid)
+        return found is not None and found.state == "Z"
+
+    eventually(main_thread_has_ended)
+    assert processes.is_alive(child.pid)
+    assert child.pid in processes.descendants([os.getpid()])
+    assert not processes.kill_all(lambda: {child.pid} & processes.descendants([os.getpid()]))
+    assert child.wait() == -signal.SIGKILL
+
+
+@pytest.mark.skipif(not processes.LINUX, reason="told by /proc")
 def test_writers_are_told_from_readers(
     tmp_path: Path, started: list[subprocess.Popen[bytes]]
 ) -> None:

@@ -28,10 +28,17 @@ _DYING_SECONDS = 5.0
 class Row:
     """One process as the kernel lists it."""
 
-    __slots__ = ("group", "parent", "pid", "session", "start", "state")
+    __slots__ = ("group", "parent", "pid", "session", "start", "state", "threads")
 
     def __init__(
-        self, pid: int, parent: int, group: int, session: int, start: str, state: str
+        self,
+        pid: int,
+        parent: int,
+        group: int,
+        session: int,
+        start: str,
+        state: str,
+        threads: int = 1,
     ) -> None:
         self.pid = pid
         self.parent = parent
@@ -39,11 +46,15 @@ class Row:
         self.session = session
         self.start = start
         self.state = state
+        self.threads = threads
 
     @property
     def dead(self) -> bool:
-        """Whether the process has ended, and only waits to be reaped by its parent."""
-        return self.state in "ZX"
+        """Whether the process has ended, and only waits to be reaped by its parent.
+
+        The state is that of its main thread, which may end before others do (`pthread_exit`).
+        """
+        return self.state in "ZX" and self.threads <= 1
 
 
 def row(pid: int) -> Row | None:
@@ -57,7 +68,8 @@ def row(pid: int) -> Row | None:
         return None
     # The name in parentheses may contain blanks and parentheses.
     rest = text[text.rindex(b")") + 2 :].split()
-    return Row(pid, int(rest[1]), int(rest[2]), int(rest[3]), rest[19].decode(), rest[0].decode())
+    parent, group, session, threads = (int(rest[at]) for at in (1, 2, 3, 17))
+    return Row(pid, parent, group, session, rest[19].decode(), rest[0].decode(), threads)
 
 
 def table() -> dict[int, Row]:
