@@ -454,6 +454,38 @@ def test_what_was_lost_on_the_way_is_asked_for_again_with_the_same_token(
     assert not list((tmp_path / "notes").glob("*.json"))
 
 
+def test_a_file_system_that_is_being_deleted_is_not_taken_for_the_new_one(
+    account: Account, volumes: Volumes
+) -> None:
+    """Its name is the token of the next one, which EFS refuses until it is gone."""
+    made = volumes.create("data", None, "file")
+
+    def going(parsed: dict[str, Any], **_: Any) -> None:
+        for each in parsed["FileSystems"]:
+            each["LifeCycleState"] = "deleting"
+
+    def named(parsed: dict[str, Any], **_: Any) -> None:
+        # EFS names the file system that has the token; moto does not.
+        assert parsed["Error"]["Code"] == "FileSystemAlreadyExists"
+        parsed["FileSystemId"] = made.location
+
+    hooks = {"DescribeFileSystems": going, "CreateFileSystem": named}
+    events = account("efs").meta.events
+    for action, hook in hooks.items():
+        events.register(f"after-call.efs.{action}", hook, action)
+    try:
+        with pytest.raises(LaunchPending, match="'data' of before is still being deleted"):
+            volumes.create("data", None, "file")
+        plan = volumes.plan(config({"name": "data", "size_gb": 10}))
+        with pytest.raises(LaunchPending, match="'data' of before is still being deleted"):
+            volumes.ready(plan.volumes, account.vpc, TASK)
+    finally:
+        for action, hook in hooks.items():
+            events.unregister(f"after-call.efs.{action}", hook, action)
+    volumes.delete("data")
+    assert volumes.create("data", None, "file").location != made.location
+
+
 def test_a_disk_that_is_not_listed_yet_is_not_made_again(
     account: Account, volumes: Volumes, tmp_path: Path
 ) -> None:

@@ -108,7 +108,11 @@ class FileSystems:
                 Tags=as_tags({**self._tags, VOLUME_TAG: name, "Name": name}),
             )
         except Answered as answer:
-            # Another process has just created it.
+            # Another process has just created it; or one of that name was deleted, which takes EFS a while.
+            if self._is_going(str(answer.response.get("FileSystemId", ""))):
+                raise LaunchPending(
+                    f"the volume {name!r} of before is still being deleted by EFS", _RETRY
+                ) from answer
             known = answer.response.get("FileSystemId") or (self._named(name) or {}).get(
                 "FileSystemId"
             )
@@ -203,6 +207,10 @@ class FileSystems:
     def _systems(self) -> list[dict[str, Any]]:
         found = self._efs.all("DescribeFileSystems", "FileSystems")
         return [each for each in found if each.get("LifeCycleState") not in _GOING]
+
+    def _is_going(self, system: str) -> bool:
+        found = self._efs.all("DescribeFileSystems", "FileSystems")
+        return any(s["FileSystemId"] == system and s.get("LifeCycleState") in _GOING for s in found)
 
     def _named(self, name: str) -> Mapping[str, Any] | None:
         systems = self._systems()
