@@ -28,6 +28,46 @@ def joins(home: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
+    ("cgroup", "files"),
+    [
+        ("0::/\n", {"cpu.max": "50000 100000"}),
+        ("0::/jobs/step\n", {"jobs/cpu.max": "100000 100000", "jobs/step/cpu.max": "max 100000"}),
+        # In a container of Docker with cgroup v1, the path is that of the machine.
+        (
+            "5:memory:/docker/f5f5\n3:cpu,cpuacct:/docker/f5f5\n0::/\n",
+            {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"},
+        ),
+    ],
+    ids=["container", "group above", "container of cgroup v1"],
+)
+def test_cores_are_those_that_the_control_groups_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cgroup: str, files: dict[str, str]
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(8)}, raising=False)
+    texts = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    for name, text in {"proc/self/cgroup": cgroup, **texts}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert node_facts.cores(str(tmp_path)) == 1
+    (tmp_path / "proc/self/cgroup").unlink()
+    assert node_facts.cores(str(tmp_path)) == 8
+
+
+def test_cores_without_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(8)}, raising=False)
+    files = {
+        "proc/self/cgroup": "3:cpu:/\n0::/\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
+        "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+        "sys/fs/cgroup/cpu.max": "max 100000",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert node_facts.cores(str(tmp_path)) == 8
+
+
+@pytest.mark.parametrize(
     ("limit", "said"), [(resource.RLIM_INFINITY, None), (0, 0), (8 << 20, 8 << 20)]
 )
 def test_any_limit_of_locked_memory(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,8 @@ _MOST_BYTES = 2**63 - 1
 NVIDIA, DEVICES = Path("/proc/driver/nvidia/gpus"), Path("/dev")
 """Where NVIDIA's driver lists its GPUs, by PCI address, and where the devices are."""
 _AMD = Path("/sys/class/kfd/kfd/topology/nodes")
+# Files of cgroup v1 with the limit of a group: cpu.cfs_quota_us and cpu.cfs_period_us.
+_CFS = ("quota", "period")
 # Device files of other accelerators that torch supports.
 _OTHERS = ("kfd", "accel*", "hl[0-9]*", "davinci[0-9]*", "neuron*", "mthreads*", "cambricon*")
 
@@ -103,19 +105,47 @@ def agent_digest() -> str:
     return _agent_digest[0]
 
 
-def cores() -> int:
-    """Returns the processor cores that this process may use, at least 1, within the limit of its container."""
+def cores(root: str = "/") -> int:
+    """Returns the processor cores that this process may use, at least 1, within the limits of its control groups.
+
+    Args:
+        root: The directory that contains `proc` and `sys`.
+    """
     try:
         allowed = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
         allowed = os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        if quota != "max":
-            allowed = min(allowed, -(-int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass
+    for quota, period in _cpu_limits(Path(root)):
+        allowed = min(allowed, -(-quota // period))
     return max(1, allowed)
+
+
+def _cpu_limits(root: Path) -> Iterator[tuple[int, int]]:
+    """Yields the quotas of this process and of the control groups above, with their periods, of cgroup v1 and v2."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return
+    top = root / "sys/fs/cgroup"
+    for line in lines:
+        _, kinds, path = [*line.split(":", 2), "", ""][:3]
+        if kinds and "cpu" not in kinds.split(","):
+            continue
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        # In a container, the path may be that of the machine. The group of the container itself is then at the top.
+        for length in range(len(parts), -1, -1):
+            group = Path(top / ("cpu" if kinds else ""), *parts[:length])
+            try:
+                if kinds:
+                    words = [(group / f"cpu.cfs_{each}_us").read_text("ascii") for each in _CFS]
+                else:
+                    words = (group / "cpu.max").read_text("ascii").split()
+                quota, period = (int(word) for word in words)
+            except (OSError, ValueError):
+                # There is no such group or no limit ("max").
+                continue
+            if quota > 0 and period > 0:
+                yield quota, period
 
 
 def gpus(visible: str | None = None) -> dict[str, Any]:
