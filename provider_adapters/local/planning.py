@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _SETTINGS = ("price_per_hour", "preempted_after")
 
+_LEAST_GB_OF_A_NODE, _LEAST_GB_OF_A_WORKER = 0.010, 0.002
+"""Memory of an agent with its reaper, and of a Python that only sleeps; less than any has been seen to take."""
+
 
 def make_plan(config: TaskConfig, settings: ProviderSettings) -> Plan:
     """The plan for this machine.
@@ -42,7 +45,8 @@ def make_plan(config: TaskConfig, settings: ProviderSettings) -> Plan:
             f"{exact(price)} ([providers.local] price_per_hour); raise the cap or lower that setting"
         )
     gpus, notes = _choose_gpus(config)
-    most = min(config.most_nodes, len(gpus) // config.gpus_per_node) if gpus else config.most_nodes
+    most = min(config.most_nodes, _nodes_in_memory(config))
+    most = min(most, len(gpus) // config.gpus_per_node) if gpus else most
     container, why = choose_container(config)
     notes += why
     python, why = choose_python(config, container is not None)
@@ -173,6 +177,11 @@ def _check_machine(config: TaskConfig) -> None:
         raise ConfigError(
             f"memory: {config.memory:g} GB were asked for, and this machine has {memory:.0f} GB"
         )
+    if config.fewest_nodes > _nodes_in_memory(config):
+        raise ConfigError(
+            f"num_instances: {config.fewest_nodes} × {config.workers_per_node} workers do not fit into the "
+            f"{memory:.0f} GB of this machine, even if they do nothing; ask for fewer, or name another provider"
+        )
     if config.mounts:
         from flowlite.node.buckets import fuse_programs
 
@@ -180,6 +189,12 @@ def _check_machine(config: TaskConfig) -> None:
         problem = fuse_programs.problem(path, fuse_programs.chosen(config.environment))
         if problem:
             raise ConfigError(f"mounts: {problem}")
+
+
+def _nodes_in_memory(config: TaskConfig) -> int:
+    """Nodes whose processes fit into the memory of this machine even if they do nothing; more would freeze it."""
+    each = _LEAST_GB_OF_A_NODE + config.workers_per_node * _LEAST_GB_OF_A_WORKER
+    return int(memory_gb() / each) if memory_gb() else config.most_nodes
 
 
 def _choose_gpus(config: TaskConfig) -> tuple[list[Gpu], list[str]]:

@@ -115,10 +115,11 @@ class LocalProvider(Provider):
         # A repeated launch keeps the socket of the first one.
         socket = held["data"]["warm_socket"]
         continued = self._warm.take(socket, ids)
+        asked = set(ids)
         found = [
             dataclasses.replace(instance, continues=continued.get(instance.id, ""))
             for instance in _instances(intent.task_id, held)
-            if instance.id in ids
+            if instance.id in asked
         ]
         try:
             for instance in found:

@@ -198,6 +198,8 @@ def test_a_setting_that_does_not_exist_is_refused(provider: LocalProvider, flow_
     [
         ({"cpu": 100_000}, "cpu: 100000 cores were asked for, and this machine has"),
         ({"memory": 10_000_000}, "memory: 1e\\+07 GB were asked for"),
+        ({"num_instances": 10**8}, "num_instances: 100000000 × 1 workers do not fit into the"),
+        ({"processes_per_node": 10**9}, "num_instances: 1 × 1000000000 workers do not fit"),
         (
             {"dependencies": "/no/such/requirements.txt"},
             "/no/such/requirements.txt cannot be read: No such file or directory$",
@@ -209,6 +211,11 @@ def test_what_cannot_be_had_here_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         provider.plan(TaskConfig(**options))  # type: ignore[arg-type]
+
+
+def test_an_elastic_gang_is_no_larger_than_this_machine(provider: LocalProvider) -> None:
+    plan = provider.plan(TaskConfig(num_instances=(2, 10**8)))
+    assert 2 < plan.num_instances < 10**8
 
 
 def test_a_tool_for_buckets_that_is_missing_is_refused(
