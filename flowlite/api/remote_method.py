@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from flowlite.api import remote
 from flowlite.api.user_signature import takes_the_users_arguments
@@ -13,6 +13,8 @@ from flowlite.errors import RemoteTraceback
 from flowlite.in_worker.on_node import refuse_on_a_node
 
 if TYPE_CHECKING:
+    from types import MethodType
+
     from flowlite.spec.task import TaskConfig
 
 P = ParamSpec("P")
@@ -89,6 +91,10 @@ class RemoteMethod(Generic[P, R]):
         """
         refuse_on_a_node()
         return await remote.call_async(self._configure(*args, **kwargs))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles as an attribute of the function: a pool of processes takes it (`pool.map(train.remote, …)`)."""
+        return getattr, (cast("MethodType", self._configure).__self__, "remote")
 
     def __repr__(self) -> str:
         return f"<remote call of {getattr(self.__wrapped__, '__name__', self.__wrapped__)}>"

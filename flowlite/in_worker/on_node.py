@@ -52,8 +52,8 @@ def refuse_on_a_node() -> None:
     if on_a_node() and os.environ.get("FLOW_NESTED") != "1":
         raise ConfigError(
             f"called by a worker of task {os.environ['FLOW_TASK_ID']}: each rank would start a task of its own. "
-            "Call the function itself, or start the task under `if __name__ == '__main__':`. FLOW_NESTED=1 allows it "
-            "all the same"
+            "Call the function itself, or start the task under `if __name__ == '__main__':`. A program that starts "
+            "tasks runs without `flow run --`, as in `python train.py`. FLOW_NESTED=1 allows it all the same"
         )
 
 

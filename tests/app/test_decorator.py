@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import os
@@ -9,6 +10,8 @@ import pickle
 import subprocess
 import sys
 import types
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +232,13 @@ def test_wrong_calls_are_refused_naming_the_signature() -> None:
 def test_a_function_pickles_by_name_where_the_name_leads_back() -> None:
     assert pickle.loads(pickle.dumps(train)) is train
     assert cloudpickle.loads(cloudpickle.dumps(train)) is train
+
+
+def test_a_pool_of_processes_takes_remote() -> None:
+    for method in (pickle.loads(pickle.dumps(train.remote)), copy.copy(train.remote)):
+        assert method.__wrapped__ is train.__wrapped__
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        assert list(pool.map(repr, [train.remote])) == [repr(train.remote)]
 
 
 def test_a_function_pickles_by_value_otherwise() -> None:

@@ -59,6 +59,10 @@ def test_a_module_that_uses_everything_can_be_imported(tmp_path: Path) -> None:
     ("code", "said"),
     [
         ("module.train.remote(1)", "called by a worker of task t1"),
+        (
+            "module.train.remote(1)",
+            "starts tasks runs without `flow run --`, as in `python train.py`",
+        ),
         ("module.flow.run(module.train)", "Flow.run cannot be used by a worker"),
         ("module.app.function(lambda: (yield))", "a generator cannot be sent back"),
     ],
