@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from flowlite import FlowApp
 from flowlite.api.as_completed import as_completed
 from flowlite.errors import (
+    BundleError,
     ConfigError,
     NotFound,
     RemoteError,
@@ -183,6 +185,16 @@ def test_results_are_those_of_the_last_attempt() -> None:
     made.change("running", attempt=2)
     made.end()
     assert made.task.result() == "second"
+
+
+def test_a_task_as_an_argument_is_refused_and_its_result_asked_for() -> None:
+    earlier = HandMade().task
+    train = FlowApp().function(lambda tasks: tasks)
+    with pytest.raises(BundleError) as refused:
+        train.spawn([earlier])
+    said = str(refused.value)
+    assert "tasks[0] is a flowlite.api.task.Task" in said
+    assert said.endswith("; pass what it returned, as in task.result()")
 
 
 def test_a_command_returns_nothing() -> None:

@@ -15,8 +15,11 @@ _DEEPEST = 8
 # The most items of a container that are tried to find the one at fault.
 _MOST_ITEMS = 2000
 
+_TASK = "flowlite.api.task.Task"
+
 # Advice, by words in the name of the type.
 _HINTS = (
+    ((_TASK,), "pass what it returned, as in task.result()"),
     (("lock", "RLock", "Condition", "Semaphore", "Event"), "make it inside the function"),
     (("generator", "coroutine"), "pass a list, or make it inside the function"),
     (("TextIOWrapper", "Buffered", "FileIO"), "pass the path, and open it inside the function"),
@@ -145,6 +148,9 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         items = ((f" (its variable {c.variable!r})", c.value) for c in captures(value))
     elif isinstance(value, types.MethodType):
         items = ((".__self__", value.__self__),)
+    elif type_name(value) == _TASK:
+        # What it has of ours says nothing to the user.
+        items = ()
     else:
         # Copied, since pickling may add attributes (caches) to the object.
         items = ((f".{name}", item) for name, item in dict(getattr(value, "__dict__", {})).items())
