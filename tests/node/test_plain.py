@@ -144,6 +144,25 @@ def test_values_come_back_equal_and_of_the_same_types(value: Any) -> None:
     assert same(round_trip(value), value)
 
 
+@pytest.mark.parametrize("bits", [62, 63, 64, 65, 20_000])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_numbers_of_any_size_come_back(bits: int, sign: int) -> None:
+    """Decimals of more than 4300 digits are refused by Python's JSON."""
+    for number in (sign * (1 << bits), sign * ((1 << bits) - 1)):
+        for value in (number, [number, 1], [-1, number], {number: number}):
+            encoded = safe.encode(value)
+            assert len(encoded.structure) < 12_000 + 2 * bits
+            assert safe.decode(encoded.structure, encoded.buffers) == value
+
+
+@pytest.mark.parametrize("damage", [b"1.5", b"NaN", b"[1.5,2]", b"1e999", b"-Infinity"])
+def test_a_number_that_we_never_write_is_damage(damage: bytes) -> None:
+    structure = safe.encode([7, "x"]).structure
+    assert structure.count(b"7") == 1
+    with pytest.raises(safe.PlainError):
+        safe.decode(structure.replace(b"7", damage), [])
+
+
 def test_not_a_number_keeps_its_place() -> None:
     one, other = round_trip([math.nan, decimal.Decimal("sNaN")])
     assert math.isnan(one)

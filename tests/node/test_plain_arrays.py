@@ -246,6 +246,26 @@ def test_a_tensor_beyond_its_memory_is_refused(torch: Any) -> None:
             safe.decode(encoded.structure, [memoryview(bytearray(buffer))])
 
 
+@pytest.mark.parametrize("name", ["int16", "float32", "float64", "complex128"])
+def test_no_tensor_reaches_beyond_its_memory_whatever_its_elements_take(
+    torch: Any, name: str
+) -> None:
+    """torch would enlarge the memory, with whatever lies there, or read before it."""
+    encoded = safe.encode(torch.zeros(OUT_OF_LINE, dtype=getattr(torch, name)))
+    (data,) = encoded.buffers
+    whole = bytes(data)
+    size = len(whole) // OUT_OF_LINE
+    safe.decode(encoded.structure, [memoryview(bytearray(whole))])
+    for left in (len(whole) - 1, len(whole) - size, size):
+        with pytest.raises(safe.PlainError, match="beyond"):
+            safe.decode(encoded.structure, [memoryview(bytearray(whole[:left]))])
+    assert encoded.structure.count(b'"offset":0') == 1
+    for offset in (b"-1", b"-4096", b"1"):
+        moved = encoded.structure.replace(b'"offset":0', b'"offset":' + offset)
+        with pytest.raises(safe.PlainError, match="beyond"):
+            safe.decode(moved, [memoryview(bytearray(whole))])
+
+
 def test_objects_are_never_made_from_an_array() -> None:
     encoded = safe.encode(np.zeros(1, "<i8"))
     for name in (b"|O8", b"<O8", b"|V8", b"O  "):
