@@ -16,9 +16,11 @@ from flowlite.node.rendezvous.member import (
     RELEASED,
     Follow,
     HangUp,
+    HoldWorkers,
     Leave,
     Member,
     Prepare,
+    ReleaseWorkers,
     SendToLeader,
     Start,
     Stop,
@@ -238,6 +240,7 @@ def test_before_go_a_silent_leader_is_borne_for_as_long_as_nodes_have_to_meet() 
     assert not node.only(Stop)
     node.wait(2)
     assert node.only(Stop)[0].reason == "the leader has been silent for 300 s"
+    assert "halt" not in node.told()
 
 
 def test_beats_of_the_leader_keep_a_node_going() -> None:
@@ -339,6 +342,32 @@ def test_a_failure_to_prepare_is_told_and_a_halt_too() -> None:
     node.act(node.machine.unprepared("no volume"))
     node.act(node.machine.halt("deadline", "time is up"))
     assert node.told() == ["join", "unready", "halt"]
+    # What is not said to pass is the user's to mend, and not tried again.
+    (told,) = [a.message for a in node.only(SendToLeader) if a.message["type"] == "unready"]
+    assert (told["error"], told["passing"], told["sick"]) == ("no volume", False, False)
+
+
+def test_each_order_to_the_workers_is_passed_on() -> None:
+    node = Node()
+    node.run()
+    assert node.hear("hold", seconds=5, round=2, growing=True) == [HoldWorkers(5.0, 2, True)]
+    assert node.hear("hold", seconds=5) == [HoldWorkers(5.0, 0, False)]
+    assert node.hear("resume", call=3) == [ReleaseWorkers(3)]
+    assert node.hear("pull", gen=1, offsets={}, window=10, streams=["out"]) == [Follow()]
+    assert node.hear("stop", reason="no", grace=4.0, kind="preempted") == [Stop("no", 4.0, True)]
+    assert node.hear("stop", reason="again", grace=1.0) == []
+
+
+def test_when_the_leader_counts_as_silent() -> None:
+    node = Node()
+    assert node.machine.silent(node.now)
+    node.connect()
+    heard = node.now
+    assert [node.machine.silent(heard + after) for after in (0.0, 9.9, 10.0)] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_pulls_and_acknowledgements_move_the_streams() -> None:
