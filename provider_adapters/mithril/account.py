@@ -131,10 +131,13 @@ class Account:
         body = requests.ssh_key(self.project, requests.ssh_key_name(home_id), public_key)
         try:
             return str(self.api.post("/v2/ssh-keys", body)["fid"])
-        except OutcomeUnknown as error:
+        except (OutcomeUnknown, ApiRefused) as error:
+            # Another task may have registered it in the meantime, so that its name is taken.
             found = self.registered(public_key)
             if found:
                 return found
+            if isinstance(error, ApiRefused):
+                raise
             raise Unreachable(f"our SSH key is not registered yet: {error}") from error
 
     def forget_ssh_key(self, public_key: str) -> bool:

@@ -21,6 +21,7 @@ from flowlite.errors import (
 from flowlite.provider import Instance, LaunchIntent, LaunchPending
 from flowlite.state import clock
 from provider_adapters.mithril import MithrilProvider
+from provider_adapters.mithril.rest.client import MithrilApi
 from tests.providers.mithril_on_paper import H100, TASK, Paper, eventually
 
 # The way it should go
@@ -80,6 +81,25 @@ def test_our_ssh_key_is_registered_once_and_found_by_its_content(paper: Paper) -
     assert told.startswith("SSH key flow-")
     assert paper.provider.sweep([]) == [told]
     assert paper.provider.sweep([]) == []
+
+
+def test_tasks_that_register_our_ssh_key_at_once_all_have_it(
+    paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the first calls of a sweep do: Mithril refuses a name that another one has just taken."""
+    other, intent, beside = paper.make(), paper.intend(), paper.intend(task="tother00000")
+    post = MithrilApi.post
+    found: list[Instance] = []
+
+    def after_the_other(api: MithrilApi, path: str, body: Any) -> Any:
+        if path == "/v2/ssh-keys" and not found:
+            monkeypatch.setattr(MithrilApi, "post", post)
+            found.extend(paper.launch(beside, other))
+        return post(api, path, body)
+
+    monkeypatch.setattr(MithrilApi, "post", after_the_other)
+    assert len(paper.launch(intent)) == len(found) == 2
+    assert paper.calls("create_ssh_key") == 2
 
 
 def test_few_calls_are_made_and_none_per_node(paper: Paper) -> None:
