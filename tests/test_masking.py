@@ -161,6 +161,39 @@ def test_a_secret_of_several_lines_is_masked_line_by_line(tmp_path: Path) -> Non
     assert [line.text for line in logs] == [SHOWN, SHOWN, "  ", "x", SHOWN]
 
 
+LONG = "correct-horse-battery"
+RED, PLAIN = "\x1b[31m", "\x1b[0m"
+
+
+@pytest.mark.parametrize("cut", range(1, len(LONG)))
+def test_no_piece_of_it_is_shown_where_a_reading_begins_or_ends(cut: int) -> None:
+    """A piece that is too short to be told from other words is left."""
+    mask = Mask([LONG])
+    ends, begins = LONG[cut:], LONG[:cut]
+    rest = SHOWN if len(ends) >= redact.SHORTEST else ends
+    start = SHOWN if len(begins) >= redact.SHORTEST else begins
+    lines = [f"{ends} after", f"all {LONG} of it", f"before {begins}"]
+    shown = [f"{rest} after", f"all {SHOWN} of it", f"before {start}"]
+    assert mask.lines(lines, whole=False, inside=True) == shown
+    assert mask.lines(lines) == [lines[0], shown[1], lines[2]]
+    assert mask.lines(lines, whole=False) == [lines[0], *shown[1:]]
+    assert mask.lines(lines, inside=True) == [*shown[:2], lines[2]]
+    assert mask.lines([ends], inside=True) == [rest]
+    assert mask.lines([begins], whole=False) == [start]
+
+
+def test_colours_in_a_piece_of_it_are_kept_behind_it() -> None:
+    mask = Mask([LONG])
+    begins = f"{RED}before {LONG[:5]}{PLAIN}{LONG[5:9]}"
+    ends = f"{LONG[5:9]}{RED}{LONG[9:]} after{PLAIN}"
+    assert mask.lines([begins], whole=False) == [f"{RED}before {SHOWN}{PLAIN}"]
+    assert mask.lines([ends], inside=True) == [f"{SHOWN}{RED} after{PLAIN}"]
+    twice = f"{LONG[:5]}{RED}{LONG[5:]}, {LONG}{PLAIN}; {RED}end"
+    assert mask(twice) == f"{SHOWN}{RED}, {SHOWN}{PLAIN}; {RED}end"
+    assert mask.lines([], whole=False, inside=True) == []
+    assert Mask().lines([begins], whole=False, inside=True) == [begins]
+
+
 def test_short_values_are_left_alone() -> None:
     assert not Mask(["", "abc", "   "])
     assert Mask(["abc"])("abc") == "abc"
