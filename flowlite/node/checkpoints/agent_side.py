@@ -229,7 +229,7 @@ class Checkpoints:
             try:
                 return await self._ask("finished", do="finish")
             except CheckpointError:
-                if self._sidecar.followed:
+                if not self._revives:
                     raise
 
     async def end(self) -> None:
@@ -279,10 +279,14 @@ class Checkpoints:
         told: dict[str, Any] = await waiting
         return told
 
+    @property
+    def _revives(self) -> bool:
+        """Whether the sidecar is being started again."""
+        return self._reviving is not None and not self._reviving.done()
+
     def _on_gone(self) -> None:
         self._fail_all(self._gone())
-        begun = self._reviving is not None and not self._reviving.done()
-        if self._started and self._sidecar.runs and not begun:
+        if self._started and self._sidecar.runs and not self._revives:
             self._reviving = asyncio.create_task(self._revive())
 
     async def _revive(self) -> None:
