@@ -128,14 +128,24 @@ def taken_port(port: int) -> Iterator[None]:
 
 
 def process_alive(pid: int) -> bool:
-    """Whether a process exists and is not merely waiting to be reaped."""
+    """Whether a process exists and is not merely waiting to be reaped.
+
+    Of one that was killed, the main thread may have ended before the others have.
+    """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    return _state(pid) != "Z"
+    return _state(pid) != "Z" or _threads(pid) > 1
+
+
+def _threads(pid: int) -> int:
+    try:
+        return len(os.listdir(f"/proc/{pid}/task"))
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
 
 
 def running(words: str) -> bool:

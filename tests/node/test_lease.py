@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,9 @@ def host(tmp_path: Path) -> Iterator[Host]:
     made = Host(tmp_path / "root", f"flowlite-test-{os.getpid()}-{os.urandom(4).hex()}")
     yield made
     for pid in made.holders()[::-1]:
-        os.kill(pid, signal.SIGKILL)
+        # It ends by itself soon after its lease.
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture
