@@ -88,6 +88,17 @@ def test_several_supervisors_of_one_task_do_no_harm(flow_home: Path) -> None:
     assert len(gang.store.intents(gang.id)) == 1
 
 
+def test_one_that_is_started_too_late_leaves_the_leader_noted(flow_home: Path) -> None:
+    gang = submit(flow_home, waiting())
+    gang.wait("running")
+    leads = gang.supervisor()
+    late = launch.start_supervisor(flow_home, gang.id)
+    eventually(lambda: not process_alive(late))
+    assert _noted(gang) == leads
+    let_go(flow_home)
+    gang.end()
+
+
 def _noted(gang: Gang) -> int | None:
     """The process that was started to lead a task."""
     noted = process_identity.noted_supervisor(gang.home, gang.id)

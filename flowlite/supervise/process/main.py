@@ -102,6 +102,14 @@ def _note_self(home: Path, task_id: str) -> None:
         process_identity.note_supervisor(home, task_id, this)
 
 
+def _note_leader(store: Store, home: Path, task_id: str) -> None:
+    """Notes the process that leads, where this one is noted, which was started too late to."""
+    if process_identity.noted_supervisor(home, task_id) == process_identity.of_process(os.getpid()):
+        for holder in store.unfinished_leases(task_id):
+            if (leader := process_identity.of_owner(holder.owner or "")) is not None:
+                process_identity.note_supervisor(home, task_id, leader)
+
+
 def _as_spare() -> Standby:
     # Imported only when nodes are kept warm.
     from flowlite.supervise.process.standby import Standby
@@ -162,6 +170,8 @@ def lead(
             store.release_lease(lease)
             wake_due(store)
             seconds = supervisor.warm_seconds
+        elif lease is None and owner is None:
+            _note_leader(store, home, task_id)
         store.close()
     except LeaseLost as error:
         say(str(error))

@@ -69,6 +69,13 @@ def owner(process: Process | None = None) -> str:
     return f"{_place()}|{it.pid}|{it.start}"
 
 
+def of_owner(lease_owner: str) -> Process | None:
+    """Returns the process that owns a lease; None if it cannot be one that is seen from here."""
+    place, _, rest = lease_owner.partition("|")
+    pid, _, start = rest.partition("|")
+    return Process(int(pid), start) if place == _place() and pid.isdigit() and start else None
+
+
 def provably_dead(lease_owner: str) -> bool:
     """Whether the owner of a lease ran on this machine and does not run any more. False if that cannot be known."""
     place, _, rest = lease_owner.partition("|")
