@@ -113,7 +113,7 @@ def test_a_suspended_rank_is_named_wherever_it_stands() -> None:
 
     assert (found.waited_for, found.nobody_is_late) == ((1,), False)
     assert found.verdict == (
-        "rank 1 is suspended, by SIGSTOP or a debugger, and nobody gets on without it: `kill -CONT 4711` on node 0"
+        "rank 1 is suspended, by SIGSTOP or a debugger, and the other ranks wait for it: `kill -CONT 4711` on node 0"
     )
     # A rank that is stopped answers no signal, so without py-spy it has no stack.
     blind = Rank(1, 0, 4711, "t", (), "", "it did not answer signal 39")

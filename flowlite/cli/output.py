@@ -179,7 +179,7 @@ def say(*parts: str | ColouredText) -> None:
 def tell(*parts: str | ColouredText) -> None:
     """Prints a line on standard error: progress and notes, apart from the command's result.
 
-    A command does what it was asked for even if nobody can read its notes.
+    A note that cannot be written, since its pipe has no reader or the disk is full, does not end the command.
     """
     try:
         printing.write(sys.stderr, *parts)

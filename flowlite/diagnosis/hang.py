@@ -218,8 +218,8 @@ def _why_suspended(suspended: Sequence[Rank]) -> str:
     remedies = " and ".join(f"`kill -CONT {r.pid}` on node {r.node}" for r in suspended[:_NAMED])
     more = f" (and {len(suspended) - _NAMED} more)" if suspended[_NAMED:] else ""
     return (
-        f"{_ranks([rank.rank for rank in suspended], 'is', 'are')} suspended, by SIGSTOP or a debugger, and nobody "
-        f"gets on without {'it' if len(suspended) == 1 else 'them'}: {remedies}{more}"
+        f"{_ranks([rank.rank for rank in suspended], 'is', 'are')} suspended, by SIGSTOP or a debugger, and the "
+        f"other ranks wait for {'it' if len(suspended) == 1 else 'them'}: {remedies}{more}"
     )
 
 

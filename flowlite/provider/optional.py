@@ -121,8 +121,8 @@ class OptionalMethods:
     def tidy_up(self, instances: Sequence[Instance]) -> None:
         """Removes what instances that ended by themselves have left on their machines, which may be launched again.
 
-        Called once nothing of them is needed, with instances of a task that goes on, and that are listed no more. May
-        fail.
+        The supervisor calls it while the task continues, for instances that are no longer listed and whose files it
+        does not need any more. It may fail.
         """
 
     def clear(self, task_id: str) -> None:

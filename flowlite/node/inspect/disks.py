@@ -1,7 +1,7 @@
 """The room that is left on the file systems of a node, for `flow doctor`.
 
-Whoever looks at a network file system that hangs is held in the kernel, and cannot even be ended. So child processes
-look, and one that does not answer is left behind.
+A process that looks at a network file system that hangs blocks in the kernel, and cannot even be killed. Child
+processes therefore look at each file system, and one that does not answer is left behind.
 """
 
 from __future__ import annotations

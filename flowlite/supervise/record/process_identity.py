@@ -71,18 +71,20 @@ def owner(process: Process | None = None) -> str:
 
 def of_owner(lease_owner: str) -> Process | None:
     """Returns the process that owns a lease; None if it cannot be one that is seen from here."""
-    place, _, rest = lease_owner.partition("|")
-    pid, _, start = rest.partition("|")
-    return Process(int(pid), start) if place == _place() and pid.isdigit() and start else None
+    place, process = _parsed(lease_owner)
+    return process if place == _place() else None
 
 
 def provably_dead(lease_owner: str) -> bool:
     """Whether the owner of a lease ran on this machine and does not run any more. False if that cannot be known."""
+    place, process = _parsed(lease_owner)
+    return process is not None and _comparable(place) and not process.alive
+
+
+def _parsed(lease_owner: str) -> tuple[str, Process | None]:
     place, _, rest = lease_owner.partition("|")
     pid, _, start = rest.partition("|")
-    if not pid.isdigit() or not start:
-        return False
-    return _comparable(place) and not Process(int(pid), start).alive
+    return place, Process(int(pid), start) if pid.isdigit() and start else None
 
 
 def _comparable(place: str) -> bool:
