@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from flowlite.connect import botocore_models
 from flowlite.node.s3 import bounded_xml
 
 if TYPE_CHECKING:
@@ -32,6 +33,11 @@ def session(**arguments: Any) -> Session:
     import botocore.session
 
     class Bounded(botocore.session.Session):  # type: ignore[misc]
+        def get_component(self, name: str) -> Any:
+            if name == "data_loader":
+                return botocore_models.loader(self.get_config_variable("data_path"))
+            return super().get_component(name)
+
         def create_client(self, *args: Any, **options: Any) -> Any:
             client = super().create_client(*args, **options)
             endpoint = client._endpoint

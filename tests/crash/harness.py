@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import shutil
@@ -49,7 +50,7 @@ class Home:
     directory: Path
     task: str = ""
 
-    @property
+    @functools.cached_property
     def store(self) -> Store:
         """Its store."""
         return Store(self.directory / "state.db")

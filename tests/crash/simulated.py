@@ -48,6 +48,7 @@ from provider_adapters.mithril import nodekey
 from provider_adapters.rented.first_contact import Contact, MachineAccess, NotYet, ReadyMachine
 from tests.crash import wire
 from tests.crash.timeline import RESOLUTION, Background, Loop, Timeline
+from tests.plugins.hosts import REGIONS
 
 assert ec2  # It sets the variables that moto reads when it is imported.
 
@@ -290,6 +291,7 @@ class Simulation:
         self._clients: dict[tuple[str, str, bool], Any] = {}
         with clock.running_on(self.timeline):
             self.aws = SimulatedAws(self)
+            self.aws.regions(*REGIONS)
             self.mithril = SimulatedMithril(self)
 
     def environment(self) -> dict[str, str]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import random
 import secrets
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
 
 HOSTS = 4
 MACHINES = 6
+# A look at all regions of an account takes a call to each.
+REGIONS = ("us-east-1", "us-east-2", "us-west-1", "us-west-2", "eu-west-1", "eu-north-1")
 
 
 def _drawn_seed() -> int:
@@ -85,19 +86,8 @@ def box_of_the_session() -> Iterator[CloudInABox]:
     pytest.importorskip("moto.server", reason="a cloud in a box needs moto (extra `box`)")
     from flowlite.testing.cloud import CloudInABox
 
-    with CloudInABox(MACHINES, boot_seconds=0.2) as box, _models_read_once():
+    with CloudInABox(MACHINES, boot_seconds=0.2) as box:
         yield box
-
-
-@contextmanager
-def _models_read_once() -> Iterator[None]:
-    """Of each service, botocore reads the same two megabytes of JSON again for every session: 75 ms for each client."""
-    from botocore.loaders import JSONFileLoader
-
-    with pytest.MonkeyPatch.context() as patch:
-        read = functools.cache(JSONFileLoader().load_file)
-        patch.setattr(JSONFileLoader, "load_file", lambda _, path: read(path))
-        yield
 
 
 @pytest.fixture
@@ -112,6 +102,8 @@ def box(
     """
     for name, value in box_of_the_session.environment().items():
         monkeypatch.setenv(name, value)
+    if request.node.get_closest_marker("all_regions") is None:
+        box_of_the_session.aws.regions(*REGIONS)
     if request.node.get_closest_marker("no_random_faults") is None:
         request.node.add_report_section(
             "setup", "clouds", f"Their faults are drawn anew in each run: FLOW_BOX_SEED={BOX_SEED}"

@@ -47,6 +47,7 @@ def test_a_security_group_in_the_second_region_goes_when_ec2_lets_it_go(aws: Cli
     assert all(launch.ended for launch in launches)
 
 
+@pytest.mark.all_regions
 def test_machines_of_a_ledger_that_is_lost_are_found_in_all_regions(aws: Client) -> None:
     from flowlite.api.session import open_session
 

@@ -353,3 +353,23 @@ def test_another_region_is_another_place(box: CloudInABox, ec2: Any) -> None:
     assert ec2.describe_instances()["Reservations"] == []
     with refused(r"InvalidInstanceID.NotFound"):
         ec2.terminate_instances(InstanceIds=[id])
+
+
+def test_an_account_has_the_regions_of_a_new_one_or_those_that_it_is_given(
+    box: CloudInABox,
+) -> None:
+    box.aws.reset()
+    anywhere = client("ec2")
+    there = {each["RegionName"] for each in anywhere.describe_regions()["Regions"]}
+    # Those that have to be opted into, and those of other partitions, are not among them.
+    assert len(there) == 17
+    assert not there & {"af-south-1", "us-gov-west-1", "cn-north-1"}
+    with refused("InvalidParameterValue"):
+        anywhere.describe_regions(RegionNames=["us-east-1", "af-south-1"])
+    with refused("AuthFailure"):
+        boto3.client("ec2", region_name="af-south-1").describe_instances()
+    box.aws.regions("us-east-1", "eu-west-1")
+    two = anywhere.describe_regions()["Regions"]
+    assert sorted(each["RegionName"] for each in two) == ["eu-west-1", "us-east-1"]
+    with pytest.raises(RuntimeError, match="no region mars-1"):
+        box.aws.regions("mars-1")

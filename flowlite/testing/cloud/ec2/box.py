@@ -91,6 +91,10 @@ class AwsBox(Served):
         """Cuts an instance's power. EC2 terminates the instance or, without `noticed`, still lists it as running."""
         self.ask("die", id=id, noticed=noticed)
 
+    def regions(self, *names: str) -> None:
+        """Sets the regions of the account; without names, the 17 of a new one. Calls in others get AuthFailure."""
+        self.ask("regions", names=list(names))
+
     def capacity(self, kind: str, zone: str, count: int | None) -> None:
         """Sets how many more instances of a type a zone has. None removes the limit."""
         self.ask("capacity", kind=kind, zone=zone, count=count)

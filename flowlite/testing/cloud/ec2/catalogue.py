@@ -1,4 +1,4 @@
-"""The instance types of the box: those with a price, in the regions where AWS has them."""
+"""The regions of the account, and the instance types of the box: those with a price, where AWS has them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from moto.core.responses import ActionResult
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, InstanceTypeBackend
 from moto.ec2.responses._base_response import EC2BaseResponse
 
+from flowlite.testing.cloud.ec2.cloud import Cloud
 from flowlite.testing.cloud.ec2.market import ON_DEMAND
 from flowlite.testing.cloud.ec2.names import Refusal
 
@@ -26,7 +27,18 @@ def install() -> None:
 
 
 class Catalogue(EC2BaseResponse):
-    """The calls on instance types."""
+    """The calls on regions and instance types."""
+
+    cloud: Cloud
+
+    def describe_regions(self) -> ActionResult:
+        """DescribeRegions: those of the account, where moto lists those of every partition."""
+        self.error_on_dryrun()
+        named = self._get_param("RegionNames", [])
+        if strange := sorted(set(named) - set(self.cloud.regions)):
+            raise Refusal("InvalidParameterValue", f"Invalid region provided: {strange[0]}")
+        found = self.ec2_backend.describe_regions(named or list(self.cloud.regions))
+        return ActionResult({"Regions": found})
 
     def describe_instance_types(self) -> ActionResult:
         """DescribeInstanceTypes for this region, with pagination."""

@@ -42,6 +42,26 @@ class Reserved:
     tags: dict[str, str] = field(default_factory=dict)
 
 
+# Those that a new account has; others have to be opted into (AWS Account Management, "Enable or disable regions").
+REGIONS = (
+    "us-east-1",
+    "us-east-2",
+    "us-west-1",
+    "us-west-2",
+    "ap-northeast-1",
+    "ap-northeast-2",
+    "ap-northeast-3",
+    "ap-south-1",
+    "ap-southeast-1",
+    "ap-southeast-2",
+    "ca-central-1",
+    "eu-central-1",
+    "eu-north-1",
+    "eu-west-1",
+    "eu-west-2",
+    "eu-west-3",
+    "sa-east-1",
+)
 # Shorter than on EC2: how long other calls do not know a new group, and how long quotas count an ended instance.
 UNKNOWN_SECONDS = 0.3
 COUNTED_SECONDS = 1.0
@@ -59,6 +79,7 @@ class Cloud:
         self.firewall = Firewall(self.lives, self.files)
         self.market = Market()
         self.policy = Policy()
+        self.regions: tuple[str, ...] = REGIONS
         self.launches: dict[tuple[str, str], dict[str, Launch]] = {}
         self.groups: dict[tuple[str, str], dict[str, Any]] = {}
         # How long other calls do not know a new security group, in seconds, and when each group was created.
@@ -79,6 +100,7 @@ class Cloud:
         self.firewall.forget()
         self.market.reset()
         self.policy.set(None)
+        self.regions = REGIONS
         self.launches.clear()
         self.groups.clear()
         self.security_groups.clear()

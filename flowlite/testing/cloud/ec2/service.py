@@ -12,15 +12,16 @@ from datetime import timedelta
 from typing import Any
 
 from moto.ec2.models import ec2_backends
+from moto.ec2.models.core import TaggedEC2Resource
 from moto.ec2.responses import EC2Response
 from moto.ec2.responses._base_response import EC2BaseResponse
-from moto.ec2.utils import filter_dict_attribute_mapping
+from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, filter_dict_attribute_mapping, get_prefix
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
 from flowlite.state import clock
 from flowlite.testing.cloud.ec2 import books, catalogue, images, instance, network
 from flowlite.testing.cloud.ec2.calls import Ending, Groups, Reservations
-from flowlite.testing.cloud.ec2.cloud import Cloud, Reserved
+from flowlite.testing.cloud.ec2.cloud import REGIONS, Cloud, Reserved
 from flowlite.testing.cloud.ec2.firewall import CHANGING
 from flowlite.testing.cloud.ec2.launch import Launching
 from flowlite.testing.cloud.ec2.life_record import Life
@@ -126,6 +127,8 @@ class Ec2Service:
             region = parameters["Region"]
             if found := self._others.answer(action, region, parameters):
                 return found
+            if ":" not in action and region not in self._cloud.regions:
+                return self._error(action, "AuthFailure", "")
             if ":" not in action:
                 images.install(region)
                 network.open_default_vpc(region)
@@ -263,6 +266,12 @@ class Ec2Service:
         if not outcomes:
             self._cloud.boots.clear()
         self._cloud.boots.extend(outcomes)
+
+    def do_regions(self, names: list[str]) -> None:
+        """Sets the regions of the account. An empty list restores those of a new one."""
+        if strange := sorted(set(names) - set(REGIONS)):
+            raise ValueError(f"no region {strange[0]}; there are {list(REGIONS)}")
+        self._cloud.regions = tuple(names) or REGIONS
 
     def do_capacity(self, kind: str, zone: str, count: int | None) -> None:
         """Sets how many more instances a zone has."""
@@ -418,12 +427,22 @@ def _rest_action(environ: Environ) -> str:
     return verb.get(environ["REQUEST_METHOD"], "") + noun
 
 
+def _tags_of(resource: Any) -> list[dict[str, str]]:
+    """The tags of a resource. moto compares its id with those of all that have tags."""
+    kind = EC2_PREFIX_TO_RESOURCE.get(get_prefix(resource.id), "") if resource.id else ""
+    return [
+        {"resource_id": resource.id, "key": key, "value": value, "resource_type": kind}
+        for key, value in resource.ec2_backend.tags.get(resource.id, {}).items()
+    ]
+
+
 def _install(cloud: Cloud) -> None:
     """Replaces moto's calls with the box's."""
     disks.install()
     catalogue.install()
     instance.install()
     network.install()
+    TaggedEC2Resource.get_tags = _tags_of  # type: ignore[assignment,method-assign]
     EC2Response.cloud = cloud  # type: ignore[attr-defined]
     EC2Response.__bases__ = (
         Launching,
