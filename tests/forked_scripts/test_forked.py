@@ -205,6 +205,49 @@ def test_the_directory_that_rich_keeps_is_that_of_the_script(project: Path) -> N
     assert here.told == fresh.told == (f"{project}\n", "", 0, None)
 
 
+# As wandb makes them since 0.17; tests/stacks has wandb itself.
+_MEDIA = """
+import atexit, tempfile
+MEDIA_TMP = tempfile.TemporaryDirectory("wandb-media")
+atexit.register(MEDIA_TMP.cleanup)
+"""
+_ARTIFACT = """
+import atexit, tempfile
+class Artifact:
+    _TMP_DIR = tempfile.TemporaryDirectory("wandb-artifacts")
+    atexit.register(_TMP_DIR.cleanup)
+"""
+_USER_OF_WANDB = """
+import os, sys, wandb
+for each in (wandb.MEDIA_TMP, wandb.Artifact._TMP_DIR):
+    open(os.path.join(each.name, "made"), "x").close()
+    print(each.name)
+"""
+
+
+def test_each_rank_has_temporary_directories_of_wandb_of_its_own(project: Path) -> None:
+    for package in ("wandb", "wandb/sdk", "wandb/sdk/artifacts", "wandb/sdk/data_types"):
+        (project.parent / "modules" / package).mkdir()
+        _module(project, f"{package}/__init__", "")
+    _module(project, "wandb/sdk/data_types/_private", _MEDIA)
+    _module(project, "wandb/sdk/artifacts/artifact", _ARTIFACT)
+    names = "data_types._private import MEDIA_TMP", "artifacts.artifact import Artifact"
+    _module(project, "wandb/__init__", "".join(f"from wandb.sdk.{each}\n" for each in names))
+    (temporary := project.parent / "temporary").mkdir()
+    more = {"TMPDIR": str(temporary)}
+    with _server(project, _USER_OF_WANDB, call=_ahead("wandb"), more=more) as server:
+        # The fork server keeps none: nobody would remove it.
+        ranks = [server.run(forked=True, rank=rank) for rank in range(2)]
+        assert [each.why for each in ranks] == ["", ""]
+        named = [Path(line) for each in ranks for line in each.told[0].splitlines()]
+        assert len(set(named)) == 4
+        for path in named:
+            assert path.parent == temporary
+            assert path.name.endswith(("wandb-media", "wandb-artifacts"))
+        # What a rank has made goes with it, and what the import has made went with that.
+        assert list(temporary.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("source", "why"),
     [

@@ -45,12 +45,23 @@ def run(flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
             check=False,
         )
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+        # What all of them import, wandb among it, is imported once for all ranks of a node.
+        assert "a Python of its own" not in (told := events(flow_home)), told
         return re.sub(
             r"^\[Node \d+(?:, rank \d+)?\] \[\d\d:\d\d:\d\d\] ", "", done.stdout, flags=re.MULTILINE
         )
 
     yield run
     registry.end(registry.all_of(client.socket_directory()))
+
+
+def events(home: Path) -> str:
+    """What happened to the newest task, as `flow status TASK` shows it."""
+    from flowlite.state.store import Store
+
+    store = Store(home / "state.db")
+    task = max(store.list_tasks(), key=lambda each: each.created_at)
+    return "\n".join(str(each) for each in store.events(task.id))
 
 
 def returned(said: str) -> Any:

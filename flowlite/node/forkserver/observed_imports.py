@@ -89,6 +89,7 @@ class ObservedImports:
     def of(self, name: str) -> Iterator[None]:
         """A context in which one module is imported."""
         found = self.reads.setdefault(name, {})
+        temporary: dict[str, None] = {}
         before, state = _written(), process_state.ProcessState()
         kind: Any = type(os.environ)
         originals = kind.__getitem__, kind.__iter__
@@ -108,7 +109,9 @@ class ObservedImports:
 
         def note(what: str, frame: FrameType | None) -> None:
             reader = name if frame is None else _reader(frame)
-            if reader not in _REPEATED or what == import_instrumentation.TEMPORARY:
+            if what == import_instrumentation.TEMPORARY:
+                temporary.setdefault(reader)
+            elif reader not in _REPEATED:
                 found.setdefault(what, reader)
 
         def note_file(path: str, frame: FrameType) -> None:
@@ -129,6 +132,9 @@ class ObservedImports:
             raise
         finally:
             kind.__getitem__, kind.__iter__ = originals
+            given_up = renewed_modules.give_up_temporary()
+            for maker in [each for each in temporary if each not in given_up][:1]:
+                found[import_instrumentation.TEMPORARY] = maker
             if _opened() - opened:
                 found.setdefault(OPENED, name)
             if _has_locks():

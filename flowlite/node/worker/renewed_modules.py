@@ -1,6 +1,7 @@
 """Repeats, in a forked worker, what modules computed from their process when the fork server imported them.
 
-Examples are the working directory, the key of multiprocessing, the start time of logging and random seeds.
+Examples are the working directory, the key of multiprocessing, the start time of logging, random seeds, and wandb's
+temporary directories.
 Without this, a worker would have the values of the fork server.
 """
 
@@ -11,6 +12,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 READ_DIRECTORY = frozenset(
@@ -24,6 +26,11 @@ READ_DIRECTORY = frozenset(
     }
 )
 """The modules that read the working directory when they are imported, and that `renew` repairs."""
+# The temporary directories that modules make when they are imported: module, name of the object, and suffix.
+_TEMPORARY = (
+    ("wandb.sdk.artifacts.artifact", "Artifact._TMP_DIR", "wandb-artifacts"),
+    ("wandb.sdk.data_types._private", "MEDIA_TMP", "wandb-media"),
+)
 # torch begins with a seed of 64 bits from the kernel, or in old versions with this one. Seeds that somebody has chosen
 # are smaller than most of the former.
 _CHOSEN_SEEDS = 1 << 48
@@ -61,6 +68,9 @@ def renew() -> None:
         started = logging._startTime
         now = time.time_ns() if isinstance(started, int) else time.time()
         logging._startTime = now  # type: ignore[attr-defined]
+    for _, directory, suffix in _temporary_directories():
+        # The same object, which other modules have imported, too.
+        type(directory).__init__(directory, suffix)
     # `random` reseeds itself.
     if (numpy_random := sys.modules.get("numpy.random")) is not None:
         numpy_random.seed()
@@ -72,6 +82,28 @@ def renew() -> None:
     threading: Any = sys.modules.get("threading")
     if hasattr(threading, "main_thread") and hasattr(threading.Thread, "_set_native_id"):
         threading.main_thread()._set_native_id()
+
+
+def give_up_temporary() -> set[str]:
+    """Removes the temporary directories that `renew` makes again. Call it in the fork server, which never uses them.
+
+    Returns:
+        The modules that have made them.
+    """
+    found = list(_temporary_directories())
+    for _, directory, _ in found:
+        directory.cleanup()
+    return {module for module, _, _ in found}
+
+
+def _temporary_directories() -> Iterator[tuple[str, Any, str]]:
+    """Yields the module, the `tempfile.TemporaryDirectory` and the suffix of each."""
+    for module, name, suffix in _TEMPORARY:
+        found: Any = sys.modules.get(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if hasattr(found, "cleanup"):
+            yield module, found, suffix
 
 
 def is_torch_seeded() -> bool:
