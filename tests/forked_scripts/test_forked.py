@@ -205,6 +205,42 @@ def test_the_directory_that_rich_keeps_is_that_of_the_script(project: Path) -> N
     assert here.told == fresh.told == (f"{project}\n", "", 0, None)
 
 
+# As in wandb 0.19 to 0.23.
+_OLD_CORE = """
+import os, wandb
+from wandb import env
+if os.path.exists(os.path.join(env.get_dir(os.getcwd()), ".wandb")):
+    __stage_dir__ = ".wandb" + os.sep
+elif os.path.exists(os.path.join(env.get_dir(os.getcwd()), "wandb")):
+    __stage_dir__ = "wandb" + os.sep
+else:
+    __stage_dir__ = None
+"""
+_ENV = "import os\ndef get_dir(default): return os.environ.get('WANDB_DIR', default)\n"
+
+
+@pytest.mark.parametrize("there", [[], ["wandb"], [".wandb", "wandb"], ["elsewhere/wandb"]])
+def test_the_directory_that_wandb_looks_for_is_that_of_the_script(
+    project: Path, there: list[str]
+) -> None:
+    (project.parent / "modules" / "wandb" / "old").mkdir(parents=True)
+    for name, source in (("__init__", ""), ("env", _ENV), ("old/__init__", "")):
+        _module(project, f"wandb/{name}", source)
+    _module(project, "wandb/old/core", _OLD_CORE)
+    for name in there:
+        (project / name).mkdir(parents=True)
+    program = "import wandb.old.core as core; print(core.__stage_dir__)"
+    more = {"WANDB_DIR": str(project / "elsewhere")} if "elsewhere/wandb" in there else {}
+    with _server(project, program, call=_ahead("wandb.old.core"), more=more) as server:
+        fresh, here = server.run(forked=False), server.run(forked=True)
+    assert here.why == ""
+    assert (
+        here.told
+        == fresh.told
+        == (f"{there[0].rpartition('/')[2]}/\n" if there else "None\n", "", 0, None)
+    )
+
+
 # As wandb makes them since 0.17; tests/stacks has wandb itself.
 _MEDIA = """
 import atexit, tempfile

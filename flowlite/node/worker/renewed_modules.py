@@ -1,7 +1,7 @@
 """Repeats, in a forked worker, what modules computed from their process when the fork server imported them.
 
 Examples are the working directory, the key of multiprocessing, the start time of logging, random seeds, and wandb's
-temporary directories.
+directories.
 Without this, a worker would have the values of the fork server.
 """
 
@@ -23,6 +23,7 @@ READ_DIRECTORY = frozenset(
         "torch._dynamo.config",
         "torch._inductor.config",
         "transformers.utils.auto_docstring",
+        "wandb.old.core",
     }
 )
 """The modules that read the working directory when they are imported, and that `renew` repairs."""
@@ -68,6 +69,13 @@ def renew() -> None:
         started = logging._startTime
         now = time.time_ns() if isinstance(started, int) else time.time()
         logging._startTime = now  # type: ignore[attr-defined]
+    # wandb before 0.25 looks for its directory when it is imported.
+    core: Any = sys.modules.get("wandb.old.core")
+    if hasattr(core, "__stage_dir__"):
+        root = core.env.get_dir(here)
+        there = [each for each in (".wandb", "wandb") if os.path.exists(os.path.join(root, each))]
+        core.__stage_dir__ = there[0] + os.sep if there else None
+        core.wandb.START_TIME = time.time()
     for _, directory, suffix in _temporary_directories():
         # The same object, which other modules have imported, too.
         type(directory).__init__(directory, suffix)
