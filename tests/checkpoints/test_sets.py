@@ -6,7 +6,7 @@ import json
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flowlite.node.checkpoints.manifest import (
@@ -63,6 +63,7 @@ class TestNames:
         assert SetName.parse(path) is None
 
     @given(st.text(min_size=1).filter(lambda text: "/" not in text and "\0" not in text))
+    @example("a" * 150 + "." + "\U0001f525" * 16)
     def test_objects_have_plain_names_of_a_bearable_length(self, part: str) -> None:
         if part in (".", ".."):
             return

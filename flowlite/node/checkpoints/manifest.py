@@ -28,7 +28,8 @@ _NAME = re.compile(
 )
 _CLAIM = re.compile(r"sets/(\d{6,})\.([\w.-]+)/", re.ASCII)
 _HEX = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_LONGEST_PART = 150
+# In characters of an object's name, of which a file system takes 255 between two slashes.
+_LONGEST_PART, _LONGEST_SUFFIX = 150, 16
 _LATEST = 2**63 - 1
 """Nanoseconds of the latest time that a file can have."""
 
@@ -192,7 +193,7 @@ def object_name(scope: str, path: str, sha256: str) -> str:
     """Returns the name of the object for a file's content, in plain ASCII that every tool and file system preserves."""
     *above, name = path.split("/")
     stem, dot, suffix = name.rpartition(".")
-    if not stem or len(suffix) > 16:
+    if not stem or len(_quoted(suffix)) > _LONGEST_SUFFIX:
         stem, dot, suffix = name, "", ""
     parts = [_quoted(part) for part in above]
     parts.append(f"{_quoted(stem)}.{sha256[:16]}{dot}{_quoted(suffix)}")

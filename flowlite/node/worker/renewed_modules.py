@@ -1,8 +1,7 @@
 """Repeats, in a forked worker, what modules computed from their process when the fork server imported them.
 
 Examples are the working directory, the key of multiprocessing, the start time of logging, random seeds, and wandb's
-directories.
-Without this, a worker would have the values of the fork server.
+directories. Without this, a worker would have the values of the fork server.
 """
 
 from __future__ import annotations
