@@ -7,6 +7,7 @@ import functools
 import hashlib
 import os
 import posixpath
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 from flowlite.node.quick_dataclass import dataclass
 
 _BLOCK = 256 * 1024
+# So many different files are read at the same time.
+_LOCKS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +42,30 @@ def refuse_changed(path: Path, sha256: str) -> None:
         raise OSError(errno.EIO, what, str(path))
 
 
-@functools.lru_cache(maxsize=4096)
 def _hash_of(path: Path, *identity: int) -> str:
-    """The hash of a file as it is now; `identity` changes with its content."""
+    """The hash of a file as it is now; `identity` changes with its content.
+
+    The threads for all nodes begin with the same file at the same time. One reads it, and the others wait for that.
+    """
+    with _hashing[hash(identity) % len(_hashing)]:
+        return _read_hash(path, *identity)
+
+
+@functools.lru_cache(maxsize=4096)
+def _read_hash(path: Path, *_: int) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _make_locks() -> None:
+    # After a fork, one of them may be held by a thread that the child does not have.
+    global _hashing
+    _hashing = tuple(threading.Lock() for _ in range(_LOCKS))
+
+
+_hashing: tuple[threading.Lock, ...]
+_make_locks()
+os.register_at_fork(after_in_child=_make_locks)
 
 
 @dataclass(frozen=True, slots=True)
