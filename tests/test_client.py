@@ -381,6 +381,9 @@ def test_tasks_are_found_by_id_name_and_prefix() -> None:
     assert flow.get_task(old.id).id == old.id
     assert flow.get_task("digits").id == new.id
     assert flow.get_task("oth").id == other.id
+    for odd in (None, 3, other):
+        with pytest.raises(ConfigError, match="takes the id or the name of a task"):
+            flow.get_task(odd)  # type: ignore[arg-type]
     with pytest.raises(NotFound, match="flow status"):
         flow.get_task("nothing")
     assert [task.id for task in flow.list_tasks(name="digits")] == [new.id, old.id]

@@ -322,7 +322,12 @@ class Flow:
 
         Raises:
             NotFound: There is no such task, or the prefix fits several.
+            ConfigError: This is no text.
         """
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"get_task() takes the id or the name of a task, such as task.id; {name!r} is neither"
+            )
         session = self._session
         record = session.store.find_task(name)
         session.ensure()

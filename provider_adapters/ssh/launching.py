@@ -518,7 +518,9 @@ class Launch:
                 f"the pool {pool} has {possible} hosts that will do, and {count} "
                 f"{'is' if count == 1 else 'are'} needed: {why}"
             )
-        text = f"waiting for {count} {'host' if count == 1 else 'hosts'} of the pool {pool}: {why}"
+        text = f"waiting for {count} {'host' if count == 1 else 'hosts'} of the pool {pool}"
+        # Without a reason if others asked for them at the same moment.
+        text += f": {why}" if why else ""
         if self._keeper is not None and self._lacks_keeper():
             volume, name = self._on_hosts[0], self._keeper.name
             if not self._refused[name].waiting:
