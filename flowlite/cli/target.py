@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from flowlite.api import import_guard
 from flowlite.bundle.main_file import read_main_file, set_main_file
 from flowlite.cli.output import Quit, tell
-from flowlite.errors import ConfigError, FlowError, NotFound
+from flowlite.errors import ConfigError, FlowError
 from flowlite.in_worker.hidden_modules import hidden_module
 from flowlite.node.serialization.main_module import MainModuleError, make_main, run_main
 from flowlite.settings.suggest import did_you_mean
@@ -26,8 +26,8 @@ def load_function(target: str) -> Function[..., Any]:
     """The function that `FILE.py` or `FILE.py::FUNCTION` names.
 
     Raises:
-        NotFound: There is no such file or function; the message lists the functions that exist.
-        ConfigError: The file has several functions and none was named.
+        ConfigError: There is no such file or function, or the file has several and none was named. The message lists
+            those that exist.
     """
     text, _, name = target.partition("::")
     module = load_module(Path(text))
@@ -37,7 +37,7 @@ def load_function(target: str) -> Function[..., Any]:
     if len(functions) == 1:
         return next(iter(functions.values()))
     if not functions:
-        raise NotFound(
+        raise ConfigError(
             f"{text} has no function decorated with @app.function; decorate one, or run the script with "
             f"`flow run -- python {text}`"
         )
@@ -49,7 +49,7 @@ def load_module(path: Path) -> ModuleType:
     """Loads a file as the main module, as nodes do: without the code under `if __name__ == "__main__":`."""
     path = path.resolve()
     if not path.is_file():
-        raise NotFound(f"no file {path}; give FILE.py::FUNCTION, task.yaml, or `-- COMMAND`")
+        raise ConfigError(f"no file {path}; give FILE.py::FUNCTION, task.yaml, or `-- COMMAND`")
     root, name = path.parent, path.stem
     while (root / "__init__.py").exists():
         root, name = root.parent, f"{root.name}.{name}"
@@ -101,7 +101,7 @@ def _named(
     if callable(found) and not isinstance(found, type):
         return _decorated(found)
     known = ", ".join(functions) or "none that is decorated with @app.function"
-    raise NotFound(
+    raise ConfigError(
         f"{text} has no function {name!r}{did_you_mean(name, functions)}; it has: {known}"
     )
 

@@ -222,6 +222,14 @@ def test_mistakes_are_named(flow: Flow, folder: Path, words: list[str], said: st
     assert said in refused(flow, *words).err
 
 
+@pytest.mark.parametrize(
+    "target", ["nothing.py", "nothing.py::train", "nothing.yaml", "some.py::no"]
+)
+def test_a_target_that_is_not_there_is_wrong_usage(flow: Flow, folder: Path, target: str) -> None:
+    (folder / "some.py").write_text("def train(): pass\n")
+    assert flow("run", "--dry-run", target).code == 2
+
+
 def test_an_unknown_provider_is_not_found(flow: Flow) -> None:
     ran = refused(flow, "--provider", "locl", "--", "true")
     assert ran.code == 3
@@ -250,7 +258,7 @@ def test_of_several_functions_one_must_be_named(flow: Flow, folder: Path) -> Non
     assert "two.py::train, two.py::evaluate" in refused(flow, "two.py").err
     assert planned(flow, "two.py::evaluate")["name"] == "evaluate"
     wrong = refused(flow, "two.py::evalaute")
-    assert wrong.code == 3
+    assert wrong.code == 2
     assert "did you mean 'evaluate'" in wrong.err
 
 
