@@ -29,14 +29,6 @@ _UNSAFE_BEFORE_FORK = """
     tkinter turtle gevent eventlet antigravity this wandb
 """
 UNSAFE_BEFORE_FORK = frozenset(_UNSAFE_BEFORE_FORK.split())
-# Modules that read the rank when they are imported, so that each worker imports them itself; and what they import in
-# any case, which may be loaded ahead.
-READ_RANKS: dict[str, tuple[str, ...]] = {
-    "lightning": ("torch",),
-    "lightning_fabric": ("torch",),
-    "pytorch_lightning": ("torch",),
-    "torchmetrics": ("torch",),
-}
 # Parts of torch that import one of the unsafe modules.
 _UNSAFE_MODULES = ("torch.utils.tensorboard", "torch.utils.cpp_extension")
 
@@ -81,7 +73,6 @@ def warm_imports(
         reach.add_module(name)
     reach.settle()
     found = reach.external | _late(reach)
-    found |= {each for name in found for each in READ_RANKS.get(name.partition(".")[0], ())}
     return tuple(sorted(name for name in found if may_be_loaded_ahead(name)))
 
 
@@ -191,7 +182,7 @@ def _late(reach: _ReachableCode) -> set[str]:
 def may_be_loaded_ahead(name: str) -> bool:
     """Whether a fork server may import a module before it forks."""
     top = name.partition(".")[0]
-    if top in UNSAFE_BEFORE_FORK or top in READ_RANKS or name.startswith(_UNSAFE_MODULES):
+    if top in UNSAFE_BEFORE_FORK or name.startswith(_UNSAFE_MODULES):
         return False
     return top not in ("__main__", "__mp_main__", "__future__", "builtins", "provider_adapters")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
-from flowlite.bundle.imports import LATE_IMPORTS, READ_RANKS, is_submodule, may_be_loaded_ahead
+from flowlite.bundle.imports import LATE_IMPORTS, is_submodule, may_be_loaded_ahead
 from flowlite.bundle.project import is_installed_file
 from flowlite.node.config import python_command
 from flowlite.node.config.python_command import NoPython, NotForked, PythonCommand
@@ -252,10 +252,9 @@ class _Reader:
         elif name and self._settling:
             self.in_functions[name] = None
         elif name and not self.tainted:
-            for each in (name, *READ_RANKS.get(name.partition(".")[0], ())):
-                self.found[each] = None
-                if not self._ran:
-                    self.early.add(each)
+            self.found[name] = None
+            if not self._ran:
+                self.early.add(name)
 
     def file_of(self, name: str) -> str | None:
         """The source of a module of the project, or None."""

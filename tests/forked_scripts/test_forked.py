@@ -205,6 +205,82 @@ def test_the_directory_that_rich_keeps_is_that_of_the_script(project: Path) -> N
     assert here.told == fresh.told == (f"{project}\n", "", 0, None)
 
 
+# As Lightning 2.6 and torchmetrics 1.8 have it; tests/stacks has them themselves.
+_LIGHTNING = """
+import os
+def rank_zero_only(function): return function
+def _get_rank():
+    for key in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"):
+        rank = os.environ.get(key)
+        if rank is not None:
+            return int(rank)
+    return None
+rank_zero_only.rank = getattr(rank_zero_only, "rank", _get_rank() or 0)
+"""
+_TORCHMETRICS = """
+import os
+def rank_zero_only(function): return function
+rank_zero_only.rank = getattr(rank_zero_only, "rank", int(os.environ.get("LOCAL_RANK", 0)))
+"""
+_READERS = {
+    "lightning.fabric.utilities.rank_zero": _LIGHTNING,
+    "lightning_fabric.utilities.rank_zero": _LIGHTNING,
+    "torchmetrics.utilities.prints": _TORCHMETRICS,
+}
+
+
+def _packages(project: Path, modules: dict[str, str]) -> None:
+    """Makes modules, by their names, with the packages that they are in."""
+    for name, source in modules.items():
+        *packages, own = name.split(".")
+        for count in range(1, len(packages) + 1):
+            directory = project.parent / "modules" / Path(*packages[:count])
+            directory.mkdir(exist_ok=True)
+            (directory / "__init__.py").touch()
+        _module(project, "/".join([*packages, own]), source)
+
+
+@pytest.mark.parametrize("name", _READERS)
+@pytest.mark.parametrize(
+    ("more", "also", "why"),
+    [
+        ("", "", ""),
+        ("it.rank_zero_only.rank = 7\n", "", ""),
+        # Whoever reads it besides them decides.
+        (
+            "",
+            "import os; RANK = os.environ.get('LOCAL_RANK')",
+            "other reads LOCAL_RANK when it is imported",
+        ),
+    ],
+    ids=["as it is", "set by the script", "and another reads it"],
+)
+def test_the_rank_that_a_module_reads_is_that_of_the_script(
+    project: Path, name: str, more: str, also: str, why: str
+) -> None:
+    _packages(project, {name: _READERS[name], "other": also})
+    program = f"import {name} as it, other\n{more}print(it.rank_zero_only.rank)"
+    with _server(project, program, call=_ahead(name, "other")) as server:
+        here, fresh = (
+            server.run(forked=forked, rank=3, environment={"LOCAL_RANK": "3"})
+            for forked in (True, False)
+        )
+    assert here.why == why
+    assert here.told == fresh.told == ("7\n" if more else "3\n", "", 0, None)
+
+
+def test_a_script_that_sets_the_rank_before_an_import_has_that_one(project: Path) -> None:
+    name = "lightning.fabric.utilities.rank_zero"
+    _packages(project, {name: _LIGHTNING})
+    program = (
+        f"import os\nos.environ['RANK'] = '5'\nimport {name} as it\nprint(it.rank_zero_only.rank)"
+    )
+    with _server(project, program, call=_ahead(name, late=(name,), writes=("RANK",))) as server:
+        fresh, here = server.run(forked=False, rank=3), server.run(forked=True, rank=3)
+    assert here.why == f"{name} reads RANK when it is imported, and the script sets it before"
+    assert here.told == fresh.told == ("5\n", "", 0, None)
+
+
 # As in wandb 0.19 to 0.23.
 _OLD_CORE = """
 import os, wandb

@@ -90,8 +90,9 @@ def test_what_runs_before_an_import_can_change_it(
     assert (call["late"], call["writes"]) == (late, writes)
 
 
-def test_modules_that_start_threads_or_read_ranks_are_left_to_the_script(here: Path) -> None:
-    assert _read(here, "import jax, lightning, deepspeed, json")["imports"] == ["torch", "json"]
+def test_modules_that_start_threads_are_left_to_the_script(here: Path) -> None:
+    call = _read(here, "import jax, lightning, deepspeed, json")
+    assert call["imports"] == ["lightning", "json"]
 
 
 @pytest.mark.parametrize(

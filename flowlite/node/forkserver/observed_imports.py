@@ -39,6 +39,8 @@ _READ_AT_START = re.compile(
 )
 # Modules whose reading of the directory is repeated in the worker, or has no effect.
 _REPEATED = renewed_modules.READ_DIRECTORY | {"tempfile", "inspect"}
+# What those that read the rank read, which is repeated, too.
+_RANKS = frozenset({"RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"})
 # Modules that look through all variables for those with a prefix.
 _PREFIXES = {"tqdm.utils": "TQDM_", "fsspec.config": "FSSPEC"}
 _ASKED = (
@@ -97,8 +99,11 @@ class ObservedImports:
 
         def noting_read(environ: Any, variable: str) -> str:
             reader = _reader(sys._getframe(1))
-            if variable.startswith(_PREFIXES.get(reader, "")):
-                found.setdefault(variable, reader)
+            known = found.get(variable)
+            # A reader that will be repeated must not hide another one.
+            first = known is None or known in renewed_modules.READ_RANK
+            if first and variable.startswith(_PREFIXES.get(reader, "")):
+                found[variable] = reader
             return read(environ, variable)  # type: ignore[no-any-return]
 
         def noting_iteration(environ: Any) -> Any:
@@ -168,7 +173,8 @@ class ObservedImports:
             for name, reader in reads.items():
                 if name in _DONE:
                     return f"{reader} {_DONE[name]} {name} when it is imported"
-                if name in _ASKED or _is_among(name, differ):
+                repeated = name in _RANKS and reader in renewed_modules.READ_RANK
+                if name in _ASKED or (_is_among(name, differ) and not repeated):
                     return f"{reader} reads {name} when it is imported"
         for path, reader in self.files.items():
             if any(os.path.lexists(os.path.join(each, path)) for each in (directory, "/")):

@@ -26,6 +26,14 @@ READ_DIRECTORY = frozenset(
     }
 )
 """The modules that read the working directory when they are imported, and that `renew` repairs."""
+READ_RANK = frozenset(
+    {
+        "lightning.fabric.utilities.rank_zero",
+        "lightning_fabric.utilities.rank_zero",
+        "torchmetrics.utilities.prints",
+    }
+)
+"""The modules that read the rank when they are imported, and that `renew` repairs."""
 # The temporary directories that modules make when they are imported: module, name of the object, and suffix.
 _TEMPORARY = (
     ("wandb.sdk.artifacts.artifact", "Artifact._TMP_DIR", "wandb-artifacts"),
@@ -75,6 +83,8 @@ def renew() -> None:
         there = [each for each in (".wandb", "wandb") if os.path.exists(os.path.join(root, each))]
         core.__stage_dir__ = there[0] + os.sep if there else None
         core.wandb.START_TIME = time.time()
+    for name in READ_RANK:
+        _read_rank_anew(sys.modules.get(name))
     for _, directory, suffix in _temporary_directories():
         # The same object, which other modules have imported, too.
         type(directory).__init__(directory, suffix)
@@ -89,6 +99,14 @@ def renew() -> None:
     threading: Any = sys.modules.get("threading")
     if hasattr(threading, "main_thread") and hasattr(threading.Thread, "_set_native_id"):
         threading.main_thread()._set_native_id()
+
+
+def _read_rank_anew(module: Any) -> None:
+    only: Any = getattr(module, "rank_zero_only", None)
+    # The fork server has no rank, for which they take 0; another one was set by somebody else.
+    if getattr(only, "rank", None) == 0:
+        read = getattr(module, "_get_rank", None)
+        only.rank = (read() or 0) if read else int(os.environ.get("LOCAL_RANK", 0))
 
 
 def give_up_temporary() -> set[str]:
