@@ -189,13 +189,23 @@ def may_be_loaded_ahead(name: str) -> bool:
 
 def is_submodule(name: str) -> bool:
     """Whether an installed package has a module of this name, found without importing anything."""
+    return "." in name and installed_source(name) is not None
+
+
+def installed_source(name: str) -> str | None:
+    """The source file of an installed module, found without importing anything; a package's is its `__init__.py`."""
     top, *steps = name.split(".")
     try:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError, AttributeError):
-        return False
-    for location in (spec.submodule_search_locations or ()) if spec is not None else ():
+        return None
+    if spec is None:
+        return None
+    if not steps and spec.origin is not None and spec.origin.endswith(".py"):
+        return spec.origin
+    for location in spec.submodule_search_locations or ():
         base = os.path.join(location, *steps)
-        if os.path.isfile(os.path.join(base, "__init__.py")) or os.path.isfile(f"{base}.py"):
-            return True
-    return False
+        for path in (os.path.join(base, "__init__.py"), f"{base}.py"):
+            if os.path.isfile(path):
+                return path
+    return None

@@ -20,7 +20,12 @@ from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
-from flowlite.bundle.imports import LATE_IMPORTS, is_submodule, may_be_loaded_ahead
+from flowlite.bundle.imports import (
+    LATE_IMPORTS,
+    installed_source,
+    is_submodule,
+    may_be_loaded_ahead,
+)
 from flowlite.bundle.project import is_installed_file
 from flowlite.node.config import python_command
 from flowlite.node.config.python_command import NoPython, NotForked, PythonCommand
@@ -101,12 +106,12 @@ def _of_python(command: PythonCommand, directory: Path | None) -> _Reader:
     directory = directory or Path("/")
     if command.module:
         reader = _Reader([str(directory), *_python_path(directory)])
-        found = reader.file_of(command.module)
-        if found is None:
-            reader.take(command.module)
-            return reader
         package = command.module.rpartition(".")[0]
         reader.take(package)
+        # Not the module itself: the script would find it imported, and all that it does would be done twice.
+        found = reader.file_of(command.module) or installed_source(command.module)
+        if found is None:
+            return reader
         if os.path.basename(found) == "__init__.py":
             package, found = command.module, os.path.join(os.path.dirname(found), "__main__.py")
             reader.take(package)

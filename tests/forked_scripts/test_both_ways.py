@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from flowlite.bundle.script import script_call
 from flowlite.node.system import processes
+from flowlite.spec import TaskConfig
 from tests.forked_scripts.both_ways import Seen, Server
 from tests.forked_scripts.programs import FILES, PROGRAMS
 from tests.helpers import kill_processes_of
@@ -86,6 +88,19 @@ def test_a_form_of_the_command_sees_and_shows_the_same(project: Path, argv: list
     )
     (project / "program.py").write_text(look + "import warnings; warnings.warn('x')\n")
     call = {"imports": ["json", "logging", "subprocess"], "late": [], "writes": []}
+    with Server(project, argv, TASK, None, call) as server:
+        fresh, here = server.run(forked=False), server.run(forked=True)
+    assert here.why == ""
+    assert _without_addresses(here) == _without_addresses(fresh)
+
+
+@pytest.mark.parametrize(
+    "words", ["calendar 2024 1", "json.tool --indent x", "zipfile -l missing.zip"]
+)
+def test_an_installed_module_sees_and_shows_the_same(project: Path, words: str) -> None:
+    """With what `flow run` would have imported ahead; not the module itself, which Python would warn of."""
+    argv = ["python", "-m", *words.split()]
+    call = script_call(TaskConfig(command=argv), project)
     with Server(project, argv, TASK, None, call) as server:
         fresh, here = server.run(forked=False), server.run(forked=True)
     assert here.why == ""

@@ -90,6 +90,25 @@ def test_what_runs_before_an_import_can_change_it(
     assert (call["late"], call["writes"]) == (late, writes)
 
 
+@pytest.mark.parametrize(
+    ("module", "imports"),
+    [
+        ("calendar", ["datetime", "locale"]),
+        ("json.tool", ["json", "argparse"]),
+        # Its `__main__` is run, and imports it.
+        ("asyncio", ["asyncio", "ast"]),
+        # Of a module in C there is no source, only its package.
+        ("_struct", []),
+    ],
+)
+def test_an_installed_module_that_is_run_is_not_imported_itself(
+    here: Path, module: str, imports: list[str]
+) -> None:
+    call = script_call(TaskConfig(command=["python", "-m", module]), here)
+    assert module not in set(call["imports"]) - {"asyncio"}
+    assert set(imports) <= set(call["imports"])
+
+
 def test_modules_that_start_threads_are_left_to_the_script(here: Path) -> None:
     call = _read(here, "import jax, lightning, deepspeed, json")
     assert call["imports"] == ["lightning", "json"]
