@@ -269,6 +269,23 @@ def test_the_rank_that_a_module_reads_is_that_of_the_script(
     assert here.told == fresh.told == ("7\n" if more else "3\n", "", 0, None)
 
 
+@pytest.mark.parametrize("name", _READERS)
+def test_a_rank_that_the_fork_server_has_of_slurm_is_not_the_scripts(
+    project: Path, name: str
+) -> None:
+    """As where `srun` has started the agent."""
+    _packages(project, {name: _READERS[name]})
+    program = f"import {name} as it\nprint(it.rank_zero_only.rank)"
+    more = {"SLURM_PROCID": "2"}
+    with _server(project, program, call=_ahead(name), more=more) as server:
+        here, fresh = (
+            server.run(forked=forked, rank=3, environment={"LOCAL_RANK": "3"})
+            for forked in (True, False)
+        )
+    assert here.why == ""
+    assert here.told == fresh.told == ("3\n", "", 0, None)
+
+
 def test_a_script_that_sets_the_rank_before_an_import_has_that_one(project: Path) -> None:
     name = "lightning.fabric.utilities.rank_zero"
     _packages(project, {name: _LIGHTNING})

@@ -137,6 +137,7 @@ class ObservedImports:
             raise
         finally:
             kind.__getitem__, kind.__iter__ = originals
+            renewed_modules.note_ranks()
             given_up = renewed_modules.give_up_temporary()
             for maker in [each for each in temporary if each not in given_up][:1]:
                 found[import_instrumentation.TEMPORARY] = maker

@@ -34,6 +34,7 @@ READ_RANK = frozenset(
     }
 )
 """The modules that read the rank when they are imported, and that `renew` repairs."""
+_first_ranks: dict[str, Any] = {}
 # The temporary directories that modules make when they are imported: module, name of the object, and suffix.
 _TEMPORARY = (
     ("wandb.sdk.artifacts.artifact", "Artifact._TMP_DIR", "wandb-artifacts"),
@@ -83,8 +84,13 @@ def renew() -> None:
         there = [each for each in (".wandb", "wandb") if os.path.exists(os.path.join(root, each))]
         core.__stage_dir__ = there[0] + os.sep if there else None
         core.wandb.START_TIME = time.time()
-    for name in READ_RANK:
-        _read_rank_anew(sys.modules.get(name))
+    for name, first in _first_ranks.items():
+        reader: Any = sys.modules[name]
+        # Another one was set by somebody else.
+        if reader.rank_zero_only.rank == first:
+            read = getattr(reader, "_get_rank", None)
+            rank = read() if read else int(os.environ.get("LOCAL_RANK", 0))
+            reader.rank_zero_only.rank = rank or 0
     for _, directory, suffix in _temporary_directories():
         # The same object, which other modules have imported, too.
         type(directory).__init__(directory, suffix)
@@ -101,12 +107,12 @@ def renew() -> None:
         threading.main_thread()._set_native_id()
 
 
-def _read_rank_anew(module: Any) -> None:
-    only: Any = getattr(module, "rank_zero_only", None)
-    # The fork server has no rank, for which they take 0; another one was set by somebody else.
-    if getattr(only, "rank", None) == 0:
-        read = getattr(module, "_get_rank", None)
-        only.rank = (read() or 0) if read else int(os.environ.get("LOCAL_RANK", 0))
+def note_ranks() -> None:
+    """Notes what imports have taken for the rank, of which `renew` reads another. Call it in the fork server."""
+    for name in READ_RANK:
+        only: Any = getattr(sys.modules.get(name), "rank_zero_only", None)
+        if hasattr(only, "rank"):
+            _first_ranks.setdefault(name, only.rank)
 
 
 def give_up_temporary() -> set[str]:
