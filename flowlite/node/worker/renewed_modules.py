@@ -34,6 +34,7 @@ READ_RANK = frozenset(
     }
 )
 """The modules that read the rank when they are imported, and that `renew` repairs."""
+# What they took for the rank in the fork server, which has one where srun started the agent.
 _first_ranks: dict[str, Any] = {}
 # The temporary directories that modules make when they are imported: module, name of the object, and suffix.
 _TEMPORARY = (
