@@ -205,7 +205,7 @@ def test_the_directory_that_rich_keeps_is_that_of_the_script(project: Path) -> N
     assert here.told == fresh.told == (f"{project}\n", "", 0, None)
 
 
-# As Lightning 2.6 and torchmetrics 1.8 have it; tests/stacks has them themselves.
+# As Lightning 2.6 and torchmetrics 1.9 have it, which tests/stacks/test_imported_once.py imports.
 _LIGHTNING = """
 import os
 def rank_zero_only(function): return function
@@ -334,7 +334,7 @@ def test_the_directory_that_wandb_looks_for_is_that_of_the_script(
     )
 
 
-# As wandb makes them since 0.17; tests/stacks has wandb itself.
+# As wandb makes them since 0.17.
 _MEDIA = """
 import atexit, tempfile
 MEDIA_TMP = tempfile.TemporaryDirectory("wandb-media")
