@@ -316,10 +316,7 @@ _ENV = "import os\ndef get_dir(default): return os.environ.get('WANDB_DIR', defa
 def test_the_directory_that_wandb_looks_for_is_that_of_the_script(
     project: Path, there: list[str]
 ) -> None:
-    (project.parent / "modules" / "wandb" / "old").mkdir(parents=True)
-    for name, source in (("__init__", ""), ("env", _ENV), ("old/__init__", "")):
-        _module(project, f"wandb/{name}", source)
-    _module(project, "wandb/old/core", _OLD_CORE)
+    _packages(project, {"wandb.env": _ENV, "wandb.old.core": _OLD_CORE})
     for name in there:
         (project / name).mkdir(parents=True)
     program = "import wandb.old.core as core; print(core.__stage_dir__)"
@@ -355,11 +352,10 @@ for each in (wandb.MEDIA_TMP, wandb.Artifact._TMP_DIR):
 
 
 def test_each_rank_has_temporary_directories_of_wandb_of_its_own(project: Path) -> None:
-    for package in ("wandb", "wandb/sdk", "wandb/sdk/artifacts", "wandb/sdk/data_types"):
-        (project.parent / "modules" / package).mkdir()
-        _module(project, f"{package}/__init__", "")
-    _module(project, "wandb/sdk/data_types/_private", _MEDIA)
-    _module(project, "wandb/sdk/artifacts/artifact", _ARTIFACT)
+    _packages(
+        project,
+        {"wandb.sdk.data_types._private": _MEDIA, "wandb.sdk.artifacts.artifact": _ARTIFACT},
+    )
     names = "data_types._private import MEDIA_TMP", "artifacts.artifact import Artifact"
     _module(project, "wandb/__init__", "".join(f"from wandb.sdk.{each}\n" for each in names))
     (temporary := project.parent / "temporary").mkdir()
