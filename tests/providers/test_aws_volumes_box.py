@@ -62,10 +62,9 @@ def test_a_disk_goes_from_task_to_task(box: CloudInABox, laptop: Laptop) -> None
     assert len({each["zone"] for each in placed}) == 1, "the disk ties its tasks to its zone"
     assert {each["state"] for each in placed} == {"terminated"}
     (disk,) = box.aws.leftovers()["volumes"]
-    listed = laptop.flow("volumes", "list")
-    assert re.search(
-        rf"scratch +aws +us-east-1\w +block +1 GB +- +\$0.08 +2\S+ +\$\S+ +- +{disk}", listed
-    )
+    row = rf"scratch +aws +us-east-1\w +block +1 GB +- +\$0.08 +2\S+ +\$\S+ +- +{disk}"
+    # A listing that lags has it at a machine that has ended.
+    eventually(lambda: re.search(row, laptop.flow("volumes", "list")), timeout=60, every=0.2)
     laptop.flow("volumes", "delete", "scratch", "--yes")
     assert box.aws.leftovers()["volumes"] == []
 
