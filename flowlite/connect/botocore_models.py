@@ -1,4 +1,4 @@
-"""The models of AWS's services, which botocore reads from its files: each once in a process, whatever the session."""
+"""The models of AWS's services. botocore reads each from its files once in a process, for all sessions."""
 
 from __future__ import annotations
 
