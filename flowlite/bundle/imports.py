@@ -189,13 +189,14 @@ def may_be_loaded_ahead(name: str) -> bool:
 
 def is_submodule(name: str) -> bool:
     """Whether an installed package has a module of this name, found without importing anything."""
-    return "." in name and installed_source(name) is not None
+    return "." in name and module_source(name) is not None
 
 
-def installed_source(name: str) -> str | None:
-    """The source file of an installed module, found without importing anything; a package's is its `__init__.py`."""
+def module_source(name: str) -> str | None:
+    """The source file of a module that this Python would import; a package's is its `__init__.py`. Imports nothing."""
     top, *steps = name.split(".")
     try:
+        # Not only on the path: some editable installs have a finder of their own in `sys.meta_path`.
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError, AttributeError):
         return None

@@ -10,7 +10,6 @@ fork server compares its name with those that it saw being read (`node/forkserve
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 import re
 import sys
@@ -22,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite.bundle.imports import (
     LATE_IMPORTS,
-    installed_source,
     is_submodule,
     may_be_loaded_ahead,
+    module_source,
 )
 from flowlite.bundle.project import is_installed_file
 from flowlite.node.config import python_command
@@ -109,7 +108,7 @@ def _of_python(command: PythonCommand, directory: Path | None) -> _Reader:
         package = command.module.rpartition(".")[0]
         reader.take(package)
         # Not the module itself: the script would find it imported, and all that it does would be done twice.
-        found = reader.file_of(command.module) or installed_source(command.module)
+        found = reader.file_of(command.module) or module_source(command.module)
         if found is None:
             return reader
         if os.path.basename(found) == "__init__.py":
@@ -361,22 +360,11 @@ def _parse(file: str) -> ast.Module:
 
 def _editable(name: str) -> str | None:
     """The source of a module outside of site-packages that this Python imports (an editable install)."""
-    top, *steps = name.split(".")
+    top = name.partition(".")[0]
     if top in sys.stdlib_module_names:
         return None
-    try:
-        # Not only on the path: some editable installs have a finder of their own in `sys.meta_path`.
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError, AttributeError):
-        return None
-    origin = spec.origin if spec is not None else None
-    if spec is None or origin is None or not origin.endswith(".py") or is_installed_file(origin):
-        return None
-    found = [origin] if not steps else []
-    for location in spec.submodule_search_locations or () if steps else ():
-        base = os.path.join(location, *steps)
-        found += [os.path.join(base, "__init__.py"), f"{base}.py"]
-    return next(filter(os.path.isfile, found), None)
+    package = module_source(top)
+    return None if package is None or is_installed_file(package) else module_source(name)
 
 
 def _modules(statement: ast.Import | ast.ImportFrom, package: str) -> list[str]:

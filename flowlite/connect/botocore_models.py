@@ -47,5 +47,5 @@ def loader(data_path: str | None) -> Loader:
                     known_service_names=f"none with a {type_name} was found",
                 ) from error
 
-    further = (data_path or "").split(os.pathsep) if data_path else []
+    further = data_path.split(os.pathsep) if data_path else []
     return Shared([os.path.expanduser(os.path.expandvars(path)) for path in further])

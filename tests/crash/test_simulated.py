@@ -23,7 +23,7 @@ pytest.importorskip("moto")
 pytest.importorskip("httpx")
 
 # They compute for a minute each: begun last, they would run on alone.
-pytestmark = [pytest.mark.timeout(1800), pytest.mark.heavy]
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
 
 # It takes six seconds before the first case is played, and each then takes a twelfth of one.
 PARTS, SAMPLE, POINTS_OF_A_MARKET, MOMENTS_OF_A_SEASON = 3, 40, 4, 2

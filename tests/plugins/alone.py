@@ -21,9 +21,9 @@ from tests.plugins import shared_files
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts them first: later, all the others would have to wait for the longest test that runs just then.
 
-    The heavy ones follow, so that one process has them all, and none waits for another's.
+    The heavy ones follow, so that one process has them all, and none waits for another's; and then the long ones.
     """
-    items.sort(key=lambda item: (not _is(item, "alone"), not _is(item, "heavy")))
+    items.sort(key=lambda item: [not _is(item, each) for each in ("alone", "heavy", "long")])
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
