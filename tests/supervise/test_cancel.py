@@ -15,7 +15,16 @@ from flowlite.state.store import Store
 from tests.gangs import Gang, let_go, shell, submit, waiting
 from tests.helpers import eventually
 
-RETURNS = "head -c 2000 /dev/zero"
+# Rank 0 fails once rank 1 ignores SIGTERM: before that, the signal would end it, and the gang stops in no time.
+DEAF = """
+if [ $RANK = 0 ]; then
+    while [ ! -e "$FLOW_HOME/deaf" ]; do sleep 0.02; done
+    exit 3
+fi
+trap "" TERM
+touch "$FLOW_HOME/deaf"
+while :; do sleep 0.1; done
+"""
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,7 @@ STANDS = [
     Stand("ranks run", waiting(), (), lambda gang: gang.record.state == "running", ends=True),
     Stand(
         "a rank has failed, and the others are being stopped",
-        shell('trap "" TERM; [ $RANK = 0 ] && exit 3; echo $$; while :; do sleep 0.1; done'),
+        shell(DEAF),
         (),
         lambda gang: gang.record.state == "stopping",
         ends=True,
