@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -48,10 +49,19 @@ _SHORT = {
 # Variables that a timer's command gets as they are now, beside those of flowlite and those that the task names.
 _KEPT = frozenset(
     {
-        *("PATH", "HOME", "LANG", "LC_ALL", "TZ"),
-        *("VIRTUAL_ENV", "PYTHONPATH", "SSH_AUTH_SOCK", "AWS_PROFILE"),
+        *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_CONFIG_HOME"),
+        *("VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH", "SSH_AUTH_SOCK", "SLURM_CONF"),
+        *("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION"),
+        *("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CA_BUNDLE", "AWS_ENDPOINT_URL"),
+        *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+        *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
     }
 )
+# Credentials that are kept in no file of a timer.
+_CREDENTIAL = "AWS_ACCESS_KEY_ID"
+# Has a file for each user whose systemd runs while the user is not logged in.
+_LINGERING = Path("/var/lib/systemd/linger")
 # The names of processes that read the tables of `crontab`.
 _DAEMONS = frozenset({"cron", "crond", "fcron", "bcron-sched"})
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from flowlite.cli import program; sys.exit(program())"
@@ -270,9 +280,34 @@ def choose() -> str:
     )
 
 
-def daemon_warning(timer: str) -> str:
-    """Why timers of this system may never fire; "" if nothing is known against it."""
-    if timer != "cron" or not sys.platform.startswith("linux"):
+def warnings(timer: Timer, given: Mapping[str, str], providers: Sequence[str]) -> list[str]:
+    """Returns why a timer may not fire, or its command may fail where it works now.
+
+    Args:
+        given: The variables of this process.
+        providers: Where the command may run.
+    """
+    found = [_of_a_systemd_that_ends() if timer.timer == "systemd" else _of_a_cron_that_is_absent()]
+    if "aws" in providers and given.get(_CREDENTIAL) and _CREDENTIAL not in timer.environment:
+        found.append(
+            f"the credentials in {_CREDENTIAL} are not kept for the timer, and may have expired by then; it takes "
+            "those of ~/.aws (`aws configure`, or a profile with AWS_PROFILE)"
+        )
+    return [each for each in found if each]
+
+
+def _of_a_systemd_that_ends() -> str:
+    user = pwd.getpwuid(os.getuid()).pw_name
+    if (_LINGERING / user).exists():
+        return ""
+    return (
+        "your systemd ends when you log out, so that nothing will start it then, and what it has started is ended; "
+        "`loginctl enable-linger` keeps it"
+    )
+
+
+def _of_a_cron_that_is_absent() -> str:
+    if not sys.platform.startswith("linux"):
         return ""
     for name in os.listdir("/proc"):
         if name.isdigit():

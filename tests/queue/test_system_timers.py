@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import pwd
 import re
 import shlex
 import subprocess
@@ -24,13 +25,51 @@ from flowlite.errors import ConfigError, NotFound
 from flowlite.testing.hosts.root import USER_ID
 
 
+def warnings_about(kind: str, *providers: str, **variables: str) -> str:
+    environment = system_timers.environment_for([], variables, Path("/nowhere"))
+    timer = a_timer(Path("/nowhere"), Path("/"), timer=kind, environment=environment)
+    return " ".join(system_timers.warnings(timer, variables, providers))
+
+
 def test_a_cron_that_does_not_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Path("/proc/self/comm").read_text().strip()
     monkeypatch.setattr(system_timers, "_DAEMONS", {own})
-    assert system_timers.daemon_warning("cron") == ""
+    assert warnings_about("cron") == ""
     monkeypatch.setattr(system_timers, "_DAEMONS", {"no such daemon"})
-    assert "no cron daemon runs on this machine" in system_timers.daemon_warning("cron")
-    assert system_timers.daemon_warning("systemd") == ""
+    assert "no cron daemon runs on this machine" in warnings_about("cron")
+    assert "cron" not in warnings_about("systemd")
+
+
+def test_a_systemd_that_ends_at_the_logout_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(system_timers, "_LINGERING", tmp_path)
+    assert "`loginctl enable-linger`" in warnings_about("systemd")
+    (tmp_path / pwd.getpwuid(os.getuid()).pw_name).touch()
+    assert warnings_about("systemd") == ""
+
+
+def test_credentials_of_this_shell_that_a_timer_does_not_have_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(system_timers, "_DAEMONS", {Path("/proc/self/comm").read_text().strip()})
+    assert "AWS_ACCESS_KEY_ID are not kept" in warnings_about("cron", "aws", AWS_ACCESS_KEY_ID="x")
+    assert warnings_about("cron", "slurm", AWS_ACCESS_KEY_ID="x") == ""
+    assert warnings_about("cron", "aws", AWS_PROFILE="x") == ""
+
+
+def test_a_timer_finds_what_its_shell_finds() -> None:
+    variables = {
+        "AWS_REGION": "eu-north-1",
+        "AWS_CONFIG_FILE": "/shared/aws",
+        "https_proxy": "http://proxy:3128",
+        "SSL_CERT_FILE": "/etc/own.pem",
+        "SLURM_CONF": "/shared/slurm.conf",
+        "USER": "ann",
+    }
+    given = {**variables, "AWS_SECRET_ACCESS_KEY": "secret", "EDITOR": "vi"}
+    kept = system_timers.environment_for([], given, Path("/home"))
+    assert kept == {**variables, "FLOW_HOME": "/home"}
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,7 @@ def make(
     Raises:
         ConfigError: The schedule cannot be made.
     """
+    from flowlite.api.submission import providers_of
     from flowlite.settings import settings
 
     times = " ".join(times.split())
@@ -133,7 +134,7 @@ def make(
         f"{name} runs at {times!r} from now on ({timer.timer}); what it prints is in {log}; "
         f"`flow schedule rm {name}` ends that"
     )
-    if warning := system_timers.daemon_warning(timer.timer):
+    for warning in system_timers.warnings(timer, os.environ, providers_of(config)):
         output.warn(warning)
 
 
