@@ -110,6 +110,14 @@ class OptionalMethods:
         """
         return ""
 
+    def is_suspended(self, instances: Sequence[Instance]) -> bool:
+        """Whether the provider has stopped what runs on some of these instances, and may let it go on later.
+
+        Called when none of a task's nodes can be reached: such nodes cannot answer, and are not gone. Called often, in
+        a thread, as `answers_beside`.
+        """
+        return False
+
     def others(self) -> list[Instance]:
         """Returns instances with flowlite's tag that were launched from other FLOW_HOMEs, on this or another machine.
 

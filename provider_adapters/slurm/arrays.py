@@ -17,6 +17,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from flowlite.state import clock
 from provider_adapters.rented.ledger import MADE, REFUSED, Call, Launch, Ledger
 from provider_adapters.slurm import shared
 from provider_adapters.slurm.job_submission import JobSubmission
+from provider_adapters.slurm.login import SlurmUnreachable
 
 if TYPE_CHECKING:
     from provider_adapters.slurm.context import SlurmContext
@@ -216,11 +218,14 @@ class Arrays:
         queue = self._place.queue(login)
         found = {job.id.partition("_")[0] for job in queue.fresh() if job.comment == comment}
         if not found:
-            done = self._place.login(login).try_(
-                *("sacct", "-n", "-P", "-X", "-o", "JobID,SubmitLine,Comment"),
-                *("--name", f"flow-{array.task}", "-S", "now-7days"),
-            )
-            lines = [] if done.code else done.stdout.decode("utf-8", "replace").splitlines()
+            lines = []
+            # The accounting may not answer while the queue does, which has every job that may still have nodes.
+            with suppress(SlurmUnreachable):
+                done = self._place.login(login).try_(
+                    *("sacct", "-n", "-P", "-X", "-o", "JobID,SubmitLine,Comment"),
+                    *("--name", f"flow-{array.task}", "-S", "now-7days"),
+                )
+                lines = [] if done.code else done.stdout.decode("utf-8", "replace").splitlines()
             found = {line.partition("_")[0] for line in lines if comment in line}
         return sorted((each for each in found if each.isdecimal()), key=int)
 

@@ -342,8 +342,11 @@ class Launching:
             text = f"job {number} waits: {state_words.waits(job.reason)}"
             raise self._wait(launch, text, queued=not self._may_start_at_once(launch, call, job))
         if job.state in state_words.RUNNING:
-            again = given(launch) and job.restarts == run_of(launch)
-            return given(launch) if again else self._first_contact.run(launch, call, job)
+            if given(launch) and job.restarts == run_of(launch):
+                return given(launch)
+            if job.state in state_words.SUSPENDED:
+                raise self._wait(launch, f"job {number} is suspended by Slurm")
+            return self._first_contact.run(launch, call, job)
         raise self._wait(launch, f"job {number} is {job.state.lower()}")
 
     def _ask_for_less_time(self, launch: Launch, job: Job) -> LaunchPending:

@@ -34,6 +34,7 @@ from provider_adapters.slurm.kept_jobs import JobNodes
 from provider_adapters.slurm.launching import Launching
 from provider_adapters.slurm.listing import Listing
 from provider_adapters.slurm.login import last_line
+from provider_adapters.slurm.queries import state_words
 from provider_adapters.slurm.settings import from_environment
 
 if TYPE_CHECKING:
@@ -113,6 +114,15 @@ class SlurmProvider(Provider):
         except FlowError:
             return ""
         return "slurmctld" if "UP" in told else ""
+
+    def is_suspended(self, instances: Sequence[Instance]) -> bool:
+        where = next((str(each.data["login"]) for each in instances if "login" in each.data), None)
+        jobs = ",".join(sorted({str(each.data["job"]) for each in instances}))
+        try:
+            told = self._place.login(where).ask("squeue", "-h", "-o", "%T", "-j", jobs, seconds=10.0)
+        except FlowError:
+            return False
+        return not state_words.SUSPENDED.isdisjoint(told.split())
 
     def connect(self, instance: Instance) -> Connection:
         from provider_adapters.slurm import nodes

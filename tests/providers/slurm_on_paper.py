@@ -96,6 +96,7 @@ class PaperSlurm(Connection):
         crash: Called before and after each command with its name and "before" or "after".
         refuse: What `sbatch` says instead of taking a job.
         accounts: Whether `sacct` knows anything.
+        accounting_down: Whether slurmdbd does not answer `sacct`, while slurmctld answers everything else.
         dead: Nodes that are down.
         idle: How many nodes a job may have at most.
     """
@@ -108,6 +109,7 @@ class PaperSlurm(Connection):
     crash: Callable[[str, str], None] | None = None
     refuse: str = ""
     accounts: bool = True
+    accounting_down: bool = False
     sinfo: str = SINFO
     dead: set[str] = field(default_factory=set)
     idle: int = 9
@@ -172,6 +174,9 @@ class PaperSlurm(Connection):
         return _ok(f"{job.id}\n")
 
     def _squeue(self, words: list[str], _: str) -> Completed:
+        if "%T" in words:
+            asked = words[words.index("-j") + 1].split(",")
+            return _ok("".join(f"{job.state}\n" for job in self.jobs if job.id in asked))
         assert words[words.index("-O") + 1] == QUEUE_FORMAT
         return _ok("".join(f"{job.line()}\n" for job in self.jobs if self.listed))
 
@@ -197,6 +202,8 @@ class PaperSlurm(Connection):
         return f"NodeName={name} NodeAddr=10.0.0.{number} Port=1 State={state} ThreadsPerCore=1"
 
     def _sacct(self, words: list[str], _: str) -> Completed:
+        if self.accounting_down:
+            return Completed(1, b"", _NO_SLURMDBD)
         if not self.accounts:
             return Completed(1, b"", b"Slurm accounting storage is disabled\n")
         lines = [
@@ -224,6 +231,11 @@ class PaperSlurm(Connection):
     put = put_cached = get = read = stream = open_tcp = start  # type: ignore[assignment]
 
 
+_NO_SLURMDBD = b"""\
+sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection to host:10.0.0.1:6819: Connection refused
+sacct: error: Sending PersistInit msg: Connection refused
+sacct: error: Problem talking to the database: Connection refused
+"""
 _LOGIN = (
     "Welcome!\nflowlite:sbatch:/opt/slurm/bin/sbatch\nflowlite:path:/usr/bin:/bin\nflowlite:conf:\nflowlite:asked:\n"
     f"flowlite:home:/users/{USER}\nflowlite:user:{USER}\nflowlite:uid:1000\nflowlite:host:login1\n"

@@ -392,6 +392,44 @@ def test_a_submission_whose_answer_got_lost_is_found_again(slurm_paper: Paper) -
     assert len(slurm_paper.slurm.jobs) == 1
 
 
+def test_a_submission_whose_answer_got_lost_is_found_while_the_accounting_is_down(
+    slurm_paper: Paper,
+) -> None:
+    slurm = slurm_paper.slurm
+    slurm.fail["sbatch"], slurm.accounting_down = TimeoutError(), True
+    intent = slurm_paper.intend()
+    with pytest.raises(LaunchPending, match="not known yet"):
+        slurm_paper.provider.launch(intent)
+    found = slurm_paper.launch(intent)
+    assert [each.data["job"] for each in found] == [slurm.job().id] * 2
+
+
+def test_a_submission_whose_answer_got_lost_is_cancelled_while_the_accounting_is_down(
+    slurm_paper: Paper,
+) -> None:
+    slurm = slurm_paper.slurm
+    slurm.fail["sbatch"], slurm.accounting_down = TimeoutError(), True
+    with pytest.raises(LaunchPending, match="not known yet"):
+        slurm_paper.provider.launch(slurm_paper.intend())
+    slurm_paper.provider.terminate(slurm_paper.provider.list_instances(TASK))
+    assert not slurm.live()
+
+
+def test_a_job_that_slurm_has_forgotten_is_gone_although_the_accounting_is_down(
+    slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = slurm_paper.launch(slurm_paper.intend())
+    slurm = slurm_paper.slurm
+    slurm.listed, slurm.known, slurm.accounting_down = False, False, True
+    monkeypatch.setattr(queue, "_MISSED_EVERY", 0.0)
+    for _ in range(5):
+        # The accounting may answer soon, and say how it ended.
+        assert set(states(slurm_paper).values()) == {"running"}
+    monkeypatch.setattr(queue, "_SPEECHLESS_SECONDS", 0.0)
+    states(slurm_paper)
+    assert states(slurm_paper) == {each.id: "ended" for each in found}
+
+
 def test_a_submission_that_shows_up_late_is_cancelled(
     slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -434,6 +472,26 @@ def test_slurm_that_does_not_answer_is_waited_for(slurm_paper: Paper) -> None:
     slurm_paper.slurm.down = False
     assert slurm_paper.provider.answers_beside(found) == "slurmctld"
     assert slurm_paper.launch(slurm_paper.intend()) == found
+
+
+def test_a_job_that_slurm_has_suspended_is_known_as_such(slurm_paper: Paper) -> None:
+    found = slurm_paper.launch(slurm_paper.intend())
+    assert not slurm_paper.provider.is_suspended(found)
+    slurm_paper.slurm.job().state = "SUSPENDED"
+    assert slurm_paper.provider.is_suspended(found)
+    assert slurm_paper.launch(slurm_paper.intend()) == found
+    slurm_paper.slurm.down = True
+    assert not slurm_paper.provider.is_suspended(found)
+
+
+def test_a_job_that_slurm_suspends_before_its_nodes_were_met_is_waited_for(
+    slurm_paper: Paper,
+) -> None:
+    with pytest.raises(LaunchPending):
+        slurm_paper.provider.launch(slurm_paper.intend())
+    slurm_paper.slurm.job().state = "SUSPENDED"
+    with pytest.raises(LaunchPending, match="job 7 is suspended by Slurm"):
+        slurm_paper.provider.launch(slurm_paper.intend())
 
 
 def test_an_empty_answer_is_not_the_end(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from flowlite.node.config import fencing
+from flowlite.supervise.attempt.node_verdict import PATIENCE
 from flowlite.testing.hosts import Host
 from flowlite.testing.slurm import SlurmCluster
-from tests.slurm.site import STAY, SlurmSite, shell
+from tests.slurm.site import COUNT, STAY, SlurmSite, shell
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -113,6 +116,35 @@ def test_why_a_job_waits_is_shown(slurm_site: SlurmSite, slurm: SlurmCluster) ->
     assert flow(slurm_site, "cancel", gang.id).returncode == 0
     gang.end("cancelled")
     assert slurm.jobs() == []
+
+
+def test_a_task_goes_on_after_slurm_has_suspended_its_job(
+    slurm_site: SlurmSite, slurm: SlurmCluster
+) -> None:
+    """As for a job that may be stopped for others (`PreemptMode=SUSPEND`), or by an administrator."""
+    gang = slurm_site.submit(shell(COUNT))
+    job = gang.running()
+    slurm.run("scontrol", "suspend", str(job))
+    gang.until(lambda: gang.said("cannot be reached"))
+    # Longer than nodes that are silent are waited for, and longer than those wait that have lost the others.
+    until = time.monotonic() + fencing.FENCE_AFTER + PATIENCE
+    while time.monotonic() < until:
+        assert slurm.job(job)["JobState"] == "SUSPENDED"
+        assert gang.record.state == "running", gang.story()
+        time.sleep(1)
+    slurm.run("scontrol", "resume", str(job))
+    slurm_site.go()
+    assert gang.end().attempt == 1
+
+
+def test_a_task_whose_job_is_suspended_can_be_cancelled(
+    slurm_site: SlurmSite, slurm: SlurmCluster
+) -> None:
+    gang = slurm_site.submit(shell(COUNT))
+    slurm.run("scontrol", "suspend", str(gang.running()))
+    gang.until(lambda: gang.said("cannot be reached"))
+    assert flow(slurm_site, "cancel", gang.id).returncode == 0
+    gang.end("cancelled")
 
 
 def test_a_command_on_a_node_of_a_task_that_runs(slurm_site: SlurmSite) -> None:

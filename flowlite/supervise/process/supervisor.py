@@ -511,7 +511,7 @@ class Supervisor:
             threads=self._threads,
             on_event=lambda event: self._gang_event(growing, event),
             before_writing=self._leading.make_sure,
-            elsewhere=functools.partial(self._provider.answers_beside, instances),
+            elsewhere=functools.partial(self._answers_beside, instances),
             certain=self._provider.listing_is_proof,
             paid_seconds=self._limits.paid_seconds(self._instances()),
             began=self._journal.has_started,
@@ -844,6 +844,12 @@ class Supervisor:
         what = "money" if self._limits.seconds_of_money(self._instances()) <= delay else "time"
         soon = f" in {wording.duration(delay)}" if delay else ""
         return f"no {what} is left for another attempt{soon}"
+
+    def _answers_beside(self, instances: Sequence[Instance]) -> str:
+        """As `Provider.answers_beside`; "" also for nodes that are suspended, which are waited for until a cancel."""
+        if not self._cancelled.is_set() and self._provider.is_suspended(instances):
+            return ""
+        return self._provider.answers_beside(instances)
 
     def _time_left(self) -> float | None:
         left = self._limits.time_left(self._record, self._instances())

@@ -34,6 +34,8 @@ _QUIET_AFTER = 60.0
 _MISSED, _MISSED_EVERY = 3, 2.0
 # A job that is running in the accounting but unknown to Slurm is given up after this many seconds.
 _ORPHANED_SECONDS = 60.0
+# For how long a job that Slurm does not know waits for an accounting that does not answer, which would say how it ended.
+_SPEECHLESS_SECONDS = 120.0
 _PREFIX = "flowlite:"
 _PATIENCE = 90.0
 
@@ -127,13 +129,15 @@ class Queue:
             return self._ask(self._read(), ()).jobs
 
     def by_comment(self, comment: str, name: str) -> list[Job]:
-        """Jobs with that comment, including those that ended long ago, as far as the cluster keeps them.
+        """Jobs with that comment, including those that ended long ago, as far as the cluster keeps them and tells.
+
+        Only the queue has to answer, which has every job that may still have nodes.
 
         Args:
             name: The job's name, by which the accounting is queried.
         """
         found = {job.id: job for job in self.fresh() if job.comment == comment}
-        for job in self._accounting("--name", name, "-S", "now-7days"):
+        for job in self._accounting("--name", name, "-S", "now-7days") or ():
             if job.comment == comment:
                 found.setdefault(job.id, job)
         return sorted(found.values(), key=lambda job: int(job.id))
@@ -202,17 +206,28 @@ class Queue:
         if shown is not None:
             return shown[0]
         told = self._accounting("-j", job_id)
-        if told and told[-1].state in state_words.ENDED:
-            return told[-1]
-        if told and missing_for < _ORPHANED_SECONDS:
+        if told is None:
+            known = missing_for >= _SPEECHLESS_SECONDS
+        else:
+            if told and told[-1].state in state_words.ENDED:
+                return told[-1]
+            known = not told or missing_for >= _ORPHANED_SECONDS
+        if not known:
             return None
         return Job(job_id, "COMPLETED", reason="and Slurm does not know it any more")
 
-    def _accounting(self, *which: str) -> list[Job]:
-        """Jobs from `sacct`; none if the cluster keeps no accounts."""
-        done = self._login.try_(
-            "sacct", "-n", "-P", "-X", "-D", "-o", parse.ACCOUNTING_FORMAT, *which
-        )
+    def _accounting(self, *which: str) -> list[Job] | None:
+        """Jobs from `sacct`; none if the cluster keeps no accounts, and None if they do not answer now.
+
+        The accounting is a program of its own (slurmdbd), which may be down, or out of the login node's reach, while
+        the cluster works.
+        """
+        try:
+            done = self._login.try_(
+                "sacct", "-n", "-P", "-X", "-D", "-o", parse.ACCOUNTING_FORMAT, *which
+            )
+        except SlurmUnreachable:
+            return None
         return parse.accounting(done.stdout.decode("utf-8", "replace")) if not done.code else []
 
     def _read(self) -> QueueAnswer:

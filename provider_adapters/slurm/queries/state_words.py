@@ -8,6 +8,7 @@ from flowlite.connect.programs import CURE, UNSAFE
 
 WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED"})
 RUNNING = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "RESIZING"})
+SUSPENDED = frozenset({"SUSPENDED", "STOPPED"})
 ENDING = frozenset({"COMPLETING", "SIGNALING", "STAGE_OUT"})
 _ENDS = {
     "COMPLETED": "the job has ended",
