@@ -7,6 +7,7 @@ anything is sent.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -139,11 +140,27 @@ def _line(text: str) -> str:
     line = text.strip().removeprefix("#SBATCH").strip()
     if not _FLAG.fullmatch(line) or not _one_line(line):
         raise ValueError(f"options for sbatch, as in ['--licenses=abaqus:1']; {text!r} is none")
-    flag = re.split(r"[ =]", line, maxsplit=1)[0]
-    flag = flag if flag.startswith("--") else flag[:2]
-    if flag in _OURS:
-        raise ValueError(f"other options: {flag} cannot be given here; use {_OURS[flag]}")
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        raise ValueError(f"options for sbatch with quotes in pairs; {text!r} has none") from None
+    # One line may have several options, as in a batch script.
+    for word in words:
+        _refuse_ours(word)
     return line
+
+
+def _refuse_ours(word: str) -> None:
+    """Raises ValueError for an option that flowlite sets itself."""
+    long = word.startswith("--") and len(word) > 2
+    flag = word.partition("=")[0] if long else word[:2]
+    if not long and not re.fullmatch(r"-[A-Za-z]", flag):
+        return
+    # sbatch takes long options by their beginning, too, if no other one begins so.
+    short = long and len(flag) > len("--a")
+    mine = flag if flag in _OURS else next((o for o in _OURS if short and o.startswith(flag)), "")
+    if mine:
+        raise ValueError(f"other options: {flag} cannot be given here; use {_OURS[mine]}")
 
 
 def _one_line(text: str) -> bool:

@@ -7,6 +7,7 @@ the launch has ended, and all but the first with the same comment are cancelled.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from flowlite.errors import ProviderError
@@ -52,14 +53,17 @@ class JobSubmission:
             raise LaunchPending(
                 f"whether the job was submitted is not known yet, it is looked up: {error}", _PAUSE
             ) from error
-        number = done.stdout.decode("utf-8", "replace").strip().splitlines()
-        job = number[-1].partition(";")[0].strip() if number else ""
-        if done.code or not job.isdecimal():
+        numbers = _numbers(done.stdout.decode("utf-8", "replace"))
+        if len(numbers) != 1 and not done.code and not launch.notes.get("doubtful"):
+            raise LaunchPending(
+                f"sbatch has not printed a number of a job: {last_line(done)}; it is looked up", _PAUSE
+            )
+        if len(numbers) != 1:
             said = done.stderr.decode("utf-8", "replace")
             ledger.refused(launch.token, call.name, {"why": last_line(done)})
             raise refusals.explained(said, frozen["asked"])
         self._place.queue(frozen["login"]).hurry()
-        ledger.made(launch.token, call.name, [job])
+        ledger.made(launch.token, call.name, numbers)
         return self.call_of(launch, call)
 
     def settle(self, launch: Launch, *, repeat: bool) -> bool:
@@ -131,6 +135,12 @@ class JobSubmission:
         done = self._place.login(login).try_("scancel", job)
         if done.code and "invalid job id" not in last_line(done).lower():
             raise ProviderError(f"scancel failed for job {job}: {last_line(done)}")
+
+
+def _numbers(said: str) -> list[str]:
+    """The numbers of jobs in what `sbatch --parsable` has printed, between lines of a site's own, such as of a plugin."""
+    found = (re.fullmatch(r"(\d+)(?:;\S*)?", line.strip(), re.ASCII) for line in said.splitlines())
+    return list(dict.fromkeys(each[1] for each in found if each))
 
 
 def _first(found: list[Job]) -> Job:

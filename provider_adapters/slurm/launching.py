@@ -329,6 +329,8 @@ class Launching:
             raise self._wait(launch, f"job {number} was submitted, and is not listed yet")
         if job.state in state_words.ENDED:
             raise self._ended(launch, call, job)
+        if state_words.begins(job.state):
+            raise self._wait(launch, f"job {number} has its nodes, which boot or are made ready")
         if job.state in state_words.WAITING:
             if state_words.too_long(job.reason) and self._asks_for_more_time(launch):
                 raise self._ask_for_less_time(launch, job)

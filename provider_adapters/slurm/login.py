@@ -7,6 +7,7 @@ the job that this program runs in, have no effect, and none of our variables rea
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 import threading
 import time
@@ -37,6 +38,9 @@ found=$(sh -c "$look" 2>/dev/null)
 case $found in /*) ;; *) found=$(bash -lc "printf '@\n'; $look" 2>/dev/null </dev/null | sed '1,/^@$/d');; esac
 at=$(printf '%s\n' "$found" | sed -n 1p)
 case $at in /*) say sbatch "$at";; esac
+# A site's or user's own sbatch may be elsewhere than the other commands.
+at=$(PATH=$(printf '%s\n' "$found" | sed -n 2p) command -v squeue)
+case $at in /*) say squeue "$at";; esac
 say path "$(printf '%s\n' "$found" | sed -n 2p)"
 say conf "$(printf '%s\n' "$found" | sed -n 3p)"
 say asked "$(printf '%s\n' "$found" | sed -n 4p)"
@@ -75,7 +79,8 @@ class Facts:
     """The facts that a login node reports.
 
     Attributes:
-        sbatch: Absolute path of that command; the other commands are in the same directory.
+        sbatch: Absolute path of that command.
+        squeue: Absolute path of that command; the others are in the same directory. "" for the directory of `sbatch`.
         python: A Python that runs our program; "" if there is none.
         asked: Variables such as `SBATCH_ACCOUNT` that are set for every login.
     """
@@ -89,6 +94,7 @@ class Facts:
     host: str
     python: str = ""
     asked: dict[str, str] = field(default_factory=dict)
+    squeue: str = ""
 
 
 class SlurmLogin:
@@ -166,7 +172,9 @@ class SlurmLogin:
             **({"SLURM_CONF": facts.conf} if facts.conf else {}),
             **{name: value for name, value in facts.asked.items() if name in asked},
         }
-        program = posixpath.join(posixpath.dirname(facts.sbatch), tool)
+        program = facts.sbatch
+        if tool != "sbatch":
+            program = posixpath.join(posixpath.dirname(facts.squeue or facts.sbatch), tool)
         return ["env", "-i", *(f"{k}={v}" for k, v in environment.items()), program, *words]
 
     def try_(
@@ -229,7 +237,13 @@ class SlurmLogin:
 
     @property
     def _file(self) -> Path:
-        return self._directory / f"login-{self.key}.json"
+        if self.written:
+            return self._directory / f"login-{self.key}.json"
+        # A node of a job has the same home, and may have Slurm elsewhere. In a job, SLURM_CONF is that of the node.
+        import hashlib
+
+        told = f"{os.uname().nodename}\n{os.environ.get('SLURM_CONF', '')}"
+        return self._directory / f"login-{self.key}-{hashlib.sha256(told.encode()).hexdigest()[:16]}.json"
 
     def _remembered(self) -> Facts | None:
         with suppress(OSError, ValueError, TypeError):
@@ -261,6 +275,7 @@ class SlurmLogin:
             host=told.get("host", ""),
             python=told.get("python", ""),
             asked={name: value for name, value in asked.items() if name in _DEFAULTS},
+            squeue=told.get("squeue", ""),
         )
         self._remember(facts)
         return facts

@@ -95,6 +95,7 @@ class PaperSlurm(Connection):
         calls: Every command of Slurm, without its environment.
         crash: Called before and after each command with its name and "before" or "after".
         refuse: What `sbatch` says instead of taking a job.
+        printed: What it prints for a job that it has taken, with `{}` for its number.
         accounts: Whether `sacct` knows anything.
         accounting_down: Whether slurmdbd does not answer `sacct`, while slurmctld answers everything else.
         dead: Nodes that are down.
@@ -108,6 +109,7 @@ class PaperSlurm(Connection):
     calls: list[list[str]] = field(default_factory=list)
     crash: Callable[[str, str], None] | None = None
     refuse: str = ""
+    printed: str = "{}\n"
     accounts: bool = True
     accounting_down: bool = False
     sinfo: str = SINFO
@@ -171,7 +173,7 @@ class PaperSlurm(Connection):
         job = Job(str(next(self.numbers)), told["comment"], min(most, self.idle), script)
         job.exclude = tuple(filter(None, told.get("exclude", "").split(",")))
         self.jobs.append(job)
-        return _ok(f"{job.id}\n")
+        return _ok(self.printed.format(job.id))
 
     def _squeue(self, words: list[str], _: str) -> Completed:
         if "%T" in words:

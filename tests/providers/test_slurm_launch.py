@@ -63,6 +63,18 @@ def test_why_a_job_waits_is_said_in_words(slurm_paper: Paper) -> None:
         assert words in str(caught.value)
 
 
+def test_a_job_whose_nodes_boot_has_them_already(slurm_paper: Paper) -> None:
+    """They may be charged, so that the task does not look for nodes elsewhere meanwhile."""
+    intent = slurm_paper.intend()
+    with pytest.raises(LaunchPending) as caught:
+        slurm_paper.provider.launch(intent)
+    assert caught.value.queued
+    slurm_paper.slurm.job().state = "CONFIGURING"
+    with pytest.raises(LaunchPending, match="job 7 has its nodes, which boot") as caught:
+        slurm_paper.provider.launch(intent)
+    assert not caught.value.queued
+
+
 def test_a_job_that_would_wait_for_ever_is_refused_and_cancelled(slurm_paper: Paper) -> None:
     intent = slurm_paper.intend()
     with pytest.raises(LaunchPending):
@@ -428,6 +440,23 @@ def test_a_job_that_slurm_has_forgotten_is_gone_although_the_accounting_is_down(
     monkeypatch.setattr(queue, "_SPEECHLESS_SECONDS", 0.0)
     states(slurm_paper)
     assert states(slurm_paper) == {each.id: "ended" for each in found}
+
+
+@pytest.mark.parametrize("printed", ["--> OK\n{};flow\n--> 3 SUs\n", "--> OK\n", "", "1 SU\n7\n3\n"])
+def test_a_job_is_not_refused_since_a_site_prints_words_of_its_own(
+    slurm_paper: Paper, printed: str
+) -> None:
+    """Its number is among other lines, or cannot be told from them."""
+    slurm_paper.slurm.printed = printed
+    found = slurm_paper.launch(slurm_paper.intend())
+    assert {each.data["job"] for each in found} == {slurm_paper.slurm.job().id}
+
+
+def test_a_submission_that_never_brings_a_job_is_refused(slurm_paper: Paper) -> None:
+    slurm = slurm_paper.slurm
+    slurm.printed, slurm.listed, slurm.accounts = "would be taken\n", False, False
+    with pytest.raises(ProviderError, match="sbatch refused the job"):
+        slurm_paper.launch(slurm_paper.intend())
 
 
 def test_a_submission_that_shows_up_late_is_cancelled(

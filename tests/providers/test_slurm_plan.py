@@ -154,10 +154,16 @@ def test_options_are_checked_when_they_are_given() -> None:
         TaskConfig(command="true", slurm={"partion": "gpu"})  # type: ignore[typeddict-unknown-key]
     with pytest.raises(ConfigError, match="use num_instances"):
         TaskConfig(command="true", slurm={"sbatch": ["#SBATCH --nodes=3"]})
-    for option in ("--clusters=other", "-M other"):
+    for option in (
+        *("--clusters=other", "-M other", "-Mother"),
+        # As sbatch reads a line: options may be abbreviated, and there may be several.
+        *("--cluster=other", "--licenses=abaqus:1 --clusters=other", "-L abaqus:1 -M other"),
+    ):
         # Its number would be looked up, and cancelled, at the cluster of the login node.
         with pytest.raises(ConfigError, match="use a login node of that cluster"):
             TaskConfig(command="true", slurm={"sbatch": [option]})
+    others = ["--licenses=abaqus:1 --hold", "--time-min=5", "--mail-user='a -N b'", "-C ib"]
+    assert TaskConfig(command="true", slurm={"sbatch": others}).slurm == {"sbatch": tuple(others)}
     config = TaskConfig(command="true", slurm={"nodelist": ["n1", "n2"], "mem": 4000})
     assert config.slurm == {"nodelist": "n1,n2", "mem": "4000M"}
     assert TaskConfig.from_json(config.to_json()).slurm == config.slurm

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flowlite.connect.local import LocalConnection
 from flowlite.errors import ProviderError
 from provider_adapters.slurm.login import SlurmLogin, SlurmUnreachable
 from provider_adapters.slurm.queries.queue import HURRY, QUIET, USUAL, Queue
@@ -195,6 +196,45 @@ def test_what_a_login_script_says_does_no_harm(tmp_path: Path) -> None:
     assert "SLURM_TIME_FORMAT=%s" in argv
     # What starts processes hands its environment on to them.
     assert not [word for word in login.argv("sbatch") if word.startswith(("SLURM_", "LC_"))]
+
+
+def _install(directory: Path, *tools: str) -> Path:
+    directory.mkdir()
+    for tool in tools:
+        (directory / tool).write_text(f"#!/bin/sh\necho {tool} of {directory.name}\n")
+        (directory / tool).chmod(0o755)
+    return directory
+
+
+def test_an_sbatch_of_the_site_may_be_elsewhere_than_the_other_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = _install(tmp_path / "site", "sbatch")
+    slurm = _install(tmp_path / "slurm", "sbatch", "squeue", "sinfo")
+    monkeypatch.setenv("PATH", f"{site}:{slurm}:/usr/bin:/bin")
+    login = SlurmLogin("", tmp_path / "home", LocalConnection())
+    assert login.ask("sbatch") == "sbatch of site\n"
+    assert login.ask("sinfo") == "sinfo of slurm\n"
+
+
+def test_what_holds_in_a_job_is_not_taken_for_the_login_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a job, Slurm sets SLURM_CONF to a file of the node. The home is often shared."""
+    here = _install(tmp_path / "here", "sbatch", "squeue")
+    monkeypatch.setenv("PATH", f"{here}:/usr/bin:/bin")
+
+    def conf() -> str:
+        login = SlurmLogin("", tmp_path / "home", LocalConnection())
+        (found,) = (each for each in login.argv("squeue") if each.startswith("SLURM_CONF="))
+        return found
+
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm/slurm.conf")
+    assert conf() == "SLURM_CONF=/etc/slurm/slurm.conf"
+    monkeypatch.setenv("SLURM_CONF", "/run/slurm/conf/slurm.conf")
+    assert conf() == "SLURM_CONF=/run/slurm/conf/slurm.conf"
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm/slurm.conf")
+    assert conf() == "SLURM_CONF=/etc/slurm/slurm.conf"
 
 
 def test_a_machine_without_slurm_is_told_what_to_do(

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlite.errors import QuotaExceeded
 from flowlite.node.sbatch import hostlist
 from provider_adapters.slurm.context import parts_of
 from provider_adapters.slurm.queries import parse, refusals, state_words
@@ -242,12 +243,28 @@ def test_any_text_is_a_list_or_refused(text: str) -> None:
 
 # Words
 
+_LIMITS = {
+    "QOSMaxWallDurationPerJobLimit": "the QOS allows a job no more time",
+    "AssocMaxNodePerJobLimit": "your account's association allows a job no more nodes",
+    "AssocGrpCPUMinutesLimit": "what your account's association has left of its minutes of cores is not enough for the job",
+    "QOSGrpWallLimit": "what the QOS has left of its time is not enough for the job",
+    "AssocGrpCPURunMinutesLimit": "your account's association allows no more minutes of cores at a time",
+    "QOSMaxSubmitJobPerUserLimit": "the QOS allows no more submitted jobs per user at a time",
+    "QOSMinGRES": "the QOS wants a job to ask for more GPUs (or other gres)",
+    "AssociationJobLimit": "your association has as many jobs as it may",
+}
+
+
 
 def test_reasons_in_words() -> None:
     assert state_words.waits("Priority") == "Priority: other jobs come first"
     assert "GPUs" in state_words.waits("QOSMaxGRESPerUser")
     assert "per user" in state_words.waits("QOSMaxGRESPerUser")
     assert "cores" in state_words.waits("AssocGrpCpuLimit")
+    for reason, meaning in _LIMITS.items():
+        assert state_words.waits(reason) == f"{reason}: {meaning}"
+    # It says what is known, or nothing.
+    assert state_words.waits("QOSNotAllowed") == "QOSNotAllowed"
     assert state_words.waits("ReqNodeNotAvail, UnavailableNodes:n2").startswith(
         "ReqNodeNotAvail, UnavailableNodes:n2: a node that it needs"
     )
@@ -264,6 +281,15 @@ def test_refusals_of_sbatch_in_words() -> None:
     assert str(large).endswith("set shared_dir under [slurm], or raise max_script_size")
     said = "sbatch: error: Invalid directive found in batch script: x"
     assert str(refusals.explained(said, {})) == f"sbatch refused the job: {said[15:]}"
+    many = refusals.explained(
+        "sbatch: error: QOSMaxSubmitJobPerUserLimit\n"
+        f"{begin}Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+        {"qos": "long"},
+    )
+    assert isinstance(many, QuotaExceeded)
+    assert "the QOS allows no more submitted jobs per user at a time" in str(many)
+    assert "sacctmgr" in str(many)
+    assert "max_run_time_hours" not in str(many)
     account = refusals.explained(f"{begin}Invalid account or account/partition combination", {})
     assert "account or partition is not set" in str(account)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flowlite.errors import PermissionRefused, ProviderError, QuotaExceeded
+from provider_adapters.slurm.queries import state_words
 
 # Parts of Slurm's messages, the settings they concern, and what to do.
 _ABOUT: tuple[tuple[str, tuple[str, ...], str], ...] = (
@@ -20,6 +21,11 @@ _ABOUT: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("reservation", ("reservation",), "`scontrol show reservation` lists them"),
     ("generic resource", ("gres", "gpus_per_node"), "`sinfo -o '%P %G'` lists them"),
     ("memory", ("mem",), "`sinfo -o '%P %m'` lists what nodes have"),
+    (
+        "accounting/qos policy",
+        (),
+        "`sacctmgr show associations user=$USER` and `sacctmgr show qos` list the limits",
+    ),
     ("time limit", (), "lower max_run_time_hours, or choose another partition"),
     ("node count", (), "ask for fewer nodes (num_instances), or choose another partition"),
     ("too many", (), "ask for fewer nodes (num_instances), or choose another partition"),
@@ -50,7 +56,8 @@ def explained(said: str, asked: Mapping[str, Any]) -> ProviderError:
         asked: Options of the job by name, as in `slurm={...}`.
     """
     lines = [line.strip().removeprefix("sbatch: error: ") for line in said.splitlines()]
-    text = "; ".join(line for line in lines if line) or "sbatch failed"
+    # One line may be the limit by its name, as in AssocMaxSubmitJobLimit.
+    text = "; ".join(state_words.waits(line) for line in lines if line) or "sbatch failed"
     low = text.lower()
     what = f"sbatch refused the job: {text}"
     for word, names, hint in _ABOUT:

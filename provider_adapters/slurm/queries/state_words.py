@@ -54,8 +54,12 @@ _REASONS = {
     "JobLaunchFailure": "it could not be started",
 }
 # Reasons such as QOSMaxGRESPerUser or AssocGrpCpuLimit consist of parts.
-_OWNERS = {"QOS": "the QOS", "Assoc": "your account's association", "Association": "your account"}
-_WHO = {"PerUser": " per user", "PerAccount": " per account", "PerJob": " per job", "PerAcct": ""}
+_OWNERS = {
+    "QOS": "the QOS",
+    "Association": "your account's association",
+    "Assoc": "your account's association",
+}
+_WHO = {"PerUser": " per user", "PerAccount": " per account", "PerAcct": " per account"}
 _NEVER = frozenset(
     {
         "BadConstraints",
@@ -115,6 +119,11 @@ def waits(reason: str) -> str:
     return f"{reason}: {meaning}" if meaning else reason
 
 
+def begins(state: str) -> bool:
+    """Whether a job has its nodes, which boot (`SuspendProgram`) or are made ready (`PrologFlags=Alloc`)."""
+    return state == "CONFIGURING"
+
+
 def untried(reason: str) -> bool:
     """Whether Slurm has not looked yet for nodes of a job that waits for this reason."""
     return _word(reason) in ("", "Priority")
@@ -136,13 +145,20 @@ def _word(reason: str) -> str:
 
 
 def _limit(reason: str) -> str:
-    for prefix, owner in _OWNERS.items():
-        if reason.startswith(prefix):
-            rest = reason.removeprefix(prefix)
-            who = next((text for word, text in _WHO.items() if word in rest), "")
-            what = next((text for word, text in _LIMITED.items() if word in rest), "limit")
-            return f"{owner} allows no more {what}{who} at a time"
-    return ""
+    owner = next((prefix for prefix in _OWNERS if reason.startswith(prefix)), "")
+    limit, per, _ = reason.removeprefix(owner).partition("Per")
+    what = next((text for word, text in _LIMITED.items() if word in limit), "")
+    if not owner or not what:
+        return ""
+    who = next((text for word, text in _WHO.items() if word in reason), "")
+    if limit.startswith("Min"):
+        return f"{_OWNERS[owner]} wants a job to ask for more {what}"
+    what = f"minutes of {what}" if "Minutes" in limit else what
+    if "PerJob" in reason:
+        return f"{_OWNERS[owner]} allows a job no more {what}"
+    if limit.startswith("GrpWall") or ("Minutes" in limit and "Run" not in limit):
+        return f"what {_OWNERS[owner]} has left of its {what} is not enough for the job"
+    return f"{_OWNERS[owner]} allows no more {what}{who} at a time"
 
 
 _LIMITED = {
@@ -152,8 +168,8 @@ _LIMITED = {
     "CPU": "cores",
     "Node": "nodes",
     "Mem": "memory",
-    "Job": "jobs",
     "Submit": "submitted jobs",
     "Wall": "time",
     "Billing": "billing units",
+    "Job": "jobs",
 }
