@@ -56,7 +56,8 @@ class JobSubmission:
         numbers = _numbers(done.stdout.decode("utf-8", "replace"))
         if len(numbers) != 1 and not done.code and not launch.notes.get("doubtful"):
             raise LaunchPending(
-                f"sbatch has not printed a number of a job: {last_line(done)}; it is looked up", _PAUSE
+                f"sbatch has not printed a number of a job: {last_line(done)}; it is looked up",
+                _PAUSE,
             )
         if len(numbers) != 1:
             said = done.stderr.decode("utf-8", "replace")
@@ -138,7 +139,7 @@ class JobSubmission:
 
 
 def _numbers(said: str) -> list[str]:
-    """The numbers of jobs in what `sbatch --parsable` has printed, between lines of a site's own, such as of a plugin."""
+    """The numbers of jobs in what `sbatch --parsable` has printed, where a site may print lines of its own."""
     found = (re.fullmatch(r"(\d+)(?:;\S*)?", line.strip(), re.ASCII) for line in said.splitlines())
     return list(dict.fromkeys(each[1] for each in found if each))
 

@@ -243,7 +243,10 @@ class SlurmLogin:
         import hashlib
 
         told = f"{os.uname().nodename}\n{os.environ.get('SLURM_CONF', '')}"
-        return self._directory / f"login-{self.key}-{hashlib.sha256(told.encode()).hexdigest()[:16]}.json"
+        return (
+            self._directory
+            / f"login-{self.key}-{hashlib.sha256(told.encode()).hexdigest()[:16]}.json"
+        )
 
     def _remembered(self) -> Facts | None:
         with suppress(OSError, ValueError, TypeError):

@@ -119,7 +119,9 @@ class SlurmProvider(Provider):
         where = next((str(each.data["login"]) for each in instances if "login" in each.data), None)
         jobs = ",".join(sorted({str(each.data["job"]) for each in instances}))
         try:
-            told = self._place.login(where).ask("squeue", "-h", "-o", "%T", "-j", jobs, seconds=10.0)
+            told = self._place.login(where).ask(
+                "squeue", "-h", "-o", "%T", "-j", jobs, seconds=10.0
+            )
         except FlowError:
             return False
         return not state_words.SUSPENDED.isdisjoint(told.split())

@@ -69,7 +69,7 @@ class Job:
 
     def line(self) -> str:
         """As `squeue -O` prints it."""
-        shown = f"({self.reason})" if self.state == "PENDING" else "node[01-09]"
+        shown = f"({self.reason})" if self.state in ("PENDING", "SPECIAL_EXIT") else "node[01-09]"
         times = [f"{at:.0f}" if at else "N/A" for at in (self.start, self.end)]
         values = [self.id, self.state, str(self.restarts), shown, *times, self.comment, "N/A"]
         values.append(str(len(self.hosts)))
@@ -234,7 +234,6 @@ class PaperSlurm(Connection):
 
 
 _NO_SLURMDBD = b"""\
-sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection to host:10.0.0.1:6819: Connection refused
 sacct: error: Sending PersistInit msg: Connection refused
 sacct: error: Problem talking to the database: Connection refused
 """

@@ -63,6 +63,32 @@ def test_why_a_job_waits_is_said_in_words(slurm_paper: Paper) -> None:
         assert words in str(caught.value)
 
 
+def test_a_job_that_was_queued_again_and_is_held_has_not_ended(slurm_paper: Paper) -> None:
+    """As by `scontrol requeuehold state=specialexit`. It would run without its task once it is released."""
+    found = slurm_paper.launch(slurm_paper.intend())
+    job = slurm_paper.slurm.job()
+    job.state, job.restarts, job.reason = "SPECIAL_EXIT", 1, "job requeued in held state"
+    assert states(slurm_paper)[job.id] == "returning"
+    again = slurm_paper.intend(f"{TASK}-launch-2")
+    with pytest.raises(LaunchPending, match="it is held: `scontrol release`"):
+        slurm_paper.provider.launch(again)
+    job.state = "RUNNING"
+    back = slurm_paper.launch(again)
+    assert {each.data["job"] for each in back} == {job.id}
+    assert {each.id for each in back}.isdisjoint(each.id for each in found)
+
+
+def test_a_new_job_may_have_the_hosts_of_one_that_has_just_ended(slurm_paper: Paper) -> None:
+    slurm_paper.launch(slurm_paper.intend())
+    slurm_paper.slurm.job().state = "COMPLETING"
+    again = slurm_paper.intend(f"{TASK}-launch-2")
+    with pytest.raises(LaunchPending, match="not certain yet"):
+        slurm_paper.provider.launch(again)
+    slurm_paper.slurm.job().state = "CANCELLED"
+    slurm_paper.launch(again)
+    assert "--exclude" not in slurm_paper.slurm.jobs[-1].script
+
+
 def test_a_job_whose_nodes_boot_has_them_already(slurm_paper: Paper) -> None:
     """They may be charged, so that the task does not look for nodes elsewhere meanwhile."""
     intent = slurm_paper.intend()
@@ -442,7 +468,9 @@ def test_a_job_that_slurm_has_forgotten_is_gone_although_the_accounting_is_down(
     assert states(slurm_paper) == {each.id: "ended" for each in found}
 
 
-@pytest.mark.parametrize("printed", ["--> OK\n{};flow\n--> 3 SUs\n", "--> OK\n", "", "1 SU\n7\n3\n"])
+@pytest.mark.parametrize(
+    "printed", ["--> OK\n{};flow\n--> 3 SUs\n", "--> OK\n", "", "1 SU\n7\n3\n"]
+)
 def test_a_job_is_not_refused_since_a_site_prints_words_of_its_own(
     slurm_paper: Paper, printed: str
 ) -> None:

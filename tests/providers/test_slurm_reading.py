@@ -246,14 +246,14 @@ def test_any_text_is_a_list_or_refused(text: str) -> None:
 _LIMITS = {
     "QOSMaxWallDurationPerJobLimit": "the QOS allows a job no more time",
     "AssocMaxNodePerJobLimit": "your account's association allows a job no more nodes",
-    "AssocGrpCPUMinutesLimit": "what your account's association has left of its minutes of cores is not enough for the job",
+    "AssocGrpCPUMinutesLimit": "what your account's association has left of its minutes of cores is not enough for "
+    "the job",
     "QOSGrpWallLimit": "what the QOS has left of its time is not enough for the job",
     "AssocGrpCPURunMinutesLimit": "your account's association allows no more minutes of cores at a time",
     "QOSMaxSubmitJobPerUserLimit": "the QOS allows no more submitted jobs per user at a time",
     "QOSMinGRES": "the QOS wants a job to ask for more GPUs (or other gres)",
     "AssociationJobLimit": "your association has as many jobs as it may",
 }
-
 
 
 def test_reasons_in_words() -> None:

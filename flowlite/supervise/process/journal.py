@@ -349,8 +349,8 @@ class Journal:
         if (State(self.record.state), TaskEvent.PROGRESS) in lifecycle.TABLE:
             self.step(
                 TaskEvent.PROGRESS,
-                why=f"{who} cannot be reached since {at}; nothing was stopped, and logs go on where they were once this is "
-                "over",
+                why=f"{who} cannot be reached since {at}; nothing was stopped, and logs go on where they were once "
+                "this is over",
                 cause=self._cause,
                 addition=_SILENCE,
             )

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import json
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar

@@ -34,7 +34,7 @@ _QUIET_AFTER = 60.0
 _MISSED, _MISSED_EVERY = 3, 2.0
 # A job that is running in the accounting but unknown to Slurm is given up after this many seconds.
 _ORPHANED_SECONDS = 60.0
-# For how long a job that Slurm does not know waits for an accounting that does not answer, which would say how it ended.
+# A job that is unknown to Slurm is given up after this many seconds if the accounting does not answer how it ended.
 _SPEECHLESS_SECONDS = 120.0
 _PREFIX = "flowlite:"
 _PATIENCE = 90.0

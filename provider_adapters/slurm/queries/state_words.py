@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 from flowlite.connect.programs import CURE, UNSAFE
 
-WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED"})
+# SPECIAL_EXIT is that of a job that was queued again and is held, as by `RequeueExitHold`.
+WAITING = frozenset(
+    {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
+)
 RUNNING = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "RESIZING"})
 SUSPENDED = frozenset({"SUSPENDED", "STOPPED"})
 ENDING = frozenset({"COMPLETING", "SIGNALING", "STAGE_OUT"})
@@ -21,7 +24,6 @@ _ENDS = {
     "DEADLINE": "the job hit its deadline",
     "OUT_OF_MEMORY": "the job ran out of memory",
     "REVOKED": "the job runs at another cluster",
-    "SPECIAL_EXIT": "the job is held after a special exit",
 }
 ENDED = frozenset(_ENDS)
 NODE_FAIL = "NODE_FAIL"
@@ -33,6 +35,7 @@ _REASONS = {
     "DependencyNeverSatisfied": "it waits for a job that failed",
     "JobHeldUser": "it is held: `scontrol release` lets it go",
     "JobHeldAdmin": "an administrator holds it",
+    "job requeued in held state": "it is held: `scontrol release` lets it go",
     "Reservation": "it waits for its reservation",
     "ReservationDeleted": "its reservation is gone",
     "PartitionDown": "the partition is down",
@@ -146,7 +149,7 @@ def _word(reason: str) -> str:
 
 def _limit(reason: str) -> str:
     owner = next((prefix for prefix in _OWNERS if reason.startswith(prefix)), "")
-    limit, per, _ = reason.removeprefix(owner).partition("Per")
+    limit = reason.removeprefix(owner).partition("Per")[0]
     what = next((text for word, text in _LIMITED.items() if word in limit), "")
     if not owner or not what:
         return ""
