@@ -36,11 +36,17 @@ class CopyResult:
 
     Attributes:
         taken: Local paths where another file exists, which was not overwritten.
+        left_out: Number of files that were not copied, by reason.
     """
 
     files: int = 0
     bytes: int = 0
     taken: list[str] = field(default_factory=list)
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+class _LeftOut(Exception):
+    """The node does not have a file of a directory any more, or cannot read it; the text says which."""
 
 
 def outputs_of(there: NodeAccess, patterns: Sequence[str]) -> OutputManifest:
@@ -66,11 +72,13 @@ def bring(
 ) -> CopyResult:
     """Copies files and links from a node to a local directory, but not files that are here with the same content.
 
+    The task goes on meanwhile: a file that grows comes as it is now, and one that it has removed is left out.
+
     Args:
         below: Prefix of the local paths.
         name: Local name of a single file.
     """
-    copied = CopyResult()
+    copied = CopyResult(left_out=dict(found.left_out))
     compared = destination.compare(
         {name or f"{below}{file.path}": file for file in found.files},
         lambda alike: digests.fetch(there.connection, there.program, found.root, alike),
@@ -91,6 +99,8 @@ def bring(
                 destination.take(path, file, source, _fetching(there, found, file, moved))
             except NameTaken:
                 copied.taken.append(path)
+            except _LeftOut as error:
+                copied.left_out[str(error)] = copied.left_out.get(str(error), 0) + 1
             else:
                 _count(copied, file)
     for path, target in found.links:
@@ -179,11 +189,20 @@ def _fetching(
 ) -> Callable[[Path], None]:
     def read(offset: int) -> Iterator[bytes]:
         moved(offset)
-        for block in there.connection.read(f"{found.root}/{file.path}", offset):
-            moved(len(block))
-            yield block
+        try:
+            for block in there.connection.read(f"{found.root}/{file.path}", offset):
+                moved(len(block))
+                yield block
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+            if found.single:
+                raise
+            raise _LeftOut("files that the task removed while they came") from error
+        except PermissionError as error:
+            if found.single:
+                raise
+            raise _LeftOut(manifest.UNREADABLE) from error
 
-    return lambda staged: fetching.fetch(read, staged, file.size)
+    return lambda staged: fetching.fetch_changing(read, staged, file.size)
 
 
 def _check(there: NodeAccess) -> None:

@@ -212,6 +212,12 @@ def warn_of_others(count: int) -> None:
         warn(f"not copied: {count} links to directories or to nothing, and special files")
 
 
+def warn_of_left_out(left_out: Mapping[str, int]) -> None:
+    """Says how many files of a node were not copied, by reason."""
+    for why, number in left_out.items():
+        warn(f"not copied: {number} {why}")
+
+
 def not_overwritten(paths: Sequence[str], place: str) -> FlowError:
     """The error about files that were not copied, since other files have their names in that place."""
     names = ", ".join(paths[:3]) + (", …" if paths[3:] else "")

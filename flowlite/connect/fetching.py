@@ -30,6 +30,10 @@ _LAST_PART = 0.05
 _LEAST, _WITHIN = 64 << 10, 60.0
 
 
+class Changed(OSError):
+    """A file has another size than was known: it has changed since, or its source is wrong."""
+
+
 class Partial:
     """A file of known size that is being fetched."""
 
@@ -84,7 +88,7 @@ class Partial:
             # Its source is wrong, or does not end.
             self.discard()
             what = f"more than the {self.size} bytes came that it has"
-            raise OSError(errno.EFBIG, what, str(self.target))
+            raise Changed(errno.EFBIG, what, str(self.target))
         if offset > self.have:
             what = f"bytes from {offset} came when {self.have} were here"
             raise OSError(errno.EIO, what, str(self.target))
@@ -106,7 +110,7 @@ class Partial:
             return
         if self.have != self.size:
             what = f"{self.have} bytes of {self.size} came"
-            raise OSError(errno.EIO, what, str(self.target))
+            raise Changed(errno.EIO, what, str(self.target))
         try:
             os.replace(self.path, self.target)
         except FileNotFoundError:
@@ -132,6 +136,15 @@ def fetch(read: Read, target: Path, size: int | None) -> None:
         for block in steady(read(offset)) if offset < size else ():
             offset = partial.add(offset, block)
     partial.finish()
+
+
+def fetch_changing(read: Read, target: Path, size: int) -> None:
+    """Fetches a file that had a size when it was listed. If it has another one by now, it is fetched as it is now."""
+    try:
+        fetch(read, target, size)
+    except Changed:
+        Partial(target, size).discard()
+        _fetch_now(read, target)
 
 
 def steady(blocks: Iterable[bytes]) -> Iterator[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,29 @@ def test_a_transfer_that_is_cut_goes_on_where_it_was(lab: Lab, tmp_path: Path) -
     assert before <= len(data) == size
     assert hashlib.sha256(data).hexdigest() == (place / "runs" / "sum").read_text().split()[0]
     assert sorted(path.name for path in place.iterdir()) == ["runs"]
+
+
+def test_files_that_cannot_be_read_are_counted(
+    hosts: Cluster, flow_home: Path, tmp_path: Path
+) -> None:
+    """As those of a container's root: what comes after them is brought, and the task does not wait for them."""
+    lab = Lab(hosts, flow_home, [hosts[0]], f'user = "flow"\npython = "{sys.executable}"')
+    script = (
+        "mkdir runs; echo s > runs/a; head -c 2000000 /dev/zero > runs/b; chmod 0 runs/*; "
+        "head -c 2000000 /dev/zero > runs/model; echo ready; [ ! -e wait ] || sleep 600"
+    )
+    done = lab.flow("run", "--outputs", "runs/**", "--", "sh", "-c", script, cwd=tmp_path)
+    (place,) = (tmp_path / "flow-outputs").iterdir()
+    assert [path.name for path in (place / "runs").iterdir()] == ["model"]
+    assert f"1 file (2 MB) in {place}; left out: 2 files that cannot be read" in done.stderr
+    # While it runs.
+    with lab.cluster.enter_laptop():
+        task = lab.submit("--", "sh", "-c", f"touch wait; {script}")
+        eventually(lambda: "ready" in lab.flow("logs", task).stdout, timeout=90, every=0.3)
+        done = lab.flow("cp", f"{task}:runs", str(tmp_path / "copy"))
+    assert [path.name for path in (tmp_path / "copy").iterdir()] == ["model"]
+    assert "not copied: 2 files that cannot be read" in done.stderr
+    lab.flow("cancel", "-w", task)
 
 
 def test_a_node_that_is_gone_is_named(lab: Lab, tmp_path: Path) -> None:

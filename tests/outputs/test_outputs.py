@@ -23,13 +23,13 @@ from flowlite.cli import main
 from flowlite.connect.base import Connection
 from flowlite.connect.bounded import too_long
 from flowlite.connect.local import LocalConnection
-from flowlite.errors import ConfigError, ProviderError
+from flowlite.errors import ConfigError, NodeUnreachable, ProviderError
 from flowlite.node.outputs import listing
 from flowlite.node.volume_files import program
 from flowlite.spec import TaskConfig
 from flowlite.supervise.attempt.node_handle import Node
 from flowlite.supervise.attempt.outputs import manifest, packs
-from flowlite.supervise.attempt.outputs.fetch import OutputFetch
+from flowlite.supervise.attempt.outputs.fetch import FetchedOutputs, OutputFetch
 from flowlite.supervise.attempt.outputs.manifest import OutputFile, OutputManifest
 from tests.gangs import Gang, let_go, shell, submit
 from tests.helpers import eventually
@@ -303,7 +303,10 @@ class TestManifest:
         lines = [head, ["a\udcff", 1, 1, False], ["a\nb", 1, 1, False], ["ok", 1, 1, True]]
         found = manifest.read("\n".join(map(json.dumps, lines)).encode())
         assert [file.path for file in found.files] == ["ok"]
-        assert found.left_out == {"x": 1, "files with names that this machine cannot have": 2}
+        assert found.left_out == {
+            "x": 1,
+            "files with names that are too long, or no printable text": 2,
+        }
 
     def test_a_list_of_all_that_is_brought_is_read(self) -> None:
         head = {"left_out": {}, "place": "p", "root": "/w", "too_many": False}
@@ -329,7 +332,7 @@ class TestManifest:
 
 
 class TestWhileTheyCome:
-    """Something removes files: there, which is the task's own business, or here."""
+    """Something removes files: there, which is the task's own business, or here. Others change, or cannot be read."""
 
     @pytest.mark.parametrize("gone", ["there", "here", "here in the middle"])
     def test_a_file_that_is_gone(self, tmp_path: Path, gone: str) -> None:
@@ -352,6 +355,60 @@ class TestWhileTheyCome:
                 if to_remove:
                     shutil.rmtree(to_remove.pop())
 
+        brought = self.bring(root, here, Removing())
+        assert brought.missing == {}
+        if gone == "there":
+            assert (brought.files, brought.left_out) == (0, {"removed while they came": 1})
+        else:
+            assert (brought.files, brought.left_out) == (1, {})
+            assert (here / "model.pt").read_bytes() == content
+
+    @pytest.mark.parametrize("change", [b"more", b""])
+    def test_a_file_of_another_size_comes_as_it_is_now(self, tmp_path: Path, change: bytes) -> None:
+        """As a log to which something else still writes, or one that it has truncated."""
+        root, here = tmp_path / "there", tmp_path / "here"
+        root.mkdir()
+        for name in ("a.log", "b.pt"):
+            (root / name).write_bytes(os.urandom(packs.PACKED_BELOW))
+
+        class Changing(LocalConnection):
+            cut = False
+
+            def read(self, path: str, offset: int = 0) -> Iterator[bytes]:
+                if path.endswith("a.log"):
+                    with open(path, "ab" if change else "wb") as file:
+                        file.write(change)
+                elif not self.cut:
+                    self.cut = True
+                    raise NodeUnreachable("for a moment")
+                return super().read(path, offset)
+
+        brought = self.bring(root, here, Changing())
+        assert (brought.files, brought.left_out, brought.missing) == (2, {}, {})
+        assert brought.taken == []
+        for name in ("a.log", "b.pt"):
+            assert (here / name).read_bytes() == (root / name).read_bytes()
+
+    def test_a_file_that_cannot_be_read_keeps_no_other_away(self, tmp_path: Path) -> None:
+        root, here = tmp_path / "there", tmp_path / "here"
+        root.mkdir()
+        for name in ("a.pt", "b.pt"):
+            (root / name).write_bytes(os.urandom(packs.PACKED_BELOW))
+
+        class Refusing(LocalConnection):
+            def read(self, path: str, offset: int = 0) -> Iterator[bytes]:
+                if path.endswith("a.pt"):
+                    raise PermissionError(errno.EACCES, "this user may not read it", path)
+                return super().read(path, offset)
+
+        brought = self.bring(root, here, Refusing())
+        assert (brought.files, brought.missing) == (1, {})
+        assert brought.sentence().endswith("left out: 1 files that cannot be read")
+        assert (here / "b.pt").read_bytes() == (root / "b.pt").read_bytes()
+
+    def bring(self, root: Path, here: Path, connection: LocalConnection) -> FetchedOutputs:
+        """Fetches all files of a directory."""
+
         class Reach:
             async def persist(
                 self, node: Node, do: Callable[[Node], Any], *_: Any, **__: Any
@@ -359,18 +416,14 @@ class TestWhileTheyCome:
                 return do(node)
 
         instance = SimpleNamespace(id="n0")
-        node = SimpleNamespace(rank=0, instance=instance, connection=Removing())
+        node = SimpleNamespace(rank=0, instance=instance, connection=connection)
         fetch = OutputFetch(
             ["*"], here, [cast(Node, node)], cast(Any, Reach()), lambda _: None, lambda: None
         )
-        status = (root / "model.pt").stat()
-        file = OutputFile("model.pt", status.st_size, status.st_mtime_ns, False)
-        fetch._manifests[0] = OutputManifest(str(root), (file,), (), "p", {})
+        files = []
+        for path in sorted(root.iterdir()):
+            status = path.stat()
+            files.append(OutputFile(path.name, status.st_size, status.st_mtime_ns, False))
+        fetch._manifests[0] = OutputManifest(str(root), tuple(files), (), "p", {})
         fetch._list = lambda node: None  # type: ignore[method-assign]
-        brought = asyncio.run(fetch.bring(ended_well=True, lost=(), given_up=asyncio.Event()))
-        assert brought.missing == {}
-        if gone == "there":
-            assert (brought.files, brought.left_out) == (0, {"removed while they came": 1})
-        else:
-            assert (brought.files, brought.left_out) == (1, {})
-            assert (here / "model.pt").read_bytes() == content
+        return asyncio.run(fetch.bring(ended_well=True, lost=(), given_up=asyncio.Event()))

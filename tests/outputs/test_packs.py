@@ -156,6 +156,23 @@ def test_files_that_changed_meanwhile(source: Path, tmp_path: Path) -> None:
     assert lacking == {"f0", "f7", "f14"}
 
 
+def test_a_directory_that_a_task_works_in_is_copied(source: Path, tmp_path: Path) -> None:
+    """A log grows while its directory comes, and a file for a moment is gone."""
+    there = NodeAccess(Counting(), False, (), str(tmp_path), PROGRAM)
+    found = node_files.files_at(there, str(source))
+    for grows in ("d1/f1", "large"):
+        with (source / grows).open("ab") as log:
+            log.write(b"more")
+    (source / "d0" / "f14").unlink()
+    (source / "d0" / "f7").unlink()
+    (source / "d0" / "f7").mkdir()
+    here = tmp_path / "here"
+    copied = node_files.bring(there, found, OutputDirectory(here), lambda _: None)
+    assert contents(here) == contents(source)
+    assert copied.left_out == {"files that the task removed while they came": 2}
+    assert (copied.files, copied.taken) == (900, [])
+
+
 def test_what_is_here_under_the_name_stays(source: Path, tmp_path: Path) -> None:
     there = NodeAccess(Counting(), False, (), str(tmp_path), PROGRAM)
     found = node_files.files_at(there, str(source / "d1"))

@@ -81,8 +81,7 @@ def _bring(task: Task[Any], node: int, path: str, target: Path) -> tuple[CopyRes
             copied = node_files.bring(
                 there, found, OutputDirectory(root), transfer.moved, name=name
             )
-    for why, number in found.left_out.items():
-        output.warn(f"not copied: {number} {why}")
+    output.warn_of_left_out(copied.left_out)
     return copied, root, name
 
 

@@ -139,6 +139,9 @@ def _bring_now(task: Task[Any], to: Path | None, as_json: bool) -> None:
         all_of_it.files += copied.files
         all_of_it.bytes += copied.bytes
         all_of_it.taken += copied.taken
+        for why, count in copied.left_out.items():
+            all_of_it.left_out[why] = all_of_it.left_out.get(why, 0) + count
+    output.warn_of_left_out(all_of_it.left_out)
     if as_json:
         shown = {"files": all_of_it.files, "bytes": all_of_it.bytes, "taken": all_of_it.taken}
         output.print_json("outputs", {"to": str(to), **shown})

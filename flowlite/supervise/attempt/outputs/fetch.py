@@ -22,7 +22,7 @@ from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system.byte_sizes import human_size
 from flowlite.supervise.attempt.node_handle import Node
 from flowlite.supervise.attempt.outputs import packs
-from flowlite.supervise.attempt.outputs.manifest import OutputFile, OutputManifest, ask
+from flowlite.supervise.attempt.outputs.manifest import UNREADABLE, OutputFile, OutputManifest, ask
 from flowlite.supervise.attempt.outputs.output_directory import NameTaken, OutputDirectory
 from flowlite.supervise.attempt.reachability import GivenUp, NodeLost, Reachability
 from flowlite.supervise.attempt.unfetched import PATIENCE, PATIENCE_BADLY
@@ -66,7 +66,7 @@ class FetchedOutputs:
 
     def sentence(self) -> str:
         """Returns a sentence such as `3 files (12 MB) in /here/flow-outputs/train-t0abc`."""
-        if not self.files and not self.missing:
+        if not (self.files or self.missing or self.taken or self.left_out):
             return "no file fits outputs="
         number = "1 file" if self.files == 1 else f"{self.files:,} files"
         told = [f"{number} ({human_size(self.bytes)}) in {self.to}" if self.files else ""]
@@ -77,8 +77,8 @@ class FetchedOutputs:
         return "; ".join(filter(None, told))
 
 
-class _Removed(Exception):
-    """The node does not have the file any more. A file that is missing here is an error of this machine instead."""
+class _LeftOut(Exception):
+    """The node cannot give the file; the text says why. A file that is missing here is an error of this machine."""
 
 
 class OutputFetch:
@@ -111,6 +111,8 @@ class OutputFetch:
         self._manifests: dict[int, OutputManifest] = {}
         self._files: dict[int, int] = {}
         self._bytes: dict[int, int] = {}
+        # Files that are not asked for again, though none of that size and time is here: whether they came.
+        self._settled: dict[str, bool] = {}
         self._moved = self._told = time.monotonic()
         self._stop = threading.Event()
         self._brought = FetchedOutputs(str(to))
@@ -262,11 +264,12 @@ class OutputFetch:
                 self._note_taken(f"{below}{path}")
 
     def _is_lacking(self, node: Node, below: str, file: OutputFile) -> bool:
-        """Whether a file has to be fetched. If not, it is counted as fetched."""
-        if not self._landing.has(f"{below}{file.path}", file):
-            return True
-        self._has(node, file.size, self._bytes[node.rank])
-        return False
+        """Whether a file has to be fetched. If it is here, it is counted as fetched."""
+        path = f"{below}{file.path}"
+        came = self._settled.get(path, self._landing.has(path, file))
+        if came:
+            self._has(node, file.size, self._bytes[node.rank])
+        return not came and path not in self._settled
 
     def _has(self, node: Node, size: int, before: int) -> None:
         self._files[node.rank] += 1
@@ -293,7 +296,7 @@ class OutputFetch:
         return [file for file, content in zip(group, contents, strict=True) if content is None]
 
     def _one(self, node: Node, path: str, file: OutputFile) -> bool:
-        """Fetches one file. False if the node does not have it any more, or if its path here is taken."""
+        """Fetches one file. False if the node does not give it, or if its path here is taken."""
         place = f"{self._manifests[node.rank].root}/{file.path}"
 
         def read(offset: int) -> Iterator[bytes]:
@@ -304,21 +307,27 @@ class OutputFetch:
                     self._moved = time.monotonic()
                     self._bytes[node.rank] += len(block)
                     yield block
-            except FileNotFoundError as error:
-                raise _Removed from error
+            except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+                raise _LeftOut("removed while they came") from error
+            except PermissionError as error:
+                raise _LeftOut(UNREADABLE) from error
 
         source = self._source(node, file)
         try:
             self._landing.take(
-                path, file, source, lambda staged: fetching.fetch(read, staged, file.size)
+                path, file, source, lambda staged: fetching.fetch_changing(read, staged, file.size)
             )
         except NameTaken:
             self._note_taken(path)
             return False
-        except _Removed:
-            why = "removed while they came"
+        except _LeftOut as error:
+            why = str(error)
             self._brought.left_out[why] = self._brought.left_out.get(why, 0) + 1
+            self._settled[path] = False
             return False
+        if not self._landing.has(path, file):
+            # It has changed since it was listed, and came as it is now.
+            self._settled[path] = True
         return True
 
     def _source(self, node: Node, file: OutputFile) -> str:

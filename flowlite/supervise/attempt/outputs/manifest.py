@@ -19,6 +19,8 @@ _LONGEST_LIST = 64 << 20
 _LONGEST_PATH = 4000
 # A part of a path has 255 bytes at most, and a file has a longer name while it is fetched.
 _LONGEST_PART = 240
+UNREADABLE = "files that cannot be read"
+"""Why files are left out that the node lists, but may not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,7 @@ def read(answer: bytes) -> OutputManifest:
         if not isinstance(path, str) or not is_inside(path):
             raise ValueError("a path leads out of the working directory, or is none")
         if not _can_be_named(path):
-            why = "files with names that this machine cannot have"
+            why = "files with names that are too long, or no printable text"
             left_out[why] = left_out.get(why, 0) + 1
         elif len(found) == 4:
             files.append(_file(path, *found[1:]))
