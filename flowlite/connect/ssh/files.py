@@ -181,7 +181,7 @@ def _take_one(upload: _Upload) -> bytes:
 
 
 _TAKE_ALL = b"""if [ "$n" ];then command -v tar >/dev/null||exit 48
-(cd /&&tar -xpof -)||exit 74;fi
+(cd /&&tar -xpomf -)||exit 74;fi
 """
 
 
