@@ -11,19 +11,26 @@ from typing import TYPE_CHECKING
 from provider_adapters import identity
 from provider_adapters.rented.ledger import Ledger
 from provider_adapters.slurm.login import SlurmLogin
+from provider_adapters.slurm.queries.parse import Job
 from provider_adapters.slurm.queries.partitions import Cluster
-from provider_adapters.slurm.queries.queue import Queue
+from provider_adapters.slurm.queries.queue import QUIET, Queue
 from provider_adapters.slurm.settings import SlurmSettings, read_settings
 from provider_adapters.slurm.shared import SharedDirectoryEvidence
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from flowlite.connect.base import Connection
     from flowlite.settings.provider_settings import ProviderSettings
+    from provider_adapters.rented.ledger import Launch
 
 _CONFIGURATIONS = tuple(
     Path(each) / "slurm.conf"
     for each in ("/etc/slurm", "/etc/slurm-llnl", "/run/slurm/conf", "/run/slurm", "/usr/local/etc")
 )
+
+
+_NAME = "flow-"
 
 
 class SlurmContext:
@@ -80,6 +87,32 @@ class SlurmContext:
             self._queues[login.written] = Queue(login, self.directory)
         return self._queues[login.written]
 
+    def find(
+        self, launch: Launch, ids: Collection[str], within: float = QUIET
+    ) -> dict[str, Job | None]:
+        """As `Queue.find`, for jobs of a launch. A job that is another one by now has ended.
+
+        Slurm counts from the beginning again when a cluster is made anew under its old name, as is usual in clouds.
+        """
+        found = self.queue(launch.frozen["login"]).find(ids, within)
+        return {
+            number: job
+            if job is None or is_of(launch, job)
+            else Job(number, "COMPLETED", reason="and its number is that of another job now")
+            for number, job in found.items()
+        }
+
+    def still_of(self, launch: Launch) -> list[str]:
+        """The numbers of the jobs of a launch, without those that are known to be other jobs' by now."""
+        queue = self.queue(launch.frozen["login"])
+        found = queue.find(launch.ids)
+        for number in launch.ids:
+            if found[number] is None and (shown := queue.shown(number)) is not None:
+                found[number] = shown[0]
+        return [
+            number for number in launch.ids if (job := found[number]) is None or is_of(launch, job)
+        ]
+
     def cluster(self) -> Cluster:
         """The partitions of the cluster."""
         return Cluster(self.login(), self.directory)
@@ -104,7 +137,16 @@ def _is_login_node() -> bool:
 
 def job_name(task: str) -> str:
     """The name of a task's jobs."""
-    return f"flow-{task}"
+    return f"{_NAME}{task}"
+
+
+def is_of(launch: Launch, job: Job) -> bool:
+    """Whether a job with the number of a launch's job is that job, as far as its comment or its name tell."""
+    parts = parts_of(job.comment)
+    if parts is None:
+        return not job.name or job.name.startswith(_NAME)
+    # A job that was queued again, or an element of an array, was submitted by another launch.
+    return any(each.name == parts[2] or each.parameters.get("adopt") for each in launch.calls)
 
 
 def parts_of(comment: str) -> tuple[str, str, str] | None:

@@ -110,7 +110,8 @@ class Ending:
                     ledger.note(launch.token, told=True)
                     self._scancel(known.frozen["login"], ["--signal=HUP", known.ids[-1]])
             else:
-                self._scancel(known.frozen["login"], list(known.ids))
+                if numbers := self._place.still_of(known):
+                    self._scancel(known.frozen["login"], numbers)
             self._place.queue(known.frozen["login"]).hurry()
 
     def cancel(self, launch: Launch) -> None:
@@ -179,7 +180,7 @@ class Ending:
             return False
         if run is None:
             return True
-        job = self._place.queue(launch.frozen["login"]).find([job_id])[job_id]
+        job = self._place.find(launch, [job_id])[job_id]
         over = state_words.ENDING | state_words.ENDED
         if job and (job.restarts > int(run) or job.state in over or job.taken_at):
             # Slurm is ending it already, and may requeue the job, which is handled elsewhere.
@@ -212,7 +213,7 @@ class Ending:
     def _may_end_gently(self, launch: Launch) -> bool:
         """Whether there are step daemons to ask: the job runs, and they were reached before."""
         job_id = launch.ids[-1]
-        job = self._place.queue(launch.frozen["login"]).find([job_id])[job_id]
+        job = self._place.find(launch, [job_id])[job_id]
         runs = (
             job is not None and job.state in state_words.RUNNING and job.restarts == run_of(launch)
         )

@@ -74,7 +74,7 @@ class JobNodes:
 
     def _job(self, launch: Launch) -> Job | None:
         number = launch.ids[-1]
-        return self._place.queue(launch.frozen["login"]).find([number])[number]
+        return self._place.find(launch, [number])[number]
 
     def _runs(self, launch: Launch, job: Job | None) -> bool:
         """Whether the job still has the nodes that were handed out."""

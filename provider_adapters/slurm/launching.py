@@ -29,7 +29,7 @@ from flowlite.state import clock
 from provider_adapters.rented.gang_fit import fits
 from provider_adapters.rented.ledger import Call, Launch
 from provider_adapters.slurm import shared
-from provider_adapters.slurm.context import job_name
+from provider_adapters.slurm.context import is_of, job_name
 from provider_adapters.slurm.first_contact import FirstContact
 from provider_adapters.slurm.kept_jobs import PATIENCE_SECONDS
 from provider_adapters.slurm.launch_notes import (
@@ -323,7 +323,7 @@ class Launching:
     # Checking the job
 
     def _find(self, launch: Launch, call: Call) -> Job | None:
-        return self._place.queue(launch.frozen["login"]).find([call.ids[0]])[call.ids[0]]
+        return self._place.find(launch, [call.ids[0]])[call.ids[0]]
 
     def _look(self, launch: Launch, call: Call) -> list[Instance]:
         job = self._find(launch, call)
@@ -371,7 +371,7 @@ class Launching:
         """The error for a job that has ended, before or after its nodes were handed out."""
         queue, ledger = self._place.queue(launch.frozen["login"]), self._place.ledger
         shown = queue.shown(job.id)
-        code, said = parse.refusal(shown[1]) if shown else (None, "")
+        code, said = parse.refusal(shown[1]) if shown and is_of(launch, shown[0]) else (None, "")
         if launch.notes.get("short") == job.id:
             ledger.made(launch.token, call.name, call.ids, {"dropped": True})
             return LaunchPending(f"job {job.id} was cancelled; another is submitted", 0.1)

@@ -129,7 +129,7 @@ class Listing:
     def _jobs(self, launch: Launch, within: float) -> dict[str, Job | None]:
         if not launch.ids:
             return {}
-        return self._place.queue(launch.frozen["login"]).find(launch.ids, within)
+        return self._place.find(launch, launch.ids, within)
 
     def _listed(self, launch: Launch, job_id: str, job: Job | None) -> list[Instance]:
         mine = [each for each in given(launch) if each.data["job"] == job_id]

@@ -55,6 +55,7 @@ class Job:
     start: float = 0.0
     end: float = 0.0
     requeue: bool = True
+    name: str = f"flow-{TASK}"
 
     @property
     def hosts_at_start(self) -> list[str]:
@@ -78,7 +79,7 @@ class Job:
     def shown(self) -> str:
         """As `scontrol -o show job` prints it."""
         return (
-            f"JobId={self.id} JobName=flow UserId={USER}(1000) JobState={self.state} Reason={self.reason} "
+            f"JobId={self.id} JobName={self.name} UserId={USER}(1000) JobState={self.state} Reason={self.reason} "
             f"Dependency=(null) Requeue=1 Restarts={self.restarts} ExitCode={self.code}:0 StartTime=1795300365 "
             f"EndTime=Unknown NodeList={','.join(self.hosts)} BatchHost={self.hosts_at_start[0]} "
             f"Comment={self.comment} StdErr=/dev/null "

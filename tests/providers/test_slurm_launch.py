@@ -15,7 +15,7 @@ from flowlite.node.config.ranks import assign_ranks
 from flowlite.provider import LaunchPending
 from provider_adapters.slurm import ending, job_submission, nodes
 from provider_adapters.slurm.queries import queue
-from tests.providers.slurm_on_paper import TASK, Killed, Paper
+from tests.providers.slurm_on_paper import TASK, Job, Killed, Paper
 
 
 def states(paper: Paper) -> dict[str, str]:
@@ -76,6 +76,25 @@ def test_a_job_that_was_queued_again_and_is_held_has_not_ended(slurm_paper: Pape
     back = slurm_paper.launch(again)
     assert {each.data["job"] for each in back} == {job.id}
     assert {each.id for each in back}.isdisjoint(each.id for each in found)
+
+
+@pytest.mark.parametrize("comment", ["(null)", f"flowlite:0123456789abcdef:{TASK}:another"])
+def test_a_job_with_the_number_of_one_of_ours_is_not_touched(
+    slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch, comment: str
+) -> None:
+    """A cluster that is made anew under its old name counts its jobs from the beginning."""
+    monkeypatch.setattr(queue, "_MISSED_EVERY", 0.0)
+    found = slurm_paper.launch(slurm_paper.intend())
+    slurm = slurm_paper.slurm
+    mine = slurm.job()
+    theirs = Job(mine.id, comment, 1, "", "RUNNING", name="wrap")
+    slurm.jobs, slurm.accounts = [theirs], False
+    slurm_paper.provider.terminate(found)
+    for _ in range(6):
+        states(slurm_paper)
+    assert states(slurm_paper) == {each.id: "ended" for each in found}
+    slurm_paper.provider.terminate(found)
+    assert theirs.state == "RUNNING"
 
 
 def test_a_new_job_may_have_the_hosts_of_one_that_has_just_ended(slurm_paper: Paper) -> None:

@@ -44,6 +44,7 @@ class Job:
         comment: The comment that identifies it as ours, without what a node has added to it (`refusal`).
         taken_at: Unix time at which Slurm decided to preempt it; 0 if it has not.
         nodes: How many nodes it has; 0 if unknown, as while it waits.
+        name: Its name; "" if it was not asked for.
     """
 
     id: str
@@ -55,6 +56,7 @@ class Job:
     comment: str = ""
     taken_at: float = 0.0
     nodes: int = 0
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,7 @@ def shown_job(text: str) -> tuple[Job, dict[str, str]] | None:
                 end=_time(told.get("EndTime", "")),
                 comment=_comment(told.get("Comment", "")),
                 taken_at=_time(told.get("PreemptTime", "")),
+                name=told.get("JobName", ""),
             )
             return job, told
     return None

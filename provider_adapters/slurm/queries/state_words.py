@@ -53,7 +53,7 @@ _REASONS = {
     "InvalidQOS": "the QOS is not valid",
     "AssociationJobLimit": "your association has as many jobs as it may",
     "JobArrayTaskLimit": "as many of its array run as may at a time",
-    "launch failed requeued held": "it could not be started, and is held",
+    "launch failed requeued held": "a node could not start it, and it is held: `scontrol release` lets it go",
     "JobLaunchFailure": "it could not be started",
 }
 # Reasons such as QOSMaxGRESPerUser or AssocGrpCpuLimit consist of parts.
