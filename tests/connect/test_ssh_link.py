@@ -112,6 +112,27 @@ def test_a_break_in_the_middle_of_a_command(
     cutting.join()
 
 
+def test_a_break_between_the_status_of_a_command_and_the_end_of_its_output(
+    servers: Servers, connect: Connect, tmp_path: Path
+) -> None:
+    """sshd sends the status as soon as the command has ended, though output waits for room in the window."""
+    server = servers()
+    connection = connect(server)
+    whole = ssh_transport.WINDOW + 30_000
+    path = tmp_path / "long"
+    path.write_bytes(bytes(whole))
+    pieces = connection.read(str(path), 0)
+    came = len(next(pieces))
+    transport: Any = connection._link.transport()
+    eventually(lambda: [each.exit_status for each in transport._channels.values()] == [0])
+    server.cut()
+    eventually(lambda: not transport.is_active())
+    with pytest.raises(NodeUnreachable, match="on the next use"):
+        for piece in pieces:
+            came += len(piece)
+    assert came < whole
+
+
 def test_a_break_while_a_command_is_sent(
     connection: SshConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

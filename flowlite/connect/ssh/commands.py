@@ -174,7 +174,9 @@ class Run:
         )
 
     def code(self) -> int:
-        """The exit status, negative for a signal. Raises NodeUnreachable."""
+        """The exit status, negative for a signal. Raises NodeUnreachable: not all of its output may have come."""
+        if not getattr(self._channel, "closed_by_host", False):
+            raise self._link.lost(self._channel.transport)
         name = getattr(self._channel, "exit_signal", None)
         if name is not None:
             return -int(getattr(signal, f"SIG{name}", signal.SIGKILL))

@@ -120,6 +120,7 @@ class Transport(paramiko.Transport):
             paramiko.common.MSG_CHANNEL_REQUEST: _note_request,
             paramiko.common.MSG_CHANNEL_DATA: _take_data,
             paramiko.common.MSG_CHANNEL_EXTENDED_DATA: _take_extended_data,
+            paramiko.common.MSG_CHANNEL_CLOSE: _note_close,
         }
         self.set_log_channel(LOG)
         self.ends = half_open.note(sock)
@@ -242,6 +243,16 @@ def _note_request(channel: Any, message: paramiko.Message) -> None:
         channel.exit_signal = message.get_text()
     message.packet.seek(position)
     paramiko.Channel._handle_request(channel, message)  # type: ignore[attr-defined]
+
+
+def _note_close(channel: Any, message: paramiko.Message) -> None:
+    """Records that the host has closed a channel, after which none of its output is missing.
+
+    paramiko also closes the channels of a connection that broke, perhaps with an exit status: sshd sends it as soon as
+    the command has ended, ahead of output that still waits.
+    """
+    channel.closed_by_host = True
+    paramiko.Channel._handle_close(channel, message)  # type: ignore[attr-defined]
 
 
 def _take_data(channel: Any, message: paramiko.Message) -> None:
