@@ -19,6 +19,9 @@ class Proxy:
         self.refusing = False
         self.stalled = False
         """Nothing comes back from the target."""
+        self.slowness = 0.0
+        """Seconds that each kilobyte from the target takes."""
+        self.dialed = 0
         self.breaks = 0
         self.budget: tuple[int, int] | None = None
         """Bytes after which a connection breaks: drawn anew for each from this range; None: never."""
@@ -58,6 +61,7 @@ class Proxy:
             writer.transport.abort()
             return
         self._writers |= {writer, back}
+        self.dialed += 1
         left = [self.random.randint(*self.budget)] if self.budget else None
         await asyncio.gather(
             self._pass(reader, back, left, True), self._pass(there, writer, left, False)
@@ -74,8 +78,10 @@ class Proxy:
         up: bool,
     ) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            while data := await reader.read(65536):
+            while data := await reader.read(65536 if up or not self.slowness else 4096):
                 self.on_data(data)
+                if not up:
+                    await asyncio.sleep(self.slowness * len(data) / 1000)
                 if left is not None:
                     data, left[0] = data[: left[0]], left[0] - len(data)
                 while self.stalled and not up:

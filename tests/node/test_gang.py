@@ -20,6 +20,7 @@ from flowlite.node.serialization.result_file import read_outcome
 from flowlite.node.system import processes
 from tests.helpers import assert_no_process_left, eventually, taken_port
 from tests.node.agents import RealGang
+from tests.node.proxy import Proxy
 
 STUBBORN = "trap '' TERM; while :; do sleep 1; done"
 IDLE = {"kind": "command", "argv": ["sh", "-c", "echo up; exec sleep 600"]}
@@ -469,3 +470,25 @@ def test_a_script_that_empties_its_output_is_told_how_to_write_it(tmp_path: Path
         text = asyncio.run(follow())["text"]
     assert "rank 0 has emptied the file of its standard output" in text
     assert "`tee -a`" in text
+
+
+def test_a_chunk_of_logs_may_take_longer_than_a_silent_leader_is_waited_for(home: Path) -> None:
+    """A network that is slow and carries all the time is none that is dead."""
+    call = command("sh", "-c", "head -c 300000 /dev/zero")
+    with RealGang(home, call, nodes=1, processes_per_node=1) as gang:
+        gang.start()
+        place = gang.tell_leader()
+
+        async def read() -> int:
+            async with Proxy((place["address"], place["port"])) as proxy:
+                proxy.slowness = 0.025
+                link = gang.open_link()
+                link._dial = lambda: asyncio.open_connection(*proxy.address)
+                link._silence = 10.0
+                await gang.until("ended")
+                await gang.finish_after_end()
+                return proxy.dialed
+
+        assert asyncio.run(read()) == 1
+        assert len(gang.streams["0.out"]) == 300_000
+        gang.assert_nothing_left()

@@ -179,7 +179,7 @@ class SupervisorClient:
 
     @property
     def silence(self) -> float:
-        """Seconds since the last message of the leader."""
+        """Seconds since something came from the leader."""
         return time.monotonic() - self._word
 
     async def stop(self, kind: str, reason: str) -> None:
@@ -313,6 +313,10 @@ class SupervisorClient:
         data = await reader.read(READ)
         if not data:
             raise ConnectionResetError("the leader hung up")
+        if self._session is not None:
+            # A part of a frame is a sign of life, too. A slow network takes a minute for a chunk of logs; a connection that
+            # is given up meanwhile throws it away, and the next one begins with the same chunk.
+            self._heard = self._word = time.monotonic()
         return data
 
     def _write(self, data: bytes) -> None:
