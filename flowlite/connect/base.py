@@ -153,6 +153,10 @@ class Connection(ABC):
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Opens a TCP stream from the node to an address and port, as the node resolves them."""
 
+    def received(self) -> int:
+        """How many bytes of data have come from the node so far, where they come over one connection that is kept."""
+        return 0
+
     def close(self) -> None:  # noqa: B027 - connections without state have nothing to close
         """Releases the connection. Safe to call twice."""
 

@@ -347,6 +347,10 @@ class SimulatedNode:
         """Over one that is made for it."""
         return await self._ask(made_before=False)
 
+    def received(self) -> int:
+        """Nothing that would fill the way."""
+        return 0
+
     async def _ask(self, made_before: bool) -> Finding:
         world, name = self.supervisor._world, self.instance.id
         await asyncio.sleep(world.some(0.01, 0.3))

@@ -94,6 +94,17 @@ def test_it_connects_again_after_a_break(servers: Servers, connect: Connect) -> 
     assert connection.run(["echo", "again"]).stdout == b"again\n"
 
 
+def test_what_has_come_is_counted_over_all_transports(servers: Servers, connect: Connect) -> None:
+    server = servers()
+    connection = connect(server)
+    assert connection.received() == 0
+    for times in (1, 2):
+        connection.run(["head", "-c", "100000", "/dev/zero"])
+        assert 100_000 * times < connection.received() < 110_000 * times
+        server.cut()
+        eventually(lambda: not connection._link._transport.is_active())  # type: ignore[union-attr]
+
+
 def test_a_break_in_the_middle_of_a_command(
     servers: Servers, connect: Connect, tmp_path: Path
 ) -> None:

@@ -21,13 +21,19 @@ class FakeNode(Node):
         self.hangs: threading.Event | None = None
         self.afresh: ProbeAnswer | None = None
         self.last_looks = 0
+        self.sends = 0
+        self._received = 0
 
     def probe_afresh(self) -> Finding:
         self.last_looks += 1
         return Finding(self.afresh or self.life, "asked afresh", self.hears)
 
+    def received(self) -> int:
+        return self._received
+
     def probe(self) -> Finding:
         self.probes += 1
+        self._received += self.sends
         if self.hangs is not None:
             self.hangs.wait(5)
         return Finding(self.life, f"as {self.life}", self.hears)

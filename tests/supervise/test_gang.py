@@ -43,6 +43,9 @@ class FakeNode(Node):
     def probe_afresh(self) -> Finding:
         return self.probe()
 
+    def received(self) -> int:
+        return 0
+
 
 class FakeLink:
     """Notes what is said to the leader, which is on the line."""

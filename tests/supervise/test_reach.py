@@ -123,6 +123,20 @@ def test_a_node_is_asked_once_more_before_it_is_given_up(
     Scene(nodes).play(act)
 
 
+@pytest.mark.parametrize(
+    ("sends", "verdict"), [(32_000, Verdict.WAIT), (60, Verdict.LOST)], ids=["logs", "a few words"]
+)
+def test_a_node_whose_data_fills_the_way_is_not_silent(sends: int, verdict: Verdict) -> None:
+    nodes = [FakeNode(0, U), FakeNode(1, A, False)]
+    nodes[0].sends = sends
+
+    async def act(asked: Reachability) -> None:
+        assert await alone(asked, nodes[0], 8) is verdict
+        assert bool(asked.out_of_reach) is (verdict is Verdict.LOST)
+
+    Scene(nodes).play(act)
+
+
 def test_silence_while_nothing_answered_is_no_proof_when_the_others_are_back_first() -> None:
     nodes = [FakeNode(0, U), FakeNode(1, U, False)]
     scene = Scene(nodes)

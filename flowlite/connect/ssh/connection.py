@@ -206,6 +206,10 @@ class SshConnection(Connection):
 
         return await tcp.open_stream(self._link, address, port)
 
+    def received(self) -> int:
+        held = self._held
+        return 0 if held is None else held.received
+
     def close(self) -> None:
         with self._lock:
             self._closed = True

@@ -56,6 +56,7 @@ class Link:
         self.target = target
         self.held = 0
         self._parent: Link | None = None
+        self._received_before = 0
         self._transport: Transport | None = None
         self._connecting = threading.Lock()
         self._failing_since = 0.0
@@ -140,8 +141,15 @@ class Link:
         transport.proxy = proxy
         return transport
 
+    @property
+    def received(self) -> int:
+        """How many bytes of data have come through channels, also of earlier transports."""
+        transport = self._transport
+        return self._received_before + (0 if transport is None else transport.received)
+
     def _drop(self) -> None:
         if self._transport is not None:
+            self._received_before += self._transport.received
             resident, self.resident = self.resident, None
             if resident is not None:
                 resident.end()

@@ -55,6 +55,7 @@ class _Packets(paramiko.packet.Packetizer):
     ends: half_open.TcpAddresses | None = None
     unanswered = 0
     asked = 0.0
+    data = 0
     _handshake_until: float | None = None
 
     # paramiko starts a thread for each handshake to notice that it takes too long.
@@ -78,6 +79,8 @@ class _Packets(paramiko.packet.Packetizer):
 
     def read_message(self) -> Any:
         message = super().read_message()
+        if message[0] == paramiko.common.MSG_CHANNEL_DATA:
+            self.data += message[1].packet.getbuffer().nbytes
         if self.unanswered > 1:
             half_open.trust(self.ends)
         self.unanswered = 0
@@ -150,6 +153,12 @@ class Transport(paramiko.Transport):
         packets: _Packets = self.packetizer  # type: ignore[assignment]
         packets.asked = time.monotonic()
         packets.transport = self
+
+    @property
+    def received(self) -> int:
+        """How many bytes of data have come through channels, those that were given up included."""
+        packets: _Packets = self.packetizer  # type: ignore[assignment]
+        return packets.data
 
     def keepalive(self) -> None:
         """Sends a keepalive, unless a writer is busy; closes the transport if it has been unused for too long."""

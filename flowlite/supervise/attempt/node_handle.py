@@ -212,6 +212,10 @@ class Node:
         """
         return self._told(self._probe(lambda connection: connection.run_afresh))
 
+    def received(self) -> int:
+        """How many bytes of data have come from the node so far; 0 where that is not known."""
+        return self.connection.received()
+
     def _probe(self, runner: Callable[[Connection], Callable[..., Completed]]) -> Finding:
         try:
             argv = ["sh", "-c", _PROBE, "sh", self.directory]

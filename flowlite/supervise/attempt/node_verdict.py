@@ -10,6 +10,7 @@ not down.
     its agent runs, but hangs        it is silent    -                        lost, once the others have stopped
     its agent is gone, or not listed anything        -                        lost
     no answer, not often enough yet  anything        -                        wait
+    no answer, but it sends data     anything        -                        wait: a slow network is full of that
     no answer                        it is heard     -                        wait: only our way there is broken
     no answer                        anything else   no                       cut off: it may be our network
     no answer                        anything else   yes, but not for long    wait

@@ -33,6 +33,9 @@ _LOOK_AFTER = 3.0
 _AT_ONCE = 0.3
 # Timeout of the last probe before a node is given up, which may have to connect first.
 LAST_LOOK_SECONDS = 5.0
+# So many bytes that come from a node during a probe are a sign of life: logs or results that fill the network, behind
+# which the answer waits. A host that runs no commands may still begin to answer, which is less.
+_SENDS = 4096
 # How many other nodes are asked, which is enough for both sources.
 _ASKED = 8
 
@@ -201,6 +204,8 @@ class Reachability:
     async def look(self, node: Node) -> Finding:
         """Probes a node. Takes `PROBE_SECONDS` at most.
 
+        A node that sends data is not silent, also if it does not answer in time.
+
         The answer of an earlier probe counts only if the node has been in doubt since that probe began. A look may be
         cancelled before its answer arrives, and that answer may be outdated.
         """
@@ -208,11 +213,14 @@ class Reachability:
         async with seen.lock:
             seen.began = time.monotonic()
             doubted_since = seen.since if seen.unanswered else seen.began
+            before = node.received()
             finding = await self._answer(node, doubted_since, seen.began + PROBE_SECONDS)
             if finding is None:
                 finding = Finding(ProbeAnswer.UNREACHABLE, seen.why)
             seen.gone = finding.life is ProbeAnswer.GONE
-            if finding.life is ProbeAnswer.UNREACHABLE:
+            if finding.life is ProbeAnswer.UNREACHABLE and node.received() - before >= _SENDS:
+                self.heard(node)
+            elif finding.life is ProbeAnswer.UNREACHABLE:
                 seen.why = finding.why or seen.why
                 seen.since = seen.since if seen.unanswered else seen.began
                 seen.unanswered += 1
