@@ -314,8 +314,8 @@ class SupervisorClient:
         if not data:
             raise ConnectionResetError("the leader hung up")
         if self._session is not None:
-            # A part of a frame is a sign of life, too. A slow network takes a minute for a chunk of logs; a connection that
-            # is given up meanwhile throws it away, and the next one begins with the same chunk.
+            # A part of a frame is a sign of life, too. A slow network takes a minute for a chunk of logs; a connection
+            # that is given up meanwhile throws it away, and the next one begins with the same chunk.
             self._heard = self._word = time.monotonic()
         return data
 
