@@ -256,6 +256,7 @@ def test_a_member_that_never_gets_ready_is_named() -> None:
     leader.wait(21, 0, 1)
     assert leader.machine.outcome == m.MISSING
     assert "node 1 (i-b): joined from 10.0.0.2 (host beta)" in leader.machine.reason
+    assert "node 0" not in leader.machine.reason
     assert "last heard" in leader.machine.reason
 
 
@@ -383,6 +384,18 @@ def test_messages_of_an_older_epoch_change_nothing_even_from_a_member() -> None:
     leader.attach()
     leader.say(SUPERVISOR, "stop", attempt=1, kind="cancel", reason="old")
     assert leader.machine.outcome is None
+
+
+def test_whoever_comes_after_the_end_hears_how_the_gang_has_ended() -> None:
+    leader = Leader()
+    leader.join(2)
+    assert "done" not in leader.told[2][-1]["reason"]
+    leader.go()
+    leader.exit(0, 0)
+    leader.exit(1, 1)
+    leader.join(12)
+    assert leader.told[12][-1]["type"] == "refuse"
+    assert leader.told[12][-1]["reason"].endswith(f"({m.DONE}: {leader.machine.reason})")
 
 
 def test_a_stranger_is_refused() -> None:
