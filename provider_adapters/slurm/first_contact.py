@@ -56,9 +56,16 @@ class FirstContact:
         lost = [each for each in at_start if each not in hosts]
         if lost:
             self._check_left(launch, job, lost, at_start)
-        places = nodes.places_of(
-            login, told[0], hosts, at_start, frozen["node_dir"], frozen["program"]
-        )
+        try:
+            places = nodes.places_of(
+                login, told[0], hosts, at_start, frozen["node_dir"], frozen["program"]
+            )
+        except LaunchPending:
+            raise
+        except ProviderError as error:
+            # The names of nodes that have just booted may not be known yet.
+            self._not_met(launch, told[0], [str(error)], [str(error)] * len(hosts))
+            raise
         data = {
             "login": frozen["login"],
             "shared": frozen["shared"],

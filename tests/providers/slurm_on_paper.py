@@ -100,6 +100,7 @@ class PaperSlurm(Connection):
         accounts: Whether `sacct` knows anything.
         accounting_down: Whether slurmdbd does not answer `sacct`, while slurmctld answers everything else.
         dead: Nodes that are down.
+        nameless: Nodes whose names, which are their addresses, are not known on the login node.
         idle: How many nodes a job may have at most.
     """
 
@@ -115,6 +116,7 @@ class PaperSlurm(Connection):
     accounting_down: bool = False
     sinfo: str = SINFO
     dead: set[str] = field(default_factory=set)
+    nameless: set[str] = field(default_factory=set)
     idle: int = 9
     put_there: list[File] = field(default_factory=list)
     fail: dict[str, BaseException] = field(default_factory=dict)
@@ -202,7 +204,8 @@ class PaperSlurm(Connection):
     def _node(self, number: int) -> str:
         name = f"node{number:02d}"
         state = "DOWN+NOT_RESPONDING" if name in self.dead else "IDLE"
-        return f"NodeName={name} NodeAddr=10.0.0.{number} Port=1 State={state} ThreadsPerCore=1"
+        address = name if name in self.nameless else f"10.0.0.{number}"
+        return f"NodeName={name} NodeAddr={address} Port=1 State={state} ThreadsPerCore=1"
 
     def _sacct(self, words: list[str], _: str) -> Completed:
         if self.accounting_down:

@@ -13,7 +13,7 @@ from flowlite.errors import (
 )
 from flowlite.node.config.ranks import assign_ranks
 from flowlite.provider import LaunchPending
-from provider_adapters.slurm import ending, job_submission, nodes
+from provider_adapters.slurm import ending, first_contact, job_submission, nodes
 from provider_adapters.slurm.queries import queue
 from tests.providers.slurm_on_paper import TASK, Job, Killed, Paper
 
@@ -158,6 +158,31 @@ def test_what_sbatch_refuses_is_told_with_the_setting_at_fault(
     assert words in str(caught.value)
     assert said in str(caught.value)
     assert states(slurm_paper) == {}
+
+
+def test_the_name_of_a_node_that_has_just_booted_is_waited_for(
+    slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_paper.slurm.nameless = {"node02"}
+    intent = slurm_paper.intend()
+    with pytest.raises(LaunchPending):
+        slurm_paper.provider.launch(intent)
+    slurm_paper.slurm.job().state = "RUNNING"
+    with pytest.raises(LaunchPending, match="the addresses of node02 are not known"):
+        slurm_paper.provider.launch(intent)
+    slurm_paper.slurm.nameless = set()
+    assert len(slurm_paper.launch(intent)) == 2
+    assert len(slurm_paper.slurm.jobs) == 1
+
+
+def test_a_job_whose_nodes_have_no_addresses_is_ended(
+    slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_contact, "CONTACT_SECONDS", -1.0)
+    slurm_paper.slurm.nameless = {"node02"}
+    with pytest.raises(ProviderError, match="the addresses of node02 are not known"):
+        slurm_paper.launch(slurm_paper.intend())
+    assert not slurm_paper.slurm.live()
 
 
 def test_a_node_that_does_not_answer_is_named(slurm_paper: Paper) -> None:
