@@ -130,6 +130,15 @@ def test_a_host_that_lets_in_but_runs_nothing_is_passed_over(
     gang.end()
 
 
+def test_a_host_that_forwards_no_connections_is_named(site: Site) -> None:
+    """It runs commands, but nobody can follow a leader there."""
+    site.hosts[0].restart_sshd(AllowTcpForwarding="no")
+    gang = site.submit(shell(COUNT))
+    record = gang.wait("failed", timeout=90)
+    assert "allow them there with AllowTcpForwarding" in record.reason, record.reason
+    site.hosts[0].restart_sshd()
+
+
 @pytest.mark.slow
 def test_a_host_that_runs_nothing_any_more_holds_up_neither_run_nor_end(site: Site) -> None:
     gang = site.submit(shell(COUNT))

@@ -166,6 +166,8 @@ class Attempt:
         self._brings_outputs = False
         self._leader: Mapping[str, Any] | None = None
         self._link: SupervisorClient | None = None
+        # Why no connection to the leader can be opened until a person changes something; "" if that is not known.
+        self._closed = ""
         self._relayed: frozenset[int] = frozenset()
         self._ended = False
         self._warned = False
@@ -365,6 +367,8 @@ class Attempt:
             try:
                 return await node.connection.open_tcp(str(leader["address"]), int(leader["port"]))
             except NodeUnreachable as error:
+                if error.patience == 0:
+                    self._closed = str(error)
                 raise ConnectionError(str(error)) from error
 
         return SupervisorClient(
@@ -437,7 +441,12 @@ class Attempt:
                         return end_by_leader(event, self._workers)
                 return None
             except LeaderUnreachable:
-                continue
+                if self._closed and not link.phase:
+                    # Its host runs commands, so it would be waited for as one that starts.
+                    reason = (
+                        f"{self._nodes[0].name}, the leader, cannot be followed: {self._closed}"
+                    )
+                    return End(messages.ERROR, reason)
             except LeaderRefused as error:
                 return End(messages.ERROR, f"the gang belongs to another attempt: {error}")
             except messages.MessageError as error:
