@@ -25,6 +25,7 @@ from flowlite.connect.bounded import too_long
 from flowlite.connect.local import LocalConnection
 from flowlite.errors import ConfigError, NodeUnreachable, ProviderError
 from flowlite.node.outputs import listing
+from flowlite.node.system import processes
 from flowlite.node.volume_files import program
 from flowlite.spec import TaskConfig
 from flowlite.supervise.attempt.node_handle import Node
@@ -238,6 +239,30 @@ class TestOnThisMachine:
         gang = submit(flow_home, shell("true"), outputs=["runs/**"])
         gang.end()
         assert dict(gang.events)["outputs"] == "no file fits outputs="
+
+
+def test_files_written_after_the_clock_was_set_back_are_outputs(tmp_path: Path) -> None:
+    """As on a machine that starts with the clock hours ahead, and reaches a time server while the task runs."""
+    note = tmp_path / "home" / "a1" / "agent.pid"
+    note.parent.mkdir(parents=True)
+    started = processes.identity(os.getpid())
+    note.write_text(json.dumps(started))
+    workdir = tmp_path / "work"
+    workdir.mkdir()
+    (workdir / "model.pt").touch()
+
+    def listed() -> list[str]:
+        found = listing.outputs(str(workdir), str(tmp_path / "home"), ["**"])
+        return [path for path, *_ in found["files"]]
+
+    ahead = note.stat().st_mtime + 3 * 3600
+    os.utime(note, (ahead, ahead))
+    assert listed() == ["model.pt"]
+    # What is older than the agent is none, by the present clock as well.
+    tick = os.sysconf("SC_CLK_TCK")
+    note.write_text(json.dumps({**started, "start": str(int(started["start"]) + 10**6 * tick)}))
+    os.utime(note, (ahead + 10**7, ahead + 10**7))
+    assert listed() == []
 
 
 def test_links_count_as_files_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import os
 import re
 import stat
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -30,7 +31,8 @@ MOST_FILES = 100_000
 # Most files that are examined in the search for files that are not kept.
 _MOST_LOOKED_AT = 200_000
 _LARGEST = 3
-# The largest assumed difference between the clocks of a file server and of this machine.
+# The largest assumed difference between the clocks of a file server and of this machine, and the smallest step of a
+# clock that matters.
 _SKEW_NS = 60 * 10**9
 IGNORED = frozenset({"flow-outputs", ".flow-incoming", ".git", "__pycache__", ".ipynb_checkpoints"})
 """Names of directories that are never searched: earlier outputs, and directories that tools make for themselves."""
@@ -238,9 +240,25 @@ def _began(home: str) -> tuple[int, int]:
     """Returns when the first attempt's agent started on this node, and the device of the file that tells it."""
     notes = []
     for path in Path(home).glob("a*/agent.pid"):
-        with suppress(OSError):
-            notes.append(_since(str(path)))
+        at, device = _since(str(path))
+        started = _started(path)
+        # A machine may start with a clock that is hours ahead, until it reaches a time server. What was written after
+        # that has an earlier time than the note.
+        notes.append((started if at - started > _SKEW_NS else at, device))
     return min(notes, default=(0, 0))
+
+
+def _started(note: Path) -> int:
+    """Returns when an agent started, by the clock as it is set now; a time to come if that is not known."""
+    try:
+        ticks = int(atomic_files.read_small_json(str(note))["start"])
+        since_boot = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return sys.maxsize
+    if _network_source(os.path.realpath(note)):
+        # The file server has another clock.
+        return sys.maxsize
+    return time.time_ns() - since_boot + ticks * 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 def _since(path: str) -> tuple[int, int]:
