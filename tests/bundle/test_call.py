@@ -553,6 +553,18 @@ def test_tensors_keep_their_memory_shared(build: Build, node: Node) -> None:
     assert kind == "Parameter"
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_of_several_lengths_travel(build: Build, node: Node) -> None:
+    torch = pytest.importorskip("torch")
+    nested = torch.nested.nested_tensor([torch.arange(2.0), torch.arange(3.0)])
+
+    def longer(nested: Any) -> Any:
+        return torch.nested.nested_tensor([part + 1 for part in nested.unbind()])
+
+    found = node.run(build(longer, nested)).unwrap()
+    assert [part.tolist() for part in found.unbind()] == [[1, 2], [1, 2, 3]]
+
+
 def test_threads_can_build_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("made_up_module")
     exec("def train(x): return x * 2", vars(module))

@@ -53,6 +53,7 @@ TENSOR_DTYPES = [
 DIFFERENT_TENSORS: dict[str, Callable[[Any], Any]] = {
     "a parameter": lambda torch: torch.nn.Parameter(torch.zeros(2)),
     "sparse": lambda torch: torch.zeros(2).to_sparse(),
+    "nested": lambda torch: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]),
     "without memory": lambda torch: torch.zeros(2, device="meta"),
     "conjugated": lambda torch: torch.zeros(2, dtype=torch.complex64).conj(),
 }

@@ -412,7 +412,7 @@ def _is_plain_tensor(obj: Any) -> bool:
         and type(obj) is getattr(torch, "Tensor", None)
         and obj.layout is torch.strided
         and obj.device.type in ("cpu", "cuda")
-        and not (obj.is_quantized or obj.is_conj() or obj.is_neg())
+        and not (obj.is_quantized or obj.is_nested or obj.is_conj() or obj.is_neg())
         and not obj.__dict__
         and not obj._backward_hooks
     )

@@ -224,8 +224,8 @@ def _shape(numbers: list[int]) -> list[int]:
 def _check_tensor(tensor: Any, torch: ModuleType) -> None:
     """Raises `NotPlain` for a tensor that would be read back as another one."""
     why = ""
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        why = "it is sparse or quantised"
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        why = "it is sparse, quantised or nested"
     elif tensor.device.type not in ("cpu", "cuda"):
         why = f"it is on device {tensor.device}"
     elif tensor.is_conj() or tensor.is_neg():
