@@ -389,7 +389,8 @@ def _refuse_what_cannot_travel(fn: object) -> None:
             f"{what}: a generator cannot be sent back from a node; return a list, or write to a volume"
         )
     outer = fn.__qualname__.rpartition(".")[0]
-    if outer and not outer.endswith("<locals>"):
+    # "<locals>", or "<listcomp>" and the like for a lambda in a comprehension; else it is a class.
+    if outer and not outer.endswith(">"):
         raise SpecError(
             f"{what}: a method needs its object, which stays here; decorate a function outside the class"
         )

@@ -107,6 +107,15 @@ def test_what_cannot_run_on_a_node_is_refused_with_the_reason(thing: Any, why: s
     assert why in str(caught.value)
 
 
+# In a comprehension of a module, these are no functions in a function.
+IN_COMPREHENSIONS = [*[lambda: 1 for _ in "x"], *{name: lambda: 1 for name in "x"}.values()]
+
+
+@pytest.mark.parametrize("function", IN_COMPREHENSIONS, ids=["list", "dict"])
+def test_lambdas_in_comprehensions_are_fine(function: Any) -> None:
+    assert "<lambda>" in str(app.function(function))
+
+
 def test_functions_in_functions_are_fine() -> None:
     def outer() -> Function[[], int]:
         seven = 7
