@@ -12,7 +12,7 @@ import sys
 import threading
 import types
 from collections.abc import Iterable, Iterator
-from functools import cached_property
+from functools import _lru_cache_wrapper, cached_property, partial
 from itertools import islice
 from typing import Any
 
@@ -161,22 +161,29 @@ class MainProgram:
         value = pickling.unwrap(value)
         if id(value) in seen or depth > _DEEPEST:
             return
-        if isinstance(value, types.FunctionType) and value.__globals__ is self.namespace:
-            seen.add(id(value))
-            for name in scan.global_names(value.__code__):
-                if name in self.namespace:
-                    names.add(name)
-                    self._follow(self.namespace[name], names, seen, 0)
-        elif isinstance(value, type):
+        if isinstance(value, type):
             if value.__module__ == "__main__":
                 seen.add(id(value))
-                for each in _functions_of(value):
+                for each in _attributes_of(value):
                     self._follow(each, names, seen, 0)
         elif isinstance(value, dict | list | tuple | set | frozenset) and len(value) < _MOST_ITEMS:
             for each in value.values() if isinstance(value, dict) else value:
                 self._follow(each, names, seen, depth + 1)
-        elif getattr(type(value), "__module__", None) == "__main__":
+        elif _may_hold_code(value):
+            seen.add(id(value))
+            if isinstance(value, types.FunctionType) and value.__globals__ is self.namespace:
+                for name in scan.global_names(value.__code__):
+                    if name in self.namespace:
+                        names.add(name)
+                        self._follow(self.namespace[name], names, seen, 0)
+            # What a decorator returns, of the file or of a library, calls the file's function.
+            for each in _held_by(value):
+                self._follow(each, names, seen, depth + (not _may_hold_code(each)))
+        else:
             self._follow(type(value), names, seen, 0)
+            for each in _instance_attributes(value):
+                if _may_hold_code(each):
+                    self._follow(each, names, seen, depth + 1)
 
     # Place of the call
 
@@ -211,15 +218,49 @@ def _position(frame: types.FrameType) -> tuple[int | None, ...]:
     return next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
 
 
-def _functions_of(kind: type) -> Iterator[types.FunctionType]:
+def _attributes_of(kind: type) -> Iterator[Any]:
+    """The attributes of a class of the file, and of its bases in the file, that may be or hold functions."""
     for base in kind.__mro__:
         if base.__module__ != "__main__":
             continue
         for each in vars(base).values():
-            for inner in (each, *(getattr(each, name, None) for name in ("fget", "fset", "func"))):
-                inner = getattr(inner, "__func__", inner)
-                if isinstance(inner, types.FunctionType):
+            # Of properties, cached ones too, partial methods, static methods and class methods.
+            for name in ("fget", "fset", "func", "__func__"):
+                if (inner := getattr(each, name, None)) is not None and _may_hold_code(inner):
                     yield inner
+            if _may_hold_code(each):
+                yield each
+
+
+def _may_hold_code(value: Any) -> bool:
+    """Whether this is a function, or something that a library makes of one: a cache, a partial, a bound method."""
+    return isinstance(value, types.FunctionType | types.MethodType | partial | _lru_cache_wrapper)
+
+
+def _held_by(value: Any) -> Iterator[Any]:
+    """What a function, or something made of one, uses besides global variables."""
+    if isinstance(value, types.MethodType):
+        yield from (value.__func__, value.__self__)
+    elif isinstance(value, partial):
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, types.FunctionType):
+        yield from (value.__defaults__ or (), value.__kwdefaults__ or {})
+        for cell in value.__closure__ or ():
+            try:
+                yield cell.cell_contents
+            except ValueError:
+                continue  # it is empty
+    if (wrapped := getattr(value, "__wrapped__", None)) is not None:
+        yield wrapped
+
+
+def _instance_attributes(value: Any) -> list[Any]:
+    """Returns the attributes of an object itself, without running code of its class."""
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return []
+    return list(own.values()) if isinstance(own, dict) and len(own) < _MOST_ITEMS else []
 
 
 def _stored(code: types.CodeType) -> Iterable[str]:

@@ -100,6 +100,162 @@ def test_what_changed_after_the_guard_is_sent_and_nothing_else(tmp_path: Path) -
     ]
 
 
+def test_what_decorated_functions_use_is_sent(tmp_path: Path) -> None:
+    """What the guard sets, such as `args = parser.parse_args()`, also under `@torch.no_grad()` and its like."""
+    (tmp_path / "decorators.py").write_text(
+        dedent(
+            """
+            import functools
+
+            def named(f):
+                @functools.wraps(f)
+                def run(*values):
+                    return f(*values)
+                return run
+
+            def bare(f):
+                return lambda *values: f(*values)
+
+            class Task:
+                def __init__(self, f):
+                    self.f = f
+
+                def __call__(self):
+                    return self.f()
+            """
+        )
+    )
+    path = write(
+        tmp_path,
+        """
+        import contextlib, functools
+        from decorators import Task, bare, named
+
+        def own(f):
+            def run():
+                return f()
+            return run
+
+        def plain():
+            return part_of
+
+        part = functools.partial(plain)
+
+        @functools.cache
+        def cached():
+            return of_cache
+
+        @named
+        def wrapped():
+            return of_wrapped
+
+        @named
+        @functools.cache
+        @named
+        @named
+        @named
+        def deep():
+            return of_deep
+
+        @bare
+        def unnamed():
+            return of_unnamed
+
+        @own
+        def local():
+            return of_local
+
+        @Task
+        def instance():
+            return of_instance
+
+        @contextlib.contextmanager
+        def context():
+            yield of_context
+
+        @functools.singledispatch
+        def dispatched(x):
+            return None
+
+        @dispatched.register
+        def _(x: int):
+            return of_dispatched
+
+        class Model:
+            @functools.cache
+            def cached(self):
+                return of_method
+
+            @named
+            def wrapped(self):
+                return of_wrapped_method
+
+            @staticmethod
+            @named
+            def static():
+                return of_static
+
+        bound = Model().wrapped
+
+        @app.function
+        def f():
+            with context() as inside:
+                values = [part(), cached(), wrapped(), deep(), unnamed(), local(), instance(), inside, dispatched(1)]
+            return [*values, Model().cached(), bound(), Model.static()]
+
+        if __name__ == "__main__":
+            part_of, of_cache, of_wrapped, of_deep, of_unnamed, of_local = range(6)
+            of_instance, of_context, of_dispatched, of_method, of_wrapped_method, of_static = range(6, 12)
+            print(json.dumps(f.remote()))
+        """,
+    )
+    assert printed(path, cwd=tmp_path) == list(range(12))
+
+
+def test_cached_functions_travel_as_arguments(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.py").write_text(
+        IMPORTS + "@app.function\ndef call(functions): return [each(3) for each in functions]\n"
+    )
+    path = write(
+        tmp_path,
+        """
+        import functools
+        from elsewhere import call
+
+        @functools.cache
+        def twice(x):
+            return 2 * x
+
+        if __name__ == "__main__":
+            @functools.lru_cache(maxsize=5)
+            def thrice(x):
+                return 3 * x
+
+            print(json.dumps(call.remote([twice, thrice])))
+        """,
+    )
+    assert printed(path, cwd=tmp_path) == [6, 9]
+
+
+def test_a_cached_function_of_a_program_without_a_file(tmp_path: Path) -> None:
+    text = IMPORTS + dedent(
+        """
+        import functools, pickle
+
+        @functools.lru_cache(maxsize=50)
+        def sum_up(n):
+            return n and n + sum_up(n - 1)
+
+        @app.function
+        def f():
+            return sum_up(10), sum_up.cache_info()[1:], pickle.loads(pickle.dumps(sum_up)) is sum_up
+
+        print(json.dumps(f.remote()))
+        """
+    )
+    assert printed("-c", text, cwd=tmp_path) == [55, [11, 50, 11], True]
+
+
 def test_a_typer_command_that_sets_a_global(tmp_path: Path) -> None:
     path = write(
         tmp_path,

@@ -254,6 +254,8 @@ def _pickler_class() -> Any:
                 return self._reduce_names()
             elif _is_plain_tensor(obj):
                 return self._reduce_tensor(obj)
+            elif self._to_worker and kind is functools._lru_cache_wrapper:
+                return self._reduce_cached(obj)
             return super().reducer_override(obj)
 
         def _is_held(self, obj: Any) -> bool:
@@ -288,6 +290,18 @@ def _pickler_class() -> Any:
                 self.main = self.main or "names"
                 self._note_annotations(func.__annotations__)
             return reduced
+
+        def _reduce_cached(self, obj: Any) -> Any:
+            """Reduces what `functools.cache` returned, which pickles as its name, to what a worker can load."""
+            if self._is_held(obj):
+                return self._reduce_held(obj, _import_held)
+            reference = reference_of(obj)
+            if reference is not None and not _by_value(obj):
+                self.modules.add(reference[0])
+                return super().reducer_override(obj)
+            self._note_name(obj)
+            settings = obj.cache_parameters()
+            return _portable(_cached), (obj.__wrapped__, settings["maxsize"], settings["typed"])
 
         def _note_name(self, obj: Any) -> None:
             """Records an object that is pickled by value, so that the worker's `__main__` has it under its name."""
@@ -476,6 +490,12 @@ def _import_raw(module, qualname):  # type: ignore[no-untyped-def]
     while getattr(type(held), "__flowlite_function__", False):
         held = held.__wrapped__
     return held
+
+
+def _cached(fn, maxsize, typed):  # type: ignore[no-untyped-def]
+    import functools
+
+    return functools.lru_cache(maxsize, typed)(fn)
 
 
 def _adopt(fn):  # type: ignore[no-untyped-def]
