@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -458,6 +459,22 @@ class TestLapsing:
         os.kill(host.holders()[0], signal.SIGKILL)
         assert child.wait(timeout=90) == -signal.SIGKILL
         eventually(lambda: host.held() is None)
+
+    def test_secrets_of_a_task_on_another_host_of_the_same_name_stay(self, host: Host) -> None:
+        """Two hosts with one home, made from one image."""
+        home = host.root / "tasks" / "t1-000-there"
+        (home / "a1").mkdir(parents=True)
+        (home / "secrets.json").write_text("{}")
+        # Its process is none of this host.
+        noted = {"pid": 2**22 + 1, "start": "1", "host": os.uname().nodename}
+        (home / "a1" / "agent.pid").write_text(json.dumps(noted))
+        with (home / "a1" / "agent.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            host.take("t2")
+            assert host.release("t2")["ok"]
+            assert (home / "secrets.json").exists()
+        host.take("t3")
+        assert not (home / "secrets.json").exists()
 
     def test_what_outlived_holder_and_guard_ends_at_the_next_lease(
         self, host: Host, sleeper: Callable[..., subprocess.Popen[bytes]]

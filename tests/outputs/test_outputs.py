@@ -265,6 +265,16 @@ def test_files_written_after_the_clock_was_set_back_are_outputs(tmp_path: Path) 
     assert listed() == []
 
 
+def test_a_directory_is_known_from_that_of_another_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clones of one image have the same name, and give the same numbers to the same files."""
+    here = listing._place(str(tmp_path))
+    assert listing._place(str(tmp_path)) == here
+    monkeypatch.setattr(listing.Path, "read_text", lambda *_: "another boot\n")
+    assert listing._place(str(tmp_path)) != here
+
+
 def test_links_count_as_files_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "MOST_FILES", 3)
     (tmp_path / "a").touch()

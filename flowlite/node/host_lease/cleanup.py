@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 
@@ -233,7 +234,8 @@ def _identity(directory: int) -> tuple[int, int]:
 def forget_secrets(root: str, but: str, *, dry_run: bool = False) -> list[str]:
     """Removes the secrets of tasks that ended on this host without being released. Returns their homes.
 
-    Hosts may share their home directories, so this covers only tasks whose agents ran on this host.
+    Hosts may share their home directories, so this covers only tasks whose agents ran on this host. Two hosts may have
+    the same name, too: an agent on another one holds the lock of its attempt.
 
     Args:
         but: The home of the task that has the host now.
@@ -242,11 +244,30 @@ def forget_secrets(root: str, but: str, *, dry_run: bool = False) -> list[str]:
     for entry in _entries(os.path.join(root, "tasks")):
         agents = [] if entry.path == but else _agents(entry.path)
         here = {each.host for each in agents} == {os.uname().nodename}
-        if here and not agent_lives(entry.path) and secret_files.are_in(entry.path):
+        if not here or agent_lives(entry.path) or _is_locked(entry.path):
+            continue
+        if secret_files.are_in(entry.path):
             found.append(entry.path)
             if not dry_run:
                 secret_files.forget(entry.path)
     return found
+
+
+def _is_locked(home: str) -> bool:
+    """Whether an agent of any attempt holds its lock, on whatever machine."""
+    for attempt in attempts(home):
+        # An agent that has not written it yet may be about to take its lock.
+        if not os.path.exists(os.path.join(attempt, "agent.pid")):
+            continue
+        with contextlib.suppress(OSError):
+            lock = os.open(os.path.join(attempt, "agent.lock"), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            finally:
+                os.close(lock)
+    return False
 
 
 def by_age(root: str, unused: float = UNUSED_SECONDS) -> list[str]:

@@ -280,7 +280,11 @@ def _place(workdir: str) -> str:
     source = _network_source(os.path.realpath(workdir))
     if source:
         return f"{source} {status.st_ino}"
-    return f"{os.uname().nodename} {status.st_dev} {status.st_ino}"
+    # Machines that were made from one image may have the same name, and numbers of devices and files.
+    boot = ""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    return f"{os.uname().nodename} {boot} {status.st_dev} {status.st_ino}"
 
 
 def _network_source(path: str) -> str:
