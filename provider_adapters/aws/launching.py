@@ -107,6 +107,8 @@ class Launching:
             elif made_by(launch) is None:
                 self._make(launch)
         launch = self._read()
+        if launch.ended:
+            raise ProviderError(f"the machines of {token} have ended")
         call = made_by(launch)
         if call is None:
             raise ProviderError(f"nothing is known of the machines of {token}")

@@ -76,7 +76,7 @@ class BidSubmission:
 
     def confirm(self, launch: Launch) -> Launch:
         """Finds bids that were placed twice, and ends all but the first one of a name."""
-        if not launch.notes.get("doubtful"):
+        if launch.ended or not launch.notes.get("doubtful"):
             return launch
         for call in launch.calls:
             if call.state == "made":

@@ -17,7 +17,7 @@ from provider_adapters.mithril import bids, costs, nodekey
 from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.rest.client import Unreachable
 from provider_adapters.rented.kept_gangs import as_held
-from provider_adapters.rented.ledger import Call, Launch
+from provider_adapters.rented.ledger import Call, Launch, over_of
 
 if TYPE_CHECKING:
     from provider_adapters.mithril.bid_submission import BidSubmission
@@ -113,6 +113,9 @@ class Ending:
         ledger = self._place.ledger
         with ledger.hold(launch.token), suppress(ProviderError):
             launch = ledger.read(launch.token) or launch
+            if launch.ended:
+                # Another process, or thread, has closed it meanwhile.
+                return over_of(launch)
             if not _is_done(launch, found):
                 # It goes on with another bid.
                 return None

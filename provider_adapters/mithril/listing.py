@@ -20,7 +20,7 @@ from provider_adapters.mithril.launching import broken, given
 from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.several_bids import intent_of
 from provider_adapters.rented.kept_gangs import as_held
-from provider_adapters.rented.ledger import Launch
+from provider_adapters.rented.ledger import Launch, over_of
 
 if TYPE_CHECKING:
     from provider_adapters.mithril.bid_submission import BidSubmission
@@ -43,7 +43,7 @@ class Listing:
     def of_task(self, task: str) -> list[Instance]:
         """All instances of one task, including those that have ended, with their cost."""
         launches = self._place.ledger.launches(task)
-        over = [Instance.from_json(each) for one in launches for each in one.notes.get("over", ())]
+        over = [each for launch in launches for each in over_of(launch)]
         return [*over, *self._alive([each for each in launches if not each.ended])]
 
     def of_all(self) -> list[Instance]:
@@ -83,9 +83,12 @@ class Listing:
         for launch in launches:
             if launch.open_call is not None:
                 self._submission.settle(launch, repeat=False)
-            settled.append(
-                self._submission.confirm(self._place.ledger.read(launch.token) or launch)
-            )
+            now = self._submission.confirm(self._place.ledger.read(launch.token) or launch)
+            if now.ended:
+                # Another process, or thread, has closed it meanwhile.
+                found += over_of(now)
+            else:
+                settled.append(now)
         views = self._fetch(settled)
         for launch in settled:
             mine = {fid: views.get(fid) for fid in launch.ids}

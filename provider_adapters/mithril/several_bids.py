@@ -144,8 +144,8 @@ class SeveralBids:
         # Settles a request without an answer, and repeats an end that was refused.
         self._ending.end(launch)
         launch = self._place.ledger.read(launch.token) or launch
-        if launch.open_call is not None:
-            return False
+        if launch.ended or launch.open_call is not None:
+            return launch.ended
         account = self._place.account
         ages = {fid: clock.now() - call.at for call in launch.calls for fid in call.ids}
         found = bids.fetch(account.api, str(launch.frozen["project"]), launch.ids)

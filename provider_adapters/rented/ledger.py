@@ -29,6 +29,7 @@ from typing import Any
 
 from flowlite.errors import ProviderError
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.provider import Instance
 from flowlite.settings.provider_settings import Keys, ProviderSettings
 from flowlite.state import clock
 from provider_adapters.rented.durable import make_directory, write_durably
@@ -357,6 +358,11 @@ def accounts(directory: Path, provider: str) -> list[ProviderSettings]:
                 each = ProviderSettings(provider, launch.account, origins)
                 found.setdefault(json.dumps(launch.account, sort_keys=True), each)
     return list(found.values())
+
+
+def over_of(launch: Launch) -> list[Instance]:
+    """The machines that an adapter has noted when it closed a launch, as they ended; an empty list for others."""
+    return [Instance.from_json(each) for each in launch.notes.get("over", ())]
 
 
 def hash_of(parameters: Mapping[str, Any]) -> str:

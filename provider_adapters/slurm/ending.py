@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from flowlite.errors import ProviderError
 from flowlite.provider import Instance
 from flowlite.state import clock
-from provider_adapters.rented.ledger import Launch
+from provider_adapters.rented.ledger import Launch, over_of
 from provider_adapters.slurm.launch_notes import (
     given,
     given_up,
@@ -149,6 +149,9 @@ class Ending:
             return None
         with ledger.hold(launch.token):
             known = ledger.read(launch.token) or launch
+            if known.ended:
+                # Another process, or thread, has closed it meanwhile.
+                return over_of(known)
             over = [gone(known, each, jobs.get(str(each.data["job"]))) for each in given(known)]
             ledger.note(launch.token, over=[each.to_json() for each in over])
             with suppress(ProviderError, OSError):

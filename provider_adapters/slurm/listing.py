@@ -15,7 +15,7 @@ from flowlite.node.sbatch import hostlist
 from flowlite.provider import Instance
 from flowlite.state import clock
 from provider_adapters.rented.kept_gangs import is_kept
-from provider_adapters.rented.ledger import Launch
+from provider_adapters.rented.ledger import Launch, over_of
 from provider_adapters.slurm.context import parts_of
 from provider_adapters.slurm.ending import gone
 from provider_adapters.slurm.launch_notes import (
@@ -58,7 +58,7 @@ class Listing:
     def of_task(self, task: str) -> list[Instance]:
         """All instances of one task, ended ones included, from a recent answer."""
         launches = self._place.ledger.launches(task)
-        over = [Instance.from_json(each) for one in launches for each in one.notes.get("over", ())]
+        over = [each for launch in launches for each in over_of(launch)]
         # A query for one task follows an event, so a fresh answer is needed.
         alive = self._alive([each for each in launches if not each.ended], HURRY)
         return list({each.id: each for each in [*over, *alive]}.values())
@@ -97,6 +97,7 @@ class Listing:
     # Helpers
 
     def _alive(self, launches: list[Launch], within: float = QUIET) -> list[Instance]:
+        found: list[Instance] = []
         settled, expecting = [], set()
         for launch in launches:
             waits = self._arrays.expects(launch)
@@ -105,10 +106,12 @@ class Listing:
                 expecting.add(launch.token)
             if launch.open_call is not None:
                 self._submission.settle(launch, repeat=False)
-            settled.append(
-                self._submission.confirm(self._place.ledger.read(launch.token) or launch)
-            )
-        found: list[Instance] = []
+            now = self._submission.confirm(self._place.ledger.read(launch.token) or launch)
+            if now.ended:
+                # Another process, or thread, has closed it meanwhile.
+                found += over_of(now)
+            else:
+                settled.append(now)
         passed_on = {each.token: str(each.notes.get("passed_on") or "") for each in settled}
         for launch in settled:
             jobs = self._jobs(launch, within)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from flowlite.errors import (
 from flowlite.provider import Instance
 from flowlite.supervise.money.billing import Billing
 from flowlite.supervise.money.cost import cost_of
-from provider_adapters.mithril import nodekey
+from provider_adapters.mithril import bids, nodekey
 from tests.providers.mithril_on_paper import H100, TASK, Paper, eventually
 
 # Machines that are taken away
@@ -69,6 +70,42 @@ def test_one_that_is_moved_away_takes_the_gang_along(paper: Paper) -> None:
     assert states == ["ending", "ended", "ending"]
     paper.launch(paper.intend(3, number=2))
     assert len(paper.live()) == 1
+
+
+@pytest.mark.parametrize("moment", ["before its bids are asked for", "after that"])
+def test_a_launch_that_is_closed_elsewhere_during_a_listing_is_listed_as_it_ended(
+    paper: Paper, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    found = paper.launch(paper.intend())
+    paper.provider.terminate(found)
+    ledger = paper.provider._place.ledger
+    launches, fetch = ledger.launches, bids.fetch
+
+    def close_it(now: str) -> None:
+        if moment == now:
+            monkeypatch.setattr(ledger, "launches", launches)
+            monkeypatch.setattr(bids, "fetch", fetch)
+            listing = paper.make().list_instances
+            eventually(lambda: (listing(TASK) and launches()[0].ended) or None, "it is closed")
+
+    def read_launches(*words: Any, **options: Any) -> Any:
+        known = launches(*words, **options)
+        close_it("before its bids are asked for")
+        return known
+
+    def fetch_bids(*words: Any) -> Any:
+        known = eventually(
+            lambda: {fid: bid for fid, bid in fetch(*words).items() if bid and bid.over} or None,
+            "the bid is over",
+        )
+        close_it("after that")
+        return known
+
+    monkeypatch.setattr(ledger, "launches", read_launches)
+    monkeypatch.setattr(bids, "fetch", fetch_bids)
+    listed = paper.provider.list_instances(TASK)
+    assert listed == paper.make().list_instances(TASK)
+    assert {(each.id, each.state) for each in listed} == {(each.id, "ended") for each in found}
 
 
 def test_one_that_dies_is_no_preemption(paper: Paper) -> None:

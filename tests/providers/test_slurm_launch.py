@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -331,6 +333,37 @@ def test_jobs_of_other_homes_are_others(slurm_paper: Paper) -> None:
     slurm_paper.slurm.job().comment = "flowlite:ffffffffffffffff:tx:tx-launch-1-1-00"
     provider = slurm_paper.make()
     assert [each.data["home"] for each in provider.others()] == ["ffffffffffffffff"]
+
+
+@pytest.mark.parametrize("moment", ["before its jobs are asked for", "after that"])
+def test_a_launch_that_is_closed_elsewhere_during_a_listing_is_listed_as_it_ended(
+    slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    found = slurm_paper.launch(slurm_paper.intend())
+    slurm_paper.slurm.job().state = "COMPLETED"
+    place = slurm_paper.provider._place
+    launches, find = place.ledger.launches, place.find
+
+    def close_it(now: str) -> None:
+        if moment == now:
+            slurm_paper.make().list_instances(TASK)
+            assert launches()[0].ended
+
+    def read_launches(*words: Any, **options: Any) -> Any:
+        known = launches(*words, **options)
+        close_it("before its jobs are asked for")
+        return known
+
+    def find_jobs(*words: Any) -> Any:
+        known = find(*words)
+        close_it("after that")
+        return known
+
+    monkeypatch.setattr(place.ledger, "launches", read_launches)
+    monkeypatch.setattr(place, "find", find_jobs)
+    listed = [replace(each, launch="") for each in slurm_paper.provider.list_instances(TASK)]
+    assert listed == slurm_paper.make().list_instances(TASK)
+    assert {(each.id, each.state) for each in listed} == {(each.id, "ended") for each in found}
 
 
 # Queued again
