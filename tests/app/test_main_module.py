@@ -256,6 +256,39 @@ def test_a_cached_function_of_a_program_without_a_file(tmp_path: Path) -> None:
     assert printed("-c", text, cwd=tmp_path) == [55, [11, 50, 11], True]
 
 
+def test_new_types_and_parameters_of_decorators_without_a_file(tmp_path: Path) -> None:
+    text = IMPORTS + dedent(
+        """
+        import functools, pickle, typing
+
+        Id = typing.NewType("Id", int)
+        Given = typing.ParamSpec("Given")
+        Several = typing.TypeVarTuple("Several")
+
+        def timed(f: typing.Callable[Given, int]) -> typing.Callable[Given, int]:
+            def run(*values: Given.args, **named: Given.kwargs) -> int:
+                return f(*values, **named)
+            return run
+
+        def all_of(*values: *Several) -> tuple[*Several]:
+            return values
+
+        @app.function
+        def f(x: Id) -> Id:
+            same = pickle.loads(pickle.dumps([Id, Given, Several])) == [Id, Given, Several]
+            return timed(lambda: Id(x + 1))(), all_of(x, 2), str([Id, Given, Several]), same
+
+        print(json.dumps(f.remote(1)))
+        """
+    )
+    assert printed("-c", text, cwd=tmp_path) == [
+        2,
+        [1, 2],
+        "[__main__.Id, ~Given, Several]",
+        True,
+    ]
+
+
 def test_a_typer_command_that_sets_a_global(tmp_path: Path) -> None:
     path = write(
         tmp_path,

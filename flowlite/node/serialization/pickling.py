@@ -256,6 +256,12 @@ def _pickler_class() -> Any:
                 return self._reduce_tensor(obj)
             elif self._to_worker and kind is functools._lru_cache_wrapper:
                 return self._reduce_cached(obj)
+            elif (
+                self._to_worker
+                and kind.__module__ == "typing"
+                and getattr(obj, "__module__", None) == "__main__"
+            ):
+                return _reduce_typing(obj, kind.__name__) or super().reducer_override(obj)
             return super().reducer_override(obj)
 
         def _is_held(self, obj: Any) -> bool:
@@ -391,6 +397,20 @@ def _found_in_main(kind: type) -> bool:
     return held is kind
 
 
+def _reduce_typing(obj: Any, kind: str) -> Any:
+    """Reduces what pickles as its name in `__main__`, which annotations hold and a worker's `__main__` may lack."""
+    if kind == "NewType":
+        return _portable(_typing), (kind, (obj.__name__, obj.__supertype__), {})
+    if kind == "ParamSpec":
+        settings = {
+            name: getattr(obj, f"__{name}__") for name in ("bound", "covariant", "contravariant")
+        }
+        return _portable(_typing), (kind, (obj.__name__,), settings)
+    if kind == "TypeVarTuple":
+        return _portable(_typing), (kind, (obj.__name__,), {})
+    return None
+
+
 def _by_value_pickler(kind: type) -> bytes:
     """Pickles a class of `__main__` with its code, in one piece."""
     import cloudpickle
@@ -496,6 +516,14 @@ def _cached(fn, maxsize, typed):  # type: ignore[no-untyped-def]
     import functools
 
     return functools.lru_cache(maxsize, typed)(fn)
+
+
+def _typing(kind, values, settings):  # type: ignore[no-untyped-def]
+    import typing
+
+    made = getattr(typing, kind)(*values, **settings)
+    made.__module__ = "__main__"
+    return made
 
 
 def _adopt(fn):  # type: ignore[no-untyped-def]
