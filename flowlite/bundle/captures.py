@@ -31,6 +31,12 @@ _HINTS = (
     (("module",), "import it inside the function"),
 )
 _HINT = "make it inside the function, or pass what it is made from"
+# Functions that cannot be pickled for what their decorator keeps in them, which says nothing to the user: an attribute
+# that they have, who made them, and advice.
+_MADE_BY = (
+    ("_torchdynamo_orig_callable", "torch.compile", "call torch.compile inside the function"),
+    ("registry", "functools.singledispatch", "make it inside the function"),
+)
 
 
 class Capture(NamedTuple):
@@ -96,7 +102,7 @@ def _in_function(fn: Any, seen: set[int]) -> tuple[Capture, BaseException] | Non
         problem = _problem(capture.value)
         if problem is None:
             continue
-        if isinstance(inner, types.FunctionType):
+        if isinstance(inner, types.FunctionType) and _maker(inner) is None:
             if (deeper := _in_function(inner, seen)) is not None:
                 return deeper
             continue
@@ -114,10 +120,24 @@ def _problem(value: Any) -> BaseException | None:
 
 def _sentence(what: str, name: str, value: Any, problem: BaseException) -> str:
     path, part, problem = _culprit(name, value, problem)
+    if (maker := _maker(part)) is not None:
+        return (
+            f"{what} cannot be sent to a node: {path} is a function made by {maker[0]}, which cannot be pickled; "
+            f"define it in a module of your project, or {maker[1]}"
+        )
     kind = type_name(part)
     hint = next((hint for words, hint in _HINTS if any(word in kind for word in words)), _HINT)
     where = "it" if path == name else path
     return f"{what} cannot be sent to a node: {where} is a {kind} ({_reason(problem)}); {hint}"
+
+
+def _maker(value: Any) -> tuple[str, str] | None:
+    """Who made a function that cannot be pickled for what its maker keeps in it, and advice."""
+    if isinstance(value, types.FunctionType):
+        for attribute, maker, advice in _MADE_BY:
+            if attribute in vars(value):
+                return maker, advice
+    return None
 
 
 def _culprit(path: str, value: Any, problem: BaseException) -> tuple[str, Any, BaseException]:
@@ -125,7 +145,7 @@ def _culprit(path: str, value: Any, problem: BaseException) -> tuple[str, Any, B
     seen: set[int] = set()
     for _ in range(_DEEPEST):
         seen.add(id(value))
-        for step, part in _parts(value):
+        for step, part in () if _maker(value) else _parts(value):
             if id(part) in seen:
                 continue
             if (inner := _problem(part)) is not None:

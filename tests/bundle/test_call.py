@@ -403,6 +403,34 @@ def makes(): return Model()
         build(lambda: held)
 
 
+def test_a_function_that_its_decorator_keeps_here_is_named(build: Build) -> None:
+    """And not the state of torch or functools that cannot be pickled, which the user never saw."""
+    torch = pytest.importorskip("torch")
+
+    @torch.compile
+    def step(x: Any) -> Any:
+        return x + 1
+
+    @functools.singledispatch
+    def shown(x: Any) -> str:
+        return str(x)
+
+    class Model:
+        @functools.singledispatchmethod
+        def shown(self, x: Any) -> str:
+            return str(x)
+
+    with pytest.raises(BundleError) as refused:
+        build(lambda: step(1))
+    assert "captured variable 'step' of <lambda>" in str(refused.value)
+    assert "step is a function made by torch.compile" in str(refused.value)
+    assert "define it in a module of your project" in str(refused.value)
+    with pytest.raises(BundleError, match="shown is a function made by functools"):
+        build(lambda: shown(1))
+    with pytest.raises(BundleError, match=r"Model\.shown\.dispatcher is a function made by"):
+        build(lambda: Model().shown(1))
+
+
 def test_what_an_importable_module_holds_is_no_capture(build: Build) -> None:
     # Its module is imported on the node, where it makes its own connection.
     assert not build(uses_global).by_value
