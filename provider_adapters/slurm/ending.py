@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 # A job whose step daemons were asked to end has ended within this time, with the state of a successful job.
 _GENTLE_SECONDS = 5.0
+AGAIN = "again"
+"""Key in the data of a job that somebody has queued again after its end."""
 # Content in the shared directory that was not used for this long is removed.
 _UNUSED_DAYS = 30
 
@@ -78,7 +80,7 @@ class Ending:
                 for each in mine:
                     if self._ends(each, instance):
                         tokens.setdefault(each.token, []).append(instance)
-            elif job and not self._known_to_have_ended(job):
+            elif job and (instance.data.get(AGAIN) or not self._known_to_have_ended(job)):
                 foreign[job] = None
         for token, doomed in tokens.items():
             if not self._is_left_to_slurm(launches[token], doomed):

@@ -6,7 +6,7 @@ is listed under the name of its call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from flowlite.state import clock
 from provider_adapters.rented.kept_gangs import is_kept
 from provider_adapters.rented.ledger import Launch, over_of
 from provider_adapters.slurm.context import parts_of
-from provider_adapters.slurm.ending import gone
+from provider_adapters.slurm.ending import AGAIN, gone
 from provider_adapters.slurm.launch_notes import (
     given,
     given_up,
@@ -73,12 +73,18 @@ class Listing:
             return []
         found = {each.id: each for each in self._alive(live)}
         known = {job for each in launches for job in each.ids}
+        ended = _last_runs(launches)
         for job in self._place.queue().jobs():
             parts = parts_of(job.comment)
             mine = parts is not None and parts[0] == self._place.home_id
-            if mine and job.id not in known and job.state not in state_words.ENDED and parts:
-                task = self._arrays.task_of(parts[1], job.id)
-                found.setdefault(job.id, _unknown(job, task))
+            # An administrator may have queued a job again that had ended, with its task.
+            again = job.restarts > ended.get(job.id, job.restarts)
+            if mine and (again or job.id not in known) and job.state not in state_words.ENDED:
+                task = self._arrays.task_of(parts[1], job.id) if parts else ""
+                listed = _unknown(job, task)
+                found.setdefault(
+                    job.id, replace(listed, data={**listed.data, AGAIN: True}) if again else listed
+                )
         return list(found.values())
 
     def of_others(self) -> list[Instance]:
@@ -198,6 +204,20 @@ class Listing:
         hosts = ",".join(str(each.data["host"]) for each in mine)
         shown = login.try_(*_NODES, hosts).stdout.decode("utf-8", "replace")
         return self._place.ledger.note(launch.token, down=parse.down_nodes(shown))
+
+
+def _last_runs(launches: Sequence[Launch]) -> dict[str, int]:
+    """The last known run of each job whose launches have all ended. One that was queued again may have had several."""
+    found: dict[str, int] = {}
+    for launch in launches:
+        if launch.ended:
+            for job in launch.ids:
+                found[job] = max(0, run_of(launch), found.get(job, 0))
+    for launch in launches:
+        if not launch.ended:
+            for job in launch.ids:
+                found.pop(job, None)
+    return found
 
 
 def _bearer(token: str, passed_on: Mapping[str, str]) -> str:

@@ -99,6 +99,36 @@ def test_a_job_with_the_number_of_one_of_ours_is_not_touched(
     assert theirs.state == "RUNNING"
 
 
+def test_a_job_that_is_queued_again_after_its_task_has_ended_is_found(slurm_paper: Paper) -> None:
+    """As by an administrator (`scontrol requeue`). Nobody but `flow gc` would end it before its lease is over."""
+    found = slurm_paper.launch(slurm_paper.intend())
+    slurm_paper.provider.terminate(found)
+    states(slurm_paper)
+    assert slurm_paper.make().list_instances() == []
+    job = slurm_paper.slurm.job()
+    job.state, job.restarts = "RUNNING", 1
+    (left,) = slurm_paper.make().list_instances()
+    assert (left.id, left.task_id) == (job.id, TASK)
+    slurm_paper.make().terminate([left])
+    assert not slurm_paper.slurm.live()
+
+
+def test_a_job_that_another_launch_has_taken_over_is_not_taken_for_a_left_one(
+    slurm_paper: Paper,
+) -> None:
+    slurm_paper.launch(slurm_paper.intend())
+    job = slurm_paper.slurm.job()
+    job.state, job.restarts = "PENDING", 1
+    back = slurm_paper.launch(slurm_paper.intend(f"{TASK}-launch-2"))
+    ledger = slurm_paper.provider._place.ledger
+    ledger.end(f"{TASK}-launch-1")
+    listed = [each for each in slurm_paper.make().list_instances() if each.state != "ended"]
+    assert {each.id for each in listed} == {each.id for each in back}
+    # After the last of its runs, it has just ended.
+    ledger.end(f"{TASK}-launch-2")
+    assert slurm_paper.make().list_instances() == []
+
+
 def test_a_new_job_may_have_the_hosts_of_one_that_has_just_ended(slurm_paper: Paper) -> None:
     slurm_paper.launch(slurm_paper.intend())
     slurm_paper.slurm.job().state = "COMPLETING"
