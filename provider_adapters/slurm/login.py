@@ -6,6 +6,7 @@ the job that this program runs in, have no effect, and none of our variables rea
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import posixpath
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowlite.connect.bounded import MOST_SAID
-from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.errors import AnswerTooLong, NodeUnreachable, ProviderError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import LaunchPending
 from provider_adapters.ssh.patience import Patience
@@ -68,6 +69,13 @@ _DOWN = (
     "slurm controller (connect failure)",
     "temporarily unable to accept",
 )
+
+
+# Prints the lines of a command that have a word, and how it ended.
+_ONLY = """\
+word=$1; shift
+{ "$@"; printf '%s ended with %s\n' "$word" "$?"; } | grep -a -F -e "$word"
+"""
 
 
 class SlurmUnreachable(LaunchPending):
@@ -184,9 +192,18 @@ class SlurmLogin:
         input: bytes | None = None,
         seconds: float = SECONDS,
         asked: Sequence[str] = (),
+        only: str = "",
     ) -> Completed:
-        """Runs one of Slurm's tools to its end. Raises Silent, and ProviderError if the tool does not exist."""
-        done = self.run(self.argv(tool, *words, asked=asked), input=input, seconds=seconds)
+        """Runs one of Slurm's tools to its end. Raises Silent, and ProviderError if the tool does not exist.
+
+        Args:
+            only: A word. Lines of the output without it are dropped on the login node.
+        """
+        argv = self.argv(tool, *words, asked=asked)
+        if only:
+            done = _as_ended(self.run(["sh", "-c", _ONLY, "sh", only, *argv], seconds=seconds))
+        else:
+            done = self.run(argv, input=input, seconds=seconds)
         said = done.stderr.decode("utf-8", "replace").lower()
         if done.code == _NOT_FOUND:
             self.forget()
@@ -198,9 +215,9 @@ class SlurmLogin:
             raise SlurmUnreachable(f"Slurm does not answer on {self.name}: {last_line(done)}", 5.0)
         return done
 
-    def ask(self, tool: str, *words: str, seconds: float = SECONDS) -> str:
-        """The output of one of Slurm's tools. Raises ProviderError with the tool's own message."""
-        done = self.try_(tool, *words, seconds=seconds)
+    def ask(self, tool: str, *words: str, seconds: float = SECONDS, only: str = "") -> str:
+        """The output of one of Slurm's tools. Raises ProviderError with the tool's own message, and AnswerTooLong."""
+        done = self.try_(tool, *words, seconds=seconds, only=only)
         if done.code:
             raise ProviderError(f"{tool} failed on {self.name}: {last_line(done)}")
         return done.stdout.decode("utf-8", "replace")
@@ -222,6 +239,9 @@ class SlurmLogin:
             raise SlurmUnreachable(
                 f"{self.name} did not answer within {seconds:.0f} s", 5.0
             ) from None
+        except AnswerTooLong:
+            # It does answer.
+            raise
         except NodeUnreachable as error:
             if not self._patience.is_left(self.name, error):
                 raise
@@ -306,6 +326,16 @@ def last_line(done: Completed) -> str:
     """The last line that a command printed, as a clause."""
     said = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
     return said[-1].strip() if said else f"exit code {done.code}"
+
+
+def _as_ended(done: Completed) -> Completed:
+    """What `_ONLY` has printed, as the output of the command, with its exit code."""
+    *lines, last = done.stdout.splitlines(keepends=True) or [b""]
+    code = last.rpartition(b" ")[2].strip()
+    # Without the last line it was killed, or there is no grep.
+    return dataclasses.replace(
+        done, code=int(code) if code.isdigit() else done.code or 1, stdout=b"".join(lines)
+    )
 
 
 def _connect(written: str, ssh_config: str) -> Connection:

@@ -206,6 +206,29 @@ def _install(directory: Path, *tools: str) -> Path:
     return directory
 
 
+def test_thousands_of_other_jobs_of_the_user_hide_none_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = _install(tmp_path / "here", "sbatch")
+    (tmp_path / "ours").write_text(f"{Job('7', COMMENT, 1, '', 'RUNNING').line()}\n")
+    (tmp_path / "other").write_text(Job("8_1", "(null)", 1, "").line())
+    squeue = here / "squeue"
+    squeue.write_text(
+        f'#!/bin/sh\n[ -e {tmp_path}/down ] && {{ echo "squeue: error: $(cat {tmp_path}/down)" >&2; exit 1; }}\n'
+        f'yes "$(cat {tmp_path}/other)" | head -n 20000\ncat {tmp_path}/ours\n'
+    )
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{here}:/usr/bin:/bin")
+    queue = Queue(SlurmLogin("", tmp_path, LocalConnection()), tmp_path)
+    for _ in range(2):
+        assert [job.id for job in queue.fresh()] == ["7"]
+    (tmp_path / "ours").write_text("")
+    assert queue.fresh() == []
+    (tmp_path / "down").write_text("Unable to contact slurm controller (connect failure)")
+    with pytest.raises(SlurmUnreachable, match="Unable to contact"):
+        queue.fresh()
+
+
 def test_an_sbatch_of_the_site_may_be_elsewhere_than_the_other_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from dataclasses import asdict, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.errors import AnswerTooLong, NodeUnreachable, ProviderError
 from flowlite.node.quick_dataclass import dataclass
 from provider_adapters.slurm.login import SlurmUnreachable, last_line
 from provider_adapters.slurm.queries import parse, state_words
@@ -49,6 +49,7 @@ class QueueAnswer:
         changed_at: Since when the answer has been the same.
         hurry_until: Until when changes are expected.
         missed: For jobs that answers did not name: how often, since when, and when last.
+        many: Whether the user has so many jobs that only ours are asked for.
         trouble: Why the last query got no answer, and when; "" if it got one.
     """
 
@@ -57,6 +58,7 @@ class QueueAnswer:
     hurry_until: float = 0.0
     jobs: list[Job] = field(default_factory=list)
     missed: dict[str, list[float]] = field(default_factory=dict)
+    many: bool = False
     trouble: str = ""
     trouble_at: float = 0.0
 
@@ -167,10 +169,7 @@ class Queue:
 
     def _ask(self, look: QueueAnswer, ids: Collection[str]) -> QueueAnswer:
         try:
-            text = self._login.ask(
-                *("squeue", "-h", "-a", "-r", "--states=all"),
-                *("--user", self._login.facts.user, "-O", parse.QUEUE_FORMAT),
-            )
+            text = self._answer(look)
             listed = [job for job in parse.queue(text) if job.comment.startswith(_PREFIX)]
         except NodeUnreachable:
             raise
@@ -185,6 +184,18 @@ class Queue:
         self._note_missed(look, ids)
         self._write(look)
         return look
+
+    def _answer(self, look: QueueAnswer) -> str:
+        """The output of `squeue`. Other jobs of the user may be too many, such as the elements of an array."""
+        asked = (
+            *("squeue", "-h", "-a", "-r", "--states=all"),
+            *("--user", self._login.facts.user, "-O", parse.QUEUE_FORMAT),
+        )
+        if not look.many:
+            with suppress(AnswerTooLong):
+                return self._login.ask(*asked)
+            look.many = True
+        return self._login.ask(*asked, only=_PREFIX)
 
     def _note_missed(self, look: QueueAnswer, ids: Collection[str]) -> None:
         """Counts answers without a job. The same answer counts once."""
