@@ -181,8 +181,9 @@ class MainProgram:
                 self._follow(each, names, seen, depth + (not _may_hold_code(each)))
         else:
             self._follow(type(value), names, seen, 0)
+            of_file = type(value).__module__ == "__main__"
             for each in _instance_attributes(value):
-                if _may_hold_code(each):
+                if _may_hold_code(each) or (of_file and _may_hold_objects(each)):
                     self._follow(each, names, seen, depth + 1)
 
     # Place of the call
@@ -235,6 +236,14 @@ def _attributes_of(kind: type) -> Iterator[Any]:
 def _may_hold_code(value: Any) -> bool:
     """Whether this is a function, or something that a library makes of one: a cache, a partial, a bound method."""
     return isinstance(value, types.FunctionType | types.MethodType | partial | _lru_cache_wrapper)
+
+
+def _may_hold_objects(value: Any) -> bool:
+    """Whether this is an object of the file, or a container of such."""
+    return (
+        isinstance(value, dict | list | tuple | set | frozenset)
+        or type(value).__module__ == "__main__"
+    )
 
 
 def _held_by(value: Any) -> Iterator[Any]:

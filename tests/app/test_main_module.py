@@ -197,19 +197,36 @@ def test_what_decorated_functions_use_is_sent(tmp_path: Path) -> None:
 
         bound = Model().wrapped
 
+        def callback():
+            return of_callback
+
+        class Loss:
+            def value(self):
+                return of_loss
+
+        class Trainer:
+            def __init__(self, loss, *callbacks):
+                self.loss, self.callbacks = loss, callbacks
+
+            def run(self):
+                return [self.loss.value(), *(each() for each in self.callbacks)]
+
+        trainer = Trainer(Loss(), callback)
+
         @app.function
         def f():
             with context() as inside:
                 values = [part(), cached(), wrapped(), deep(), unnamed(), local(), instance(), inside, dispatched(1)]
-            return [*values, Model().cached(), bound(), Model.static()]
+            return [*values, Model().cached(), bound(), Model.static(), *trainer.run()]
 
         if __name__ == "__main__":
             part_of, of_cache, of_wrapped, of_deep, of_unnamed, of_local = range(6)
             of_instance, of_context, of_dispatched, of_method, of_wrapped_method, of_static = range(6, 12)
+            of_loss, of_callback = 12, 13
             print(json.dumps(f.remote()))
         """,
     )
-    assert printed(path, cwd=tmp_path) == list(range(12))
+    assert printed(path, cwd=tmp_path) == list(range(14))
 
 
 def test_cached_functions_travel_as_arguments(tmp_path: Path) -> None:
