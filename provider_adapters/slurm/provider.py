@@ -5,6 +5,8 @@ A gang of one size has one job; one that shrinks and grows may have several.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from provider_adapters.slurm.volumes import Volumes
 
 _PORTS = 1000
+_JUST_NOW = 1.0
 _REMOVAL_SECONDS = 300.0
 
 
@@ -73,6 +76,8 @@ class SlurmProvider(Provider):
     ) -> None:
         super().__init__(home, settings)
         self._connection = connection
+        # When slurmctld has last said how the jobs of nodes are that do not answer.
+        self._answered_at = -math.inf
 
     @classmethod
     def freeze(cls, settings: Settings, environment: Mapping[str, str]) -> ProviderSettings:
@@ -108,6 +113,8 @@ class SlurmProvider(Provider):
         return self._kept.still(instances)
 
     def answers_beside(self, instances: Sequence[Instance]) -> str:
+        if time.monotonic() - self._answered_at < _JUST_NOW:
+            return "slurmctld"
         where = next((str(each.data["login"]) for each in instances if "login" in each.data), None)
         try:
             told = self._place.login(where).ask("scontrol", "ping", seconds=10.0)
@@ -124,6 +131,8 @@ class SlurmProvider(Provider):
             )
         except FlowError:
             return False
+        # `answers_beside` is asked next, and a slurmctld that is busy takes a second for each answer.
+        self._answered_at = time.monotonic()
         return not state_words.SUSPENDED.isdisjoint(told.split())
 
     def connect(self, instance: Instance) -> Connection:

@@ -644,6 +644,10 @@ def test_a_job_that_slurm_has_suspended_is_known_as_such(slurm_paper: Paper) -> 
     slurm_paper.slurm.job().state = "SUSPENDED"
     assert slurm_paper.provider.is_suspended(found)
     assert slurm_paper.launch(slurm_paper.intend()) == found
+    # One answer is enough for both questions: the caller waits 2 s.
+    slurm_paper.slurm.calls.clear()
+    assert slurm_paper.provider.answers_beside(found) == "slurmctld"
+    assert slurm_paper.slurm.calls == []
     slurm_paper.slurm.down = True
     assert not slurm_paper.provider.is_suspended(found)
 
