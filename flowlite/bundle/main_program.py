@@ -164,7 +164,7 @@ class MainProgram:
         if isinstance(value, type):
             if value.__module__ == "__main__":
                 seen.add(id(value))
-                for each in _attributes_of(value):
+                for each in (type(value), *_attributes_of(value)):
                     self._follow(each, names, seen, 0)
         elif isinstance(value, dict | list | tuple | set | frozenset) and len(value) < _MOST_ITEMS:
             for each in value.values() if isinstance(value, dict) else value:
@@ -229,7 +229,7 @@ def _attributes_of(kind: type) -> Iterator[Any]:
             for name in ("fget", "fset", "func", "__func__"):
                 if (inner := getattr(each, name, None)) is not None and _may_hold_code(inner):
                     yield inner
-            if _may_hold_code(each):
+            if _may_hold_code(each) or isinstance(each, type):
                 yield each
 
 

@@ -204,6 +204,15 @@ def test_what_decorated_functions_use_is_sent(tmp_path: Path) -> None:
             def value(self):
                 return of_loss
 
+        class Keyed(type):
+            def __getitem__(cls, key):
+                return of_metaclass
+
+        class Outer(metaclass=Keyed):
+            class Inner:
+                def value(self):
+                    return of_inner
+
         class Trainer:
             def __init__(self, loss, *callbacks):
                 self.loss, self.callbacks = loss, callbacks
@@ -217,16 +226,16 @@ def test_what_decorated_functions_use_is_sent(tmp_path: Path) -> None:
         def f():
             with context() as inside:
                 values = [part(), cached(), wrapped(), deep(), unnamed(), local(), instance(), inside, dispatched(1)]
-            return [*values, Model().cached(), bound(), Model.static(), *trainer.run()]
+            return [*values, Model().cached(), bound(), Model.static(), *trainer.run(), Outer[0], Outer.Inner().value()]
 
         if __name__ == "__main__":
             part_of, of_cache, of_wrapped, of_deep, of_unnamed, of_local = range(6)
             of_instance, of_context, of_dispatched, of_method, of_wrapped_method, of_static = range(6, 12)
-            of_loss, of_callback = 12, 13
+            of_loss, of_callback, of_metaclass, of_inner = range(12, 16)
             print(json.dumps(f.remote()))
         """,
     )
-    assert printed(path, cwd=tmp_path) == list(range(14))
+    assert printed(path, cwd=tmp_path) == list(range(16))
 
 
 def test_cached_functions_travel_as_arguments(tmp_path: Path) -> None:
