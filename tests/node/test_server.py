@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import resource
@@ -16,7 +17,15 @@ import pytest
 
 from flowlite.node.protocol import messages as m
 from flowlite.node.protocol.channel import Channel
-from flowlite.node.protocol.framing import ClientSession, Frame, Hello, ServerSession, encode
+from flowlite.node.protocol.framing import (
+    HEADER_LIMIT,
+    ClientSession,
+    Frame,
+    Hello,
+    ServerSession,
+    encode,
+)
+from flowlite.node.protocol.opening import authenticate
 from flowlite.node.rendezvous.member_client import Fenced, PrepareError, Refused
 from flowlite.node.rendezvous.supervisor_client import LeaderRefused, LeaderUnreachable
 from tests.node.gang import (
@@ -83,6 +92,33 @@ def test_a_supervisor_of_very_many_ranks_comes_back() -> None:
             assert relay.order(1)["offsets"]["19999.result"] == 1234
 
     run(scenario(), within=30.0)
+
+
+def test_what_a_member_says_is_never_too_long_for_the_supervisor() -> None:
+    """A node that knows the secret fills a message to its limit; the event with it would be over that."""
+
+    async def scenario() -> None:
+        async with make(nodes=2) as gang:
+            reader, writer = await asyncio.open_connection("127.0.0.1", gang.server.port)
+            settings, name = gang.settings, gang.settings.roster[1]
+            hello = Hello(settings.task, "member", name, settings.attempt)
+            session = ClientSession(SECRET, hello)
+            await authenticate(reader, writer, session)
+            stamp = {"task": settings.task, "attempt": settings.attempt}
+            facts = {"hostname": ""}
+            join = {"type": "join", "instance": name, "incarnation": "x", "facts": facts, **stamp}
+            facts["hostname"] = "A" * (HEADER_LIMIT - len(encode(join)))
+            writer.write(session.seal(encode(join)))
+            with contextlib.suppress(OSError):
+                await reader.read()
+            assert gang.server.turned_away == 1
+            supervisor = gang.attach()
+            supervisor.start()
+            await until(lambda: supervisor.attached or supervisor.trouble)
+            assert supervisor.trouble == ""
+            writer.close()
+
+    run(scenario())
 
 
 def test_a_gang_from_join_to_release() -> None:

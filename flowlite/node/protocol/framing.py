@@ -37,6 +37,8 @@ from .messages import Message
 
 HEADER_LIMIT = 1024 * 1024
 BLOB_LIMIT = 1024 * 1024
+MEMBER_LIMIT = HEADER_LIMIT // 4
+"""The most bytes of a header from a member. The leader passes on what it says in events, with more beside it."""
 OPENING_LIMIT = 4096
 """The most bytes of a whole frame before the peer has proved that it knows the secret."""
 
@@ -165,9 +167,10 @@ class _Sealer:
 class _Opener:
     """Splits a byte stream into frames within the size limits, and verifies each frame before it returns it."""
 
-    __slots__ = ("_buffer", "_mac", "_next")
+    __slots__ = ("_buffer", "_mac", "_next", "longest")
 
     def __init__(self) -> None:
+        self.longest = HEADER_LIMIT
         self._buffer = bytearray()
         self._mac: _Mac | None = None
         self._next = 0
@@ -187,7 +190,7 @@ class _Opener:
         header, blob = _LENGTHS.unpack_from(self._buffer)
         if opening and (blob or header + _FRAME_OVERHEAD > OPENING_LIMIT):
             raise WireError("the first frames of a connection are larger than allowed")
-        if header > HEADER_LIMIT or blob > BLOB_LIMIT:
+        if header > self.longest or blob > BLOB_LIMIT:
             raise WireError("a frame is larger than allowed")
         return (header, blob) if len(self._buffer) >= header + blob + _FRAME_OVERHEAD else None
 
@@ -357,6 +360,8 @@ class ServerSession(Session):
             self.outgoing = self._sealer.seal(challenge)
         if self._opener.take(opening=True) is None:
             return False
+        if self.hello.role == "member":
+            self._opener.longest = MEMBER_LIMIT
         self.authenticated = True
         return True
 

@@ -430,7 +430,8 @@ class Rendezvous:
         if self.phase in (m.STOPPING, m.ENDED):
             return
         self.phase = m.STOPPING
-        self.outcome, self.reason = self._stop_coordinator.end(outcome, reason, now)
+        # It may have texts of many nodes.
+        self.outcome, self.reason = self._stop_coordinator.end(outcome, m.shorten(reason), now)
         self._since = now.steady
         self._close_master()
         self._session.record("stopping", now, outcome=self.outcome, reason=self.reason)
