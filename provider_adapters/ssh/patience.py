@@ -11,7 +11,7 @@ from flowlite.errors import NodeUnreachable
 # Errors of a host's disk that persist until a person fixes them.
 _LASTING = frozenset(
     {
-        *(errno.ENOSPC, errno.EDQUOT, errno.EROFS),
+        *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS),
         *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR),
     }
 )

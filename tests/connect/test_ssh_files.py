@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import random
+import resource
 import shutil
 import socket
 import threading
@@ -195,6 +197,23 @@ def test_a_source_that_shrinks_on_the_way(
     with pytest.raises(OSError, match="shorter"):
         connection.put(source, str(target))
     assert not target.exists()
+
+
+def test_a_limit_of_the_size_of_files_is_no_outage(
+    servers: Servers, connect: Connect, tmp_path: Path
+) -> None:
+    """As `ulimit -f` in a start-up file: waiting does not help."""
+    server = servers()
+    connection = connect(server)
+    assert connection.run(["true"]).code == 0
+    for pid in server.sessions():
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+    source = tmp_path / "source"
+    source.write_bytes(bytes(3 << 20))
+    with pytest.raises(OSError, match="limit") as raised:
+        connection.put(source, str(tmp_path / "there" / "target"))
+    assert raised.value.errno == errno.EFBIG
+    assert list((tmp_path / "there").iterdir()) == []
 
 
 def test_without_tar(servers: Servers, connect: Connect, tmp_path: Path) -> None:

@@ -126,6 +126,7 @@ class TestPatience:
             (NodeUnreachable("no sessions", patience=0.0), False),
             (OSError(errno.ENOSPC, "full"), False),
             (OSError(errno.EROFS, "read-only"), False),
+            (OSError(errno.EFBIG, "a limit of the size of files"), False),
             (PermissionError(errno.EACCES, "no"), False),
             (ProviderError("no Python"), False),
         ],

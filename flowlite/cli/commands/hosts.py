@@ -12,9 +12,7 @@ from flowlite.errors import ConfigError, ProviderError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[str, typer.Argument(help="A host, as you would pass it to `ssh`.", metavar="NAME")]
-Pool = Annotated[
-    str | None, typer.Option("--pool", help="Name of the pool; required if there are several.")
-]
+Pool = Annotated[str | None, typer.Option("--pool", help="Look in this pool only.")]
 
 
 def register(application: typer.Typer, command: str) -> None:

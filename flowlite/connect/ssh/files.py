@@ -297,11 +297,15 @@ def os_error(link: Link, what: str, said: str, code: int) -> OSError:
             errno.EACCES,
             errno.EROFS,
             errno.EDQUOT,
+            errno.EFBIG,
             errno.ENOTDIR,
             errno.EPERM,
             errno.ENOENT,
         )
         number = next((n for n in known if os.strerror(n).lower() in said.lower()), errno.EIO)
+        if "size limit exceeded" in said.lower():
+            # What a shell says of `cat` that a limit of the size of files (`ulimit -f`) has killed.
+            number = errno.EFBIG
     return OSError(number, f"host {link.target.label}: {what}: {said}")
 
 
