@@ -157,3 +157,28 @@ def test_a_user_without_a_home_directory(flow_home: Path, tmp_path: Path) -> Non
             check=False,
         )
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("sync", ["--sync", "--no-sync"])
+def test_pwd_is_the_directory_of_the_ranks(sync: str, flow_home: Path, tmp_path: Path) -> None:
+    """And not where the command was typed, if a rank has a copy of that; through a link it is what the shell had."""
+    (tmp_path / "project").mkdir()
+    (tmp_path / "link").symlink_to("project")
+    look = "import os; print('PWD', os.path.samefile(os.environ['PWD'], '.'), os.environ['PWD'])"
+    done = subprocess.run(
+        [sys.executable, "-m", "flowlite.cli", "run", sync, "--", "python", "-c", look],
+        cwd=tmp_path / "link",
+        env={
+            **os.environ,
+            "FLOW_HOME": str(flow_home),
+            "PYTHONPATH": str(ROOT),
+            "PWD": str(tmp_path / "link"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "PWD True" in done.stdout
+    assert (f" {tmp_path / 'link'}\n" in done.stdout) == (sync == "--no-sync")

@@ -74,6 +74,8 @@ def worker_orders(
         what = {"argv": call["argv"]}
         if "imports" in call and call["start"] != "spawn" and config.container is None:
             what["ahead"] = {name: call[name] for name in ("imports", "late", "writes")}
+    workdir = config.workdir or str(paths.home)
+    inherited = _with_directory(os.environ if inside is None else inside, workdir)
     if "batch" in call:
         where = {"addresses": place.addresses, "directory": str(paths.directory)}
         what["batch"] = {**call["batch"], **where}
@@ -84,12 +86,12 @@ def worker_orders(
             "node": config.node_rank,
             "name": config.name,
             "environment": worker_environment(
-                os.environ if inside is None else inside,
+                inherited,
                 place._replace(local_rank=local_rank),
                 config.environment,
                 secrets,
             ),
-            "workdir": config.workdir or str(paths.home),
+            "workdir": workdir,
             "out": str(paths.stream(rank, "out")),
             "err": str(paths.stream(rank, "err")),
             "result": str(paths.stream(rank, "result")),
@@ -99,6 +101,20 @@ def worker_orders(
         }
         for local_rank, rank in enumerate(config.ranks)
     ]
+
+
+def _with_directory(inherited: Mapping[str, str], workdir: str) -> Mapping[str, str]:
+    """Returns the environment with the directory of the workers in PWD, where it names another one.
+
+    It is that of the shell which the agent was started from, and programs take it for their own (`${oc.env:PWD}` of
+    Hydra). A path that leads there through links stays, as in a shell.
+    """
+    try:
+        if "PWD" not in inherited or os.path.samefile(inherited["PWD"], workdir):
+            return inherited
+    except OSError:
+        pass  # one of them is not here, as in a container
+    return {**inherited, "PWD": workdir}
 
 
 def _setup_stream(config: AgentConfig, paths: AttemptPaths, rank: int) -> dict[str, str]:
