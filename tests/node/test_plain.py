@@ -10,6 +10,7 @@ import json
 import math
 import pathlib
 import random
+import re
 import struct
 import sys
 import uuid
@@ -42,7 +43,17 @@ TAGS = [
         "set",
         "dict",
     ],
-    *["tuple", "frozenset", "doubles", "datetime", "date", "time", "timedelta", "Decimal"],
+    *[
+        "tuple",
+        "frozenset",
+        "doubles",
+        "records",
+        "datetime",
+        "date",
+        "time",
+        "timedelta",
+        "Decimal",
+    ],
     *["PosixPath", "PurePosixPath", "UUID", "array", "scalar", "tensor"],
 ]
 
@@ -112,12 +123,25 @@ rows = st.one_of(
     st.lists(st.integers(-(2**64), 2**64), min_size=8, max_size=30),
     st.lists(st.text(), min_size=8, max_size=30),
 )
+
+
+def records(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Lists of dicts that have the same keys."""
+    keys = st.lists(st.text(max_size=3), min_size=1, max_size=3, unique=True)
+    return keys.flatmap(
+        lambda names: st.lists(
+            st.fixed_dictionaries(dict.fromkeys(names, inner)), min_size=2, max_size=4
+        )
+    )
+
+
 values = st.recursive(
     st.one_of(scalars, rows),
     lambda inner: st.one_of(
         st.lists(inner, max_size=5),
         st.lists(inner, max_size=5).map(tuple),
         st.dictionaries(hashable, inner, max_size=5),
+        records(inner),
         st.sets(hashable, max_size=5),
         st.frozensets(hashable, max_size=5),
     ),
@@ -137,6 +161,13 @@ values = st.recursive(
 @example("long " * OUT_OF_LINE)
 @example(b"long " * OUT_OF_LINE)
 @example([["a" * 5000] * 3, {"k": "a" * 5000}])
+@example([{"a": 1}, {"a": 2.0}, {"a": None}])
+@example([{"a": 1.5, "b": {"c": 2.5}}, {"a": 2.5, "b": {"c": 3.5}}])
+@example(({"a": 1, "b": 2}, {"b": 1, "a": 2}))
+@example([{1: "a"}, {True: "b"}, {1.0: "c"}])
+@example([{"x" * 5000: 1}, {"x" * 5000: 2}])
+@example({"a": {"n": 1}, "b": {"n": 2}})
+@example([{}, {}])
 @example(decimal.Decimal("-0E+5"))
 @example(float("-inf"))
 @example(datetime.datetime(1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(microseconds=1))))
@@ -183,6 +214,31 @@ def test_cycles_come_back() -> None:
     value["list"].append(value)
     found = round_trip(value)
     assert found["list"][0] is found
+
+
+def test_records_keep_what_is_one_object() -> None:
+    shared = {"n": 1}
+    rows: list[dict[str, Any]] = [{"n": i, "to": shared} for i in range(3)]
+    rows[0]["next"], rows[1]["next"], rows[2]["next"] = rows[1], rows, rows[0]
+    found = round_trip([rows, rows[2], shared])
+    first, second, third = found[0]
+    assert first["next"] is second
+    assert second["next"] is found[0]
+    assert third["next"] is first
+    assert found[1] is third
+    assert first["to"] is second["to"] is third["to"] is found[2]
+    again = round_trip([shared, shared])
+    assert again[0] is again[1]
+
+
+def test_records_take_little_room_and_name_the_place() -> None:
+    rows: list[dict[str, Any]] = [{"name": f"n{i}", "loss": i / 7} for i in range(1000)]
+    encoded = safe.encode(rows)
+    assert encoded.structure.count(b'"loss"') == 1
+    assert safe.decode(encoded.structure, encoded.buffers) == rows
+    rows[7]["loss"] = object()
+    with pytest.raises(safe.NotPlain, match=re.escape("[7]['loss'] is of type object")):
+        safe.encode(rows)
 
 
 def test_a_tuple_that_contains_itself_is_refused() -> None:

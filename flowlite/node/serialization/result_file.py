@@ -16,8 +16,9 @@ from . import pickling, remote_exception, safe
 from .envelope import EnvelopeError, Piece, open_envelope, write_envelope
 
 PYTHON = list(sys.version_info[:2])
-# Of values. 1 was a binary plain form.
-FORMAT = 2
+# Of values. 1 was a binary plain form, 2 had no records.
+FORMAT = 3
+_READ = (2, 3)
 
 
 class OutcomeError(Exception):
@@ -144,7 +145,7 @@ def read_outcome(path: str | os.PathLike[str], *, allow_pickle: bool) -> Outcome
         return _read_exception(header, parts, allow_pickle)
     if kind not in ("plain", "pickle") or not parts:
         raise OutcomeError(f"{os.fspath(path)} is of an unknown kind ({kind!r})")
-    if header.get("format") != FORMAT:
+    if header.get("format") not in _READ:
         raise OutcomeError(
             f"{os.fspath(path)} was written by another version of flowlite: read it with that version"
         )

@@ -7,7 +7,8 @@ type. Objects that occur twice are read back as one object, including cycles thr
 The structure is a JSON document; bytes, arrays and rows of floats are raw memory beside it. null, true, false, strings,
 integers and arrays of the document stand for themselves (an array is a list). Everything else is an object with one
 name, which is the type of the value: {"tuple": [...]}. Containers, arrays and long strings are counted in the order in
-which the reader meets them, and {"same": 3} is the fourth of them once more.
+which the reader meets them, and {"same": 3} is the fourth of them once more. In place of the items of a container there
+may be {"doubles": ...}, raw memory, or {"records": [keys, columns]}, dicts that have the same keys.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Sequence
+from itertools import count
+from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import safe_standard
@@ -31,6 +34,8 @@ __all__ = ["NotPlain", "Plain", "PlainError", "decode", "encode", "type_name"]
 MAX_DEPTH = 150
 # Python refuses to read decimal numbers of thousands of digits.
 _DECIMAL_BITS = 64
+# Types of a JSON document that are values as they are.
+_THEMSELVES = frozenset({int, str, bool, type(None)})
 
 
 class Plain(NamedTuple):
@@ -98,15 +103,18 @@ class _Encoder:
         self._seen[id(value)] = len(self._seen)
 
     def row(self, items: Sequence[Any], step: Callable[[int], str]) -> Any:
-        """Returns the document of items in sequence. Floats become raw memory, simple items stay as they are."""
+        """Returns the document of items in sequence.
+
+        Floats become raw memory, simple items stay as they are, and dicts with the same keys become columns.
+        """
         kinds = set(map(type, items))
         if kinds == {float}:
             return {"doubles": self.blocks.add(_little(array("d", items)))}
         if _are_themselves(kinds, items):
             return list(items)
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise NotPlain(type_name(items[0]), f"it is nested more than {MAX_DEPTH} levels deep")
+        if kinds == {dict} and (keys := _common_keys(items)) and self._are_new(items):
+            return {"records": self._records(items, keys, step)}
+        self._deeper(1, items)
         tree = []
         try:
             for item in items:
@@ -116,6 +124,31 @@ class _Encoder:
             raise
         self._depth -= 1
         return tree
+
+    def _records(
+        self, rows: Sequence[dict[Any, Any]], keys: Sequence[str], step: Callable[[int], str]
+    ) -> list[Any]:
+        """Returns the document of dicts that have these keys: a tenth of the time that it takes for each by itself."""
+        self._seen.update(zip(map(id, rows), count(len(self._seen)), strict=False))
+        # They are nested as deeply as one after the other.
+        self._deeper(2, rows)
+        names = self.row(keys, lambda index: f" (key {_short(keys[index])})")
+        columns = [
+            self.row(column, lambda index, key=key: f"{step(index)}[{_short(key)}]")  # type: ignore[misc]
+            for key, column in zip(keys, zip(*map(dict.values, rows), strict=True), strict=True)
+        ]
+        self._depth -= 2
+        return [names, columns]
+
+    def _are_new(self, rows: Sequence[dict[Any, Any]]) -> bool:
+        """Whether these were not met before, and are different objects."""
+        ids = set(map(id, rows))
+        return len(ids) == len(rows) and self._seen.keys().isdisjoint(ids)
+
+    def _deeper(self, levels: int, items: Sequence[Any]) -> None:
+        self._depth += levels
+        if self._depth > MAX_DEPTH:
+            raise NotPlain(type_name(items[0]), f"it is nested more than {MAX_DEPTH} levels deep")
 
     def block(self, value: Any, data: Any) -> dict[str, Any]:
         """Returns the document of a value that is raw memory."""
@@ -200,22 +233,56 @@ class _Decoder:
     def row(self, tree: Any) -> list[Any]:
         """Reads the items of a container."""
         if isinstance(tree, dict):
+            if "records" in tree:
+                return self._records(*tree["records"])
             return _little(array("d", self.blocks.get(tree["doubles"]).tobytes())).tolist()
         if not isinstance(tree, list):
             raise PlainError("the items of a container are missing")
-        if set(map(type, tree)) <= {int, str}:
+        if set(map(type, tree)) <= _THEMSELVES:
             return tree
         return [self.value(item) for item in tree]
 
+    def _records(self, names: Any, columns: list[Any]) -> list[dict[str, Any]]:
+        """Reads dicts that have the same keys."""
+        found: list[dict[str, Any]] = [{} for _ in range(self._length(columns[0]))]
+        self.seen += found
+        keys = self.row(names)
+        values = [self.row(column) for column in columns]
+        for row, items in zip(found, zip(*values, strict=True), strict=True):
+            row.update(zip(keys, items, strict=True))
+        return found
+
+    def _length(self, tree: Any) -> int:
+        """Returns how many items a row has that is not read yet, by the data that is there."""
+        if isinstance(tree, list):
+            return len(tree)
+        if "records" in tree:
+            return self._length(tree["records"][1][0])
+        return len(self.blocks.get(tree["doubles"])) // array("d").itemsize
+
+
+def _common_keys(rows: Sequence[dict[Any, Any]]) -> list[str] | None:
+    """Returns the keys that all these dicts have, in the same order; None unless they are the same strings."""
+    keys = list(rows[0])
+    if len(rows) < 2 or set(map(type, keys)) != {str}:
+        return None
+    for row in rows:
+        # Mostly they are the same objects. Equal ones may be of another type.
+        if len(row) != len(keys) or not (
+            all(map(is_, row, keys)) or (list(row) == keys and set(map(type, row)) == {str})
+        ):
+            return None
+    return keys
+
 
 def _are_themselves(kinds: set[type], items: Sequence[Any]) -> bool:
-    """Whether the items, all of one kind, stand for themselves in JSON."""
+    """Whether the items stand for themselves in JSON."""
     if kinds == {int}:
         longest: int = max(max(items).bit_length(), min(items).bit_length())
         return longest < _DECIMAL_BITS
     if kinds == {str}:
         return max(map(len, items)) < OUT_OF_LINE
-    return False
+    return kinds <= {bool, type(None)}
 
 
 def _little(numbers: array[float]) -> array[float]:
