@@ -401,6 +401,8 @@ async def forever() -> AsyncIterator[int]:
         (lambda: double.starmap(5), "double.starmap([(5,)])"),  # type: ignore[call-overload]
         (lambda: double.map.aio(5), "double.map.aio([5])"),  # type: ignore[call-overload]
         (lambda: double.map([1, 2], [3, 4]), "double.starmap(zip(a, b))"),  # type: ignore[call-overload]
+        (lambda: double.map([1], c=5), "double.starmap([(x, y) for x in …])"),  # type: ignore[call-overload]
+        (lambda: double.starmap.aio([(1,)], retries=2), "by name, and got retries"),  # type: ignore[call-overload]
         (lambda: double.map(forever()), "double.map([x async for x in …])"),  # type: ignore[call-overload]
     ],
 )

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Sized
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sized,
+)
 from typing import Any, Generic, TypeVar, overload
 
 from flowlite.api.sweeps.sweep import Results, closed_at_exit
@@ -75,6 +84,7 @@ class SweepMethod(Generic[A, R]):
         *more: Any,
         max_concurrent: int = DEFAULT_CONCURRENCY,
         return_exceptions: bool = False,
+        **named: Any,
     ) -> Iterator[Any]:
         """Runs one task per element and yields their results in the order of the elements.
 
@@ -84,7 +94,7 @@ class SweepMethod(Generic[A, R]):
         Args:
             iterable: One element per task. `map` calls the function with the element, `starmap` with the arguments
                 that the element contains.
-            *more: Refused; the message says what to write for calls with several arguments.
+            *more: Refused, as are other names; the message says what to write for calls with several arguments.
             max_concurrent: Tasks that run at the same time.
             return_exceptions: Yield the exception of a failed task in place of its result. Otherwise the first failure
                 is raised, and all other tasks are cancelled.
@@ -94,7 +104,7 @@ class SweepMethod(Generic[A, R]):
                 all checked before any starts.
         """
         what = f"{self._function}.{self.__name__}"
-        calls = self._calls(what, iterable, more, max_concurrent)
+        calls = self._calls(what, iterable, more, named, max_concurrent)
         results = closed_at_exit(self._start(calls, max_concurrent, return_exceptions, False))
         return Results(results, f"{what}(…)")
 
@@ -125,6 +135,7 @@ class SweepMethod(Generic[A, R]):
         *more: Any,
         max_concurrent: int = DEFAULT_CONCURRENCY,
         return_exceptions: bool = False,
+        **named: Any,
     ) -> AsyncIterator[Any]:
         """The same from an event loop: `async for result in train.map.aio([1, 2])`.
 
@@ -134,12 +145,17 @@ class SweepMethod(Generic[A, R]):
         from flowlite.api.sweeps.async_sweep import AsyncResults
 
         what = f"{self._function}.{self.__name__}.aio"
-        calls = self._calls(what, iterable, more, max_concurrent)
+        calls = self._calls(what, iterable, more, named, max_concurrent)
         steps = closed_at_exit(self._start(calls, max_concurrent, return_exceptions, True))
         return AsyncResults(steps, f"{what}(…)")
 
     def _calls(
-        self, what: str, iterable: Any, more: tuple[Any, ...], max_concurrent: int
+        self,
+        what: str,
+        iterable: Any,
+        more: tuple[Any, ...],
+        named: Mapping[str, Any],
+        max_concurrent: int,
     ) -> Iterable[tuple[Any, ...]]:
         """The arguments of each call; a list if all of them are known now."""
         refuse_on_a_node()
@@ -151,6 +167,11 @@ class SweepMethod(Generic[A, R]):
             raise SpecError(
                 f"{what} takes one list, and got {1 + len(more)} arguments; for a function of several arguments: "
                 f"{self._function}.starmap(zip(a, b))"
+            )
+        if named:
+            raise SpecError(
+                f"{what} takes only max_concurrent and return_exceptions by name, and got {', '.join(named)}; what a "
+                f"function takes goes into each element: {self._function}.starmap([(x, y) for x in …])"
             )
         if not isinstance(iterable, Iterable):
             raise SpecError(f"{what}({iterable!r}): {_remedy(what, iterable)}")
