@@ -19,7 +19,7 @@ import sys
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import count
-from operator import is_
+from operator import is_, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import safe_standard
@@ -133,10 +133,11 @@ class _Encoder:
         # They are nested as deeply as one after the other.
         self._deeper(2, rows)
         names = self.row(keys, lambda index: f" (key {_short(keys[index])})")
-        columns = [
-            self.row(column, lambda index, key=key: f"{step(index)}[{_short(key)}]")  # type: ignore[misc]
-            for key, column in zip(keys, zip(*map(dict.values, rows), strict=True), strict=True)
-        ]
+        columns = []
+        for key in keys:
+            inner = f"[{_short(key)}]"
+            column = list(map(itemgetter(key), rows))
+            columns.append(self.row(column, lambda index, inner=inner: f"{step(index)}{inner}"))  # type: ignore[misc]
         self._depth -= 2
         return [names, columns]
 
