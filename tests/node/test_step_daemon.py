@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -256,15 +257,19 @@ class TestKept:
     @pytest.fixture
     def fork_server(self) -> Iterator[Callable[[int], None]]:
         """Makes a process one of the fork servers that are kept."""
-        socket = Path(runtime_dir.find(), f"{registry.PREFIX}{os.urandom(9).hex()}0")
-        assert len(socket.name) == registry.NAME_LENGTH
+        path = str(Path(runtime_dir.find(), f"{registry.PREFIX}{os.urandom(9).hex()}0"))
+        assert len(Path(path).name) == registry.NAME_LENGTH
 
         def make(pid: int) -> None:
             told = {**processes.identity(pid), "agents": 0, "until": None, "used": 0.0}
-            Path(f"{socket}.state").write_text(json.dumps(told))
+            Path(f"{path}.state").write_text(json.dumps(told))
 
-        yield make
-        registry.forget(str(socket))
+        # Without a listener, a lease that ends on this machine meanwhile would remove the files of a dead fork server.
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen()
+            yield make
+        registry.forget(path)
 
     def test_the_task_ends_and_its_fork_servers_stay(
         self,
