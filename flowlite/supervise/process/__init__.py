@@ -6,8 +6,9 @@ all it has the adapter start what nodes will probably need (`early.py`).
 
 Commands and SDK calls restart a supervisor when its owner is provably dead or its lease has expired (`launch.py`). A
 task that has no machines and has had no supervisor for 10 minutes is not restarted: it needs `flow resume`
-(`resuming.py`). After its task, a supervisor may wait a while for the next one (`standby.py`). A supervisor whose
-store stays damaged ends its nodes and exits (`store_loss.py`).
+(`resuming.py`). One that fails after flowlite was upgraded becomes one of the new version (`program_files.py`). After
+its task, a supervisor may wait a while for the next one (`standby.py`). A supervisor whose store stays damaged ends
+its nodes and exits (`store_loss.py`).
 
 While an attempt runs, `spares.py` keeps the task's spare machines ready, and `growth.py` launches the nodes with
 which a gang is to grow (rows in the states `spare` and `joining`, without a rank); `machines_without_rank.py` brings

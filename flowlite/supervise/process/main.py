@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.connect.ssh import half_open
-from flowlite.errors import FlowError, LeaseLost
+from flowlite.errors import FlowError, LeaseLost, StoreError
 from flowlite.node.system import process_title, processes, trace
 from flowlite.provider import provider_of_task
 from flowlite.state.store import Store
+from flowlite.supervise.process import program_files
 from flowlite.supervise.process.resuming import launches_nothing, may_lead
 from flowlite.supervise.process.supervisor import Supervisor
-from flowlite.supervise.process.supervisor_process import AHEAD, NO_LAUNCH
+from flowlite.supervise.process.supervisor_process import AHEAD, NO_LAUNCH, command, environment
 from flowlite.supervise.process.task_lease import LEASE_SECONDS
 from flowlite.supervise.queue.waking import wake_due
 from flowlite.supervise.record import process_identity
@@ -29,6 +30,9 @@ from flowlite.supervise.record.paths import TaskPaths
 if TYPE_CHECKING:
     from flowlite.supervise.process.standby import Standby
 
+# The last change of the files with which a supervisor has begun anew. A defect in them does not make it begin again.
+_ANEW = "FLOW_SUPERVISOR_BEGUN_ANEW"
+
 
 def main() -> None:
     """Leads the task named on the command line if it has no other supervisor, then the tasks handed over afterwards."""
@@ -36,6 +40,7 @@ def main() -> None:
     # that wait for the end of a child would never hear of it.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     task_id, home = sys.argv[1], Path(os.environ["FLOW_HOME"])
+    program_files.note_known(float(os.environ.pop(_ANEW, 0.0)))
     launches = NO_LAUNCH not in sys.argv[2:]
     if task_id == AHEAD:
         task_id = _task_from_client(home)
@@ -49,6 +54,8 @@ def main() -> None:
         _trace(task_id, home, began)
         began = None
         code, seconds = lead(task_id, home, launches=launches)
+        if code != 0 and program_files.have_changed():
+            _begin_anew(task_id, home, launches)
         # A supervisor that did not finish its task must exit, so that it can be replaced.
         if code != 0 or seconds <= 0:
             break
@@ -63,6 +70,17 @@ def main() -> None:
         sys.stderr.flush()
     # Threads that wait for a node that does not answer must not delay the exit.
     os._exit(code)
+
+
+def _begin_anew(task_id: str, home: Path, launches: bool) -> None:
+    """Becomes a supervisor of the same task with the program as it is on disk now. Returns if that is impossible."""
+    say(
+        "the files of flowlite have changed since this supervisor was started; it begins anew with them"
+    )
+    half_open.leave_all()
+    argv = command([task_id] if launches else [task_id, NO_LAUNCH])
+    with contextlib.suppress(OSError):
+        os.execve(argv[0], argv, {**environment(home), _ANEW: str(program_files.last_change())})
 
 
 def _task_from_client(home: Path) -> str:
@@ -137,13 +155,13 @@ def lead(
     Returns:
         The exit code, and the seconds for which the task's nodes are kept for the next one.
     """
-    code, seconds = 0, 0.0
+    code, seconds, lease = 0, 0.0, None
     try:
         with trace.span("open the store"):
             store = Store(home / "state.db")
         before = store.get_task(task_id)
         provider = provider_of_task(before, home)
-        lease, is_idle = None, launches_nothing(store, before)
+        is_idle = launches_nothing(store, before)
         # Checked before the lease is acquired, since a lease counts as a sign of life.
         if not before.final and may_lead(store, before, provider):
             with trace.span("take the lease"):
@@ -181,4 +199,8 @@ def lead(
     except Exception:
         say(traceback.format_exc())
         code = 1
+        if lease is not None and program_files.have_changed():
+            # This process begins anew.
+            with contextlib.suppress(StoreError):
+                store.release_lease(lease)
     return code, seconds
