@@ -42,7 +42,11 @@ umask 077
 refuse() {
   why=${SLURMD_NODENAME:-$(uname -n)}${2:+: $(printf %s "$2" | tail -n 1 | tr -cd "[:print:]")}
   echo "flowlite: $why" >&2
-  timeout 20 scontrol update "jobid=$SLURM_JOB_ID" "comment=$comment $1 $why" >/dev/null 2>&1
+  # If another node has refused the job, `srun` may have ended a program that this node was waiting for.
+  case $(timeout 20 scontrol -o show job "$SLURM_JOB_ID" 2>/dev/null) in
+    *"Comment=$comment "[0-9]*) ;;
+    *) timeout 20 scontrol update "jobid=$SLURM_JOB_ID" "comment=$comment $1 $why" >/dev/null 2>&1;;
+  esac
   exit "$1"
 }
 protected() { why=$(safe "$1" 2>&1) || refuse @UNSAFE@ "$why"; }

@@ -139,7 +139,15 @@ def play(tmp_path: Path, script: Script, daemon: str = "print('started', *sys.ar
         '#!/bin/bash\nwhile [ "$1" != sh ]; do shift; done\nSLURM_NODEID=0 exec "$@"\n'
     )
     (tools / "srun").chmod(0o755)
-    (tools / "scontrol").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{tmp_path}/scontrol\n')
+    if not (tmp_path / "comment").exists():
+        (tmp_path / "comment").write_text(script.comment)
+    (tools / "scontrol").write_text(
+        f"""#!/bin/sh
+        if [ "$1" = -o ]; then echo "JobId=$4 Comment=$(cat {tmp_path}/comment) StdErr=/dev/null"; exit; fi
+        printf "%s\\n" "$@" >{tmp_path}/scontrol
+        printf %s "${{3#comment=}}" >{tmp_path}/comment
+        """
+    )
     (tools / "scontrol").chmod(0o755)
     environment = {
         "PATH": f"{tools}:{os.environ['PATH']}",
@@ -202,6 +210,17 @@ def noted(tmp_path: Path, script: Script, code: int = UNSAFE) -> str:
     own, added, said = comment.removeprefix("comment=").split(" ", 2)
     assert (own, added) == (script.comment, str(code))
     return said
+
+
+def test_the_first_node_that_refuses_is_the_one_that_is_told(tmp_path: Path) -> None:
+    """`srun` then ends what the others wait for, and they refuse as well."""
+    (tmp_path / "node").write_text("a file")
+    script = made(tmp_path)
+    assert play(tmp_path, script) == "102"
+    first = noted(tmp_path, script, 102)
+    (tmp_path / "node").unlink()
+    assert play(tmp_path, made(tmp_path, embedded=packed(b"cut off"))) == "103"
+    assert noted(tmp_path, script, 102) == first
 
 
 def test_a_node_dir_that_cannot_be_made_is_told(tmp_path: Path) -> None:

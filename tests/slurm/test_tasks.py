@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from flowlite.node.config import fencing
 from flowlite.supervise.attempt.node_verdict import PATIENCE
 from flowlite.testing.hosts import Host
 from flowlite.testing.slurm import SlurmCluster
+from tests.helpers import eventually
 from tests.slurm.site import COUNT, STAY, SlurmSite, shell
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -57,14 +59,20 @@ def _node_number(host: Host, job: int) -> int:
     raise AssertionError(f"no step daemon on {host.name}")
 
 
+def is_in_step(host: Host, step: str, pid: str) -> bool:
+    return pid in host.exec(["scontrol", "listpids", step]).stdout.split()
+
+
 def test_everything_that_runs_belongs_to_the_one_step(slurm_site: SlurmSite) -> None:
     gang = slurm_site.submit(shell(f"echo pid $$; {STAY}"))
     job = gang.running()
     for node in range(2):
         (said,) = (line for line in gang.output(node).splitlines() if line.startswith("pid"))
-        listed = gang.host(node).exec(["scontrol", "listpids", f"{job}.0"]).stdout
-        pids = [line.split()[0] for line in listed.splitlines()[1:]]
-        assert said.split()[1] in pids, listed
+        pid = said.split()[1]
+        eventually(
+            partial(is_in_step, gang.host(node), f"{job}.0", pid),
+            what=f"{pid} is in the step",
+        )
     # And so Slurm ends it, with nobody's help.
     slurm_site.slurm.run("scancel", f"{job}.0")
     assert gang.end("failed").reason
