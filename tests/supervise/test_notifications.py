@@ -115,8 +115,9 @@ def test_the_next_event_waits_until_the_one_before_has_been_told(
         TaskConfig(command=["sh", "-c", "exit 3"], retries=1, notify=command), wait=True
     )
     assert task.status == "failed"
-    eventually(lambda: "told failed" in (tmp_path / "said").read_text())
-    said = (tmp_path / "said").read_text().splitlines()
+    file = tmp_path / "said"
+    eventually(lambda: file.exists() and "told failed" in file.read_text())
+    said = file.read_text().splitlines()
     assert said == ["retrying", "told retrying", "failed", "told failed"]
 
 
