@@ -72,7 +72,7 @@ def bring(
 ) -> CopyResult:
     """Copies files and links from a node to a local directory, but not files that are here with the same content.
 
-    The task goes on meanwhile: a file that grows comes as it is now, and one that it has removed is left out.
+    The task may go on meanwhile. A file that grows is copied as it is when it is read, and a removed one is left out.
 
     Args:
         below: Prefix of the local paths.

@@ -292,7 +292,7 @@ class Launching:
     def _hosts_beside(self, launch: Launch, but: str = "") -> set[str]:
         """The hosts of the task's other jobs, without that of the launch `but`: no two nodes of a gang share a host."""
         if not launch.frozen.get("elastic"):
-            # It has one job at a time. Another one has ended, even if nobody has noted that yet.
+            # Such a task has one job at a time. The job before this one has ended, even if that is not noted yet.
             return set()
         others = [each for each in self._others(launch) if each.token != but]
         theirs = {

@@ -254,7 +254,7 @@ def forget_secrets(root: str, but: str, *, dry_run: bool = False) -> list[str]:
 
 
 def _is_locked(home: str) -> bool:
-    """Whether an agent of any attempt holds its lock, on whatever machine."""
+    """Whether an agent of an attempt holds its lock, on this machine or on another one."""
     for attempt in attempts(home):
         # An agent that has not written it yet may be about to take its lock.
         if not os.path.exists(os.path.join(attempt, "agent.pid")):
