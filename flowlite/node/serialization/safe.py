@@ -128,7 +128,7 @@ class _Encoder:
     def _records(
         self, rows: Sequence[dict[Any, Any]], keys: Sequence[str], step: Callable[[int], str]
     ) -> list[Any]:
-        """Returns the document of dicts that have these keys: a tenth of the time that it takes for each by itself."""
+        """Returns the document of dicts that have these keys, in a seventh of the time of one after the other."""
         self._seen.update(zip(map(id, rows), count(len(self._seen)), strict=False))
         # They are nested as deeply as one after the other.
         self._deeper(2, rows)

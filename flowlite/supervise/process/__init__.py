@@ -6,7 +6,7 @@ all it has the adapter start what nodes will probably need (`early.py`).
 
 Commands and SDK calls restart a supervisor when its owner is provably dead or its lease has expired (`launch.py`). A
 task that has no machines and has had no supervisor for 10 minutes is not restarted: it needs `flow resume`
-(`resuming.py`). One that fails after flowlite was upgraded becomes one of the new version (`program_files.py`). After
+(`resuming.py`). One that fails after flowlite was upgraded becomes one of the new version (`code_on_disk.py`). After
 its task, a supervisor may wait a while for the next one (`standby.py`). A supervisor whose store stays damaged ends
 its nodes and exits (`store_loss.py`).
 

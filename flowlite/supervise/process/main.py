@@ -17,7 +17,7 @@ from flowlite.errors import FlowError, LeaseLost, StoreError
 from flowlite.node.system import process_title, processes, trace
 from flowlite.provider import provider_of_task
 from flowlite.state.store import Store
-from flowlite.supervise.process import program_files
+from flowlite.supervise.process import code_on_disk
 from flowlite.supervise.process.resuming import launches_nothing, may_lead
 from flowlite.supervise.process.supervisor import Supervisor
 from flowlite.supervise.process.supervisor_process import AHEAD, NO_LAUNCH, command, environment
@@ -40,7 +40,7 @@ def main() -> None:
     # that wait for the end of a child would never hear of it.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     task_id, home = sys.argv[1], Path(os.environ["FLOW_HOME"])
-    program_files.note_known(float(os.environ.pop(_ANEW, 0.0)))
+    code_on_disk.note_known(float(os.environ.pop(_ANEW, 0.0)))
     launches = NO_LAUNCH not in sys.argv[2:]
     if task_id == AHEAD:
         task_id = _task_from_client(home)
@@ -54,7 +54,7 @@ def main() -> None:
         _trace(task_id, home, began)
         began = None
         code, seconds = lead(task_id, home, launches=launches)
-        if code != 0 and program_files.have_changed():
+        if code != 0 and code_on_disk.have_changed():
             _begin_anew(task_id, home, launches)
         # A supervisor that did not finish its task must exit, so that it can be replaced.
         if code != 0 or seconds <= 0:
@@ -80,7 +80,7 @@ def _begin_anew(task_id: str, home: Path, launches: bool) -> None:
     half_open.leave_all()
     argv = command([task_id] if launches else [task_id, NO_LAUNCH])
     with contextlib.suppress(OSError):
-        os.execve(argv[0], argv, {**environment(home), _ANEW: str(program_files.last_change())})
+        os.execve(argv[0], argv, {**environment(home), _ANEW: str(code_on_disk.last_change())})
 
 
 def _task_from_client(home: Path) -> str:
@@ -199,7 +199,7 @@ def lead(
     except Exception:
         say(traceback.format_exc())
         code = 1
-        if lease is not None and program_files.have_changed():
+        if lease is not None and code_on_disk.have_changed():
             # This process begins anew.
             with contextlib.suppress(StoreError):
                 store.release_lease(lease)

@@ -43,7 +43,7 @@ from flowlite.supervise.failover import Kind, PlaceFailed
 from flowlite.supervise.money import price_text
 from flowlite.supervise.money.caps import Caps, pause_after_preemption
 from flowlite.supervise.money.cost import cost_of
-from flowlite.supervise.process import growth, notifications, program_files, store_loss
+from flowlite.supervise.process import code_on_disk, growth, notifications, store_loss
 from flowlite.supervise.process.end_lost_launch import COLLECT_SECONDS, end_remains
 from flowlite.supervise.process.growth import GROWTH, Growth
 from flowlite.supervise.process.journal import Journal
@@ -245,7 +245,7 @@ class Supervisor:
             self._failures += ending or not isinstance(error, NodeUnreachable)
             await self._after_trouble(error, self._failures)
         except Exception as error:
-            if program_files.have_changed():
+            if code_on_disk.have_changed():
                 # What was imported only now may not fit the rest. A process that begins anew leads the task on.
                 raise
             say(traceback.format_exc())

@@ -1,4 +1,4 @@
-"""Whether flowlite on disk is still the program that this process was started with.
+"""Whether the code of flowlite on disk is still the one that this process was started with.
 
 It may be upgraded, or its checkout changed, while a task runs for days. What a supervisor imports only at the end of
 its task is then of another version, and does not fit what it has imported before.
