@@ -289,7 +289,7 @@ def _exception(path: Path, **header: Any) -> None:
     ).encode()
     head = struct.pack("<8sI", envelope.SEALED, len(text)) + text
     data = head + bytes(-len(head) % 64)
-    path.write_bytes(data + envelope._seal_of(memoryview(data)))
+    path.write_bytes(data + envelope._seal_of([data]))
 
 
 HEADERS: dict[str, dict[str, Any]] = {

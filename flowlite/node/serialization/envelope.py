@@ -3,11 +3,11 @@
     magic (8 bytes) | header length (4, little endian) | header, JSON | padding | part | padding | part ... | seal (32)
 
 A call is identified by the SHA-256 of its whole file, which is sent to the node separately; it has no seal. A result
-ends with a seal: the SHA-256 over the SHA-256 of each 16 MiB before it, so that the reader can check it on all cores.
+ends with a seal: the SHA-256 over the SHA-256 of each 16 MiB before it, so that several cores compute it.
 
 Every part begins at a multiple of 64 bytes, so that arrays can be used in place in the mapped file. The header gives
 the positions of the parts ("parts": [[offset, size], ...], with offsets counted from the first multiple of 64 behind
-the header) and any fields that the writer adds. The file is written once while the hash is computed on another core,
+the header) and any fields that the writer adds. The file is written once while the hash is computed on other cores,
 and gets its name only when it is complete.
 """
 
@@ -77,7 +77,7 @@ def write_envelope(
     """Writes the file atomically. Each part is given in pieces, which are not copied. Raises OSError."""
     pieces = list(_pieces(SEALED if sealed else ADDRESSED, header, parts))
     size = sum(len(piece) for piece in pieces)
-    hash_them = functools.partial(_seal_over if sealed else _hash_of, pieces)
+    hash_them = functools.partial(_seal_of if sealed else _digest_of, pieces)
     with (
         _atomically(path) as descriptor,
         _hashing(hash_them, threaded=size >= _THREAD_FROM) as result,
@@ -141,21 +141,45 @@ def _verify_seal(data: memoryview, path: str | os.PathLike[str]) -> None:
     """Checks the hash that the file itself contains."""
     if len(data) < _PRELUDE.size + _SEAL:
         raise EnvelopeError(f"{os.fspath(path)} is cut off: {len(data)} bytes")
-    if _seal_of(data[:-_SEAL]) != bytes(data[-_SEAL:]):
+    if _seal_of([data[:-_SEAL]]) != bytes(data[-_SEAL:]):
         raise EnvelopeError(f"{os.fspath(path)} is cut off or damaged: its hash does not match")
 
 
-def _seal_of(data: memoryview) -> bytes:
-    blocks = [data[at : at + _BLOCK] for at in range(0, len(data), _BLOCK)]
+def _seal_of(pieces: Iterable[Piece]) -> bytes:
+    """Computes the seal on several cores: of each block by itself, since SHA-256 cannot be divided."""
+    blocks = list(_blocks(pieces))
     threads = min(_MOST_THREADS, os.cpu_count() or 1, len(blocks))
     if threads < 2:
-        digests = [hashlib.sha256(block).digest() for block in blocks]
+        digests = [_digest_of(block) for block in blocks]
     else:
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(threads) as pool:
-            digests = list(pool.map(lambda block: hashlib.sha256(block).digest(), blocks))
+            digests = list(pool.map(_digest_of, blocks))
     return hashlib.sha256(b"".join(digests)).digest()
+
+
+def _blocks(pieces: Iterable[Piece]) -> Iterator[list[memoryview]]:
+    """Yields views of each 16 MiB of all pieces in a row."""
+    block: list[memoryview] = []
+    room = _BLOCK
+    for piece in pieces:
+        view = memoryview(piece).cast("B")
+        while len(view):
+            block.append(view[:room])
+            view, room = view[room:], max(0, room - len(view))
+            if room == 0:
+                yield block
+                block, room = [], _BLOCK
+    if block:
+        yield block
+
+
+def _digest_of(pieces: Iterable[Piece]) -> bytes:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.digest()
 
 
 def _parse(data: memoryview, path: str | os.PathLike[str], expected: bytes) -> Envelope:
@@ -208,28 +232,6 @@ def _aligned(position: int) -> int:
 
 def _padding(position: int) -> bytes:
     return bytes(_aligned(position) - position)
-
-
-def _hash_of(pieces: Iterable[Piece]) -> bytes:
-    whole = hashlib.sha256()
-    for piece in pieces:
-        whole.update(piece)
-    return whole.digest()
-
-
-def _seal_over(pieces: Iterable[Piece]) -> bytes:
-    digests, block, room = [], hashlib.sha256(), _BLOCK
-    for piece in pieces:
-        view = memoryview(piece).cast("B")
-        while len(view):
-            block.update(view[:room])
-            view, room = view[room:], max(0, room - len(view))
-            if room == 0:
-                digests.append(block.digest())
-                block, room = hashlib.sha256(), _BLOCK
-    if room < _BLOCK:
-        digests.append(block.digest())
-    return hashlib.sha256(b"".join(digests)).digest()
 
 
 @contextlib.contextmanager
