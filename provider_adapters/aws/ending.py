@@ -25,6 +25,8 @@ from provider_adapters.aws.listing import PENDING, Listing
 from provider_adapters.rented.ledger import Call, Launch
 
 _MOST = 1000
+# A policy that excepts more machines of a call than these probably excepts all.
+_MOST_REFUSED = 8
 _GOING = ("shutting-down", "terminated")
 _BY_USER = "Client.UserInitiatedShutdown"
 _ID = re.compile(r"\bs?i[r]?-[0-9a-z]+")
@@ -69,8 +71,16 @@ class Ending:
         self._ask(ec2.terminate_instances, "InstanceIds", names, region)
 
     def _ask(self, call: Any, key: str, names: Sequence[str], region: str) -> None:
-        """Makes a call for some ids; ids that EC2 does not know are left out."""
+        """Makes a call for some ids; ids that EC2 does not know are left out.
+
+        Those that it refuses by name are left out, too, so that they do not keep the others running: one that somebody
+        has protected from termination, or that a policy excepts.
+
+        Raises:
+            ProviderError: It refuses some, or all.
+        """
         action = {"InstanceIds": "TerminateInstances"}.get(key, "CancelSpotInstanceRequests")
+        refused: list[ProviderError] = []
         for start in range(0, len(names), _MOST):
             left = list(names[start : start + _MOST])
             while left:
@@ -81,15 +91,19 @@ class Ending:
                 except ProviderError as error:
                     cause = error.__cause__
                     code = code_of(cause) if cause is not None else ""
-                    if code not in _UNKNOWN | _UNKNOWN_REQUEST:
-                        raise
-                    self._check_account(left)
-                    unknown = set(_ID.findall(str(cause)))
-                    known = [name for name in left if name not in unknown]
-                    if len(known) == len(left):
-                        # The error does not say which.
-                        known = []
-                    left = known
+                    named = set(_ID.findall(str(cause)))
+                    others = [name for name in left if name not in named]
+                    if code in _UNKNOWN | _UNKNOWN_REQUEST:
+                        self._check_account(left)
+                        # The error may not say which.
+                        left = others if len(others) < len(left) else []
+                        continue
+                    refused.append(error)
+                    if len(others) == len(left) or len(refused) == _MOST_REFUSED:
+                        raise refused[0] from refused[0].__cause__
+                    left = others
+        if refused:
+            raise refused[0]
 
     def _check_account(self, names: Collection[str]) -> None:
         """Raises PermissionRefused if machines that EC2 does not know are those of another account."""

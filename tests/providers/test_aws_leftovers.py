@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import boto3
 import pytest
 
 from flowlite.api.adapters import adapter, settings_here
@@ -83,6 +84,28 @@ def test_a_region_in_which_nothing_can_be_ended_does_not_keep_others_from_it(aws
     aws.box.aws.clear_faults()
     aws.end_machines()
     assert aws.alive() == []
+
+
+@pytest.mark.no_random_faults
+def test_machines_that_may_not_be_ended_do_not_keep_the_others_of_their_gang_running(
+    aws: Client,
+) -> None:
+    found = aws.launch(aws.intent(num_instances=4))
+    kept = [each.id for each in found[:2]]
+
+    def protect(protected: bool) -> None:
+        ec2 = boto3.client("ec2", "us-east-1")
+        for name in kept:
+            ec2.modify_instance_attribute(
+                InstanceId=name, DisableApiTermination={"Value": protected}
+            )
+
+    protect(True)
+    with pytest.raises(ProviderError, match=rf"{kept[0]}|{kept[1]}.*disableApiTermination"):
+        adapter("aws").terminate(found)
+    assert {each["id"] for each in aws.alive()} == {*kept}
+    protect(False)
+    aws.end()
 
 
 def test_a_placement_group_goes_when_ec2_lets_it_go(aws: Client) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from flowlite.errors import PermissionRefused
 from flowlite.provider import Instance
 from provider_adapters.aws.context import Context
 from provider_adapters.aws.ending import Ending
 from provider_adapters.aws.listing import Listing
+from provider_adapters.aws.session import Clients
 from provider_adapters.aws.settings import AwsSettings
 
-pytest.importorskip("boto3")
+exceptions = pytest.importorskip("botocore.exceptions")
 
 
 @pytest.mark.parametrize(
@@ -54,3 +57,26 @@ def test_what_is_not_listed_yet_is_no_proof_that_it_exists(
         monkeypatch.setattr(listing, "_describe_all", lambda *_, found=listed, **__: found)
         (found,) = listing.mine("t1")
         assert (found.id, found.unlisted) == ("i-1", not listed)
+
+
+def test_what_is_refused_for_all_machines_is_not_asked_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    class Ec2:
+        cancel_spot_instance_requests = None
+
+        def terminate_instances(self, **request: Any) -> None:
+            asked.append(request["InstanceIds"])
+            what = f"arn:aws:ec2:us-east-1:1:instance/{request['InstanceIds'][0]}"
+            said = {"Code": "UnauthorizedOperation", "Message": f"You may not end {what}"}
+            raise exceptions.ClientError({"Error": said}, "TerminateInstances")
+
+    monkeypatch.setattr(Clients, "__call__", lambda *_, **__: Ec2())
+    names = [f"i-{number:017x}" for number in range(64)]
+    machines = [Instance(name, "t1", data={"region": "us-east-1"}) for name in names]
+    with pytest.raises(PermissionRefused, match=names[0]):
+        Ending(Context(tmp_path, AwsSettings(region=("us-east-1",)))).end(machines)
+    assert asked[1] == names[1:]
+    assert len(asked) < 10
