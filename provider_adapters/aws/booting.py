@@ -12,6 +12,7 @@ from flowlite.errors import CapacityUnavailable, FlowError, ProviderError
 from flowlite.provider import Instance, LaunchPending, Plan
 from flowlite.provider.durations import duration
 from flowlite.state import clock
+from provider_adapters.aws.address_change import let_in_again
 from provider_adapters.aws.context import Context, region_of, zone_of
 from provider_adapters.aws.ending import Ending
 from provider_adapters.aws.errors import NoAnswer, NotKnownYet, explained
@@ -80,7 +81,12 @@ class BootingMachines:
             self._look()
         if not self._reachable():
             self._not_yet("EC2 has given no address yet", self._without_address())
-        from provider_adapters.rented.first_contact import WRONG, ReadyMachine, holding_up
+        from provider_adapters.rented.first_contact import (
+            SILENT,
+            WRONG,
+            ReadyMachine,
+            holding_up,
+        )
 
         results = self._context.contact.reach(
             [self._place(name, node) for name, node in self._nodes.items()],
@@ -92,6 +98,9 @@ class BootingMachines:
         if wrong := next((each for each in missing if each.stage == WRONG), None):
             self._fail(f"{wrong.id} cannot be used: {wrong.why}")
         if missing:
+            if looked and missing[0].stage == SILENT:
+                # Our own address may have changed since the launch.
+                let_in_again(self._context, [self._launch.task])
             if looked:
                 self._begin_mounts()
             self._not_yet(missing[0].why, [each.id for each in missing])

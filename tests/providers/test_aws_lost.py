@@ -294,6 +294,23 @@ def test_ssh_is_let_in_again_from_where_the_client_has_moved_to(
     aws.end()
 
 
+@ONE_FAULT
+def test_ssh_is_let_in_from_where_the_client_has_moved_to_while_machines_boot(
+    aws: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from provider_adapters.aws import address_change, booting, network
+
+    monkeypatch.setattr(booting, "_STILL_THERE_SECONDS", 1.0)
+    monkeypatch.setattr(address_change, "_EVERY_SECONDS", 1.0)
+    intent = aws.intent(num_instances=1)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(network, "own_address", lambda endpoint: "198.51.100.77")
+        # The box drops what the group does not admit.
+        aws.waiting(intent, "nothing answers")
+    aws.launch(intent)
+    aws.end()
+
+
 def test_a_placement_group_and_efa_are_made_and_removed(aws: Client) -> None:
     aws.settings("public_ip = false")
     intent = aws.intent(gpu="a100:8", internode_interconnect="EFA", num_instances=2)
