@@ -150,7 +150,7 @@ class Planner:
         regions = list(self.settings.region) or [each for each in [self.clients.region] if each]
         if not regions:
             raise ConfigError(
-                "no region of AWS is set: give region=, set [aws] region or AWS_REGION, or run `aws configure`"
+                "no region of AWS is set: give region=, set [aws] region or AWS_DEFAULT_REGION, or run `aws configure`"
             )
         return regions, ""
 

@@ -379,7 +379,7 @@ def test_a_request_that_no_type_fits_is_repeated() -> None:
 def test_no_region_at_all_says_how_to_set_one() -> None:
     here = planner()
     nowhere = type("Nowhere", (), {"region": ""})()
-    with pytest.raises(ConfigError, match=r"AWS_REGION"):
+    with pytest.raises(ConfigError, match=r"\[aws\] region or AWS_DEFAULT_REGION"):
         dataclasses.replace(here, clients=nowhere).plan(TaskConfig(command=["true"]))
 
 
