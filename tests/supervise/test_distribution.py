@@ -337,6 +337,20 @@ def test_when_sending_from_here_fails_another_node_is_the_first() -> None:
     run(test)
 
 
+def test_a_node_that_turns_out_to_have_everything_gives_it_to_those_that_wait() -> None:
+    async def test() -> None:
+        among, nodes = simulated(3)
+        await among.bring(nodes[0])
+        waiting = asyncio.ensure_future(among.bring(nodes[1]))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        among.add(nodes[2])
+        await waiting
+        assert among.pairs == [(2, 1)]
+
+    run(test)
+
+
 def test_who_waits_is_let_go_when_the_attempt_is_given_up() -> None:
     async def test() -> None:
         among, nodes = simulated(2)
