@@ -39,6 +39,16 @@ def test_the_queue_is_read() -> None:
     assert call.startswith(f"{task}-launch-1-1-")
 
 
+def test_other_jobs_of_the_user_may_have_several_parts_and_any_comment() -> None:
+    text = recorded("squeue")
+    (line,) = (each for each in text.splitlines() if each.startswith("13 "))
+    parts = [line.replace("13  ", f"13+{part}", 1) for part in range(2)]
+    noted = f"{line.replace('13', '23', 1)[:218]}first\nsecond line"
+    found = parse.queue("\n".join([*parts, noted, text]))
+    assert [job for job in found if job.id != "23"] == parse.queue(text)
+    assert [job.state for job in found if job.id == "23"] == ["RUNNING"]
+
+
 def test_what_a_node_adds_to_a_comment_is_not_a_part_of_what_identifies_the_job() -> None:
     shown = parse.shown_job(
         "JobId=7 JobName=flow-t1 JobState=FAILED ExitCode=143:0 "

@@ -82,18 +82,30 @@ class Partition:
 
 
 def queue(text: str) -> list[Job]:
-    """Parses the output of `squeue -h -O QUEUE_FORMAT`. Raises ValueError for any other text."""
-    return [_queued(line) for line in text.splitlines() if line.strip()]
+    """Parses the output of `squeue -h -O QUEUE_FORMAT`. Raises ValueError for any other text.
+
+    Other jobs of the user may have a comment of several lines, or several parts (NUMBER+PART). No job of ours has, and
+    what is no line of a job is passed over.
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    rows = [row for line in lines if (row := _row(line)) is not None]
+    if lines and not rows:
+        raise ValueError(f"squeue printed a line that is none of a job: {lines[0][:80]!r}")
+    return [_queued(row) for row in rows if "+" not in row[0]]
 
 
-def _queued(line: str) -> Job:
+def _row(line: str) -> list[str] | None:
+    """The columns of a job's line; None for any other line."""
     values, begin = [], 0
     for width in _QUEUE.values():
         values.append(line[begin : begin + width].strip())
         begin += width
-    job, state, restarts, reason, start, end, comment, taken, nodes = values
-    if not re.fullmatch(r"\d+(_\d+)?", job) or not re.fullmatch(r"[A-Z_]+", state):
-        raise ValueError(f"squeue printed a line that is none of a job: {line[:80]!r}")
+    is_job = re.fullmatch(r"\d+([_+]\d+)?", values[0]) and re.fullmatch(r"[A-Z_]+", values[1])
+    return values if is_job else None
+
+
+def _queued(row: list[str]) -> Job:
+    job, state, restarts, reason, start, end, comment, taken, nodes = row
     return Job(
         id=job,
         state=state,
