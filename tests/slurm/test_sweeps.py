@@ -51,6 +51,15 @@ echo "cores ${SLURM_CPUS_PER_TASK-of one} $SLURM_OPEN_MODE"
 "$(command -pv srun)" --overlap --chdir=/ sh -c 'echo $SLURM_PROCID on $SLURMD_NODENAME' | sort
 """
 
+# A job of its own on the node of the script, whose task must not become one of the gang: those have a rank.
+SUBMITS = """\
+#!/bin/bash
+#SBATCH --nodes=1
+echo "srun sh -c 'echo \\$SLURM_JOB_ID rank \\${{RANK-none}}'" | sed '1i #!/bin/sh' > {shared}/beside.sh
+sbatch --wait --nodelist="$SLURMD_NODENAME" --ntasks=1 --output={shared}/beside.out {shared}/beside.sh
+srun sh -c 'echo $SLURM_JOB_ID rank $RANK'
+"""
+
 STAYS = """\
 #!/bin/bash
 #SBATCH --nodes=1 --array=0-2%1 --job-name=line
@@ -106,6 +115,19 @@ def test_slurms_own_srun_in_a_script(slurm_site: SlurmSite, tmp_path: Path) -> N
     # Node after node, as the four tasks of the script.
     assert hosts == [hosts[0]] * 2 + [hosts[3]] * 2
     assert hosts[0] != hosts[3]
+
+
+def test_a_job_that_a_script_submits_is_none_of_its_gang(
+    slurm_site: SlurmSite, slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "job.sbatch").write_text(SUBMITS.format(shared="/mnt/shared"))
+    done = run(slurm_site, sys.executable, "-m", "flowlite.cli", "run", "job.sbatch", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = [line.partition("] ")[2].partition("] ")[2] for line in done.stdout.splitlines()]
+    submitted, mine = said[0].split()[-1], said[-1].split()
+    assert mine == [mine[0], "rank", "0"]
+    assert (slurm.shared / "beside.out").read_text().split() == [submitted, "rank", "none"], said
+    assert submitted != mine[0]
 
 
 def test_elements_wait_in_line_and_one_is_cancelled(

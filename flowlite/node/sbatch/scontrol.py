@@ -10,8 +10,8 @@ import os
 import sys
 from pathlib import Path
 
-from . import hostlist
-from .rendezvous_file import JobFacts, programs
+from . import cluster_programs, hostlist
+from .rendezvous_file import JobFacts
 
 
 def main(arguments: list[str]) -> int:
@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
             return 0
         if what in ("job", "jobs") and _is_own_job(attempt, plain[2:]):
             return _job(attempt, plain[2:])
-        real = _real(str(programs(attempt)))
+        real = cluster_programs.find("scontrol", attempt)
         if real is not None:
             os.execv(real, ["scontrol", *words])
         if what in ("job", "jobs"):
@@ -82,25 +82,6 @@ def _job(attempt: Path, words: list[str]) -> int:
     _say(f"   NumNodes={len(ground.names)} NumTasks={sum(ground.counts)}")
     _say(f"   WorkDir={ground.directory}")
     return 0
-
-
-def _real(ours: str) -> str | None:
-    """Returns Slurm's own scontrol, if it is on the PATH behind ours."""
-    for directory in os.environ.get("PATH", "").split(":"):
-        found = os.path.join(directory, "scontrol")
-        other = directory and os.path.realpath(directory) != os.path.realpath(ours)
-        if other and os.access(found, os.X_OK) and not _is_ours(found):
-            return found
-    return None
-
-
-def _is_ours(path: str) -> bool:
-    """Whether it is flowlite's wrapper, of any node of this gang."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(10) == b"#!/bin/sh\n" and b" scontrol " in file.read(4096)
-    except OSError:
-        return False
 
 
 def _say(text: str) -> None:
