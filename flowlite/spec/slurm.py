@@ -21,6 +21,7 @@ _HOSTS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]*", re.ASCII)
 _MEMORY = re.compile(r"\d+(?:[KMGT]B?)?", re.ASCII | re.IGNORECASE)
 _GPUS = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*:)?\d+", re.ASCII)
 _FLAG = re.compile(r"--[a-z][a-z0-9-]*(?:=.*)?|-[A-Za-z](?:[ =]?.*)?", re.ASCII)
+_SINGLETON = re.compile(r"(?:^| )(?:--dep[a-z]*[= ]|-d[= ]?)\S*\bsingleton\b")
 CONTAINERS = ("none", "pyxis", "apptainer", "singularity")
 # Options that flowlite sets itself, with what to use instead.
 _OURS = {
@@ -147,6 +148,12 @@ def _line(text: str) -> str:
     # One line may have several options, as in a batch script.
     for word in words:
         _refuse_ours(word)
+    if _SINGLETON.search(" ".join(words)):
+        # Slurm goes by the job's name, which is another one for each task: it would wait for nothing.
+        raise ValueError(
+            f"other options: {line} waits for jobs of the same name, and each task's job has a name of its own; use "
+            "after (--after TASK), or --dependency=afterany:JOB"
+        )
     return line
 
 

@@ -162,7 +162,17 @@ def test_options_are_checked_when_they_are_given() -> None:
         # Its number would be looked up, and cancelled, at the cluster of the login node.
         with pytest.raises(ConfigError, match="use a login node of that cluster"):
             TaskConfig(command="true", slurm={"sbatch": [option]})
-    others = ["--licenses=abaqus:1 --hold", "--time-min=5", "--mail-user='a -N b'", "-C ib"]
+    for option in ("--dependency=singleton", "-d singleton", "-dafterok:7,singleton --hold"):
+        # Each task's job has a name of its own, so that it would begin beside the others.
+        with pytest.raises(ConfigError, match="waits for jobs of the same name"):
+            TaskConfig(command="true", slurm={"sbatch": [option]})
+    others = [
+        "--licenses=abaqus:1 --hold",
+        "--time-min=5",
+        "--mail-user='a -N b'",
+        "-C ib",
+        "--dependency=after:7",
+    ]
     assert TaskConfig(command="true", slurm={"sbatch": others}).slurm == {"sbatch": tuple(others)}
     config = TaskConfig(command="true", slurm={"nodelist": ["n1", "n2"], "mem": 4000})
     assert config.slurm == {"nodelist": "n1,n2", "mem": "4000M"}
