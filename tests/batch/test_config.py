@@ -339,10 +339,13 @@ def test_a_look_at_what_a_script_calls() -> None:
         "#!/bin/bash\n# srun --pty bash\necho srun --pty\nsrun -N 1 \\\n  --pty bash\n"
         "JOB=$(sbatch next.sh); squeue\nif true; then srun --mpi=pmix ./x; fi\n(mpirun -n 4 ./y)\n"
         'srun "open quote\npython srun.py --pty\n'
+        "trap 'scontrol requeue $SLURM_JOB_ID; exit 0' USR1\nscontrol show job\n"
     ) == [
         "line 4: srun: --pty cannot be honoured: for a terminal on a node: flow ssh TASK --node N",
         "line 6: sbatch is not there outside Slurm",
         "line 7: srun: --mpi=pmix: tasks do not find each other through PMI here: each would run alone; use "
         "distributed_mode='mpi'",
         "line 8: mpirun knows the nodes only under distributed_mode='mpi'; here it starts processes on node 0 alone",
+        "line 11: scontrol requeue is not there outside Slurm: nothing starts the script again when it ends with success; "
+        "let it fail, with retries (--retries N)",
     ]

@@ -60,6 +60,15 @@ sbatch --wait --nodelist="$SLURMD_NODENAME" --ntasks=1 --output={shared}/beside.
 srun sh -c 'echo $SLURM_JOB_ID rank $RANK'
 """
 
+# As scripts do that are warned of the end of their time.
+AGAIN = """\
+#!/bin/bash
+#SBATCH --nodes=2
+echo "run ${SLURM_RESTART_COUNT:-0}"
+if [ -z "$SLURM_RESTART_COUNT" ]; then trap '' TERM; scontrol requeue "$SLURM_JOB_ID"; exit 0; fi
+srun echo goes on
+"""
+
 STAYS = """\
 #!/bin/bash
 #SBATCH --nodes=1 --array=0-2%1 --job-name=line
@@ -128,6 +137,18 @@ def test_a_job_that_a_script_submits_is_none_of_its_gang(
     assert mine == [mine[0], "rank", "0"]
     assert (slurm.shared / "beside.out").read_text().split() == [submitted, "rank", "none"], said
     assert submitted != mine[0]
+
+
+def test_a_script_that_has_itself_queued_again_runs_again(
+    slurm_site: SlurmSite, tmp_path: Path
+) -> None:
+    (tmp_path / "job.sbatch").write_text(AGAIN)
+    done = run(slurm_site, sys.executable, "-m", "flowlite.cli", "run", "job.sbatch", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = [line.rpartition("] ")[2] for line in done.stdout.splitlines()]
+    assert [line for line in said if line.startswith(("run", "goes"))] == [
+        *("run 0", "run 1", "goes on", "goes on")
+    ]
 
 
 def test_elements_wait_in_line_and_one_is_cancelled(

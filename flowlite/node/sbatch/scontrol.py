@@ -7,11 +7,17 @@ gang is none of its jobs.
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 from . import cluster_programs, hostlist
 from .rendezvous_file import JobFacts
+
+_ENDS_WITHIN = 120.0
+"""Seconds within which Slurm ends a job that it has queued again, KillWait included."""
 
 
 def main(arguments: list[str]) -> int:
@@ -32,6 +38,8 @@ def main(arguments: list[str]) -> int:
         if what in ("job", "jobs") and _is_own_job(attempt, plain[2:]):
             return _job(attempt, plain[2:])
         real = cluster_programs.find("scontrol", attempt)
+        if real is not None and plain[:1] in (["requeue"], ["requeuehold"]):
+            return _requeue(attempt, [real, *words], plain[1:])
         if real is not None:
             os.execv(real, ["scontrol", *words])
         if what in ("job", "jobs"):
@@ -44,6 +52,29 @@ def main(arguments: list[str]) -> int:
         f"`show hostlist` and `show job`, not {' '.join(words) or 'nothing'!r}\n"
     )
     return 1
+
+
+def _requeue(attempt: Path, argv: list[str], jobs: list[str]) -> int:
+    """Has Slurm queue jobs again. For the gang's own it returns only if the gang is not ended.
+
+    A script that ends with success before that, as by the usual `scontrol requeue $SLURM_JOB_ID; exit`, would be taken
+    for finished.
+    """
+    done = subprocess.run(argv, check=False)
+    ground = JobFacts.read(attempt)
+    variables = ground.environment
+    element = f"{variables.get('SLURM_ARRAY_JOB_ID')}_{variables.get('SLURM_ARRAY_TASK_ID')}"
+    if (
+        not done.returncode
+        and ground.of_slurm
+        and {ground.job, element} & set(",".join(jobs).split(","))
+    ):
+        # Slurm sends it to all processes of the job, before the gang knows.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        until, parent = time.monotonic() + _ENDS_WITHIN, os.getppid()
+        while time.monotonic() < until and os.getppid() == parent:
+            time.sleep(0.1)
+    return done.returncode
 
 
 def _is_own_job(attempt: Path, words: list[str]) -> bool:

@@ -18,6 +18,8 @@ _MISSING = (
 _BEFORE = r"(?:^|[;&|(]|\$\(|`|\b(?:then|do|else|exec|time|nohup|if|while|!)\s)\s*"
 _SRUN = re.compile(_BEFORE + r"srun\s+(.*)")
 _ABSENT = re.compile(_BEFORE + rf"({'|'.join(_MISSING)})\b")
+# Mostly in a trap.
+_REQUEUE = re.compile(r"\bscontrol\s+requeue(?:hold)?\b")
 _MPI = re.compile(_BEFORE + r"(mpirun|mpiexec|horovodrun)\b")
 
 
@@ -29,6 +31,11 @@ def look(text: str) -> list[str]:
             found += [f"line {number}: srun: {why}" for why in _refused(match[1])]
         if absent := _ABSENT.search(line):
             found.append(f"line {number}: {absent[1]} is not there outside Slurm")
+        if again := _REQUEUE.search(line):
+            found.append(
+                f"line {number}: {again[0]} is not there outside Slurm: nothing starts the script again when it ends with "
+                "success; let it fail, with retries (--retries N)"
+            )
         if mpi := _MPI.search(line):
             found.append(
                 f"line {number}: {mpi[1]} knows the nodes only under distributed_mode='mpi'; here it starts "
