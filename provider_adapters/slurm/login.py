@@ -68,6 +68,9 @@ _DOWN = (
     "zero bytes were transmitted",
     "slurm controller (connect failure)",
     "temporarily unable to accept",
+    # munged is started anew, or too busy. It may be the answer that was not read.
+    "protocol authentication error",
+    "message receive failure",
 )
 
 

@@ -346,6 +346,6 @@ def test_a_look_at_what_a_script_calls() -> None:
         "line 7: srun: --mpi=pmix: tasks do not find each other through PMI here: each would run alone; use "
         "distributed_mode='mpi'",
         "line 8: mpirun knows the nodes only under distributed_mode='mpi'; here it starts processes on node 0 alone",
-        "line 11: scontrol requeue is not there outside Slurm: nothing starts the script again when it ends with success; "
-        "let it fail, with retries (--retries N)",
+        "line 11: scontrol requeue is not there outside Slurm: nothing starts the script again when it ends with "
+        "success; let it fail, with retries (--retries N)",
     ]

@@ -537,11 +537,20 @@ def test_a_submission_whose_answer_got_lost_is_found_again(slurm_paper: Paper) -
     assert len(slurm_paper.slurm.jobs) == 1
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        TimeoutError(),
+        # munged was started anew meanwhile.
+        "sbatch: error: Batch job submission failed: Protocol authentication error",
+        "sbatch: error: Batch job submission failed: Message receive failure",
+    ],
+)
 def test_a_submission_whose_answer_got_lost_is_found_while_the_accounting_is_down(
-    slurm_paper: Paper,
+    slurm_paper: Paper, answer: BaseException | str
 ) -> None:
     slurm = slurm_paper.slurm
-    slurm.fail["sbatch"], slurm.accounting_down = TimeoutError(), True
+    slurm.fail["sbatch"], slurm.accounting_down = answer, True
     intent = slurm_paper.intend()
     with pytest.raises(LaunchPending, match="not known yet"):
         slurm_paper.provider.launch(intent)

@@ -33,8 +33,8 @@ def look(text: str) -> list[str]:
             found.append(f"line {number}: {absent[1]} is not there outside Slurm")
         if again := _REQUEUE.search(line):
             found.append(
-                f"line {number}: {again[0]} is not there outside Slurm: nothing starts the script again when it ends with "
-                "success; let it fail, with retries (--retries N)"
+                f"line {number}: {again[0]} is not there outside Slurm: nothing starts the script again when it ends "
+                "with success; let it fail, with retries (--retries N)"
             )
         if mpi := _MPI.search(line):
             found.append(
