@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flowlite.connect import botocore_models
+from flowlite.connect import botocore_mfa, botocore_models
 from flowlite.node.s3 import bounded_xml
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def session(**arguments: Any) -> Session:
                     # What sends is an HTTP session; botocore calls others by this name, too.
                     if hasattr(getattr(fetcher, "_session", None), "send"):
                         fetcher._session = _bounded(fetcher._session, documents=False)
+            botocore_mfa.share_sessions(self)
             return super().get_credentials()
 
     return Bounded(**arguments)

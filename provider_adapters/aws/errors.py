@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from flowlite.connect import botocore_mfa
 from flowlite.errors import (
     CapacityUnavailable,
     ConfigError,
@@ -231,6 +232,8 @@ def refusal(error: BaseException, action: str) -> Refusal | None:
         return Refusal("ExpiredToken", str(error), "credentials", action)
     if isinstance(error, _failures_of_credentials()):
         said = " ".join(str(error).split())[:_LONGEST_MESSAGE]
+        if isinstance(error, exceptions.RefreshWithMFAUnsupportedError):
+            said = f"{said} {botocore_mfa.ADVICE}"
         return Refusal("CredentialsNotGiven", said, "credentials", action)
     if isinstance(error, exceptions.PaginationError):
         # Its text has the token, of any length.

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from flowlite.connect import bounded_botocore
+from flowlite.connect import botocore_mfa, bounded_botocore
 from flowlite.errors import ConfigError, PermissionRefused
 from provider_adapters.aws.errors import refusal
 from provider_adapters.aws.settings import KEY_VARIABLE, AwsSettings
@@ -181,9 +181,9 @@ def _files_of(settings: AwsSettings) -> tuple[str, str]:
 
 
 def _stamps(settings: AwsSettings) -> list[tuple[int, int, int] | None]:
-    """What changes with the content of these files."""
+    """What changes with the content of these files, and of the sessions that are kept."""
     found: list[tuple[int, int, int] | None] = []
-    for name in _files_of(settings):
+    for name in (*_files_of(settings), *map(str, botocore_mfa.kept_sessions())):
         try:
             about = Path(name).expanduser().stat()
             found.append((about.st_mtime_ns, about.st_size, about.st_ino))

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
+from urllib.parse import parse_qs
 
 import pytest
 
-from flowlite.api.adapters import adapter
+from flowlite.api.adapters import adapter, settings_here
 from flowlite.errors import PermissionRefused
-from flowlite.provider import LaunchPending
+from flowlite.provider import LaunchPending, Provider, get_provider
 from flowlite.state import clock
 from flowlite.testing.cloud import CloudInABox
 from tests.helpers import eventually, process_alive
@@ -177,6 +182,95 @@ def test_a_session_that_is_renewed_in_the_file_is_taken_up(
     assert len(aws.launch(intent)) == 2
     assert [each["state"] for each in aws.box.aws.instances()] == ["running"] * 2
     aws.end()
+
+
+class Sts(BaseHTTPRequestHandler):
+    """Gives the box's credentials to who has a code. It lists the codes."""
+
+    codes: ClassVar[list[str]] = []
+    given: ClassVar[dict[str, str]] = {}
+
+    def do_POST(self) -> None:
+        asked = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        self.codes.extend(asked["TokenCode"])
+        ends = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        body = (
+            '<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult><Credentials>'
+            f"<AccessKeyId>{self.given['AWS_ACCESS_KEY_ID']}</AccessKeyId>"
+            f"<SecretAccessKey>{self.given['AWS_SECRET_ACCESS_KEY']}</SecretAccessKey>"
+            f"<SessionToken>token</SessionToken><Expiration>{ends}</Expiration>"
+            "</Credentials></AssumeRoleResult></AssumeRoleResponse>"
+        ).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Prints nothing."""
+
+
+@pytest.fixture
+def role_with_mfa(
+    aws: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[type[Sts]]:
+    """A default profile with a role that wants a code."""
+    monkeypatch.setattr(Sts, "codes", [])
+    monkeypatch.setattr(Sts, "given", aws.box.aws.environment())
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Sts)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    (tmp_path / "config").write_text(
+        "[default]\nrole_arn = arn:aws:iam::123456789012:role/research\nsource_profile = base\n"
+        "mfa_serial = arn:aws:iam::123456789012:mfa/me\n"
+        "[profile base]\naws_access_key_id = AKIA\naws_secret_access_key = secret\n"
+    )
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    yield Sts
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_code_is_asked_for_once_at_a_terminal(
+    aws: Client, role_with_mfa: type[Sts], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And a supervisor, which has none, takes what was given for it."""
+
+    def no_terminal(prompt: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr(getpass, "getpass", no_terminal)
+
+    def process() -> Provider:
+        return get_provider(aws.home, settings_here("aws"))
+
+    nobodys = process()
+    with pytest.raises(PermissionRefused, match=r"no terminal to ask for a code.*mfa_serial"):
+        nobodys.list_instances("t1")
+    with pytest.raises(PermissionRefused, match=r"MFA token required.* at a terminal"):
+        nobodys.list_instances("t1")
+    with monkeypatch.context() as terminal:
+        terminal.setattr(getpass, "getpass", lambda prompt: "123456")
+        assert process().others() == []
+    supervisors = process()
+    for _ in range(2):
+        assert supervisors.others() == []
+    assert role_with_mfa.codes == ["123456"]
+    (kept,) = (tmp_path / ".aws" / "cli" / "cache").iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    # What is kept anew is taken, once the one before is refused.
+    aws.box.aws.fault("DescribeInstances", code="ExpiredToken", status=403, times=2)
+    with pytest.raises(PermissionRefused, match="ExpiredToken"):
+        supervisors.list_instances("t1")
+    kept.write_text(kept.read_text())
+    assert supervisors.list_instances("t1") == []
+    # A file that was cut off is none.
+    kept.write_text("{")
+    with pytest.raises(PermissionRefused, match="mfa_serial"):
+        process().list_instances("t1")
 
 
 def test_a_task_for_which_nothing_was_asked_for_ends_without_the_credentials(
