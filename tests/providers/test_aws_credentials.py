@@ -20,6 +20,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from flowlite.api.adapters import adapter, settings_here
+from flowlite.connect import botocore_program
 from flowlite.errors import PermissionRefused
 from flowlite.provider import LaunchPending, Provider, get_provider
 from flowlite.state import clock
@@ -149,6 +150,38 @@ def test_a_program_that_gives_no_credentials_any_more_refuses_them(
     session.unlink()
     with pytest.raises(PermissionRefused, match=r"No such file[^\n]* such as credential_process"):
         provider.others()
+
+
+@pytest.mark.parametrize("of_another", [False, True])
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("true", "printed something else"),
+        ("echo please log in", "printed something else"),
+        ("/nowhere/vault", r"/nowhere/vault cannot be started: No such file"),
+        ("sleep 1000", "not ended within 1 s"),
+        ("sh -c 'sleep 1000; true'", "not ended within 1 s"),
+        ("sh -c 'head -c 300 /dev/urandom >&2; exit 1'", "from custom-process"),
+    ],
+)
+def test_a_program_that_gives_no_credentials_is_told_from_a_defect(
+    aws: Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    program: str,
+    said: str,
+    of_another: bool,
+) -> None:
+    monkeypatch.setattr(botocore_program, "_SECONDS", 1.0)
+    own = f"credential_process = {program}\n"
+    role = "role_arn = arn:aws:iam::123456789012:role/research\nsource_profile = base\n"
+    profiles = f"[default]\n{role}[profile base]\n{own}" if of_another else f"[default]\n{own}"
+    (tmp_path / "config").write_text(profiles)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    with pytest.raises(PermissionRefused, match=said):
+        adapter("aws").list_instances("t1")
 
 
 def test_a_session_that_is_renewed_in_the_file_is_taken_up(
