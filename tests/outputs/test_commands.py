@@ -50,6 +50,8 @@ def test_a_running_task(lab: Lab, running: str, tmp_path: Path) -> None:
     assert (here / "f").read_text() == "of 0\n"
     flow("cp", f"{running}:1:runs/deep/f", "other")
     assert (here / "other").read_text() == "of 1\n"
+    flow("cp", f"{running}:runs/deep/f", "made/")
+    assert (here / "made" / "f").read_text() == "of 0\n"
     assert "2 files (3 MB)" in flow("cp", f"{running}:runs", ".")
     assert (here / "runs" / "deep" / "f").read_text() == "of 0\n"
     assert (here / "runs" / "big").stat().st_size == 3_000_000

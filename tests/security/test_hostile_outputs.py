@@ -199,6 +199,9 @@ def test_copies_have_the_names_that_were_asked_for(tmp_path: Path) -> None:
     assert _place_here("runs/m.pt", tmp_path / "n", single=True) == (tmp_path, "n")
     assert _place_here("runs", tmp_path, single=False) == (tmp_path / "runs", "")
     assert _place_here("/x/runs/", tmp_path, single=False) == (tmp_path / "runs", "")
+    # With a slash at its end, the target is a directory, which may not exist yet.
+    assert _place_here("runs/m.pt", f"{tmp_path}/n/", single=True) == (tmp_path / "n", "m.pt")
+    assert _place_here("runs", f"{tmp_path}/n/", single=False) == (tmp_path / "n" / "runs", "")
     for path in (".", "..", "~", "a/..", "/", "../.."):
         assert _place_here(path, tmp_path, single=False) == (tmp_path, ""), path
         with pytest.raises(FlowError, match="only be a directory"):

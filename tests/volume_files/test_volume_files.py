@@ -83,6 +83,11 @@ def there_and_back(volume: str, source: Path, here: Path, run: Run) -> None:
     run("put", str(source / "a.txt"), f"{volume}new/data")
     run("get", f"{volume}new/data/a.txt", str(here / "named"))
     assert (here / "named").read_text() == "changed"
+    # With a slash at its end, the target is a directory, which need not exist.
+    run("get", f"{volume}new/data/a.txt", f"{here}/made/")
+    run("get", f"{volume}new/data/sub", f"{here}/made-too/")
+    assert (here / "made" / "a.txt").read_text() == "changed"
+    assert (here / "made-too" / "sub" / "run").is_file()
     assert "is a directory; add --recursive" in run("rm", f"{volume}new/data", code=1)
     assert "1 file removed" in run("rm", f"{volume}new/data/b.txt")
     assert "4 files removed" in run("rm", "-r", f"{volume}new/data")

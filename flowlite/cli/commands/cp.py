@@ -49,7 +49,7 @@ def cp(
         copied = _send(task, node, Path(source), found["path"] or ".", target)
         place, root = target, ""
     else:
-        copied, below, name = _bring(task, node, found["path"] or ".", Path(target))
+        copied, below, name = _bring(task, node, found["path"] or ".", target)
         place, root = str(below / name), str(below)
     if json:
         shown = {"files": copied.files, "bytes": copied.bytes, "taken": copied.taken}
@@ -68,7 +68,7 @@ def _on_node(text: str) -> re.Match[str] | None:
     return _ON_NODE.fullmatch(text)
 
 
-def _bring(task: Task[Any], node: int, path: str, target: Path) -> tuple[CopyResult, Path, str]:
+def _bring(task: Task[Any], node: int, path: str, target: str) -> tuple[CopyResult, Path, str]:
     """Returns what was copied, the local directory, and the local name of a single file."""
     from flowlite.api import node_files
     from flowlite.cli.transfer_progress import Transfer
@@ -85,26 +85,29 @@ def _bring(task: Task[Any], node: int, path: str, target: Path) -> tuple[CopyRes
     return copied, root, name
 
 
-def _place_here(path: str, target: Path, *, single: bool) -> tuple[Path, str]:
+def _place_here(path: str, target: str | Path, *, single: bool) -> tuple[Path, str]:
     """Returns the local directory of the copies, and the local name of a single file.
 
-    As with cp, what is copied into an existing directory keeps its name: the one that was asked for. A name that the
-    node gives could lead elsewhere, or be that of another file, such as `.bashrc`.
+    As with cp, what is copied into a directory keeps its name: the one that was asked for. A name that the node gives
+    could lead elsewhere, or be that of another file, such as `.bashrc`.
 
     Args:
         path: What was asked for on the node.
-        target: Where it was asked to go.
+        target: Where it was asked to go; with a slash at its end, a directory that need not exist.
         single: Whether it is a file, as the node says.
     """
     name = posixpath.basename(posixpath.normpath(path))
     name = "" if name in (".", "..", "~") else name
+    here = Path(target)
+    # `Path` drops the slash at the end.
+    inside = str(target).endswith("/") or here.is_dir()
     if not single:
-        return (target / name if target.is_dir() else target).absolute(), ""
-    if not target.is_dir():
-        return target.absolute().parent, target.name
+        return (here / name if inside else here).absolute(), ""
+    if not inside:
+        return here.absolute().parent, here.name
     if not name:
         raise FlowError(f"the node says that {path} is a file, and it can only be a directory")
-    return target.absolute(), name
+    return here.absolute(), name
 
 
 def _send(task: Task[Any], node: int, source: Path, path: str, shown: str) -> CopyResult:

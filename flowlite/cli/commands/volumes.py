@@ -272,7 +272,7 @@ def put(
 
 def get(
     volume: Place,
-    target: Annotated[Path, typer.Argument(help="A path here.", metavar="TARGET")] = Path(),
+    target: Annotated[str, typer.Argument(help="A path here.", metavar="TARGET")] = ".",
     provider: Provider = None,
     json: Json = False,
 ) -> None:
@@ -290,7 +290,9 @@ def get(
     with open_storage(name, provider) as storage:
         tree = storage.tree(path)
         single = ""
-        root = (target / own if target.is_dir() else target).absolute()
+        # `Path` drops the slash at the end, by which a directory is named that does not exist yet.
+        inside = target.endswith("/") or Path(target).is_dir()
+        root = (Path(target) / own if inside else Path(target)).absolute()
         if tree.single:
             root, single = root.parent, root.name
         with Transfer(path or name, tree.size) as transfer:
