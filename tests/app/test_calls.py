@@ -397,6 +397,9 @@ async def forever() -> AsyncIterator[int]:
     ("call", "advice"),
     [
         (lambda: double.map(5), "double.map([5]) or double.map(range(5))"),  # type: ignore[call-overload]
+        # A text is iterable, and would be one task for each of its characters.
+        (lambda: double.map("a.yaml"), "as in double.map(['a.yaml'])"),  # type: ignore[call-overload]
+        (lambda: double.starmap("ab"), "as in double.starmap([('ab',)])"),
         (lambda: double.map(2.5), "double.map([2.5])"),  # type: ignore[call-overload]
         (lambda: double.starmap(5), "double.starmap([(5,)])"),  # type: ignore[call-overload]
         (lambda: double.map.aio(5), "double.map.aio([5])"),  # type: ignore[call-overload]

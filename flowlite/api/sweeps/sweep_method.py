@@ -173,7 +173,8 @@ class SweepMethod(Generic[A, R]):
                 f"{what} takes only max_concurrent and return_exceptions by name, and got {', '.join(named)}; what a "
                 f"function takes goes into each element: {self._function}.starmap([(x, y) for x in …])"
             )
-        if not isinstance(iterable, Iterable):
+        if not isinstance(iterable, Iterable) or isinstance(iterable, str | bytes):
+            # A text would be one task for each of its characters.
             raise SpecError(f"{what}({iterable!r}): {_remedy(what, iterable)}")
         calls = (self._arguments_of(element) for element in iterable)
         return list(calls) if isinstance(iterable, Sized) else calls
