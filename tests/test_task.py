@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -131,6 +131,19 @@ def test_wait_gives_up_after_its_timeout_and_leaves_the_task_alone() -> None:
     with pytest.raises(TimeoutError):
         made.task.result(timeout=0)
     assert made.task.status == "running"
+
+
+@pytest.mark.parametrize("timeout", ["10m", "5", float("nan"), True, timedelta(minutes=1), [1]])
+def test_a_timeout_that_is_no_number_of_seconds_is_refused(timeout: Any) -> None:
+    """A text raised a TypeError from inside; NaN waited without end."""
+    task = HandMade(nodes=1, per_node=1).task
+    for wait in (task.wait, task.result, task.results, task.exception):
+        with pytest.raises(ConfigError, match="give a number of seconds, as in 600, or None"):
+            wait(timeout)
+    with pytest.raises(ConfigError, match="give a number of seconds"):
+        as_completed([task], timeout)
+    with pytest.raises(TaskTimeout):
+        task.wait(-1)
 
 
 def test_waiting_looks_after_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:

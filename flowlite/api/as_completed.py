@@ -28,7 +28,7 @@ class AsCompleted(Generic[R]):
                 raise ConfigError(
                     f"as_completed takes tasks, such as those of `spawn`, not {each!r}"
                 )
-        self._timeout = timeout
+        self._timeout = waiting.checked_timeout(timeout)
 
     def __iter__(self) -> Iterator[Task[R]]:
         left = list(self._tasks)

@@ -476,6 +476,7 @@ class Task(Generic[R_co]):
         """
         from flowlite.display import waiting
 
+        timeout = waiting.checked_timeout(timeout)
         display = waiting.display_in_program(self, show_logs)
         if display is not None:
             display.announce()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -11,6 +12,7 @@ from flowlite.display.notebook import NotebookOutput, running_cell
 from flowlite.display.screen import program_screen
 from flowlite.display.sweep_display import SweepDisplay
 from flowlite.display.task_display import TaskDisplay
+from flowlite.errors import ConfigError
 
 if TYPE_CHECKING:
     from flowlite.display.shown_task import ShownTask
@@ -52,6 +54,20 @@ class Pauses:
     def restart(self) -> None:
         """Returns to the shortest pause, after something new."""
         self._next = SHORTEST_PAUSE
+
+
+def checked_timeout(timeout: object) -> float | None:
+    """Seconds to wait at most, or None for no limit. Raises ConfigError for a text, and for NaN, which never comes."""
+    if timeout is None:
+        return None
+    # numpy's numbers are no `int`, and convert as those do.
+    if not isinstance(timeout, bool | str | bytes) and hasattr(timeout, "__float__"):
+        seconds = float(timeout)
+        if not math.isnan(seconds):
+            return seconds
+    raise ConfigError(
+        f"timeout={timeout!r} is not allowed; give a number of seconds, as in 600, or None for no limit"
+    )
 
 
 def wait_for_end(
