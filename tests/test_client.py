@@ -394,6 +394,30 @@ def test_tasks_are_found_by_id_name_and_prefix() -> None:
     assert flow.cancel("other") is False
 
 
+def test_what_is_no_text_is_the_name_of_no_task() -> None:
+    """The bytes of a command line may be no text: `flow status $'\\xff'` ended with a UnicodeEncodeError."""
+    with pytest.raises(NotFound, match="no task"):
+        Flow().get_task("\udcff")
+
+
+def test_tasks_are_listed_within_limits() -> None:
+    flow, _ = quiet()
+    made = [flow.run(TaskConfig(command="true", name="one")) for _ in range(2)]
+    assert len(flow.list_tasks()) == 2
+    assert len(flow.list_tasks(limit=1)) == 1
+    assert flow.list_tasks(limit=0) == []
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"limit": -1}, "whole number of at least 0"),
+        ({"limit": "5"}, "whole number of at least 0"),
+        ({"name": ["one"]}, "name of tasks"),
+    ]
+    for given, said in wrong:
+        with pytest.raises(ConfigError, match=said):
+            flow.list_tasks(**given)
+    for task in made:
+        task.cancel()
+
+
 def test_volumes_are_those_of_the_provider() -> None:
     flow = Flow(provider="paid")
     assert [volume.name for volume in flow.volumes.list()] == ["a", "b"]

@@ -354,6 +354,12 @@ class Flow:
             name: Only tasks of this name.
             ids: Only tasks with these ids.
         """
+        if limit is not None and (type(limit) is not int or limit < 0):
+            raise ConfigError(f"limit={limit!r} is not allowed; give a whole number of at least 0")
+        if name is not None and not isinstance(name, str):
+            raise ConfigError(
+                f"name={name!r} is not allowed; give the name of tasks, as in 'train'"
+            )
         session = self._session
         session.ensure()
         records = session.store.list_tasks(limit=limit, unfinished=unfinished, name=name, ids=ids)

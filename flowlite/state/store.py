@@ -135,6 +135,9 @@ class Store:
         Raises:
             NotFound: No task fits, or several do. The message lists those that are near.
         """
+        if not text.isprintable():
+            # Such as bytes of a command line that are no text, which cannot be asked for.
+            raise NotFound(f"no task {text!r}; `flow status` lists the tasks")
         like = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
         order = "created_at DESC LIMIT 50"
         exact = self._rows(TaskRecord, "id = ?", [text]) or self._rows(
@@ -172,7 +175,7 @@ class Store:
         if name is not None:
             where.append("name = ?")
             values.append(name)
-        order = "created_at DESC, id" + (f" LIMIT {int(limit)}" if limit else "")
+        order = "created_at DESC, id" + ("" if limit is None else f" LIMIT {limit}")
         rows = self._rows(TaskRecord, " AND ".join(where), values, order)
         found = self._readable(TaskRecord, rows)
         return sorted(found, key=lambda record: (-record.created_at, record.id))
