@@ -1,4 +1,4 @@
-"""Which machines that one task has kept on EC2 another takes over: none dearer than it allows, or that ends too soon."""
+"""Which kept machines of EC2 another task takes over: none dearer than it allows, or that ends too soon."""
 
 from __future__ import annotations
 
