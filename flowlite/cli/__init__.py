@@ -101,6 +101,9 @@ def program() -> int:
     _open_standard_streams()
     _replace_what_cannot_be_encoded()
     gc.set_threshold(_NEW_OBJECTS)
+    # A daemon may ignore the ends of its children, which is inherited. Python then takes every program that fails for
+    # one that succeeded.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     with suppress(KeyboardInterrupt):
         code = main()

@@ -25,7 +25,12 @@ def run_detached(home: Path, module: str, *arguments: str, given: str = "") -> i
         The id of the process; None if it cannot be started.
     """
     root = str(Path(flowlite.__file__).resolve().parent.parent)
-    program = f"import sys; sys.path.insert(0, sys.argv[1]); from {module} import main; main()"
+    # A caller may ignore the ends of its children, and Python would then take every command that fails for one that
+    # succeeds.
+    program = (
+        "import signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_DFL); sys.path.insert(0, sys.argv[1]); "
+        f"from {module} import main; main()"
+    )
     with suppress(OSError), ExitStack() as stack:
         stdin = stack.enter_context(tempfile.TemporaryFile()) if given else None
         if stdin is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from flowlite import TaskConfig
 from flowlite.api.client import Flow
 from tests.helpers import eventually
 
@@ -75,6 +78,71 @@ def test_all_signals_are_blocked(flow_home: Path, tmp_path: Path) -> None:
     assert code == 0, said
     assert "this is rank 0" in said, said
     assert "this is rank 1" in said, said
+
+
+def _ignore_ends_of_children() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+
+def test_a_daemon_that_ignores_the_ends_of_its_children_is_told_the_exit_status(
+    flow_home: Path,
+) -> None:
+    task = Flow().run(TaskConfig(command=["sleep", "600"]))
+    eventually(lambda: task.status == "running")
+    done = subprocess.run(
+        [sys.executable, "-m", "flowlite.cli", "ssh", task.id, "--", "sh", "-c", "exit 7"],
+        env={**os.environ, "FLOW_HOME": str(flow_home), "PYTHONPATH": str(ROOT)},
+        preexec_fn=_ignore_ends_of_children,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 7
+    task.cancel()
+    task.wait(timeout=60)
+
+
+def test_processes_in_the_background_hear_of_the_ends_of_their_children(
+    flow_home: Path, tmp_path: Path
+) -> None:
+    code, said = _run(
+        flow_home, tmp_path, _ignore_ends_of_children, "--notify", "exit 7", "--detach"
+    )
+    assert code == 0, said
+    (task,) = Flow().list_tasks()
+    task.wait(timeout=60)
+    eventually(lambda: any("it ended with 7" in event.text for event in task.events()))
+
+
+def test_a_program_that_ignores_the_ends_of_its_children_has_supervisors_that_do_not(
+    flow_home: Path, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import signal\n"
+        "from flowlite import Flow, TaskConfig\n"
+        "from flowlite.settings import flow_home\n"
+        "from flowlite.supervise.background import run_detached\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "task = Flow().run(TaskConfig(command=['sleep', '600'], notify='exit 7'))\n"
+        "module = 'flowlite.supervise.process.notifications'\n"
+        "run_detached(flow_home.home(), module, task.id, 'failed', '0')\n"
+    )
+    subprocess.run(
+        [sys.executable, str(program)],
+        env={**os.environ, "FLOW_HOME": str(flow_home), "PYTHONPATH": str(ROOT)},
+        timeout=60,
+        check=True,
+    )
+    (task,) = Flow().list_tasks()
+    eventually(lambda: any("it ended with 7" in event.text for event in task.events()))
+    eventually(lambda: task.status == "running")
+    pid = json.loads((flow_home / "tasks" / task.id / "supervisor.json").read_text())["pid"]
+    ignored = re.search(r"SigIgn:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    assert ignored is not None
+    assert not int(ignored[1], 16) & 1 << (signal.SIGCHLD - 1)
+    task.cancel()
+    task.wait(timeout=60)
 
 
 @pytest.mark.parametrize("name", ["with:colon", "with\nnewline"])

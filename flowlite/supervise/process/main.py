@@ -39,6 +39,9 @@ def main() -> None:
     # The client may have been started with signals blocked. All processes below this one would inherit that, and those
     # that wait for the end of a child would never hear of it.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    # Or with the ends of children ignored, so that every command that fails would seem to have succeeded: `squeue` too,
+    # which then tells of no job.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     task_id, home = sys.argv[1], Path(os.environ["FLOW_HOME"])
     code_on_disk.note_known(float(os.environ.pop(_ANEW, 0.0)))
     launches = NO_LAUNCH not in sys.argv[2:]
