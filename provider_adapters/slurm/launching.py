@@ -7,7 +7,7 @@ A launch is called repeatedly with the same token and does not block. Its state 
     notes       "given": the nodes that were handed out, "restart": of which run of the job they were,
                 "given_up": those that did not answer, "taken_out": those that the job has lost,
                 "hosts": a run of the job, and its hosts at its start, "unmet": those of them that never answered,
-                "short": it asks for no more time than its task needs
+                "short": the job that was cancelled to ask for less time, "reduced": how often less was asked for
 
 A gang that shrinks and grows may have several launches, and so several jobs. Each is content with fewer nodes than it
 asks for (`sbatch --nodes=2-8`), goes on when one of them fails, and excludes the hosts of the others.
@@ -145,6 +145,7 @@ class Launching:
             "elastic": plan.fewest_instances < plan.num_instances,
             "minutes": options["minutes"],
             "limit": options.get("limit", options["minutes"]),
+            "bare": options.get("bare", options["minutes"]),
             "grace": options.get("grace", 0.0),
             **({"fits": fitting} if (fitting := fits(intent)) else {}),
             "container": options["step_container"],
@@ -201,15 +202,10 @@ class Launching:
         except LaunchPending:
             raise
         except ProviderError as error:
-            if not self._asks_for_more_time(launch):
+            if not _may_ask_for_less(launch, str(error)):
                 raise
-            ledger.note(launch.token, short=True)
+            ledger.note(launch.token, reduced=_reduced(launch) + 1)
             raise LaunchPending(f"{error}; it is asked for less time", 0.1) from error
-
-    def _asks_for_more_time(self, launch: Launch) -> bool:
-        """Whether its job asks for more time than its task needs, so that another task can take it over."""
-        least = launch.frozen["minutes"]
-        return launch.frozen.get("limit", least) != least and not launch.notes.get("short")
 
     def script(
         self,
@@ -227,7 +223,7 @@ class Launching:
         """
         frozen = launch.frozen
         least = frozen["minutes"]
-        minutes = least if launch.notes.get("short") else frozen.get("limit", least)
+        minutes = _times(launch)[_reduced(launch)]
         content = Path(frozen["agent"]).read_bytes() if embedded else b""
         return render(
             Script(
@@ -242,7 +238,7 @@ class Launching:
                 options=_without(exclude, frozen["directives"]),
                 extra=tuple(frozen["extra"]),
                 minutes=minutes,
-                least_minutes=least if least != minutes else None,
+                least_minutes=least if minutes and least < minutes else None,
                 signal_seconds=frozen["signal_seconds"],
                 requeue=frozen["requeue"],
                 embedded=packed(content) if embedded else "",
@@ -335,7 +331,7 @@ class Launching:
         if state_words.begins(job.state):
             raise self._wait(launch, f"job {number} has its nodes, which boot or are made ready")
         if job.state in state_words.WAITING:
-            if state_words.too_long(job.reason) and self._asks_for_more_time(launch):
+            if state_words.too_long(job.reason) and _may_ask_for_less(launch, job.reason):
                 raise self._ask_for_less_time(launch, job)
             if state_words.hopeless(job.reason):
                 self._ending.end(launch)
@@ -357,7 +353,7 @@ class Launching:
     def _ask_for_less_time(self, launch: Launch, job: Job) -> LaunchPending:
         """Cancels a job that waits for ever for its time. Another is submitted once it has ended."""
         login = self._place.login(launch.frozen["login"])
-        self._place.ledger.note(launch.token, short=job.id)
+        self._place.ledger.note(launch.token, short=job.id, reduced=_reduced(launch) + 1)
         login.try_("scancel", "--state=PENDING", job.id)
         self._place.queue(launch.frozen["login"]).hurry()
         return self._wait(launch, f"job {job.id} asks for more time than it may have: {job.reason}")
@@ -429,6 +425,31 @@ class KeptJobs:
         with suppress(ProviderError):
             if self._kept.to_end(given(launch)):
                 self._ending.end(launch)
+
+
+def _times(launch: Launch) -> list[int | None]:
+    """The minutes that its job may ask for, the most first; None for no time."""
+    least = launch.frozen["minutes"]
+    wanted = (launch.frozen.get("limit", least), least, launch.frozen.get("bare", least))
+    return list(dict.fromkeys(wanted))
+
+
+def _reduced(launch: Launch) -> int:
+    """How many times of `_times` were too long, as far as Slurm has said."""
+    return min(int(launch.notes.get("reduced", 0)), len(_times(launch)) - 1)
+
+
+def _may_ask_for_less(launch: Launch, why: str) -> bool:
+    """Whether its job may ask for less time, after Slurm's words on the one that it has asked for.
+
+    More than the task needs, so that another task can take the job over, is given up for any reason. What is around
+    the time of the workers is given up only where a limit of time is the reason: without it, a task that takes all of
+    its time is ended by Slurm, perhaps before all of its files are fetched.
+    """
+    times, reduced = _times(launch), _reduced(launch)
+    if reduced + 1 >= len(times):
+        return False
+    return times[reduced] != launch.frozen["minutes"] or state_words.is_about_time(why)
 
 
 def current(launch: Launch) -> Call | None:

@@ -65,6 +65,8 @@ def make_plan(config: TaskConfig, settings: SlurmSettings, cluster: Cluster) -> 
             "cpus": cpus,
             "minutes": minutes,
             "limit": _limit(config, partition, minutes),
+            # Without the time for start and end, where a QOS allows no more than the workers may run.
+            "bare": minutes and min(minutes, math.ceil((run_seconds or 0.0) / 60)),
             "grace": config.grace_seconds,
             # Seconds for which nobody may look at nodes that are kept for the next attempt.
             "waits": _waits(config),

@@ -314,7 +314,33 @@ def test_a_job_that_would_wait_for_its_time_is_replaced(
     found = slurm_paper.launch(intent)
     assert times(slurm_paper.slurm.jobs[-1]) == ["--time=64"]
     assert {each.data["job"] for each in found} == {"8"}
-    # Without more time than the task needs, the reason is the user's.
+    # Without more time than the task has asked for, the reason is the user's.
     slurm_paper.slurm.refuse = "sbatch: error: QOSMaxWallDurationPerJobLimit\n"
+    second = slurm_paper.intend("t2", SECOND, max_run_time_hours=1.0)
+    with pytest.raises(LaunchPending, match="less time"):
+        slurm_paper.provider.launch(second)
     with pytest.raises(ProviderError, match="QOSMaxWallDurationPerJobLimit"):
-        slurm_paper.provider.launch(slurm_paper.intend("t2", SECOND, max_run_time_hours=1.0))
+        slurm_paper.provider.launch(second)
+
+
+def test_a_task_that_asks_for_all_the_time_that_its_qos_allows_gets_it(
+    slurm_paper: Paper,
+) -> None:
+    """Slurm takes a job that asks for more, and never starts it."""
+    intent = slurm_paper.intend(max_run_time_hours=1.0)
+    with pytest.raises(LaunchPending):
+        slurm_paper.provider.launch(intent)
+    job = slurm_paper.slurm.job()
+    assert times(job) == ["--time=64"]
+    job.reason = "QOSMaxWallDurationPerJobLimit"
+    with pytest.raises(LaunchPending, match="asks for more time than it may have"):
+        slurm_paper.provider.launch(intent)
+    assert job.state == "CANCELLED"
+    slurm_paper.launch(intent)
+    assert times(slurm_paper.slurm.jobs[-1]) == ["--time=60"]
+
+
+def test_time_around_a_task_is_not_given_up_for_another_reason(slurm_paper: Paper) -> None:
+    slurm_paper.slurm.refuse = "sbatch: error: Invalid account\n"
+    with pytest.raises(ProviderError, match="Invalid account"):
+        slurm_paper.provider.launch(slurm_paper.intend(max_run_time_hours=1.0))

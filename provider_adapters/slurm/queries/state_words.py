@@ -137,6 +137,11 @@ def too_long(reason: str) -> bool:
     return "TimeLimit" in reason or "WallDuration" in reason
 
 
+def is_about_time(said: str) -> bool:
+    """Whether a reason, or an error of `sbatch`, may be about a limit of time."""
+    return too_long(said) or "time limit" in said.lower()
+
+
 def hopeless(reason: str) -> bool:
     """Whether a job with this reason waits for ever unless a person changes something."""
     return _word(reason) in _NEVER
