@@ -275,6 +275,9 @@ def test_reasons_in_words() -> None:
         assert state_words.waits(reason) == f"{reason}: {meaning}"
     # It says what is known, or nothing.
     assert state_words.waits("QOSNotAllowed") == "QOSNotAllowed"
+    assert "a lower max_run_time_hours" in state_words.waits(
+        "ReqNodeNotAvail, Reserved for maintenance"
+    )
     assert state_words.waits("ReqNodeNotAvail, UnavailableNodes:n2").startswith(
         "ReqNodeNotAvail, UnavailableNodes:n2: a node that it needs"
     )

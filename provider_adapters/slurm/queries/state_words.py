@@ -44,6 +44,9 @@ _REASONS = {
     "PartitionTimeLimit": "the partition does not allow so much time: lower max_run_time_hours",
     "PartitionConfig": "the partition cannot serve what is asked for",
     "ReqNodeNotAvail": "a node that it needs is down, drained or reserved",
+    "ReqNodeNotAvail, Reserved for maintenance": (
+        "its time reaches into a maintenance: with a lower max_run_time_hours it may start before"
+    ),
     "NodeDown": "a node that it needs is down",
     "BadConstraints": "no node fits its constraints",
     "Licenses": "its licenses are in use",
@@ -118,7 +121,7 @@ def waits(reason: str) -> str:
     if not reason:
         return "Slurm has not said why yet"
     word = _word(reason)
-    meaning = _REASONS.get(word) or _limit(word)
+    meaning = _REASONS.get(reason) or _REASONS.get(word) or _limit(word)
     return f"{reason}: {meaning}" if meaning else reason
 
 
