@@ -69,6 +69,18 @@ if [ -z "$SLURM_RESTART_COUNT" ]; then trap '' TERM; scontrol requeue "$SLURM_JO
 srun echo goes on
 """
 
+# The profile of a site, which defines `module` for login shells, and what scripts rely on that no login shell runs.
+PROFILE = 'module() { export LOADED="$2" PATH="/opt/$2/bin:$PATH"; }\n'
+LOADS = """\
+#!/bin/bash
+#SBATCH --nodes=2
+set -eu
+python=$(command -v python3)
+module load cuda
+echo "$LOADED $(command -v python3) $python"
+srun bash -c 'case $PATH in *:/opt/cuda/bin:*) echo "$LOADED" ;; esac; module load nccl; echo "$LOADED"'
+"""
+
 STAYS = """\
 #!/bin/bash
 #SBATCH --nodes=1 --array=0-2%1 --job-name=line
@@ -149,6 +161,29 @@ def test_a_script_that_has_itself_queued_again_runs_again(
     assert [line for line in said if line.startswith(("run", "goes"))] == [
         *("run 0", "run 1", "goes on", "goes on")
     ]
+
+
+def test_a_script_that_loads_modules(
+    slurm_site: SlurmSite, slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    """sbatch hands the function on that loads them, and flowlite nothing of the environment of its caller."""
+    (tmp_path / "job.sbatch").write_text(LOADS)
+    files = [host.root / "etc" / "profile.d" / "flowlite-modules.sh" for host in slurm.nodes]
+    try:
+        for file in files:
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(PROFILE)
+        done = run(
+            slurm_site, sys.executable, "-m", "flowlite.cli", "run", "job.sbatch", cwd=tmp_path
+        )
+    finally:
+        for file in files:
+            file.unlink(missing_ok=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = [line.rpartition("] ")[2] for line in done.stdout.splitlines()]
+    python = Path(sys.executable).with_name("python3")
+    assert said[0] == f"cuda {python} {python}"
+    assert sorted(said[1:]) == ["cuda"] * 2 + ["nccl"] * 2
 
 
 def test_elements_wait_in_line_and_one_is_cancelled(

@@ -1,10 +1,13 @@
-"""Keeps our `srun` before the system's, even if a shell profile changes PATH.
+"""What a script's shell begins with: our `srun` before the system's, whatever a profile does to PATH, and `module`.
 
 A login shell (`#!/bin/bash -l`) reads /etc/profile, which resets PATH. So does a script that sources it, or loads a
 module of Slurm. bash reads the file that BASH_ENV names after the profile, and for every script that it starts. That
 file sets a DEBUG trap, which puts our directory first in PATH before each command, also in functions and subshells, and
 prints nothing under `set -x`. A login shell of another kind is started with a command line that repairs PATH before the
 script runs.
+
+sbatch hands on the shell function `module` of the shell that it is called from. Here the job gets nothing from there,
+so the first call of `module` reads the profile, which defines it on machines that have modules.
 """
 
 from __future__ import annotations
@@ -19,6 +22,23 @@ from .rendezvous_file import programs
 
 _FILE = "bash_env"
 _BASH = ("bash", "rbash")
+# The profile resets PATH, and may end a script that has `set -eu`.
+_MODULES = """\
+if ! type module >/dev/null 2>&1; then
+_flowlite_profile() {
+unset -f module ml _flowlite_profile
+local before=$PATH flags=$-
+set +eux
+if [ -r /etc/profile ]; then . /etc/profile; fi
+PATH=$before:$PATH
+case $flags in *e*) set -e ;; esac
+case $flags in *u*) set -u ;; esac
+case $flags in *x*) set -x ;; esac
+}
+module() { _flowlite_profile; module "$@"; }
+ml() { _flowlite_profile; ml "$@"; }
+fi
+"""
 
 
 def variables(attempt: Path, environment: Mapping[str, str]) -> dict[str, str]:
@@ -42,7 +62,8 @@ def write_bash_env(attempt: Path, theirs: str) -> None:
         name = shlex.quote(theirs)
         read_theirs = f"if [ -r {name} ]; then . {name}; fi\n"
     repair = f"case ${{PATH-}} in {directory}:*) ;; *) PATH={directory}:${{PATH-}} ;; esac"
-    text = f"{read_theirs}{repair}\nset -o functrace\ntrap {shlex.quote('{ ' + repair + '; } 2>/dev/null')} DEBUG\n"
+    trap = shlex.quote(f"{{ {repair}; }} 2>/dev/null")
+    text = f"{read_theirs}{_MODULES}{repair}\nset -o functrace\ntrap {trap} DEBUG\n"
     atomic_files.place(text.encode(), str(file), 0o600)
 
 
