@@ -348,6 +348,49 @@ def test_a_file_that_changes_meanwhile(source: Path, tmp_path: Path) -> None:
         volume.get("d", tree, OutputDirectory(tmp_path / "here"), "", lambda _: None)
 
 
+@pytest.mark.parametrize("how", ["replaced", "rewritten", "grown"])
+def test_a_large_file_that_changes_between_two_parts(tmp_path: Path, how: str) -> None:
+    root = tmp_path / "volume"
+    root.mkdir()
+    size = 3 * on_machine._PART
+    (root / "last.pt").write_bytes(b"a" * size)
+
+    class Writing(LocalConnection):
+        """The task writes its next checkpoint after the first part of this one was read."""
+
+        asked = 0
+
+        def run(self, *arguments: Any, **options: Any) -> Completed:
+            done = super().run(*arguments, **options)
+            self.asked += 1
+            if self.asked == 2:
+                if how == "replaced":
+                    (root / "new").write_bytes(b"b" * size)
+                    (root / "new").replace(root / "last.pt")
+                elif how == "rewritten":
+                    (root / "last.pt").write_bytes(b"b" * size)
+                else:
+                    with (root / "last.pt").open("ab") as file:
+                        file.write(b"b" * size)
+            return done
+
+    here = tmp_path / "here"
+    volume = MachineVolume("v", Writing(), (sys.executable,), str(root))
+
+    def get() -> list[str]:
+        tree = volume.tree("last.pt")
+        return volume.get("last.pt", tree, OutputDirectory(here), "last.pt", lambda _: None)
+
+    if how == "grown":
+        assert get() == []
+        assert (here / "last.pt").read_bytes() == b"a" * size
+        return
+    with pytest.raises(FlowError, match=r"last\.pt was changed while it was copied; run it again"):
+        get()
+    assert get() == []
+    assert (here / "last.pt").read_bytes() == b"b" * size
+
+
 class Lying(LocalConnection):
     """A machine that answers what it likes."""
 

@@ -169,9 +169,18 @@ class MachineVolume:
         self, path: str, tree: Tree, file: OutputFile, offset: int, moved: Moved
     ) -> Iterator[bytes]:
         moved(offset)
+        first: int | None = None
         while offset < file.size:
             asked = [_whole(path, tree, file), offset, min(_PART, file.size - offset)]
-            _, content = self._ask({"do": "read", "files": [asked]})
+            answer, content = self._ask({"do": "read", "files": [asked]})
+            size, modified, inode = answer["states"][0]
+            first = inode if first is None else first
+            # A log that grows keeps what was listed. Parts of two versions of another file would be neither of them.
+            grown = size > file.size and inode == first
+            if content and not grown and (size, modified) != (file.size, file.modified_ns):
+                raise FlowError(
+                    f"the volume {self.name}: {file.path} was changed while it was copied; run it again"
+                )
             if not content:
                 raise FlowError(
                     f"the volume {self.name}: {file.path} has become shorter while it was copied"

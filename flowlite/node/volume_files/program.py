@@ -5,7 +5,8 @@ JSON, and then the content that was asked for. All paths are relative to the roo
 
     {"do": "list", "path"}                    -> {"entries": [[name, size, modified, "file" | "directory" | "other"]]}
     {"do": "tree", "path"}                    -> {"single", "files": [[path, size, modified, executable]], "others"}
-    {"do": "read", "files": [[path, offset, most]]}  -> {"sizes": [size, or -1 for a file that is gone]}, contents
+    {"do": "read", "files": [[path, offset, most]]}
+                     -> {"sizes": [bytes that follow], "states": [[size, modified, inode], afterwards]}, contents
     {"do": "digest", "files": [path]}         -> {"sha256": [hexadecimal, or "" for a file that cannot be read]}
     {"do": "state", "files": [[path, size, modified, version]]}
                                               -> {"have": [bytes that are there; -1 for a file that seems complete]}
@@ -78,8 +79,9 @@ class VolumeFiles:
         if what == "tree":
             return self._tree(request["path"])
         if what == "read":
-            content += [self._read(*each) for each in request["files"]]
-            return {"sizes": [len(each) for each in content]}
+            found = [self._read(*each) for each in request["files"]]
+            content += [each for each, _ in found]
+            return {"sizes": [len(each) for each in content], "states": [state for _, state in found]}
         if what == "digest":
             return {"sha256": [self._digest(path) for path in request["files"]]}
         if what == "state":
@@ -151,7 +153,7 @@ class VolumeFiles:
                 )
         return {"single": False, "files": files, "others": others}
 
-    def _read(self, path: str, offset: int, most: int) -> bytes:
+    def _read(self, path: str, offset: int, most: int) -> tuple[bytes, list[int]]:
         descriptor = os.open(
             self._place(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         )
@@ -162,13 +164,15 @@ class VolumeFiles:
             content = bytearray()
             while len(content) < most and (block := file.read(most - len(content))):
                 content += block
-        return bytes(content)
+            # Afterwards: a part of a file that is replaced or rewritten meanwhile belongs to no version of it.
+            status = os.fstat(descriptor)
+        return bytes(content), [status.st_size, status.st_mtime_ns, status.st_ino]
 
     def _digest(self, path: str) -> str:
         digest = hashlib.sha256()
         offset = 0
         try:
-            while block := self._read(path, offset, 1 << 24):
+            while block := self._read(path, offset, 1 << 24)[0]:
                 digest.update(block)
                 offset += len(block)
         except (OSError, RequestRefused):
