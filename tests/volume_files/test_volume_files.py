@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from flowlite.api.volume_files import on_machine
+from flowlite.api.volume_files import in_bucket, on_machine
 from flowlite.api.volume_files.files import Tree, plain_path, sources_of
 from flowlite.api.volume_files.on_machine import MachineVolume
 from flowlite.api.volume_files.storage import split
@@ -155,6 +155,35 @@ def test_a_bucket(flow: Run, s3_server: S3Server, source: Path, tmp_path: Path) 
     flow("rm", "s3://data/data/half", code=3)
     assert "flowlite does not empty" in flow("rm", "-r", "s3://data", code=2)
     assert "NoSuchBucket" in flow("ls", "s3://no-such-bucket", code=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("server", ["one_s3_server", "ceph_server"])
+def test_an_object_that_is_replaced_between_two_parts(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str
+) -> None:
+    s3: S3Server = request.getfixturevalue(server)
+    for name, value in s3.variables().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(in_bucket, "_RANGE", 1 << 20)
+    size = 3 << 20
+    s3.fill("replaced", {"last.pt": b"a" * size})
+    bucket = in_bucket.open_bucket("s3://replaced")
+    moved: list[int] = []
+
+    def move(count: int) -> None:
+        moved.append(count)
+        if sum(moved) == 1 << 20 and count:
+            s3.client().put_object(Bucket="replaced", Key="last.pt", Body=b"b" * size)
+
+    def get() -> list[str]:
+        tree = bucket.tree("last.pt")
+        return bucket.get("last.pt", tree, OutputDirectory(tmp_path), "last.pt", move)
+
+    with pytest.raises(FlowError, match="last.pt was replaced while it was copied; run it again"):
+        get()
+    assert get() == []
+    assert (tmp_path / "last.pt").read_bytes() == b"b" * size
 
 
 def test_a_pool_with_a_shared_directory_and_one_without(

@@ -120,9 +120,9 @@ class BucketFiles:
                 continue
             key = path if tree.single else "/".join(part for part in (path, file.path) if part)
 
-            def read(offset: int, key: str = key, size: int = file.size) -> Iterator[bytes]:
+            def read(offset: int, key: str = key, file: OutputFile = file) -> Iterator[bytes]:
                 moved(offset)
-                return self._read(key, offset, size, moved)
+                return self._read(key, offset, file, moved)
 
             try:
                 destination.take(
@@ -185,7 +185,8 @@ class BucketFiles:
         while (each := self.asking(lambda: next(found, None))) is not None:
             yield each
 
-    def _read(self, key: str, offset: int, size: int, moved: Moved) -> Iterator[bytes]:
+    def _read(self, key: str, offset: int, file: OutputFile, moved: Moved) -> Iterator[bytes]:
+        size = file.size
         while offset < size:
             last = min(offset + _RANGE, size) - 1
             headers = {"range": f"bytes={offset}-{last}"}
@@ -194,6 +195,12 @@ class BucketFiles:
                     "GET", key, headers=headers, timeout=_SECONDS
                 )
             )
+            # Parts of two versions would be neither of them.
+            etag = found.headers.get("etag", "").strip('"')
+            if etag and file.version and etag != file.version:
+                raise FlowError(
+                    f"{self.name}: {key} was replaced while it was copied; run it again"
+                )
             # Not every server answers with the status of a part (206).
             asked = found.headers.get("content-range", "").startswith(f"bytes {offset}-")
             whole = offset == 0 and len(found.body) == size

@@ -81,7 +81,10 @@ class VolumeFiles:
         if what == "read":
             found = [self._read(*each) for each in request["files"]]
             content += [each for each, _ in found]
-            return {"sizes": [len(each) for each in content], "states": [state for _, state in found]}
+            return {
+                "sizes": [len(each) for each in content],
+                "states": [state for _, state in found],
+            }
         if what == "digest":
             return {"sha256": [self._digest(path) for path in request["files"]]}
         if what == "state":
