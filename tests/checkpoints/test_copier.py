@@ -157,6 +157,63 @@ def test_a_set_has_the_earlier_version_of_a_file_that_changes_while_it_is_copied
     assert copier.newest[1].unfinished == ("latest.pt",)
 
 
+class TestAWriterThatDies:
+    """One that keeps one checkpoint deletes the last as soon as it has written the next, which may be incomplete then."""
+
+    def after_the_crash(self, tmp_path: Path) -> Copier:
+        copier = copier_of(tmp_path, every=100.0)
+        newest_link = copier.root / "newest"
+        newest_link.symlink_to("epoch1.pt")
+        write_and_scan(copier, epoch1="1", log="1")
+        copier.end()
+        assert copier.copy()
+        (copier.root / "epoch2.pt").write_text("half of")
+        newest_link.unlink()
+        newest_link.symlink_to("epoch2.pt")
+        (copier.root / "epoch1.pt").unlink()
+        copier.cut(None, ())
+        copier.end()
+        copier.copy()
+        return copier
+
+    def test_the_last_set_has_the_checkpoint_that_was_deleted(self, tmp_path: Path) -> None:
+        copier = self.after_the_crash(tmp_path)
+        assert newest(tmp_path / "remote") == {"epoch1.pt": b"1", "log.pt": b"1"}
+        assert copier.newest is not None
+        assert copier.newest[1].links == {"newest": "epoch1.pt"}
+
+    def test_the_same_node_has_it_again(self, tmp_path: Path) -> None:
+        root = self.after_the_crash(tmp_path).root
+        copier_of(tmp_path, every=100.0, writer="t1.2").restore(aside=True)
+        assert (root / "newest").read_text() == "1"
+        assert sorted(each.name for each in root.iterdir()) == [
+            *("epoch1.pt", "epoch2.pt.unfinished", "log.pt", "newest"),
+        ]
+
+    def test_a_link_to_a_newer_file_stays(self, tmp_path: Path) -> None:
+        root = self.after_the_crash(tmp_path).root
+        # As after an outage of the target at the end.
+        (root / "epoch3.pt").write_text("3")
+        (root / "newest").unlink()
+        (root / "newest").symlink_to("epoch3.pt")
+        state = json.loads((tmp_path / "memory0.json").read_bytes())
+        seen = (root / "epoch3.pt").stat()
+        state["finished"]["epoch3.pt"] = (seen.st_size, seen.st_mtime_ns)
+        (tmp_path / "memory0.json").write_text(json.dumps(state))
+        copier_of(tmp_path, every=100.0, writer="t1.2").restore(aside=True)
+        assert (root / "newest").read_text() == "3"
+        assert (root / "epoch1.pt").read_text() == "1"
+
+    def test_what_was_deleted_before_is_not_kept_for_ever(self, tmp_path: Path) -> None:
+        copier = self.after_the_crash(tmp_path)
+        (copier.root / "newest").unlink()
+        (copier.root / "epoch2.pt").unlink()
+        write_and_scan(copier, epoch3="3")
+        copier.end()
+        assert copier.copy()
+        assert newest(tmp_path / "remote") == {"epoch3.pt": b"3", "log.pt": b"1"}
+
+
 @pytest.mark.parametrize("content", ["", '{"format": 2}'])
 def test_a_damaged_manifest_does_not_stop_copies_and_costs_no_file(
     tmp_path: Path, content: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import posixpath
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -223,14 +224,21 @@ class Copier:
         with self._lock:
             finished, found = self.watch.finished, self._look
             unfinished = self.watch.unfinished
+            doubtful = set(self.watch.doubtful)
         self._paths()
         files = self._copy_files(finished, found.modes)
         left_out = [*unfinished, *self._changed(finished, files), *sorted(found.skipped)]
+        files += self._earlier(left_out)
+        links = found.links
+        if doubtful - {file.path for file in files}:
+            # Its writer may have deleted the checkpoint before the one that it did not complete.
+            files += self._deleted(found)
+            links = self._links_to(files, found)
         manifest = CheckpointManifest(
             node=self.node,
             nodes=self.nodes,
-            files=tuple(sorted([*files, *self._earlier(left_out)], key=lambda file: file.path)),
-            links=found.links,
+            files=tuple(sorted(files, key=lambda file: file.path)),
+            links=links,
             directories=tuple(found.directories),
             unfinished=tuple(left_out),
             facts={**self.order["facts"], "time": time.time()},
@@ -264,6 +272,23 @@ class Copier:
         wanted = set(unfinished)
         known = self.newest[1].files if self.newest is not None else ()
         return [file for file in known if file.path in wanted]
+
+    def _deleted(self, found: tree.TreeScan) -> list[File]:
+        """Returns the files of the newest set that are not in the directory any more."""
+        known = self.newest[1].files if self.newest is not None else ()
+        return [file for file in known if file.path not in found.files]
+
+    def _links_to(self, files: Iterable[File], found: tree.TreeScan) -> dict[str, str]:
+        """Returns the links. One to a file that is not in the set is as in the newest set, or left out."""
+        absent = set(found.files) - {file.path for file in files}
+        known = self.newest[1].links if self.newest is not None else {}
+        links = {}
+        for path, target in found.links.items():
+            if posixpath.normpath(posixpath.join(posixpath.dirname(path), target)) not in absent:
+                links[path] = target
+            elif path in known:
+                links[path] = known[path]
+        return links
 
     def told(self) -> dict[str, Any]:
         """Summarises the newest set of this node, and the files that are not in it."""

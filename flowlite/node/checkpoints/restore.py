@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import posixpath
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -50,7 +51,8 @@ class Restore:
         Args:
             node: The node whose files to restore.
             nodes: How many nodes copy.
-            only: Restore only these paths; None restores all files that are missing here or known to be older.
+            only: The files that were put aside on a node that has all others; what is missing there then is restored,
+                too, and nothing else. None restores all files that are missing here or known to be older.
         """
         self._place = place
         self._root = root
@@ -135,9 +137,8 @@ class Restore:
             for file in wanted:
                 with contextlib.suppress(OSError):
                     tree.partial_of(self._root, file.path).unlink(missing_ok=True)
-        if self._only is None:
-            for path, target in mine.links.items():
-                tree.put_link(self._root, path, target)
+        if self._only is None or self._only:
+            self._put_links(mine)
             for path in mine.directories:
                 tree.make_parents(self._root, f"{path}/.")
         self.taken = (candidate.names[self._node], mine)
@@ -145,10 +146,27 @@ class Restore:
         self._memory.save()
         return True
 
+    def _put_links(self, manifest: CheckpointManifest) -> None:
+        """Creates the links of a set. One here that leads to a file which is in no set is newer, and stays."""
+        here = tree.look_at(self._root)
+        stored = {file.path for file in manifest.files}.difference(self.kept)
+        newer = [
+            path
+            for path, seen in here.files.items()
+            if path not in stored and self._memory.hash_of(path, seen) is None
+        ]
+        for path, target in manifest.links.items():
+            if (known := here.links.get(path)) is not None and known != target:
+                at = posixpath.normpath(posixpath.join(posixpath.dirname(path), known))
+                if any(each == at or each.startswith(f"{at}/") for each in newer):
+                    continue
+            tree.put_link(self._root, path, target)
+
     def _wants(self, file: File) -> bool:
-        if self._only is not None:
-            return file.path in self._only
         here = tree.seen_at(self._root / file.path)
+        if self._only is not None:
+            # Their writer may have deleted what came before them.
+            return file.path in self._only or (here is None and bool(self._only))
         if here is None:
             return True
         if here.mark == (file.size, file.mtime_ns):
