@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import subprocess
 import sys
 import threading
 import uuid
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from flowlite.node.checkpoints import targets
 from flowlite.node.checkpoints.manifest import CheckpointManifest, SetName, whole_sets
 from flowlite.node.checkpoints.targets import BucketTarget, TargetError, place_of
 from flowlite.node.s3 import multipart_upload
-from flowlite.node.s3.client import Response, Store
+from flowlite.node.s3.client import Response, S3Error, Store
 from flowlite.node.s3.sigv4 import Credential
 from tests.components import need
 from tests.node.agents import RealGang
@@ -93,6 +97,150 @@ def test_what_is_tried_again(tmp_path: Path, status: int, code: str, tries: int)
             place.upload(tmp_path / "file", "files/x", 7)
         http.shutdown()
     assert asked == [b"content"] * tries
+
+
+class Cutting:
+    """An HTTP proxy before an S3 server, which ends connections before all of an answer was sent.
+
+    Attributes:
+        body_bytes: How much of a body it sends; None for all.
+        lose_completed: Whether to send nothing of the first answer to the end of an upload.
+    """
+
+    def __init__(self, server: S3Server) -> None:
+        cutting = self
+        self.body_bytes: int | None = None
+        self.lose_completed = False
+        self.completed: list[str] = []
+        behind = urlsplit(server.endpoint)
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                length = int(self.headers.get("content-length") or 0)
+                sent = self.rfile.read(length) if length else None
+                asked = http.client.HTTPConnection(behind.hostname or "", behind.port, timeout=20)
+                asked.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+                for name, value in self.headers.items():
+                    asked.putheader(name, value)
+                asked.endheaders(sent)
+                reply = asked.getresponse()
+                body = reply.read()
+                asked.close()
+                if self.command == "POST" and "uploadId=" in self.path and cutting.lose_completed:
+                    cutting.completed.append(self.path)
+                    if cutting.completed.count(self.path) == 1:
+                        return
+                    # Ceph answers as at first; AWS and MinIO do not know the upload any more.
+                    reply.status, body = 404, b"<Error><Code>NoSuchUpload</Code></Error>"
+                self.send_response_only(reply.status)
+                for name, value in reply.getheaders():
+                    if name.lower() not in ("transfer-encoding", "connection", "content-length"):
+                        self.send_header(name, value)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(body[: cutting.body_bytes])
+
+            do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        # The host is signed: it stays the one that was asked for.
+        self.store = Store(
+            f"s3://{new_bucket(server)}/runs",
+            "",
+            "runs",
+            endpoint_url=f"http://127.0.0.1:{self._http.server_address[1]}",
+            region=REGION,
+            credential=Credential(server.key, server.secret),
+        )
+        self.store = replace(self.store, bucket=self.store.url.split("/")[2])
+
+    def __enter__(self) -> Cutting:
+        threading.Thread(target=self._http.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+
+@pytest.mark.slow
+class TestBrokenConnections:
+    def test_a_file_that_takes_longer_than_any_connection(
+        self, server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(targets, "_FIRST_PAUSE", 0.01)
+        source, target = tmp_path / "source", tmp_path / "target"
+        source.write_bytes(os.urandom(7 << 20))
+        with Cutting(server) as cutting:
+            place = BucketTarget(cutting.store)
+            place.upload(source, "files/a.pt", 7 << 20)
+            cutting.body_bytes = 1 << 20
+            place.download("files/a.pt", target, 7 << 20)
+            assert target.read_bytes() == source.read_bytes()
+            cutting.body_bytes = 0
+            with pytest.raises(TargetError, match="the connection ended after 0 of 7340032 bytes"):
+                place.download("files/a.pt", target, 7 << 20)
+
+    def test_the_answer_to_the_end_of_an_upload_is_lost(
+        self, ceph_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(targets, "_FIRST_PAUSE", 0.01)
+        monkeypatch.setattr(multipart_upload, "PART", 5 << 20)
+        source, target = tmp_path / "source", tmp_path / "target"
+        with Cutting(ceph_server) as cutting:
+            cutting.lose_completed = True
+            place = BucketTarget(cutting.store)
+            for upload in (
+                lambda: place.upload(source, "files/a.pt", 12 << 20),
+                lambda: place.resume_upload(source, "files/a.pt", 12 << 20, lambda _: None),
+            ):
+                source.write_bytes(os.urandom(12 << 20))
+                upload()
+                place.download("files/a.pt", target, 12 << 20)
+                assert target.read_bytes() == source.read_bytes()
+            assert len(cutting.completed) == 4
+            # An upload that somebody else has given up is not taken for one that was completed.
+            begun = multipart_upload.MultipartUpload.begin(
+                place._request_key, place._store.key("files/a.pt")
+            )
+            begun.abort()
+            with pytest.raises(S3Error, match="NoSuchUpload"):
+                begun.complete([f'"{"0" * 32}"'])
+
+
+def test_a_copier_in_the_place_of_a_killed_one_finds_the_region(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        """As AWS where the bucket is in another region than the one that was asked."""
+
+        def do_GET(self) -> None:
+            right = "/eu-central-1/s3/" in self.headers["authorization"]
+            body = (
+                b"<ListBucketResult/>"
+                if right
+                else b"<Error><Code>PermanentRedirect</Code></Error>"
+            )
+            self.send_response_only(200 if right else 301)
+            self.send_header("x-amz-bucket-region", "eu-central-1")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/b"
+        monkeypatch.setattr(Store, "base", lambda store: url)
+        place = BucketTarget(Store("s3://b", "b", credential=Credential("a", "s")))
+        assert place.sizes("sets/") == {}
+        server.shutdown()
 
 
 class TestPlace:

@@ -215,7 +215,7 @@ class BucketTarget:
     def sizes(self, below: str) -> dict[str, int]:
         top = self._store.below
         try:
-            found = _patiently(lambda: list(self._store.list(top + below)))
+            found = self._ask(lambda: list(self._store.list(top + below)))
         except s3.S3Error as error:
             raise self._failed("listed", below, error) from error
         return {entry.key[len(top) :]: entry.size for entry in found}
@@ -310,10 +310,17 @@ class BucketTarget:
             raise self._failed("listed", below, error) from error
 
     def download(self, name: str, target: Path, size: int) -> None:
-        try:
-            _patiently(lambda: self._download_once(name, target, size))
-        except s3.S3Error as error:
-            raise self._failed("read", name, error) from error
+        with open(target, "wb") as file:
+            before = -1
+            while before < file.tell():
+                before = file.tell()
+                try:
+                    self._ask(lambda: self._download_rest(name, file, size))
+                    return
+                except s3.S3Error as error:
+                    # Whatever ends every connection after some time must not end what takes longer.
+                    if file.tell() == before or not _worth_another_try(error):
+                        raise self._failed("read", name, error) from error
 
     def delete(self, names: list[str]) -> None:
         for name in names:
@@ -322,13 +329,14 @@ class BucketTarget:
             except s3.S3Error as error:
                 raise self._failed("deleted", name, error) from error
 
-    def _download_once(self, name: str, target: Path, size: int) -> None:
-        with open(target, "wb") as file:
-            for block in self._store.read(self._store.key(name), timeout=_TRANSFER_SECONDS):
-                file.write(block)
-            if file.tell() < size:
-                # A connection that breaks looks like the end of the file.
-                raise s3.S3Error(f"the connection ended after {file.tell()} of {size} bytes")
+    def _download_rest(self, name: str, file: IO[bytes], size: int) -> None:
+        for block in self._store.read(
+            self._store.key(name), file.tell(), timeout=_TRANSFER_SECONDS
+        ):
+            file.write(block)
+        if file.tell() < size:
+            # A connection that breaks looks like the end of the file.
+            raise s3.S3Error(f"the connection ended after {file.tell()} of {size} bytes")
 
     def _upload_parts(self, file: IO[bytes], name: str, size: int) -> None:
         upload = MultipartUpload.begin(self._request_key, self._store.key(name))
@@ -359,9 +367,20 @@ class BucketTarget:
     def _request_key(
         self, method: str, key: str, query: Mapping[str, str] | None = None, body: bytes = b""
     ) -> s3.Response:
-        return _patiently(
+        return self._ask(
             lambda: self._store.request(method, key, query, body=body, timeout=_TRANSFER_SECONDS)
         )
+
+    def _ask(self, ask: Callable[[], Answer]) -> Answer:
+        """Calls a function, with patience, and in the region of the bucket if the answer gives it."""
+        try:
+            return _patiently(ask)
+        except s3.S3Error as error:
+            # A copier in the place of a killed one does not call `check`, which finds the region.
+            if not self._opened.is_elsewhere(error):
+                raise
+            self._opened = replace(self._opened, region=error.region)
+            return _patiently(ask)
 
     def _failed(self, what: str, name: str, error: s3.S3Error) -> OSError:
         text = f"{self.name}/{name} cannot be {what} with {self._store.source}: {error}"

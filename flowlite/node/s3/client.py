@@ -179,12 +179,18 @@ class Store:
         except (OSError, HTTPException) as error:
             raise self._silence(error) from error
 
-    def read(self, key: str, *, timeout: float = SECONDS) -> Iterator[bytes]:
-        """Yields the bytes of an object, in blocks. Raises S3Error."""
+    def read(self, key: str, start: int = 0, *, timeout: float = SECONDS) -> Iterator[bytes]:
+        """Yields the bytes of an object from an offset on, in blocks. Raises S3Error."""
+        headers = {"range": f"bytes={start}-"} if start else {}
         try:
             with _opener().open(
-                self._open("GET", key, {}, {}, b"", None), timeout=timeout
+                self._open("GET", key, {}, headers, b"", None), timeout=timeout
             ) as reply:
+                # Some servers know no ranges, and begin anew. The status of those that do is not always 206.
+                asked = reply.headers.get("content-range", "").startswith(f"bytes {start}-")
+                left = 0 if asked else start
+                while left and (block := reply.read(min(left, 1 << 20))):
+                    left -= len(block)
                 while block := reply.read(1 << 20):
                     yield block
         except urllib.error.HTTPError as error:
@@ -245,12 +251,16 @@ class Store:
         try:
             next(self.list(self.below, most=1), None)
         except S3Error as error:
-            if error.region and error.region != self.region and self.endpoint_url is None:
+            if self.is_elsewhere(error):
                 moved = replace(self, region=error.region)
                 next(moved.list(moved.below, most=1), None)
                 return moved
             raise
         return replace(self, region=self.region or DEFAULT_REGION)
+
+    def is_elsewhere(self, error: S3Error) -> bool:
+        """Whether AWS says that the bucket is in another region."""
+        return bool(error.region) and error.region != self.region and self.endpoint_url is None
 
     @property
     def below(self) -> str:

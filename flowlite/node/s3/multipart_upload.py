@@ -117,10 +117,26 @@ class MultipartUpload:
             for number, tag in enumerate(tags, 1)
         )
         text = f"<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>".encode()
-        done = self.request("POST", self.key, {"uploadId": self.id}, text).body
+        try:
+            done = self.request("POST", self.key, {"uploadId": self.id}, text).body
+        except S3Error as error:
+            # The request was sent again, because the answer to the first one was lost.
+            if error.code == "NoSuchUpload" and self._is_complete(tags):
+                return
+            raise
         # The server answers 200 before it is done, and may still fail afterwards.
         if b"<Error>" in done:
             raise S3Error(f"putting the parts together failed: {done[:300]!r}", status=500)
+
+    def _is_complete(self, tags: list[str]) -> bool:
+        """Whether the object is there, made of parts with these checksums."""
+        try:
+            found = self.request("HEAD", self.key, {}, b"").headers.get("etag", "")
+            parts = b"".join(bytes.fromhex(tag.strip('"')) for tag in tags)
+        except (S3Error, ValueError):
+            return False
+        whole = hashlib.md5(parts, usedforsecurity=False).hexdigest()
+        return found.strip('"') == f"{whole}-{len(tags)}"
 
     def abort(self) -> None:
         """Gives the upload up; the server deletes its parts."""
