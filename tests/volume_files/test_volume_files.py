@@ -6,8 +6,10 @@ import io
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 
 from flowlite.api.volume_files import in_bucket, on_machine
 from flowlite.api.volume_files.files import Tree, plain_path, sources_of
+from flowlite.api.volume_files.in_bucket import BucketFiles
 from flowlite.api.volume_files.on_machine import MachineVolume
 from flowlite.api.volume_files.storage import split
 from flowlite.cli import main
@@ -22,6 +25,9 @@ from flowlite.connect.bounded import MOST_OUTPUT
 from flowlite.connect.local import LocalConnection
 from flowlite.connect.values import Completed, File
 from flowlite.errors import ConfigError, FlowError, NodeUnreachable, NotFound
+from flowlite.node.checkpoints import targets
+from flowlite.node.s3 import client
+from flowlite.node.s3.sigv4 import Credential
 from flowlite.node.system import atomic_files
 from flowlite.node.volume_files import program
 from flowlite.supervise.attempt.outputs.output_directory import OutputDirectory
@@ -184,6 +190,45 @@ def test_an_object_that_is_replaced_between_two_parts(
         get()
     assert get() == []
     assert (tmp_path / "last.pt").read_bytes() == b"b" * size
+
+
+def test_a_bucket_that_is_busy_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        """Refuses each request once, as S3 does where many ask."""
+
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            status, headers, body = 200, {}, b"ab"
+            if asked.count(self.path) % 2:
+                status, body = 503, b"<Error><Code>SlowDown</Code></Error>"
+            elif "list-type" in self.path:
+                body = b"<ListBucketResult><Contents><Key>d/x</Key><Size>2</Size></Contents></ListBucketResult>"
+            else:
+                status, headers = 206, {"content-range": "bytes 0-1/2"}
+            self.send_response_only(status)
+            for name, value in {**headers, "content-length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    monkeypatch.setattr(targets, "_FIRST_PAUSE", 0.01)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        bucket = BucketFiles(
+            client.Store("s3://b", "b", endpoint_url=url, credential=Credential("a", "s"))
+        )
+        found = bucket.tree("d")
+        assert bucket.get("d", found, OutputDirectory(tmp_path), "", lambda _: None) == []
+        server.shutdown()
+    assert contents(tmp_path) == {"x": b"ab"}
 
 
 def test_a_pool_with_a_shared_directory_and_one_without(

@@ -13,7 +13,7 @@ from typing import TypeVar
 from flowlite.api.volume_files.files import Entry, Moved, Source, Tree
 from flowlite.connect import fetching
 from flowlite.errors import ConfigError, FlowError, NotFound, ProviderError
-from flowlite.node.checkpoints.targets import BucketTarget, TargetError
+from flowlite.node.checkpoints.targets import BucketTarget, TargetError, patiently
 from flowlite.node.s3.client import S3Error, S3Object, Store
 from flowlite.node.s3.multipart_upload import PART
 from flowlite.supervise.attempt.outputs.manifest import OutputFile, is_inside
@@ -51,7 +51,7 @@ def open_bucket(url: str) -> BucketFiles:
         }
     )
     files = BucketFiles(store)
-    return BucketFiles(files.asking(store.located))
+    return BucketFiles(files.asking(partial(patiently, store.located)))
 
 
 class BucketFiles:
@@ -181,7 +181,7 @@ class BucketFiles:
         yield from self._listed(f"{path}/", None)
 
     def _listed(self, below: str, most: int | None) -> Iterator[S3Object]:
-        found = self._store.list(below, most=most, timeout=_SECONDS)
+        found = self._store.list(below, most=most, timeout=_SECONDS, through=patiently)
         while (each := self.asking(lambda: next(found, None))) is not None:
             yield each
 
@@ -190,11 +190,8 @@ class BucketFiles:
         while offset < size:
             last = min(offset + _RANGE, size) - 1
             headers = {"range": f"bytes={offset}-{last}"}
-            found = self.asking(
-                lambda headers=headers: self._store.request(  # type: ignore[misc]
-                    "GET", key, headers=headers, timeout=_SECONDS
-                )
-            )
+            ask = partial(self._store.request, "GET", key, headers=headers, timeout=_SECONDS)
+            found = self.asking(partial(patiently, ask))
             # Parts of two versions would be neither of them.
             etag = found.headers.get("etag", "").strip('"')
             if etag and file.version and etag != file.version:

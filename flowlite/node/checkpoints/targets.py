@@ -374,13 +374,13 @@ class BucketTarget:
     def _ask(self, ask: Callable[[], Answer]) -> Answer:
         """Calls a function, with patience, and in the region of the bucket if the answer gives it."""
         try:
-            return _patiently(ask)
+            return patiently(ask)
         except s3.S3Error as error:
             # A copier in the place of a killed one does not call `check`, which finds the region.
             if not self._opened.is_elsewhere(error):
                 raise
             self._opened = replace(self._opened, region=error.region)
-            return _patiently(ask)
+            return patiently(ask)
 
     def _failed(self, what: str, name: str, error: s3.S3Error) -> OSError:
         text = f"{self.name}/{name} cannot be {what} with {self._store.source}: {error}"
@@ -389,7 +389,7 @@ class BucketTarget:
         return TargetError(text)
 
 
-def _patiently(ask: Callable[[], Answer]) -> Answer:
+def patiently(ask: Callable[[], Answer]) -> Answer:
     """Retries with growing pauses, where that may help."""
     pause = _FIRST_PAUSE
     for left in reversed(range(_TRIES)):

@@ -21,8 +21,9 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, replace
+from functools import partial
 from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import IO, Any
 from xml.etree import ElementTree
@@ -200,9 +201,18 @@ class Store:
             raise self._silence(error) from error
 
     def list(
-        self, below: str = "", *, most: int | None = None, timeout: float = SECONDS
+        self,
+        below: str = "",
+        *,
+        most: int | None = None,
+        timeout: float = SECONDS,
+        through: Callable[[Callable[[], Response]], Response] = lambda ask: ask(),
     ) -> Iterator[S3Object]:
-        """Yields the objects whose whole key begins with `below`, sorted by key. Raises S3Error."""
+        """Yields the objects whose whole key begins with `below`, sorted by key. Raises S3Error.
+
+        Args:
+            through: Makes the request for each page, for example several times.
+        """
         token, given, empty = "", 0, 0
         tokens: set[str] = set()
         while True:
@@ -214,7 +224,8 @@ class Store:
                 "encoding-type": "url",
                 **({"continuation-token": token} if token else {}),
             }
-            found = without_namespace(self.request("GET", "", query, timeout=timeout).body)
+            ask = partial(self.request, "GET", "", query, timeout=timeout)
+            found = without_namespace(through(ask).body)
             before = given
             for each in found.iter("Contents"):
                 yield _entry(each, _is_encoded(found))
