@@ -158,7 +158,7 @@ def test_a_set_has_the_earlier_version_of_a_file_that_changes_while_it_is_copied
 
 
 class TestAWriterThatDies:
-    """One that keeps one checkpoint deletes the last as soon as it has written the next, which may be incomplete then."""
+    """One that keeps one checkpoint deletes the last when it has written the next, which may be incomplete then."""
 
     def after_the_crash(self, tmp_path: Path) -> Copier:
         copier = copier_of(tmp_path, every=100.0)

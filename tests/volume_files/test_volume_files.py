@@ -186,7 +186,7 @@ def test_an_object_that_is_replaced_between_two_parts(
         tree = bucket.tree("last.pt")
         return bucket.get("last.pt", tree, OutputDirectory(tmp_path), "last.pt", move)
 
-    with pytest.raises(FlowError, match="last.pt was replaced while it was copied; run it again"):
+    with pytest.raises(FlowError, match=r"last\.pt was replaced while it was copied; run it again"):
         get()
     assert get() == []
     assert (tmp_path / "last.pt").read_bytes() == b"b" * size
