@@ -119,6 +119,23 @@ def daemon(program: Path, tmp_path: Path) -> Iterator[Callable[..., StepDaemon]]
         each.process.stderr.close()  # type: ignore[union-attr]
 
 
+def before_its_lease_ends(
+    daemon: Callable[..., StepDaemon], doing: Callable[[StepDaemon, int], None]
+) -> tuple[StepDaemon, int]:
+    """A step daemon with which something was done, and its lease in seconds: the shortest that sufficed.
+
+    On a busy machine, a short lease may end before anything was asked.
+    """
+    for lease in (1, 3, 8, 60):
+        held = daemon("--lease", str(lease), "--deadline", "0")
+        with suppress(OSError):
+            doing(held, lease)
+            return held, lease
+        held.end()
+        held.file("step-daemon.json").unlink(missing_ok=True)
+    raise AssertionError("a lease of 60 s ended before anything was done")
+
+
 class TestFacts:
     def test_what_it_says_of_itself(self, daemon: Callable[..., StepDaemon]) -> None:
         held = daemon()
@@ -318,12 +335,14 @@ class TestKept:
     def test_a_node_that_was_taken_over_has_its_lease_again(
         self, daemon: Callable[..., StepDaemon], tmp_path: Path, fork_server: Callable[[int], None]
     ) -> None:
-        held = daemon("--lease", "3", "--deadline", "0")
-        # A fork server without a task is nobody.
-        fork_server(held.start("exec sleep 1001", tmp_path / "log"))
-        assert held.ask("keep", seconds=600) == {}
-        assert held.ask("take") == {}
-        assert "nobody was there for 3 s" in held.end()[1]
+        def hand_over(held: StepDaemon, lease: int) -> None:
+            # A fork server without a task is nobody.
+            fork_server(held.start("exec sleep 1001", tmp_path / "log"))
+            assert held.ask("keep", seconds=600) == {}
+            assert held.ask("take") == {}
+
+        held, lease = before_its_lease_ends(daemon, hand_over)
+        assert f"nobody was there for {lease} s" in held.end()[1]
 
     def test_it_is_not_kept_if_slurm_ends_the_job(self, daemon: Callable[..., StepDaemon]) -> None:
         held = daemon(scontrol="echo JobId=7 JobState=RUNNING PreemptTime=2030-01-01T00:00:00")
@@ -335,15 +354,11 @@ class TestKept:
 
 class TestTheEnd:
     def test_nobody_is_there(self, daemon: Callable[..., StepDaemon], tmp_path: Path) -> None:
-        for lease in (1, 8, 60):
-            held = daemon("--lease", str(lease), "--deadline", "0")
-            # A busy machine may be late with this.
-            with suppress(OSError):
-                # As long as something runs, somebody is there.
-                held.start(f"sleep {lease + 2}; echo done > {tmp_path}/done", tmp_path / "log")
-                break
-            held.end()
-            held.file("step-daemon.json").unlink(missing_ok=True)
+        def begin(held: StepDaemon, lease: int) -> None:
+            # As long as something runs, somebody is there.
+            held.start(f"sleep {lease + 2}; echo done > {tmp_path}/done", tmp_path / "log")
+
+        held, lease = before_its_lease_ends(daemon, begin)
         code, said = held.end()
         assert (code, f"nobody was there for {lease} s" in said) == (0, True)
         assert (tmp_path / "done").exists()
