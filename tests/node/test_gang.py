@@ -472,6 +472,21 @@ def test_a_script_that_empties_its_output_is_told_how_to_write_it(tmp_path: Path
     assert "`tee -a`" in text
 
 
+def test_the_directory_of_a_node_may_be_reached_through_a_link(tmp_path: Path) -> None:
+    # As where /home leads to /data/home.
+    (tmp_path / "data").mkdir()
+    (tmp_path / "home").symlink_to("data")
+    home = tmp_path / "home"
+    workdir = str(home / "i-000" / "project")
+    call = command("sh", "-c", "pwd; echo 1 > lost.txt")
+    with RealGang(home, call, nodes=1, processes_per_node=1, workdir=workdir) as gang:
+        ended = gang.run()
+        assert ended["outcome"] == "done", (ended, gang.logs())
+        assert gang.text(0) == f"{tmp_path}/data/i-000/project\n"
+        told = [each["text"] for each in gang.events if each["kind"] == "unkept"]
+        assert len(told) == 1 and "lost.txt" in told[0], gang.events
+
+
 def test_a_chunk_of_logs_may_take_longer_than_a_silent_leader_is_waited_for(home: Path) -> None:
     """A network that is slow and carries all the time is none that is dead."""
     call = command("sh", "-c", "head -c 300000 /dev/zero")

@@ -57,6 +57,7 @@ def run_agent(directory: Path, began: float | None = None) -> int:
     write_atomically(paths.pid, json.dumps(noted))
     try:
         config = AgentConfig.from_json(paths.config.read_bytes())
+        config.workdir = _without_links(config.workdir, directory.parent, paths.home)
         if config.trace:
             trace.begin(f"agent of node {config.node_rank}", paths.trace)
             trace.add_start(began)
@@ -74,6 +75,16 @@ def run_agent(directory: Path, began: float | None = None) -> int:
     collect_seldom()
     code = asyncio.run(agent.run())
     os._exit(code)
+
+
+def _without_links(workdir: str | None, written: Path, home: Path) -> str | None:
+    """Returns the working directory, below the real path of the node's directory if it is below the written one.
+
+    Homes are often reached through a link (`/home` leads to `/data/home`), and the agent compares the two paths.
+    """
+    if workdir is None or not Path(workdir).is_relative_to(written):
+        return workdir
+    return str(home / Path(workdir).relative_to(written))
 
 
 def collect_seldom() -> None:
