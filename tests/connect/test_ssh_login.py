@@ -119,6 +119,49 @@ def test_a_key_that_only_the_agent_has(
         os.environ["SSH_AUTH_SOCK"] = path
 
 
+def test_a_key_of_the_agent_that_is_named_by_its_public_half(
+    servers: Servers, config: Config, agent: Callable[[Path], None], tmp_path: Path
+) -> None:
+    server = servers()
+    agent(make_key(tmp_path / "other"))
+    agent(server.client_key)
+    server.client_key.unlink()
+    # As 1Password and others advise, whose keys never are in a file.
+    public = Path(f"{server.client_key}.pub").rename(tmp_path / "work.pub")
+    server.log.write_text("")
+    log_in(server, config, f"IdentityFile {public}", "IdentitiesOnly yes")
+    assert "Failed publickey" not in server.log.read_text()
+    absent = Path(f"{make_key(tmp_path / 'absent')}.pub")
+    with pytest.raises(NodeUnreachable, match=f"{absent} is a public key, and no agent"):
+        log_in(server, config, f"IdentityFile {absent}", "IdentitiesOnly yes")
+
+
+def test_a_certificate_for_a_key_of_the_agent(
+    servers: Servers, config: Config, agent: Callable[[Path], None], tmp_path: Path
+) -> None:
+    authority, key = make_key(tmp_path / "authority"), make_key(tmp_path / "key")
+    server = servers(start=False)
+    server.options["TrustedUserCAKeys"] = f"{authority}.pub"
+    server.start()
+    allow(server)
+    agent(key)
+    # It is newer than the key in the agent, as where a certificate is made anew each day.
+    subprocess.run(
+        ["ssh-keygen", "-q", "-s", str(authority), "-I", "me", "-n", server.user, f"{key}.pub"],
+        check=True,
+    )
+    key.unlink()
+    log_in(server, config, f"IdentityFile {key}", "IdentitiesOnly yes")
+    elsewhere = Path(f"{key}-cert.pub").rename(tmp_path / "elsewhere.pub")
+    log_in(
+        server,
+        config,
+        f"IdentityFile {key}.pub",
+        "IdentitiesOnly yes",
+        f"CertificateFile {elsewhere}",
+    )
+
+
 def test_an_agent_that_is_gone(
     server: Sshd, config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -174,6 +217,12 @@ def test_a_server_that_wants_more(servers: Servers, config: Config) -> None:
         log_in(server, config, f"IdentityFile {server.client_key}")
 
 
+def test_a_server_that_takes_no_keys(servers: Servers, config: Config) -> None:
+    server = servers(PasswordAuthentication="yes", PubkeyAuthentication="no")
+    with pytest.raises(NodeUnreachable, match="takes no keys, only password;"):
+        log_in(server, config, f"IdentityFile {server.client_key}")
+
+
 def test_too_many_keys(servers: Servers, config: Config, tmp_path: Path) -> None:
     server = servers(MaxAuthTries="3")
     keys = [make_key(tmp_path / f"key{n}") for n in range(6)]
@@ -185,9 +234,11 @@ def test_too_many_keys(servers: Servers, config: Config, tmp_path: Path) -> None
 def test_the_public_half(tmp_path: Path) -> None:
     for kind in ("ed25519", "rsa"):
         key = make_key(tmp_path / kind, kind)
-        beside = public_blob(key)
+        beside, key_line = public_blob(key), Path(f"{key}.pub").read_text()
         Path(f"{key}.pub").unlink()
         assert public_blob(encrypt(key)) == beside
+        (tmp_path / "named").write_text(f"{key_line}\n")
+        assert public_blob(tmp_path / "named") == beside
     assert public_blob(tmp_path / "missing") is None
     (tmp_path / "odd").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END\n")
     assert public_blob(tmp_path / "odd") is None

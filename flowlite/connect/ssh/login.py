@@ -66,7 +66,7 @@ def log_in(transport: paramiko.Transport, target: SshTarget) -> None:
             try:
                 more = transport.auth_publickey(target.user, key)
             except paramiko.BadAuthenticationType as error:
-                raise _wants(target, error.allowed_types) from None
+                raise _takes_no_keys(target, error.allowed_types) from None
             except paramiko.AuthenticationException:
                 if not transport.is_active():
                     break
@@ -127,7 +127,7 @@ def _files(
         if blob is not None and blob in held:
             if blob not in used:
                 used.add(blob)
-                yield f"{path} in the agent", held[blob]
+                yield from _of_the_agent(path, held[blob], target)
             continue
         key = _load(path, target, tried)
         if key is not None and key.asbytes() not in used:
@@ -135,6 +135,18 @@ def _files(
             for certificate in _certificates(path, key, target):
                 yield f"{path} with {certificate}", _certified(path, certificate)
             yield path, key
+
+
+def _of_the_agent(
+    path: str, key: paramiko.AgentKey, target: SshTarget
+) -> Iterator[tuple[str, paramiko.PKey]]:
+    """A key of the agent that the configuration names: with its certificates, which may be newer, then alone."""
+    for certificate in _certificate_files(path, target):
+        with suppress(Exception):
+            key.load_certificate(certificate)
+            yield f"{path} in the agent with {certificate}", key
+    key.public_blob = None
+    yield f"{path} in the agent", key
 
 
 def _load(path: str, target: SshTarget, tried: _TriedKeys) -> paramiko.PKey | None:
@@ -160,7 +172,10 @@ def _load(path: str, target: SshTarget, tried: _TriedKeys) -> paramiko.PKey | No
         tried.hints.append(f"{path} cannot be read by this user")
         return None
     except Exception as error:
-        tried.hints.append(f"{path} is not a private key that can be used here ({error})")
+        if _of_public_file(Path(path)) is not None:
+            tried.hints.append(f"{path} is a public key, and no agent has its private key")
+        else:
+            tried.hints.append(f"{path} is not a private key that can be used here ({error})")
         return None
     # `from_path` loads a certificate beside the key; the plain key and the certificate are tried one after the other.
     key.public_blob = None
@@ -170,12 +185,16 @@ def _load(path: str, target: SshTarget, tried: _TriedKeys) -> paramiko.PKey | No
 def _certificates(path: str, key: paramiko.PKey, target: SshTarget) -> list[str]:
     """Certificate files for this key, from the configuration or beside it."""
     found = []
-    for candidate in dict.fromkeys((*target.certificates, f"{path}-cert.pub")):
+    for candidate in _certificate_files(path, target):
         with suppress(Exception):
             if os.path.exists(candidate):
                 _certified(path, candidate)
                 found.append(candidate)
     return found
+
+
+def _certificate_files(path: str, target: SshTarget) -> list[str]:
+    return list(dict.fromkeys((*target.certificates, f"{path}-cert.pub")))
 
 
 def _certified(path: str, certificate: str) -> paramiko.PKey:
@@ -186,13 +205,28 @@ def _certified(path: str, certificate: str) -> paramiko.PKey:
 
 
 def public_blob(path: Path) -> bytes | None:
-    """The public half of a private key file, even if encrypted: from its `.pub`, or from the key file's own header."""
+    """The public half of a key that a file names, even if encrypted.
+
+    It is that of the `.pub` beside the file, that in the header of the private key, or the file itself: where an agent
+    or a token has the key, there may be no other.
+    """
     with suppress(OSError, ValueError, IndexError):
         return base64.b64decode(path.with_name(f"{path.name}.pub").read_text().split()[1])
     with suppress(OSError, ValueError, IndexError):
         lines = path.read_text().strip().splitlines()
         if "OPENSSH PRIVATE KEY" in lines[0]:
             return _public_of(base64.b64decode("".join(lines[1:-1])))
+    return _of_public_file(path)
+
+
+def _of_public_file(path: Path) -> bytes | None:
+    """The key of a file that holds one public key; None for any other file."""
+    with suppress(OSError, ValueError):
+        kind, text, *_ = path.read_text().split()
+        blob = base64.b64decode(text, validate=True)
+        name = kind.encode()
+        # A key begins with its own kind.
+        return blob if blob.startswith(len(name).to_bytes(4, "big") + name) else None
     return None
 
 
@@ -214,6 +248,15 @@ def _wants(target: SshTarget, kinds: list[str]) -> NodeUnreachable:
     return NodeUnreachable(
         f"host {target.label}: it asks for {', '.join(kinds)} besides a key; flowlite logs in with keys only. "
         "Allow publickey alone for this user there",
+        host=target.name,
+        patience=_REFUSED_SECONDS,
+    )
+
+
+def _takes_no_keys(target: SshTarget, kinds: list[str]) -> NodeUnreachable:
+    return NodeUnreachable(
+        f"host {target.label}: it takes no keys, only {', '.join(kinds)}; flowlite logs in with keys only. Allow "
+        "publickey for this user there (PubkeyAuthentication in its sshd_config)",
         host=target.name,
         patience=_REFUSED_SECONDS,
     )
