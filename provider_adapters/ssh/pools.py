@@ -156,7 +156,9 @@ def _read_pool(name: str, table: dict[str, Any], common: dict[str, Any], origin:
     for i, host in enumerate(read):
         twin = next((other for other in read[:i] if other.name == host.name), None)
         if twin is not None:
-            raise ConfigError(f"{origin}: {where} hosts: {host.name!r} stands there twice")
+            raise ConfigError(
+                f"{origin}: {where} hosts: {host.name!r} stands there twice{_other_name(host, twin)}"
+            )
     return Pool(name, tuple(read), shared, origin)
 
 
@@ -190,10 +192,22 @@ def _read_host(entry: Any, index: int, pool: str, defaults: dict[str, Any], orig
     )
 
 
+def _other_name(host: Host, twin: Host) -> str:
+    """What to write if two ports or users of one address lead to two machines; "" if they are the same."""
+    port = host.target.get("port")
+    if host.key == twin.key:
+        return ""
+    written = f"{host.name}:{port}" if port is not None and ":" not in host.name else host.name
+    return (
+        f"; if these are two machines, name one: {{host = {written!r}, name = "
+        f"'{host.name}-{host.index}'}}, or give each a Host of ~/.ssh/config"
+    )
+
+
 def _split(text: str, where: str) -> tuple[str | None, str, int | None]:
-    """The parts of `user@host:port`; an IPv6 address needs brackets if it has a port."""
+    """The parts of `user@host:port`; an IPv6 address needs brackets if it has a port. The last `@` ends the user."""
     match = re.fullmatch(
-        r"(?:([^@\s]+)@)?(?:\[([^\]\s]+)\](?::(\d+))?|([^@\s:]+)(?::(\d+))?|([^@\s]+))", text
+        r"(?:(\S+)@)?(?:\[([^\]\s]+)\](?::(\d+))?|([^@\s:]+)(?::(\d+))?|([^@\s]+))", text
     )
     if match is None:
         raise ConfigError(

@@ -222,6 +222,7 @@ def test_a_missing_file_says_nothing(tmp_path: Path) -> None:
         ("fe80::1", {"host": "fe80::1"}),
         ("[fe80::1]:7", {"host": "fe80::1", "port": "7"}),
         ("ann@[::1]", {"host": "::1", "user": "ann"}),
+        ("ann@corp.example@lab:77", {"host": "lab", "user": "ann@corp.example", "port": "77"}),
     ],
 )
 def test_what_is_written(text: str, parts: dict[str, str]) -> None:
@@ -232,6 +233,10 @@ def test_what_is_written(text: str, parts: dict[str, str]) -> None:
 def test_what_is_no_host(text: str) -> None:
     with pytest.raises(ConfigError, match="give a name"):
         resolve_target(text, "/nowhere")
+
+
+def test_a_zone_is_no_token() -> None:
+    assert resolve_target("fe80::1%hsn0", "/nowhere").host == "fe80::1%hsn0"
 
 
 def test_a_table_wins_over_the_configuration(config: Callable[..., Path]) -> None:

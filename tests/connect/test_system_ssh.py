@@ -15,7 +15,7 @@ import pytest
 
 from flowlite.connect.ssh import host_key_scan, host_keys
 from flowlite.connect.ssh import system as system_ssh
-from flowlite.connect.ssh.connection import SshConnection, resolve_target
+from flowlite.connect.ssh.connection import SshConnection, SshTarget, resolve_target
 from flowlite.errors import HostKeyError, NodeUnreachable
 from tests.connect.sshd import Sshd
 from tests.helpers import eventually
@@ -40,6 +40,18 @@ def test_the_exit_status_is_kept(connection: SshConnection, text: str, status: i
 
 def test_a_command_that_is_not_there(connection: SshConnection) -> None:
     assert connection.stream(["no-such-command"], terminal=False) == 127
+
+
+@pytest.mark.usefixtures("flow_home")
+def test_the_zone_of_an_address_stays_as_it_is(tmp_path: Path) -> None:
+    zoned = "fe80::1%eth0"
+    target = SshTarget("lab", "ann", zoned, host_key_name=zoned, bind_address="fe80::2%eth0")
+    path = system_ssh.write(tmp_path, *system_ssh.entries("lab", target, tmp_path / "known_hosts"))
+    said = subprocess.run(
+        ["ssh", "-G", "-F", str(path), "lab"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    wanted = {f"hostname {zoned}", f"hostkeyalias {zoned}", "bindaddress fe80::2%eth0"}
+    assert wanted <= set(said)
 
 
 def test_an_unknown_host(servers: Servers, connect: Connect) -> None:

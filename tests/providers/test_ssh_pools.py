@@ -58,6 +58,13 @@ class TestReading:
         found = [(h.name, h.target.get("port")) for h in hosts]
         assert found == [("10.0.0.3", 22), ("fd00::1", 2200), ("fd00::2", None)]
 
+    def test_the_name_of_a_user_may_have_a_domain(self, flow_home: Path) -> None:
+        text = "[ssh.pools.lab]\nhosts = ['ada@corp.example@a:2222', 'ada@corp.example@[fd00::1]']\n"
+        hosts = pools(flow_home, text)["lab"].hosts
+        assert [h.name for h in hosts] == ["a", "fd00::1"]
+        assert {h.target["user"] for h in hosts} == {"ada@corp.example"}
+        assert hosts[0].target["port"] == 2222
+
     def test_both_ways_to_write_it(self, flow_home: Path) -> None:
         text = "[providers.ssh.pools.lab]\nhosts = ['a']\n"
         assert pools(flow_home, text)["lab"].hosts[0].name == "a"
@@ -93,6 +100,10 @@ class TestReading:
             ("[ssh.pools.lab]\nhosts = 'a'\n", "hosts is 'a'; give a list"),
             ("[ssh.pools.lab]\nhosts = [3]\n", "hosts[0] is 3; give a name, or a table"),
             ("[ssh.pools.lab]\nhosts = ['a', 'a']\n", "'a' stands there twice"),
+            (
+                "[ssh.pools.lab]\nhosts = ['a:7', 'a:8']\n",
+                "'a' stands there twice; if these are two machines, name one: {host = 'a:8', name = ",
+            ),
             ("[ssh.pools.lab]\nhosts = ['-oProxyCommand=x']\n", "is not a host"),
             ("[ssh.pools.lab]\nhosts = ['a b']\n", "is not a host"),
             ("[ssh.pools.lab]\nhosts = [{name = 'x'}]\n", "hosts[0] has no host"),

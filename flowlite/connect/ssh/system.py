@@ -114,7 +114,7 @@ def _block(alias: str, target: SshTarget, jump: str, known: Path, before: int) -
         ("HostName", _word(target.host)),
         ("Port", str(target.port)),
         ("User", _word(target.user)),
-        ("HostKeyAlias", _word(target.host_key_name)),
+        ("HostKeyAlias", _word(target.host_key_name, tokens=False)),
         ("UserKnownHostsFile", _quoted(str(known))),
         ("GlobalKnownHostsFile", "none"),
         ("StrictHostKeyChecking", "yes"),
@@ -134,7 +134,7 @@ def _block(alias: str, target: SshTarget, jump: str, known: Path, before: int) -
     if target.family:
         options.append(("AddressFamily", target.family))
     if target.bind_address:
-        options.append(("BindAddress", _word(target.bind_address)))
+        options.append(("BindAddress", _word(target.bind_address, tokens=False)))
     if target.explicit:
         # Also files that do not exist: the public half may, with the private key in the SSH agent.
         options += [("IdentityFile", _quoted(path)) for path in target.identities or ("none",)]
@@ -158,12 +158,17 @@ def _through(jump: str, path: Path) -> tuple[str, str]:
     return "ProxyCommand", f"ssh -F {quoted} -W '[%h]:%p' {jump}"
 
 
-def _word(text: str) -> str:
+def _word(text: str, *, tokens: bool = True) -> str:
     """A name quoted for a configuration file."""
-    return text if re.fullmatch(r"[^\s\"'\\#%]+", text) else _quoted(text)
+    return text if re.fullmatch(r"[^\s\"'\\#%]+", text) else _quoted(text, tokens=tokens)
 
 
-def _quoted(path: str) -> str:
-    """A path quoted for a configuration file: percent signs would be tokens, and spaces would end it."""
-    escaped = path.replace("%", "%%").replace("\\", "\\\\").replace('"', '\\"')
+def _quoted(text: str, *, tokens: bool = True) -> str:
+    """A text quoted for a configuration file, in which spaces would end it.
+
+    Args:
+        tokens: Whether the keyword has tokens. In others a percent sign, as in the address `fe80::1%eth0`, is only that.
+    """
+    escaped = text.replace("%", "%%") if tokens else text
+    escaped = escaped.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -22,7 +22,7 @@ _DEFAULT_KNOWN = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _GLOBAL_KNOWN = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 _MOST_JUMPS = 8
 _WRITTEN = re.compile(
-    r"(?:ssh://)?(?:(?P<user>[^@]+)@)?(?:\[(?P<bare>[^\]]+)\]|(?P<host>[^@:]+|[^@]*:[^@]*:[^@]*))"
+    r"(?:ssh://)?(?:(?P<user>.+)@)?(?:\[(?P<bare>[^\]]+)\]|(?P<host>[^@:]+|[^@]*:[^@]*:[^@]*))"
     r"(?::(?P<port>[^:\]]*))?/?"
 )
 _KEYS = ("host", "user", "port", "identity_file", "jump", "name")
@@ -128,7 +128,10 @@ def _table(written: str | Mapping[str, object]) -> dict[str, object]:
 
 
 def parse_written(text: str) -> dict[str, object]:
-    """The parts of `[ssh://][user@]host[:port]`; the host of a bare IPv6 address needs no brackets."""
+    """The parts of `[ssh://][user@]host[:port]`; the host of a bare IPv6 address needs no brackets.
+
+    As with `ssh`, the last `@` ends the user, whose name may have a domain: `ada@corp.example@gpu1`.
+    """
     found = _WRITTEN.fullmatch(text)
     host = found and (found["bare"] or found["host"])
     if found is None or not host or not _is_host(host):
@@ -201,7 +204,9 @@ def _resolve(
 
     user = given_user or first("user") or config.local_user()
     port = _port(table.get("port") or first("port") or PORT, alias)
-    hostname = config.expand(first("hostname") or alias, {"h": alias}).lower()
+    # What the user wrote has no tokens: `%` begins the zone of an address (`fe80::1%hsn0`).
+    named = first("hostname")
+    hostname = (config.expand(named, {"h": alias}) if named else alias).lower()
     _check_names(hostname, user, alias)
     values = config.tokens(alias, hostname, user, str(port))
     own = str(table["identity_file"]) if table.get("identity_file") else ""
