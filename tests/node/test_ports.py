@@ -7,12 +7,16 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from flowlite.node.preflight import master_port
 from flowlite.node.preflight.master_port import MasterPort
 from flowlite.node.system import addresses
+
+if TYPE_CHECKING:
+    from flowlite.testing.hosts import Cluster
 
 
 def bindable(port: int) -> bool:
@@ -112,6 +116,21 @@ def test_probes_leave_no_trace_on_the_port(tmp_path: Path, free: int) -> None:
 
     # A connection in TIME_WAIT would keep whoever binds without address reuse from it.
     assert bindable(asyncio.run(gang()))
+
+
+def test_an_interface_may_have_several_addresses(hosts: Cluster) -> None:
+    host = hosts[0]
+    for where in ("192.168.7.10/24 dev eth0", "172.31.0.1/32 dev lo"):
+        assert host.exec(["ip", "addr", "add", *where.split()]).returncode == 0
+    ask = (
+        "from flowlite.node.system import addresses as a; print("
+        "a.interface_towards('192.168.7.11'), a.interface_towards('192.168.7.10'), "
+        "a.network_of(['192.168.7.10', '192.168.7.11']), a.interface_towards('172.31.0.1'))"
+    )
+    root = str(Path(addresses.__file__).parents[3])
+    said = host.exec([host.python, "-c", ask], environment={"PYTHONPATH": root})
+    # What stands for 127.0.0.1 is no interface that reaches others.
+    assert said.stdout.split() == ["eth0", "eth0", "192.168.7.0/24", "None"], said
 
 
 def test_the_interface_towards_an_address() -> None:

@@ -8,7 +8,14 @@ import struct
 import sys
 from collections.abc import Iterable
 
-_SIOCGIFNETMASK = 0x891B
+# rtnetlink(7)
+_NETLINK_ROUTE = 0
+_RTM_NEWADDR, _RTM_GETADDR = 20, 22
+_NLMSG_ERROR, _NLMSG_DONE = 2, 3
+_REQUEST_DUMP = 0x301
+_IFA_LOCAL = 2
+_NETLINK_SECONDS = 5.0
+_SIOCGIFNETMASK = 0xC0206925 if sys.platform == "darwin" else 0x891B
 _SIOCGIFADDR = 0xC0206921 if sys.platform == "darwin" else 0x8915
 
 
@@ -45,41 +52,80 @@ def network_of(addresses: Iterable[str]) -> str | None:
     wanted = [ipaddress.ip_address(each) for each in addresses]
     if sys.platform != "linux" or any(each.version != 4 for each in wanted):
         return None
+    for _, own, length in _ipv4_of_interfaces():
+        network = ipaddress.ip_network(f"{own}/{length}", strict=False)
+        if wanted and all(each in network for each in wanted):
+            return str(network)
+    return None
+
+
+def _with_ipv4(own: str) -> str | None:
+    found = _ipv4_of_interfaces()
+    loopback = next((name for name, address, _ in found if address.startswith("127.")), None)
+    if own.startswith("127."):
+        return loopback
+    # A routed host may have its address on the loopback interface, whose name would stand for 127.0.0.1.
+    return next((name for name, address, _ in found if address == own and name != loopback), None)
+
+
+def _ipv4_of_interfaces() -> list[tuple[str, str, int]]:
+    """Returns the name of the interface, the address and the length of its prefix, for each IPv4 address."""
+    try:
+        return _ipv4_by_netlink()
+    except (AttributeError, OSError, struct.error):
+        # Not Linux, or a sandbox.
+        return _ipv4_by_ioctl()
+
+
+def _ipv4_by_netlink() -> list[tuple[str, str, int]]:
+    """The ioctl knows only the first address of an interface."""
+    found: list[tuple[str, str, int]] = []
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_ROUTE) as kernel:
+        kernel.settimeout(_NETLINK_SECONDS)
+        request = struct.pack("=IHHII", 24, _RTM_GETADDR, _REQUEST_DUMP, 1, 0)
+        kernel.send(request + struct.pack("=BBBBI", socket.AF_INET, 0, 0, 0, 0))
+        while True:
+            data = kernel.recv(65536)
+            while data:
+                length, kind = struct.unpack_from("=IH", data)
+                if kind == _NLMSG_DONE:
+                    return found
+                if kind == _NLMSG_ERROR or length < 16:
+                    raise OSError("the kernel lists no addresses")
+                family, prefix, _, _, index = struct.unpack_from("=BBBBI", data, 16)
+                own = _attribute(data[24:length], _IFA_LOCAL)
+                if kind == _RTM_NEWADDR and family == socket.AF_INET and len(own) == 4:
+                    found.append((socket.if_indextoname(index), socket.inet_ntoa(own), prefix))
+                data = data[(length + 3) & ~3 :]
+
+
+def _attribute(data: bytes, wanted: int) -> bytes:
+    """Returns an attribute of a netlink message; b"" if it has none of this kind."""
+    while len(data) >= 4:
+        length, kind = struct.unpack_from("=HH", data)
+        if kind == wanted:
+            return data[4:length]
+        data = data[max(4, (length + 3) & ~3) :]
+    return b""
+
+
+def _ipv4_by_ioctl() -> list[tuple[str, str, int]]:
     import fcntl
 
+    found: list[tuple[str, str, int]] = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
             try:
                 own, mask = (
-                    socket.inet_ntoa(fcntl.ioctl(probe.fileno(), what, request)[20:24])
+                    fcntl.ioctl(probe.fileno(), what, request)[20:24]
                     for what in (_SIOCGIFADDR, _SIOCGIFNETMASK)
                 )
             except OSError:
                 continue
-            network = ipaddress.ip_network(f"{own}/{mask}", strict=False)
-            if wanted and all(each in network for each in wanted):
-                return str(network)
-    return None
-
-
-def _with_ipv4(own: str) -> str | None:
-    import fcntl
-
-    loopback = None
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode()[:15])
-            try:
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
-            except OSError:
-                continue
-            address = socket.inet_ntoa(answer[20:24])
-            if address == own:
-                return name
-            if address.startswith("127."):
-                loopback = name
-    return loopback if own.startswith("127.") else None
+            length = int.from_bytes(mask, "big").bit_count()
+            found.append((name, socket.inet_ntoa(own), length))
+    return found
 
 
 def _with_ipv6(own: str) -> str | None:
