@@ -110,6 +110,10 @@ def _of_one(host: Host, facts: Facts) -> list[Problem]:
                 serious=False,
             )
         )
+    address = host.private_ip or facts.address
+    if hosts.is_of_one_link(address):
+        fix = "give it an address in the network of the other hosts, and set that as its `private_ip`"
+        found.append(Problem(host.name, hosts.lacks_address(host, address), fix))
     if facts.ends_at_logout:
         found.append(
             Problem(

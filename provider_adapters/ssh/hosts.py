@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import ipaddress
 import json
 import sys
 import threading
@@ -107,8 +108,9 @@ class Facts:
     @property
     def address(self) -> str:
         """The address at which other hosts can probably reach it."""
-        loopback = self.ssh_address.startswith("127.") or self.ssh_address in ("", "::1")
-        return (self.default_address or self.ssh_address) if loopback else self.ssh_address
+        if self.ssh_address and not _is_local(self.ssh_address):
+            return self.ssh_address
+        return self.default_address or self.ssh_address
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Facts:
@@ -119,6 +121,28 @@ class Facts:
         for name in ("gpus", "tools"):
             values[name] = tuple(values.get(name, ()))
         return cls(**values)
+
+
+def _is_local(address: str) -> bool:
+    """Whether others cannot use an address: 127.0.0.1 behind a tunnel, or fe80::1 on a cable."""
+    return ipaddress.ip_address(address).is_loopback or is_of_one_link(address)
+
+
+def is_of_one_link(address: str) -> bool:
+    """Whether it is an IPv6 address that means nothing without the name of an interface, and so no rank can use."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return found.version == 6 and found.is_link_local
+
+
+def lacks_address(host: Host, address: str) -> str:
+    """Why a host cannot be in a gang, if its address is of one link."""
+    return (
+        f"the only address of {host.name} that is known here is {address}, which other hosts cannot use as it is; set "
+        "its `private_ip`"
+    )
 
 
 def connect(host: Host) -> Connection:

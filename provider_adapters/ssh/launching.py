@@ -369,6 +369,10 @@ class Launch:
             self._keeping.taken_over([final])
             self._give_back([final])
             raise Refused(f"{host.name}: {answer['problem']}", waiting=False)
+        if hosts.is_of_one_link(address):
+            self._keeping.taken_over([final])
+            self._give_back([final])
+            raise Refused(hosts.lacks_address(host, address), waiting=False)
         if not leases.same_machine(ready.facts, answer):
             # It has rebooted; it may have other GPUs or another Python now.
             self._keeping.taken_over([final])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,30 @@ def test_a_command_on_two_hosts(lab: Lab) -> None:
     assert "0/2 on node00" in done.stdout
     assert "1/2 on node01" in done.stdout
     nothing_left(lab)
+
+
+def test_hosts_that_are_reached_over_a_cable(hosts: Cluster, flow_home: Path) -> None:
+    # Their addresses of the one link end in the hardware addresses, which end in those of IPv4.
+    names = [f"fe80::aff:fe4d:{number:x}%eth0" for number in (11, 12)]
+    pool = f"[ssh.pools.lab]\nhosts = {json.dumps(names)}\npython = {json.dumps(sys.executable)}\n"
+    lab = Lab(hosts, flow_home, config=f'provider = "ssh"\n{pool}')
+    for number, name in enumerate(names):
+        hosts[number].restart_sshd(ListenAddress="::")
+        # The kernel first asks whether anybody else has the address.
+        trust = partial(lab.flow, "hosts", "trust", name, "--yes", code=None)
+        eventually(lambda ask=trust: ask().returncode == 0)  # type: ignore[misc]
+        for change in (f"addr add fd00:77::1{number}/64 dev eth0 nodad", "-4 addr flush dev eth0"):
+            assert hosts[number].exec(["ip", *change.split()]).returncode == 0
+    told = lab.json("hosts", "check", code=5)[0]["problems"]
+    assert all("set its `private_ip`" in each["problem"] for each in told), told
+    assert {each["host"] for each in told} == set(names)
+    failed = lab.flow("run", "--", "true", code=1).stderr
+    assert "other hosts cannot use as it is; set its `private_ip`" in failed
+    for host in hosts[:2]:
+        assert host.exec(["ip", "-6", "route", "add", "default", "dev", "eth0"]).returncode == 0
+    assert lab.json("hosts", "check")[0]["problems"] == []
+    done = lab.flow("run", "-N", "2", "--", "sh", "-c", "echo $MASTER_ADDR $GLOO_SOCKET_IFNAME")
+    assert done.stdout.count("fd00:77::10 eth0") == 2
 
 
 def test_a_function_reduces_over_two_hosts(lab: Lab, tmp_path: Path) -> None:

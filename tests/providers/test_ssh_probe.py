@@ -12,6 +12,7 @@ from flowlite.connect.local import LocalConnection
 from flowlite.connect.programs import UNSAFE, sent
 from flowlite.errors import ProviderError
 from provider_adapters.ssh import hosts, leases
+from provider_adapters.ssh.hosts import Facts
 
 
 @pytest.mark.parametrize("what", ["a directory", "for another processor", "without its shell"])
@@ -44,3 +45,18 @@ def test_a_host_that_refuses_our_program_without_a_word_is_refused(tmp_path: Pat
     agent = leases.Agent(tmp_path / "agent.pyz", "0" * 64)
     with pytest.raises(ProviderError, match="others could change what runs as you"):
         leases.take(LocalConnection(), str(silent), agent, str(tmp_path), {})
+
+
+@pytest.mark.parametrize(
+    ("ssh", "default", "address"),
+    [
+        ("10.0.0.3", "10.9.0.3", "10.0.0.3"),
+        ("127.0.0.1", "10.9.0.3", "10.9.0.3"),
+        ("::1", "", "::1"),
+        ("", "fd00::3", "fd00::3"),
+        ("fe80::3%eth0", "fd00::3", "fd00::3"),
+        ("fe80::3%eth0", "", "fe80::3%eth0"),
+    ],
+)
+def test_the_address_towards_other_hosts(ssh: str, default: str, address: str) -> None:
+    assert Facts(ssh_address=ssh, default_address=default).address == address

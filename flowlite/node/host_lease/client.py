@@ -82,7 +82,8 @@ def _address(towards: Any) -> str | None:
     """Returns this host's address on the route to the first of the other hosts that has a route."""
     for other in towards:
         own = addresses.address_towards(str(other))
-        if own is not None and not own.startswith("127.") and own != "::1":
+        # What begins with fe80 means nothing without the name of an interface.
+        if own is not None and not own.startswith(("127.", "fe80:")) and own != "::1":
             return own
     return None
 

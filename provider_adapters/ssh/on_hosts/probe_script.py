@@ -110,14 +110,17 @@ def gpus():
     return found
 
 
-def towards(address):
-    """This host's own address on the route to another; no packet is sent."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((address, 9))
-            return probe.getsockname()[0]
-    except OSError:
-        return ""
+def towards(*addresses):
+    """This host's own address on the route to the first of these that has a route; no packet is sent."""
+    for address in addresses:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((address, 9))
+                return probe.getsockname()[0]
+        except OSError:
+            continue
+    return ""
 
 
 def lease(name):
@@ -203,7 +206,7 @@ def main():
                 "memory_gb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9,
                 "gpus": gpus(),
                 "ssh_address": ssh[2] if len(ssh) == 4 else "",
-                "default_address": towards("192.0.2.1"),
+                "default_address": towards("192.0.2.1", "2001:db8::1"),
                 "disk": disk(root),
                 "tools": [name for name in TOOLS if shutil.which(name)],
                 "ends_at_logout": ends_at_logout(),
