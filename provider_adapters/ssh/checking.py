@@ -112,7 +112,9 @@ def _of_one(host: Host, facts: Facts) -> list[Problem]:
         )
     address = host.private_ip or facts.address
     if hosts.is_of_one_link(address):
-        fix = "give it an address in the network of the other hosts, and set that as its `private_ip`"
+        fix = (
+            "give it an address in the network of the other hosts, and set that as its `private_ip`"
+        )
         found.append(Problem(host.name, hosts.lacks_address(host, address), fix))
     if facts.ends_at_logout:
         found.append(
@@ -304,7 +306,7 @@ def _forwarding(able: Sequence[Host], ports: Mapping[str, int]) -> list[Problem]
         Problem(
             host.name,
             f"its SSH server does not pass TCP connections on: {answer}",
-            "set `AllowTcpForwarding yes` (or local) in its sshd_config",
+            "set `AllowTcpForwarding yes` (or local) in its sshd_config, or what the message names",
         )
         for host, answer in zip(able, answers, strict=True)
         if isinstance(answer, Exception)

@@ -111,7 +111,10 @@ def python_problem(host: Host, facts: Facts) -> str:
     oldest = ".".join(map(str, OLDEST_PYTHON))
     declared = _declared(host, facts)
     if host.python and declared is None:
-        return f"{host.name} has no Python at {host.python}; correct `python` in its pool"
+        return (
+            f"{host.name} has no Python at {host.python}, or one that prints something of its own when it starts; "
+            "correct `python` in its pool"
+        )
     if host.python and declared is not None:
         return f"{host.name} has Python {declared[1]} at {host.python}; it needs {oldest} or newer"
     found = ", ".join(f"{version} ({path})" for path, version in facts.pythons) or "none"

@@ -179,11 +179,16 @@ def test_a_break(servers: Servers, connect: Connect) -> None:
     asyncio.run(scenario())
 
 
-def test_a_host_that_forbids_it(servers: Servers, connect: Connect) -> None:
-    connection = connect(servers(AllowTcpForwarding="no"))
+@pytest.mark.parametrize(
+    ("option", "value"), [("AllowTcpForwarding", "no"), ("DisableForwarding", "yes")]
+)
+def test_a_host_that_forbids_it(
+    servers: Servers, connect: Connect, option: str, value: str
+) -> None:
+    connection = connect(servers(**{option: value}))
 
     async def scenario() -> None:
-        with pytest.raises(NodeUnreachable, match="AllowTcpForwarding"):
+        with pytest.raises(NodeUnreachable, match=option):
             await connection.open_tcp("127.0.0.1", 22)
 
     asyncio.run(scenario())

@@ -484,7 +484,8 @@ def test_the_directory_of_a_node_may_be_reached_through_a_link(tmp_path: Path) -
         assert ended["outcome"] == "done", (ended, gang.logs())
         assert gang.text(0) == f"{tmp_path}/data/i-000/project\n"
         told = [each["text"] for each in gang.events if each["kind"] == "unkept"]
-        assert len(told) == 1 and "lost.txt" in told[0], gang.events
+        assert len(told) == 1, gang.events
+        assert "lost.txt" in told[0]
 
 
 def test_a_chunk_of_logs_may_take_longer_than_a_silent_leader_is_waited_for(home: Path) -> None:

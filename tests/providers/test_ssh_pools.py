@@ -59,7 +59,9 @@ class TestReading:
         assert found == [("10.0.0.3", 22), ("fd00::1", 2200), ("fd00::2", None)]
 
     def test_the_name_of_a_user_may_have_a_domain(self, flow_home: Path) -> None:
-        text = "[ssh.pools.lab]\nhosts = ['ada@corp.example@a:2222', 'ada@corp.example@[fd00::1]']\n"
+        text = (
+            "[ssh.pools.lab]\nhosts = ['ada@corp.example@a:2222', 'ada@corp.example@[fd00::1]']\n"
+        )
         hosts = pools(flow_home, text)["lab"].hosts
         assert [h.name for h in hosts] == ["a", "fd00::1"]
         assert {h.target["user"] for h in hosts} == {"ada@corp.example"}
@@ -292,7 +294,7 @@ class TestPython:
             ("", [["/c", "3.9.2"]], "has no Python 3.11 or newer (found: 3.9.2 (/c))"),
             ("", [], "(found: none)"),
             ("/c", [["/c", "3.9.2"]], "has Python 3.9.2 at /c; it needs 3.11"),
-            ("/d", [["/a", "3.12.1"]], "has no Python at /d"),
+            ("/d", [["/a", "3.12.1"]], "has no Python at /d, or one that prints something"),
         ],
     )
     def test_why_there_is_none(self, python: str, pythons: list[list[str]], what: str) -> None:

@@ -166,7 +166,8 @@ class Run:
         raise NodeUnreachable(
             f"host {target.label}: its login shell did not run a command (exit status {code})"
             + (f"; it said: {said}" if said else "")
-            + f". Look at the shell of {target.user!r} there, and whether its sshd forces another command",
+            + f". Look at the shell of {target.user!r} there, at an `exit` or `exec` in its start-up files "
+            "(~/.bashrc), and whether its sshd forces another command",
             host=target.name,
             # A host that shuts down kills the shell by a signal; a host short of memory or processes cannot start a
             # shell for a while.

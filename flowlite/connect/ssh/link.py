@@ -265,7 +265,8 @@ class Link:
         if error.code == paramiko.common.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED:
             return NodeUnreachable(
                 f"host {self.target.label}: sshd forbids connections to {address}:{port} through it; allow them there "
-                "with AllowTcpForwarding",
+                "with AllowTcpForwarding, and without DisableForwarding and PermitOpen in its sshd_config or "
+                "`restrict` and `no-port-forwarding` beside your key in authorized_keys",
                 host=self.target.name,
                 patience=0.0,
             )

@@ -167,7 +167,7 @@ def _quoted(text: str, *, tokens: bool = True) -> str:
     """A text quoted for a configuration file, in which spaces would end it.
 
     Args:
-        tokens: Whether the keyword has tokens. In others a percent sign, as in the address `fe80::1%eth0`, is only that.
+        tokens: Whether the keyword has tokens. In others a percent sign stays one, as in the address `fe80::1%eth0`.
     """
     escaped = text.replace("%", "%%") if tokens else text
     escaped = escaped.replace("\\", "\\\\").replace('"', '\\"')
