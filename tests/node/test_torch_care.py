@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +55,32 @@ torch_care.leave_together()
 os._exit(0)
 """
 
+# Each rank makes a process group, destroys it, and makes it anew. Rank 1 comes late to the second one, or early.
+AGAIN = """
+import os, sys, time
+from datetime import timedelta
+from flowlite.node.worker import torch_teardown as torch_care
+torch_care.settle()
+import torch, torch.distributed as dist
+rank, place, late = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=place, RANK=str(rank), WORLD_SIZE="2")
+options = {"init_method": "file://" + place, "rank": rank, "world_size": 2} if place.startswith("/") else {}
+for turn in range(3):
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60), **options)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    print(total.item(), flush=True)
+    store = dist.distributed_c10d._get_default_store()
+    store.add("both are done", 1)
+    while store.add("both are done", 0) < 2:
+        time.sleep(0.01)
+    dist.destroy_process_group()
+    if late == sys.argv[1]:
+        time.sleep(0.5)
+torch_care.leave_together()
+os._exit(0)
+"""
+
 
 def test_groups_are_held() -> None:
     done = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, check=False)
@@ -80,6 +107,26 @@ def test_rank_0_leaves_when_nobody_needs_its_store_any_more(end: str) -> None:
     outputs = [rank.communicate(timeout=250)[0] for rank in ranks]
     assert outputs == ["fine\n", "fine\n"]
     assert [rank.returncode for rank in ranks] == [0, 0]
+
+
+@pytest.mark.parametrize("late", ["0", "1"])
+@pytest.mark.parametrize("where", ["port", "file"])
+def test_a_group_is_made_anew_after_another_was_destroyed(
+    where: str, late: str, tmp_path: Path
+) -> None:
+    """A gang that starts its ranks' groups anew in the same processes does not meet the ranks of the group before."""
+    place = str(port_for_later()) if where == "port" else str(tmp_path / "ranks")
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", AGAIN, str(rank), place, late], stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    outputs = [rank.communicate(timeout=250)[0] for rank in ranks]
+    assert outputs == ["2.0\n2.0\n2.0\n"] * 2
+    assert not list(tmp_path.iterdir()), (
+        "the next gang that meets in this file would find these ranks"
+    )
 
 
 def test_without_torch_there_is_nothing_to_do() -> None:

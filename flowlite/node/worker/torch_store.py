@@ -1,16 +1,20 @@
-"""Keeps ranks from connecting to torch's store before rank 0 has created it.
+"""How ranks come to torch's store: not before rank 0 has created it, and to what no earlier gang has written there.
 
 Ranks start together, so most of them connect some milliseconds too early, and torch then retries after a random delay
 of 0.3 to 1.1 s. This module polls at short intervals whether the store listens, and only then lets torch connect. On
 rank 0's own machine it reads the kernel's table of sockets. From other machines it has to connect, for which the torch
 on the other side looks up a host name. It therefore does so only if the gang's names are known without a name server
 (`mount_namespace/hosts_file.py`).
+
+Since process groups are kept when they are destroyed (`torch_teardown.py`), so are their stores, with the addresses of
+the ranks that have met there. Groups that are made anew at the same place write below a prefix of their own.
 """
 
 from __future__ import annotations
 
 import random
 import socket
+import sys
 import time
 from contextlib import suppress
 
@@ -29,6 +33,11 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _LISTEN = "0A"
 _NAMES = ("host_name", "port", "world_size", "is_master", "timeout")
+_PREFIX = "flowlite/group"
+# The places of the stores of the present group, and how many groups were destroyed at each place. All ranks destroy
+# their groups equally often, also where one of them had to try twice to make one.
+_present: set[str] = set()
+_destroyed: dict[str, int] = {}
 
 
 def come_when_it_listens(rendezvous: ModuleType) -> None:
@@ -42,13 +51,51 @@ def come_when_it_listens(rendezvous: ModuleType) -> None:
         return
 
     def patient(*arguments: Any, **options: Any) -> Any:
+        place = ""
         # Other versions of torch may call it with other arguments.
         with suppress(Exception):
-            _wait({**dict(zip(_NAMES, arguments, strict=False)), **options})
-        return made(*arguments, **options)
+            named = {**dict(zip(_NAMES, arguments, strict=False)), **options}
+            place = f"{named['host_name']}:{named['port']}"
+            _wait(named)
+        return _apart(place, made(*arguments, **options))
 
     patient.__wrapped__ = made  # type: ignore[attr-defined]
     rendezvous.TCPStore = patient  # type: ignore[attr-defined]
+    in_file = getattr(rendezvous, "FileStore", None)
+    if in_file is None:
+        return
+
+    def of_file(*arguments: Any, **options: Any) -> Any:
+        place = str(arguments[0]) if arguments else ""
+        return _apart(place, in_file(*arguments, **options))
+
+    of_file.__wrapped__ = in_file  # type: ignore[attr-defined]
+    rendezvous.FileStore = of_file  # type: ignore[attr-defined]
+
+
+def note_end() -> None:
+    """Notes that the ranks' process group was destroyed, while its store is kept."""
+    for place in _present:
+        _destroyed[place] = _destroyed.get(place, 0) + 1
+    _present.clear()
+
+
+def _apart(place: str, store: Any) -> Any:
+    """Returns the store without what the groups before have left in it."""
+    if not place:
+        return store
+    _present.add(place)
+    before = _destroyed.get(place, 0)
+    if not before:
+        return store
+    return sys.modules["torch.distributed"].PrefixStore(f"{_PREFIX}{before}", store)
+
+
+def file_of(store: Any) -> str | None:
+    """The file that a store is in, if it is in one."""
+    while (inner := getattr(store, "underlying_store", None)) is not None:
+        store = inner
+    return str(store.path) if type(store).__name__ == "FileStore" else None
 
 
 def _wait(options: Mapping[str, Any]) -> None:

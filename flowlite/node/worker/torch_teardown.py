@@ -5,7 +5,9 @@ the GIL and waits for the group's own thread, which needs the GIL to release a t
 runs on four ranks never ended). Groups that a function destroys are therefore kept until the process exits, which in a
 worker happens without finalising the interpreter. `destroy_process_group` still shuts them down.
 
-Ranks that connect to rank 0's store too early would wait longer than necessary (`torch_store.py`).
+Ranks that connect to rank 0's store too early would wait longer than necessary, and a group that is made after another
+was destroyed finds the store of that one (`torch_store.py`). A store in a file, which torch removes with the last
+group, is removed when the last rank leaves.
 
 Workers exit within milliseconds, and rank 0 holds the store of the whole gang. If rank 0 exits while others still
 connect, their connections break. Workers with a process group therefore exit together.
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 _DISTRIBUTED = "torch.distributed"
 _LEAVING = "flowlite/leaving"
+_LEFT = "flowlite/left"
 LEAVE_SECONDS = 30.0
 """How long a rank that still has its process group waits for the others before it exits."""
 HOST_LEAVES_SECONDS = 600.0
@@ -109,6 +112,16 @@ def leave_together(
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
             here = store.add(_LEAVING, 0)
+        _remove_file(store, ranks)
+
+
+def _remove_file(store: Any, ranks: int) -> None:
+    """Removes the file of a store when no rank looks at it any more: the next gang would take its ranks for its own."""
+    from . import torch_store
+
+    file = torch_store.file_of(store)
+    if file is not None and store.add(_LEFT, 1) == ranks:
+        os.unlink(file)
 
 
 def _gang(inner: ModuleType) -> tuple[Any, int, int]:
@@ -117,6 +130,8 @@ def _gang(inner: ModuleType) -> tuple[Any, int, int]:
 
 def keep_process_groups(distributed: ModuleType) -> None:
     """Makes `destroy_process_group` keep groups, so that their destructors do not run before the process exits."""
+    from . import torch_store
+
     inner = sys.modules.get(f"{_DISTRIBUTED}.distributed_c10d")
     destroy = getattr(distributed, "destroy_process_group", None)
     if inner is None or destroy is None or hasattr(destroy, "__wrapped__"):
@@ -129,7 +144,10 @@ def keep_process_groups(distributed: ModuleType) -> None:
         with contextlib.suppress(AttributeError, ValueError, RuntimeError):
             _kept.extend(inner._world.pg_map)
             _last_gang = _gang(inner)
-        return destroy(*arguments, **options)
+        done = destroy(*arguments, **options)
+        if not inner.is_initialized():
+            torch_store.note_end()
+        return done
 
     for module in (distributed, inner):
         setattr(module, "destroy_process_group", destroy_process_group)  # noqa: B010
