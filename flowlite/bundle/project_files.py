@@ -344,11 +344,22 @@ def _target_inside(root: str, path: str) -> str | None:
     """The target of a link, relative to the link's directory; None if it is outside of the project."""
     where = os.path.dirname(os.path.join(root, path))
     target = os.path.join(where, os.readlink(os.path.join(root, path)))
+    found, target = os.path.realpath(target), os.path.normpath(target)
     # A link in the target's path may lead out of the project, too.
-    for each in (os.path.normpath(target), os.path.realpath(target)):
-        if os.path.commonpath([root, each]) != root:
-            return None
-    return os.path.relpath(os.path.normpath(target), where)
+    if os.path.commonpath([root, found]) != root:
+        return None
+    if os.path.commonpath([root, target]) != root:
+        # It is absolute, and names the project by another way, as where the home directory is a link.
+        target = _below_root(root, target) or found
+    return os.path.relpath(target, where)
+
+
+def _below_root(root: str, target: str) -> str | None:
+    """A path of the project whose beginning names the root in another way, by the root's own name."""
+    for above in Path(target).parents:
+        if os.path.realpath(above) == root:
+            return os.path.join(root, os.path.relpath(target, above))
+    return None
 
 
 def _join(directory: str, name: str) -> str:

@@ -241,6 +241,31 @@ def test_links(tmp_path: Path, flow_home: Path) -> None:
     assert found.left_out["out"] == "it is a link that leads out of the project"
 
 
+def test_links_that_name_the_project_in_another_way(tmp_path: Path, flow_home: Path) -> None:
+    """Where the home directory is a link, `ln -s $PWD/data/v2 data/now` makes a link through it."""
+    root = tmp_path / "disk" / "project"
+    write(root, "data/v2/table.csv")
+    (tmp_path / "home").symlink_to("disk")
+    (tmp_path / "aside").symlink_to("disk/project/data")
+    links = {
+        "now": str(tmp_path / "home/project/data/v2"),
+        "data/again": str(tmp_path / "home/project/now/table.csv"),
+        "later": str(tmp_path / "home/project/data/v3"),
+        "around": str(tmp_path / "aside/v2"),
+        "out": str(tmp_path / "home/secret"),
+    }
+    for name, target in links.items():
+        (root / name).symlink_to(target)
+    found = list_files(str(root))
+    assert found.links == {
+        "now": "data/v2",
+        "data/again": "../now/table.csv",
+        "later": "data/v3",
+        "around": "data/v2",
+    }
+    assert found.left_out == {"out": "it is a link that leads out of the project"}
+
+
 def test_what_is_no_file_is_left_out(tmp_path: Path, flow_home: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     write(tmp_path, "train.py")
