@@ -30,6 +30,20 @@ if __name__ == "__main__":
     results = part.map.aio([0, 60, 61])
     print(loop.run_until_complete(anext(results)))
 """
+IN_A_THREAD = """
+import threading
+
+def take():
+    for result in part.map([0, 60, 61]):
+        print(result, flush=True)
+        first.set()
+
+if __name__ == "__main__":
+    first = threading.Event()
+    threading.Thread(target=take, daemon=True).start()
+    first.wait(60)
+    time.sleep(0.5)  # the thread waits for the next result
+"""
 FORKS = """
 if __name__ == "__main__":
     for result in part.map([0, 3, 3]):
@@ -50,7 +64,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("end", [HOLDS, HOLDS_ASYNC], ids=["plain", "async"])
+@pytest.mark.parametrize("end", [HOLDS, HOLDS_ASYNC, IN_A_THREAD], ids=["plain", "async", "thread"])
 def test_a_program_that_ends_leaves_its_sweep(end: str, flow_home: Path, tmp_path: Path) -> None:
     """A variable of the program's own file holds the results until Python can import nothing any more."""
     done = ran(f"{PROGRAM}{end}", tmp_path)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import os
 import secrets
+import threading
+import time
 import warnings
 import weakref
 from collections import deque
@@ -30,6 +32,9 @@ they are not needed any more; if it was killed, they end themselves then."""
 
 # The sweeps that a program may still hold when it ends, such as in a variable of its own file.
 _held: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
+_program_ends = threading.Event()
+# How long the end of the program waits for the daemon threads that are taking results, in seconds.
+_LONGEST_AT_EXIT = 10.0
 
 
 def closed_at_exit(results: Generator[Any, None, None]) -> Generator[Any, None, None]:
@@ -43,10 +48,20 @@ def closed_at_exit(results: Generator[Any, None, None]) -> Generator[Any, None, 
 
 @atexit.register
 def _close_held() -> None:
+    _program_ends.set()
+    deadline = time.monotonic() + _LONGEST_AT_EXIT
     for results in list(_held):
-        # A thread that does not end with the program may be taking results.
-        with suppress(ValueError):
-            results.close()
+        while not _closed(results) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+
+
+def _closed(results: Generator[Any, None, None]) -> bool:
+    """Leaves a sweep. False if a daemon thread, which ends only after this, is taking its next result right now."""
+    try:
+        results.close()
+    except ValueError:
+        return False
+    return True
 
 
 # The child of a fork does not end the sweeps of its parent.
@@ -188,6 +203,7 @@ def in_order(
     process = os.getpid()
     try:
         while True:
+            _leave_at_exit()
             running = 0
             for task in waiting:
                 if id(task) in ended:
@@ -200,6 +216,7 @@ def in_order(
                 if watcher is not None:
                     watcher.ended(task, tell=return_exceptions or task is not waiting[0])
             while more and running < max_concurrent and len(waiting) < 2 * max_concurrent:
+                _leave_at_exit()
                 start = next(source, None)
                 if start is None:
                     more = False
@@ -248,6 +265,12 @@ def in_order(
                         task.cancel()
             if when_idle is not None:
                 when_idle()
+
+
+def _leave_at_exit() -> None:
+    """Ends a daemon thread that takes results while the program ends, so that the tasks are cancelled."""
+    if _program_ends.is_set() and threading.current_thread().daemon:
+        raise SystemExit
 
 
 def _has_ended(task: AnyTask) -> bool:
