@@ -18,9 +18,15 @@ from urllib.parse import urlsplit
 import pytest
 
 from flowlite.node.checkpoints import targets
-from flowlite.node.checkpoints.manifest import CheckpointManifest, SetName, whole_sets
+from flowlite.node.checkpoints.manifest import (
+    CheckpointManifest,
+    File,
+    SetName,
+    object_name,
+    whole_sets,
+)
 from flowlite.node.checkpoints.targets import BucketTarget, TargetError, place_of
-from flowlite.node.s3 import multipart_upload
+from flowlite.node.s3 import client, multipart_upload
 from flowlite.node.s3.client import Response, S3Error, Store
 from flowlite.node.s3.sigv4 import Credential
 from tests.components import need
@@ -181,8 +187,14 @@ class TestBrokenConnections:
             cutting.body_bytes = 1 << 20
             place.download("files/a.pt", target, 7 << 20)
             assert target.read_bytes() == source.read_bytes()
+            # A manifest that is cut short is not taken for a damaged one.
+            place.write("sets/x", bytes(2 << 20))
+            with pytest.raises(TargetError, match="the connection ended 1048576 bytes before"):
+                place.read("sets/x")
             cutting.body_bytes = 0
-            with pytest.raises(TargetError, match="the connection ended after 0 of 7340032 bytes"):
+            with pytest.raises(
+                TargetError, match="the connection ended 7340032 bytes before the end"
+            ):
                 place.download("files/a.pt", target, 7 << 20)
 
     def test_the_answer_to_the_end_of_an_upload_is_lost(
@@ -244,6 +256,14 @@ def test_a_copier_in_the_place_of_a_killed_one_finds_the_region(
 
 
 class TestPlace:
+    def test_a_manifest_of_very_many_files_comes_back(self, place: BucketTarget) -> None:
+        path, sha256 = "samples/rank_0012/epoch_0003/0123456789.json", "0" * 64
+        file = File(path, 1, 10**18, 0o600, sha256, object_name("files", path, sha256))
+        content = CheckpointManifest(0, 1, (file,) * 120_000).to_json().encode()
+        assert len(content) > client.MOST_ANSWER
+        place.write("sets/x", content)
+        assert place.read("sets/x") == content
+
     def test_files_come_back_as_they_went(
         self, place: BucketTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -31,6 +31,8 @@ _PARTS_AT_ONCE = 4
 _TRIES = 4
 _FIRST_PAUSE = 0.5
 _TRANSFER_SECONDS = 120.0
+# A manifest has some 400 bytes for each file.
+_MOST_READ = 1 << 30
 _OWN_SECONDS = 240.0
 """A cloud renews the credential of a machine five minutes before the old one expires."""
 
@@ -221,8 +223,11 @@ class BucketTarget:
         return {entry.key[len(top) :]: entry.size for entry in found}
 
     def read(self, name: str) -> bytes:
+        key = self._store.key(name)
         try:
-            return self._request("GET", name).body
+            return self._ask(
+                lambda: b"".join(self._store.read(key, most=_MOST_READ, timeout=_TRANSFER_SECONDS))
+            )
         except s3.S3Error as error:
             raise self._failed("read", name, error) from error
 

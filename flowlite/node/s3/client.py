@@ -180,8 +180,14 @@ class Store:
         except (OSError, HTTPException) as error:
             raise self._silence(error) from error
 
-    def read(self, key: str, start: int = 0, *, timeout: float = SECONDS) -> Iterator[bytes]:
-        """Yields the bytes of an object from an offset on, in blocks. Raises S3Error."""
+    def read(
+        self, key: str, start: int = 0, *, most: int | None = None, timeout: float = SECONDS
+    ) -> Iterator[bytes]:
+        """Yields the bytes of an object from an offset on, in blocks.
+
+        Raises:
+            S3Error: It cannot be read, or not to its end, or it has more than `most` bytes.
+        """
         headers = {"range": f"bytes={start}-"} if start else {}
         try:
             with _opener().open(
@@ -192,11 +198,19 @@ class Store:
                 left = 0 if asked else start
                 while left and (block := reply.read(min(left, 1 << 20))):
                     left -= len(block)
+                came = 0
                 while block := reply.read(1 << 20):
+                    came += len(block)
+                    if most is not None and came > most:
+                        raise S3Error(f"it has more than {most >> 20} MiB", status=200)
                     yield block
+                if reply.length:
+                    raise S3Error(f"the connection ended {reply.length} bytes before the end")
         except urllib.error.HTTPError as error:
             with error:
                 raise _refusal(error.code, dict(error.headers.items()), error.read(65536)) from None
+        except S3Error:
+            raise
         except (OSError, HTTPException) as error:
             raise self._silence(error) from error
 
