@@ -269,3 +269,20 @@ def test_a_full_disk_at_the_target_is_told_and_leaves_no_half_of_a_file(tmp_path
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list((tmp_path / "remote" / "files").iterdir()) == []
+
+
+def test_a_full_disk_at_the_node_is_told(tmp_path: Path) -> None:
+    first = copier_of(tmp_path)
+    (first.root / "a.pt").write_bytes(bytes(5000))
+    write_and_scan(first)
+    assert first.copy()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    copier = copier_of(tmp_path, memory=str(tmp_path / "new.json"), root=str(tmp_path / "new"))
+    copier.root.mkdir()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
+    try:
+        with pytest.raises(OSError, match=r"a\.pt \(5 kB\) cannot be brought to .*/new: "):
+            copier.restore(aside=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(copier.root.iterdir()) == []

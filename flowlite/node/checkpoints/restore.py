@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ..system.byte_sizes import human_size
 from . import tree as tree
 from .manifest import (
     BadManifest,
@@ -184,7 +185,15 @@ class Restore:
     def _fetch(self, file: File) -> None:
         tree.make_parents(self._root, file.path)
         partial = tree.partial_of(self._root, file.path)
-        self._place.download(file.object, partial, file.size)
+        try:
+            self._place.download(file.object, partial, file.size)
+        except OSError as error:
+            if error.errno is None or error.filename is not None:
+                raise
+            # A disk that is full does not say which file and disk it was.
+            raise TargetError(
+                f"{file.path} ({human_size(file.size)}) cannot be brought to {self._root}: {error.strerror}"
+            ) from error
         if partial.stat().st_size != file.size or tree.sha256_of(partial) != file.sha256:
             raise _Damaged(f"{file.object} is not what was copied there")
 
