@@ -343,6 +343,19 @@ class TestManifest:
             "files with names that are too long, or no printable text": 2,
         }
 
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "資料\N{IDEOGRAPHIC SPACE}1.txt",
+            "Screenshot 9.41.00\N{NARROW NO-BREAK SPACE}AM.png",
+            "\N{MAN}\N{ZERO WIDTH JOINER}\N{WOMAN}.png",
+        ],
+    )
+    def test_names_of_ordinary_files(self, name: str) -> None:
+        head = {"left_out": {}, "place": "p", "root": "/w", "too_many": False}
+        found = manifest.read("\n".join(map(json.dumps, [head, [name, 1, 1, False]])).encode())
+        assert [file.path for file in found.files] == [name]
+
     def test_a_list_of_all_that_is_brought_is_read(self) -> None:
         head = {"left_out": {}, "place": "p", "root": "/w", "too_many": False}
         path = "a" * 100 + "/" + "b" * 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 from flowlite.connect.base import Connection
@@ -12,6 +13,7 @@ from flowlite.node.outputs.listing import MOST_FILES
 from flowlite.node.project_files.links import conflict, leads_out
 from flowlite.node.protocol.json_shapes import count, integer
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.terminal import UNSAFE
 
 _LIST_SECONDS = 120.0
 # Bytes of a list: of as many files as are fetched from a node, with paths of 600 bytes.
@@ -19,6 +21,8 @@ _LONGEST_LIST = 64 << 20
 _LONGEST_PATH = 4000
 # A part of a path has 255 bytes at most, and a file has a longer name while it is fetched.
 _LONGEST_PART = 240
+# Not whatever Python calls not printable: wide spaces and joined emoji are in names of many files.
+_CONTROL = re.compile(rf"[\t\n\u2028\u2029]|{UNSAFE.pattern}")
 UNREADABLE = "files that cannot be read"
 """Why files are left out that the node lists, but may not read."""
 
@@ -182,7 +186,9 @@ def _can_be_named(path: str) -> bool:
         encoded = path.encode("utf-8")
     except UnicodeEncodeError:
         return False
-    return path.isprintable() and all(len(part) <= _LONGEST_PART for part in encoded.split(b"/"))
+    if _CONTROL.search(path):
+        return False
+    return all(len(part) <= _LONGEST_PART for part in encoded.split(b"/"))
 
 
 def _file(path: str, size: object, modified_ns: object, program: object) -> OutputFile:
