@@ -231,6 +231,13 @@ def test_a_bucket_that_is_busy_now_and_then(
     assert contents(tmp_path) == {"x": b"ab"}
 
 
+def test_a_name_that_is_no_key(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"caf\xe9")).write_text("x")
+    bucket = BucketFiles(client.Store("s3://b", "b", endpoint_url="http://127.0.0.1:9"))
+    with pytest.raises(FlowError, match="which is UTF-8; rename the file"):
+        bucket.put(sources_of(tmp_path, "d"), lambda _: None)
+
+
 def test_a_pool_with_a_shared_directory_and_one_without(
     hosts: Cluster, flow_home: Path, source: Path, tmp_path: Path
 ) -> None:

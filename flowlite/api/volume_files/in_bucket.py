@@ -141,6 +141,14 @@ class BucketFiles:
 
     def put(self, sources: list[Source], moved: Moved) -> None:
         for each in sources:
+            try:
+                each.path.encode()
+            except UnicodeEncodeError:
+                # Before anything is sent.
+                raise FlowError(
+                    f"{self.name}: {each.path} cannot be a key, which is UTF-8; rename the file"
+                ) from None
+        for each in sources:
             if self._has(each):
                 moved(each.size)
             else:
