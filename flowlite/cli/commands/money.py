@@ -78,9 +78,9 @@ def cost(
         _show_tasks(rows if task is not None else paid)
     if left_out := sorted({each for row in rows for each in row["not_included"]}):
         output.say(f"not in it: {'; '.join(left_out)}")
-    if task is None:
+    if task is None or groups is not None:
         in_all = price_text.spent(total, any(row["upper_bound"] for row in rows))
-        counted = len(flow.task_keys())
+        counted = len(flow.task_keys()) if task is None else 1
         tasks_counted = "1 task" if counted == 1 else f"{counted} tasks"
         output.say(f"in all: {in_all} for {tasks_counted}, {output.money(rate)} per hour now")
 
