@@ -9,7 +9,7 @@ import types
 import typing
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -53,8 +53,10 @@ class Parameter:
         wanted: Description of the allowed values.
         convert: Parses a text, or raises ValueError; None if the value cannot be given on a command line.
         many: The container type of an option that may be given several times, else None.
+        each: Its elements, if it has a fixed number of them, as `tuple[int, str]`; else empty.
         flag: Whether it is given as `--flag` or `--no-flag`, without a value.
         default: Its default; `inspect.Parameter.empty` if it must be given.
+        by_position: Whether the function takes it by its position only.
     """
 
     name: str
@@ -62,8 +64,10 @@ class Parameter:
     wanted: str
     convert: Convert | None
     many: Callable[[list[Any]], Any] | None = None
+    each: Sequence[Parameter] = ()
     flag: bool = False
     default: Any = _MISSING
+    by_position: bool = False
 
     @property
     def required(self) -> bool:
@@ -74,7 +78,7 @@ class Parameter:
         """Its usage, as shown in the help."""
         if self.flag:
             return f"{self.option}/--no-{self.option[2:]}"
-        return f"{self.option} {self.wanted}{'...' if self.many else ''}"
+        return f"{self.option} {self.wanted}{'...' if self.many and not self.each else ''}"
 
 
 @dataclass(slots=True)
@@ -102,10 +106,28 @@ class Reading:
         if missing:
             options = ", ".join(parameter.usage() for parameter in missing)
             raise ConfigError(f"{self.what}: missing: {options}")
+        for parameter in self.parameters:
+            count = len(self.given.get(parameter.name, ())) if parameter.each else 0
+            if count and count != len(parameter.each):
+                raise ConfigError(
+                    f"{self.what}: {parameter.option} takes {len(parameter.each)} values, and got {count}: "
+                    f"{parameter.usage()}"
+                )
         many = {parameter.name: parameter.many for parameter in self.parameters if parameter.many}
         return {
             name: many[name](value) if name in many else value for name, value in self.given.items()
         }
+
+
+def call_with(
+    parameters: Sequence[Parameter], values: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """The positional and the named arguments of a call with these values."""
+    named = dict(values)
+    first = [parameter for parameter in parameters if parameter.by_position]
+    while first and first[-1].name not in named:
+        first.pop()
+    return [named.pop(each.name, each.default) for each in first], named
 
 
 def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
@@ -188,6 +210,12 @@ def _next(queue: deque[str], kept: list[str]) -> str:
 
 
 def _parameter(parameter: inspect.Parameter, annotation: Any) -> Parameter:
+    found = _by_annotation(parameter, annotation)
+    by_position = parameter.kind is inspect.Parameter.POSITIONAL_ONLY
+    return replace(found, by_position=True) if by_position else found
+
+
+def _by_annotation(parameter: inspect.Parameter, annotation: Any) -> Parameter:
     option = f"--{parameter.name.replace('_', '-')}"
     default = parameter.default
     if annotation is _MISSING:
@@ -197,6 +225,21 @@ def _parameter(parameter: inspect.Parameter, annotation: Any) -> Parameter:
         return Parameter(parameter.name, option, "", _to_bool, flag=True, default=default)
     many = _CONTAINERS.get(get_origin(annotation) or annotation)
     if many is not None:
+        if items := _fixed_items(annotation):
+            each = [
+                Parameter(parameter.name, option, wanted, convert)
+                for convert, wanted in map(_converter, items)
+            ]
+            wanted = " ".join(element.wanted for element in each)
+            return Parameter(
+                parameter.name,
+                option,
+                wanted,
+                each[0].convert,
+                many=many,
+                each=each,
+                default=default,
+            )
         convert, wanted = _converter(_item_of(annotation))
         return Parameter(parameter.name, option, wanted, convert, many=many, default=default)
     convert, wanted = _converter(annotation)
@@ -211,7 +254,8 @@ def _type_of(default: Any) -> Any:
         return str
     if type(default) in (list, tuple, set, frozenset) and default:
         item: Any = type(next(iter(default)))
-        return types.GenericAlias(type(default), (item,))
+        more = (...,) if type(default) is tuple else ()
+        return types.GenericAlias(type(default), (item, *more))
     return type(default)
 
 
@@ -223,6 +267,12 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
             return rest[0], optional
         return Union[tuple(rest)], optional  # noqa: UP007 - made at run time
     return annotation, False
+
+
+def _fixed_items(annotation: Any) -> tuple[Any, ...]:
+    """The types of the elements of a tuple whose length is fixed, as in `tuple[int, str]`; else empty."""
+    items = get_args(annotation)
+    return items if get_origin(annotation) is tuple and Ellipsis not in items else ()
 
 
 def _item_of(annotation: Any) -> Any:
@@ -318,25 +368,46 @@ def _take(
         _keep(reading, parameter, given is sense)
         return
     if value is not None:
-        _keep(reading, parameter, _value(parameter, value, reading.what))
+        _keep(reading, parameter, _value(_element(reading, parameter), value, reading.what))
         return
     if not queue or _is_option(queue[0]):
         raise ConfigError(f"{reading.what}: {parameter.option} needs a value: {parameter.usage()}")
     # As its usage says (`--names TEXT...`), such an option takes all words up to the next option.
     while queue and not _is_option(queue[0]):
-        _keep(reading, parameter, _value(parameter, _next(queue, reading.own), reading.what))
-        if not parameter.many:
+        element = _element(reading, parameter)
+        _keep(reading, parameter, _value(element, _next(queue, reading.own), reading.what))
+        if not parameter.many or _is_full(reading, parameter):
             return
 
 
 def _take_positional(reading: Reading, word: str) -> None:
     """Assigns a word without an option to the first parameter that was not given yet."""
     for parameter in reading.parameters:
-        if parameter.name not in reading.given and not parameter.name.startswith("**"):
-            _keep(reading, parameter, _value(parameter, word, reading.what))
+        begun = parameter.name in reading.given
+        more = begun and bool(parameter.each) and not _is_full(reading, parameter)
+        if (not begun or more) and not parameter.name.startswith("**"):
+            _keep(reading, parameter, _value(_element(reading, parameter), word, reading.what))
             return
     takes = ", ".join(parameter.option for parameter in reading.parameters) or "none"
     raise ConfigError(f"{reading.what}: {word!r} is one argument too many; it takes {takes}")
+
+
+def _element(reading: Reading, parameter: Parameter) -> Parameter:
+    """What the next value of a parameter is read by. Raises ConfigError if the parameter has all its values."""
+    if not parameter.each:
+        return parameter
+    if _is_full(reading, parameter):
+        raise ConfigError(
+            f"{reading.what}: {parameter.option} takes {len(parameter.each)} values, and got more: {parameter.usage()}"
+        )
+    return parameter.each[len(reading.given.get(parameter.name, ()))]
+
+
+def _is_full(reading: Reading, parameter: Parameter) -> bool:
+    """Whether a parameter with a fixed number of values has them all."""
+    return bool(parameter.each) and len(reading.given.get(parameter.name, ())) >= len(
+        parameter.each
+    )
 
 
 def _keep(reading: Reading, parameter: Parameter, value: Any) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlite.api.app import FlowApp
-from flowlite.cli.arguments import parameters_of, read_arguments
+from flowlite.cli.arguments import call_with, parameters_of, read_arguments
 from flowlite.errors import ConfigError
 
 
@@ -186,3 +186,58 @@ def test_whatever_is_printed_is_read_back(number: int, real: float, flag: bool, 
 
     words = [f"--number={number}", f"--real={real!r}", f"--flag={flag}", f"--text={text}"]
     assert read(train, *words) == {"number": number, "real": real, "flag": flag, "text": text}
+
+
+def by_position(a: int, b: str = "b", /, c: float = 0.0) -> tuple[int, str, float]:
+    return a, b, c
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("3",), (3, "b", 0.0)),
+        (("--a", "3", "--c", "2"), (3, "b", 2.0)),
+        (("3", "x", "1"), (3, "x", 1.0)),
+        (("--b", "y", "--a", "3"), (3, "y", 0.0)),
+    ],
+)
+def test_parameters_that_are_given_by_position_only(
+    words: Sequence[str], expected: tuple[int, str, float]
+) -> None:
+    parameters = parameters_of(by_position)
+    values, named = call_with(parameters, read(by_position, *words))
+    assert by_position(*values, **named) == expected
+
+
+def fixed(
+    pair: tuple[float, float] = (0.9, 0.999), mixed: tuple[int, str] | None = None
+) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--pair 1 2", {"pair": (1.0, 2.0)}),
+        ("--pair=1 --pair=2", {"pair": (1.0, 2.0)}),
+        ("--mixed 3 b", {"mixed": (3, "b")}),
+        ("1 2 3 b", {"pair": (1.0, 2.0), "mixed": (3, "b")}),
+        ("--pair 1 2 3 b", {"pair": (1.0, 2.0), "mixed": (3, "b")}),
+    ],
+)
+def test_a_tuple_of_fixed_length_takes_as_many_values(
+    words: str, expected: dict[str, object]
+) -> None:
+    assert read(fixed, *words.split()) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--pair 1", "--pair takes 2 values, and got 1: --pair NUMBER NUMBER"),
+        ("--pair 1 2 --pair 3", "--pair takes 2 values, and got more"),
+        ("--mixed b b", "--mixed: 'b' is not allowed; give a whole number"),
+    ],
+)
+def test_a_tuple_of_fixed_length_takes_no_other_number(words: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read(fixed, *words.split())

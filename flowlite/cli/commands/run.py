@@ -193,7 +193,7 @@ def _as_command(context: typer.Context, command: Sequence[str]) -> str:
 def _function_config(
     context: typer.Context, target: str, rest: Sequence[str], options: Mapping[str, Any]
 ) -> TaskConfig:
-    from flowlite.cli.arguments import parameters_of
+    from flowlite.cli.arguments import call_with, parameters_of
     from flowlite.cli.target import load_function
 
     function = load_function(target)
@@ -201,7 +201,8 @@ def _function_config(
     if {"--help", "-h"} & set(rest):
         _show_help(context, target, function, parameters)
     found = _read_rest(context, target, rest, parameters, what=f"{function.__name__}()")
-    return function.options(**options).build_task_config(**found.complete())
+    values, named = call_with(parameters, found.complete())
+    return function.options(**options).build_task_config(*values, **named)
 
 
 def _read_rest(
