@@ -142,6 +142,21 @@ def test_options_of_providers_are_merged(project: Path, flow_home: Path) -> None
     assert settings.provider_options("aws") == {}
 
 
+def test_a_byte_order_mark_is_no_mistake(project: Path, flow_home: Path) -> None:
+    """Editors of Windows write one. The file was "not TOML: Invalid statement (at line 1, column 1)"."""
+    Path("flow.toml").write_text("max_cost = 3\n", "utf-8-sig")
+    (flow_home / "config.toml").write_text("provider = 'ssh'\n", "utf-8-sig")
+    settings = load_settings()
+    assert (settings.provider, settings["max_cost"]) == ("ssh", 3)
+    set_value("provider", "slurm")
+    set_value("region", "x")
+    assert (flow_home / "config.toml").read_text() == 'provider = "slurm"\nregion = "x"\n'
+    path = flow_home / "config.toml"
+    path.write_text(path.read_text(), "utf-8-sig")
+    editing.change_hosts(path, "default", lambda hosts: [*hosts, "gpu1"])
+    assert load_settings().provider_options("ssh")["pools"] == {"default": {"hosts": ["gpu1"]}}
+
+
 def test_set_and_unset_keep_the_rest_of_the_file(project: Path, flow_home: Path) -> None:
     path = flow_home / "config.toml"
     path.write_text(

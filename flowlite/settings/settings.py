@@ -412,6 +412,10 @@ def _entry(name: str, value: object, origin: str) -> Entry:
         raise ConfigError(f"{origin}: {name}: {value!r} is not allowed; give {error}") from None
 
 
+# Editors of Windows put a byte order mark first, which is no TOML, and which nobody sees.
+_UTF_8 = "utf-8-sig"
+
+
 def _read_file(path: Path) -> dict[str, Any]:
     text = trust.content_of(path)
     if text is None:
@@ -421,7 +425,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     try:
         if _DEEP_KEY.search(text):
             raise RecursionError
-        return tomllib.loads(text.decode())
+        return tomllib.loads(text.decode(_UTF_8))
     except ValueError as error:  # of TOML, or of UTF-8
         raise ConfigError(f"{path}: not TOML: {error}") from None
     except RecursionError:
@@ -510,7 +514,7 @@ def _rewrite(path: Path, name: str, line: str) -> None:
     with edited_files.locked(path):
         _read_file(path)  # refuses to touch a file that is not TOML
         # Only "\n" ends a line of TOML.
-        lines = io.StringIO((trust.content_of(path) or b"").decode()).readlines()
+        lines = io.StringIO((trust.content_of(path) or b"").decode(_UTF_8)).readlines()
         if lines and not lines[-1].endswith("\n"):
             lines[-1] += "\n"
         begin, end = _place_of(name, lines)

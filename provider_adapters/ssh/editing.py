@@ -64,7 +64,7 @@ def _changed(path: Path, text: str, pool: str, change: Callable[[list[Any]], lis
 def _read(path: Path) -> str | None:
     """The text of the file; None if there is none."""
     try:
-        return path.read_bytes().decode()
+        return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
