@@ -125,6 +125,15 @@ def _of_one(host: Host, facts: Facts) -> list[Problem]:
             )
         )
     found += _of_directories(host, facts)
+    if facts.disk.get("noexec"):
+        found.append(
+            Problem(
+                host.name,
+                f"no program can run where {facts.root} is (mounted noexec): tasks with dependencies= or python= fail",
+                "set `node_dir` to a directory of another file system",
+                serious=False,
+            )
+        )
     free = facts.disk.get("free_gb", _LEAST_FREE_GB)
     if free < _LEAST_FREE_GB:
         found.append(

@@ -85,6 +85,15 @@ def test_a_server_that_passes_nothing_on_is_named(hosts: Cluster, flow_home: Pat
     assert "AllowTcpForwarding" in problem["fix"]
 
 
+def test_a_directory_in_which_no_program_runs_is_named(hosts: Cluster, flow_home: Path) -> None:
+    lab = Lab(hosts, flow_home, hosts[:1], f'{PYTHON}\nnode_dir = "/opt/node"')
+    hosts[0].exec(["mkdir", "/opt/node"])
+    hosts[0].exec(["mount", "-t", "tmpfs", "-o", "noexec,mode=755", "none", "/opt/node"])
+    [problem] = problems(lab, code=0)
+    assert "no program can run where /opt/node is (mounted noexec)" in problem["problem"]
+    assert "node_dir" in problem["fix"]
+
+
 def test_a_host_that_kills_at_logout_is_named(hosts: Cluster, flow_home: Path) -> None:
     lab = Lab(hosts, flow_home, hosts[:1], f'{PYTHON}\nuser = "flow"')
     path = "/usr/local/bin/busctl"

@@ -158,3 +158,16 @@ class TestAHostWithoutAPython:
         assert "cannot be installed with uv: error: " in done.stderr
         assert "Traceback" not in done.stderr
         assert lab.held() == {}
+
+
+@pytest.mark.usefixtures("index")
+def test_a_directory_in_which_no_program_runs_is_named(lab: Lab, tmp_path: Path) -> None:
+    for host in lab.hosts:
+        host.exec(["mkdir", "/root/.flowlite-node"])
+        noexec = ("mount", "-t", "tmpfs", "-o", "noexec,mode=700", "none", "/root/.flowlite-node")
+        assert host.exec(noexec).returncode == 0
+    script = tmp_path / "probe.py"
+    script.write_text(FUNCTION)
+    done = run(lab, script)
+    assert "programs cannot run where /root/.flowlite-node/" in done.stderr, done.stderr
+    assert "noexec" in done.stderr

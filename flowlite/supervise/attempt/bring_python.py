@@ -10,6 +10,8 @@ from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.supervise.attempt.node_handle import Node, ask_program
 
 _LOOK_SECONDS = 120.0
+# The exit status of a shell for a program that is there and may not run.
+_NOT_ALLOWED = 126
 
 
 def bring(
@@ -78,6 +80,11 @@ def _send(node: Node, platform: str, home: Path) -> str:
         tried = node.connection.run(["sh", "-c", script, "sh", target], timeout=_LOOK_SECONDS)
         if tried.code == 0:
             return target
-        # Perhaps it was built for a newer C library. The program from the package index runs with any.
         said = tried.stderr.decode(errors="replace").strip()[:200]
+        if tried.code == _NOT_ALLOWED:
+            raise ProviderError(
+                f"programs cannot run where {target} is, perhaps because it is mounted noexec ({said}); an environment "
+                "for dependencies= or python= needs a directory where they can (`node_dir` of a host)"
+            )
+        # Perhaps it was built for a newer C library. The program from the package index runs with any.
     raise ProviderError(f"the uv for {platform} does not run there: {said}")

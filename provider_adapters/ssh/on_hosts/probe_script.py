@@ -148,13 +148,14 @@ def ends_at_logout():
 
 
 def disk(path):
-    """Free and total GB of the file system of the nearest existing directory above a path."""
+    """The file system of the nearest existing directory above a path: free and total GB, and 1 for noexec."""
     while not os.path.isdir(path) and path != "/":
         path = os.path.dirname(path)
     found = os.statvfs(path)
     return {
         "free_gb": round(found.f_bavail * found.f_frsize / 1e9, 2),
         "total_gb": round(found.f_blocks * found.f_frsize / 1e9, 2),
+        "noexec": int(bool(found.f_flag & getattr(os, "ST_NOEXEC", 0))),
     }
 
 
