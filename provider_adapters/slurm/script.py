@@ -60,10 +60,11 @@ program=$dir/blobs/$sha
 whole() { [ -s "$1" ] && [ "$(sha256sum <"$1")" = "$sha  -" ]; }
 if ! whole "$program"; then
   part=$program.$$
-  if whole "$shared/blobs/$sha"; then cp "$shared/blobs/$sha" "$part"
+  if whole "$shared/blobs/$sha"; then why=$(cp "$shared/blobs/$sha" "$part" 2>&1)
   elif [ "$proved" = yes ]; then refuse 104 "$shared/blobs/$sha is not there, or not whole"
-  else base64 -d 2>/dev/null | gzip -dc >"$part" 2>/dev/null; fi
-  whole "$part" && mv "$part" "$program" || refuse 103 "$program"
+  else why=$( { base64 -d 2>/dev/null | gzip -dc >"$part"; } 2>&1); fi
+  # Of a disk that is full, not even the rest is left.
+  whole "$part" && mv "$part" "$program" || { rm -f "$part"; refuse 103 "$program${why:+: $why}"; }
 fi
 ask='import sys; sys.version_info < (3, 11) and sys.exit(1); print(sys.executable)'
 for p in $asked python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/python3 /usr/local/bin/python3 \\

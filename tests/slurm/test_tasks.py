@@ -116,6 +116,25 @@ def test_a_node_dir_of_another_user_is_named_with_its_node(
     assert f"({host.name}: {planted} belongs to uid 4321)" in reason, gang.story()
 
 
+def test_a_full_disk_of_a_node_is_told_and_not_filled_further(
+    slurm_site: SlurmSite, slurm: SlurmCluster
+) -> None:
+    place, host = "/tmp/flowlite-slurm-1234", slurm.nodes[1]
+    full = (
+        f"rm -rf {place}; mkdir {place}; mount -t tmpfs -o size=200k,uid=1234,mode=700 none {place}"
+    )
+    host.exec(["sh", "-c", full])
+    try:
+        gang = slurm_site.submit(shell("true"), nodes=len(slurm.nodes))
+        reason = gang.end("failed").reason
+        left = host.exec(["find", place, "-type", "f"]).stdout
+    finally:
+        host.exec(["sh", "-c", f"umount {place}; rmdir {place}"])
+    assert f"({host.name}: {place}/blobs/" in reason, gang.story()
+    assert "No space left on device" in reason, gang.story()
+    assert left == ""
+
+
 def test_why_a_job_waits_is_shown(slurm_site: SlurmSite, slurm: SlurmCluster) -> None:
     gang = slurm_site.submit(shell("true"), slurm={"qos": "onegpu", "gpus_per_node": 2})
     gang.until(lambda: gang.said("QOSMax"), 60)
