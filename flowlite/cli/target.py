@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import itertools
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from flowlite.api import import_guard
+from flowlite.bundle.imports import module_source
 from flowlite.bundle.main_file import read_main_file, set_main_file
 from flowlite.cli.output import Quit, tell
 from flowlite.errors import ConfigError, FlowError
@@ -50,9 +53,7 @@ def load_module(path: Path) -> ModuleType:
     path = path.resolve()
     if not path.is_file():
         raise ConfigError(f"no file {path}; give FILE.py::FUNCTION, task.yaml, or `-- COMMAND`")
-    root, name = path.parent, path.stem
-    while (root / "__init__.py").exists():
-        root, name = root.parent, f"{root.name}.{name}"
+    root, name = _place_of(path)
     in_package = root != path.parent
     known = sys.modules.get(name)
     if known is not None and _file_of(known) != path:
@@ -80,6 +81,25 @@ def load_module(path: Path) -> ModuleType:
     finally:
         sys.argv = arguments
     return module
+
+
+def _place_of(path: Path) -> tuple[Path, str]:
+    """The directory from which Python imports a file, and the name that its module has there."""
+    root, name = path.parent, path.stem
+    while (root / "__init__.py").exists():
+        root, name = root.parent, f"{root.name}.{name}"
+    if root == path.parent or str(root) in sys.path:
+        return root, name
+    # The package may be in a namespace package, which has no `__init__.py`: `acme.train` of an installed `src/`. From
+    # `src/acme` instead, the other packages there would hide installed ones that have the same name. The current
+    # directory is in the path for other reasons, too.
+    longer = name
+    for inner, above in itertools.pairwise([root, *root.parents]):
+        longer = f"{inner.name}.{longer}"
+        found = module_source(longer)
+        if above != Path.cwd() and found is not None and os.path.realpath(found) == str(path):
+            return above, longer
+    return root, name
 
 
 def _functions(module: ModuleType) -> dict[str, Function[..., Any]]:

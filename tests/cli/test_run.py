@@ -341,6 +341,39 @@ def test_a_module_of_a_package_has_its_full_name(flow: Flow, folder: Path) -> No
     assert spec.name == "pack.inner.mod"
 
 
+def test_a_module_in_a_namespace_package_has_its_full_name(
+    flow: Flow, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of an editable install, whose `src/` is in the path; the rest of `acme/` hides no installed package."""
+    acme = folder / "src" / "acme"
+    (acme / "train").mkdir(parents=True)
+    (acme / "train" / "__init__.py").write_text("")
+    (acme / "train" / "jobs.py").write_text("from . import other\n" + TRAIN)
+    (acme / "train" / "other.py").write_text("")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(folder / "src")])
+    assert planned(flow, "src/acme/train/jobs.py")["name"] == "train"
+    spec = sys.modules["__main__"].__spec__
+    assert spec is not None
+    assert spec.name == "acme.train.jobs"
+    assert str(acme) not in sys.path
+
+
+def test_without_an_install_a_package_is_imported_from_its_directory(
+    flow: Flow, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = folder / "examples" / "pack"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "mod.py").write_text("from pack.other import X\n" + TRAIN)
+    (package / "other.py").write_text("X = 1\n")
+    # `python -m flowlite` puts the current directory there.
+    monkeypatch.setattr(sys, "path", [str(Path.cwd()), *sys.path])
+    assert planned(flow, "examples/pack/mod.py")["name"] == "train"
+    spec = sys.modules["__main__"].__spec__
+    assert spec is not None
+    assert spec.name == "pack.mod"
+
+
 def test_a_function_and_a_command_do_not_mix(flow: Flow, folder: Path) -> None:
     assert "not both" in refused(flow, "one.py", "--", "ls").err
 
