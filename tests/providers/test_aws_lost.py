@@ -63,6 +63,23 @@ def test_a_lost_answer_is_settled_by_the_same_request(
 
 
 @ONE_FAULT
+@pytest.mark.parametrize("code", ["RequestLimitExceeded", "ExpiredToken"])
+def test_a_refusal_of_the_repetition_says_nothing_of_the_request_that_was_lost(
+    aws: Client, code: str
+) -> None:
+    """It would be taken for one that has made nothing, and the next zone would launch a second gang."""
+    intent = aws.intent()
+    aws.box.aws.fault("RunInstances", code="InternalError", status=500, when="after")
+    aws.waiting(intent, "is asked again")
+    made = {each["id"] for each in aws.alive()}
+    aws.box.aws.fault("RunInstances", code=code, status=503, when="before", times=2)
+    assert {each.id for each in aws.launch(intent)} == made
+    assert {each["id"] for each in aws.alive()} == made
+    assert len(aws.launches()) == 1
+    aws.end()
+
+
+@ONE_FAULT
 def test_what_turns_out_not_to_have_been_made_is_asked_for_elsewhere(aws: Client) -> None:
     aws.box.aws.fault("RunInstances", code="InternalError", status=500, when="before")
     aws.box.aws.fault("RunInstances", code="InsufficientInstanceCapacity")
