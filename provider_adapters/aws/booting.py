@@ -15,7 +15,7 @@ from flowlite.state import clock
 from provider_adapters.aws.address_change import let_in_again
 from provider_adapters.aws.context import Context, region_of, zone_of
 from provider_adapters.aws.ending import Ending
-from provider_adapters.aws.errors import NoAnswer, NotKnownYet, explained
+from provider_adapters.aws.errors import CredentialsRefused, NoAnswer, NotKnownYet, explained
 from provider_adapters.aws.instances import charged
 from provider_adapters.aws.listing import Listing
 from provider_adapters.rented.cloud_polls import PORTS
@@ -78,7 +78,13 @@ class BootingMachines:
         token = self._launch.token
         looked = self._is_due()
         if looked:
-            self._look()
+            try:
+                self._look()
+            except (NoAnswer, CredentialsRefused):
+                # Those that are up are reached without AWS.
+                if len(self._listed) < len(self._nodes) or not self._reachable():
+                    raise
+                self._context.looks.looked(token)
         if not self._reachable():
             self._not_yet("EC2 has given no address yet", self._without_address())
         from provider_adapters.rented.first_contact import (

@@ -139,6 +139,10 @@ class NoAnswer(ProviderError):
         self.code = code
 
 
+class CredentialsRefused(PermissionRefused):
+    """AWS does not accept the credentials, or there are none: a session has expired, which may be renewed."""
+
+
 class NotKnownYet(ProviderError):
     """A new object is not known everywhere at AWS yet. To be tried again."""
 
@@ -174,7 +178,7 @@ class Refusal:
                 "`flow providers check` what is missing"
             )
         if self.kind == "credentials":
-            return PermissionRefused(
+            return CredentialsRefused(
                 f"{said}. {_sentence(_CREDENTIALS[self.code])}; log in again, or set another profile ([aws] profile, "
                 "AWS_PROFILE); `flow providers check` says which were found"
             )

@@ -28,7 +28,14 @@ from provider_adapters.aws.context import (
     region_of,
 )
 from provider_adapters.aws.ending import Ending, made_by
-from provider_adapters.aws.errors import NoAnswer, NotKnownYet, Refusal, refusal, refusals_by_zone
+from provider_adapters.aws.errors import (
+    CredentialsRefused,
+    NoAnswer,
+    NotKnownYet,
+    Refusal,
+    refusal,
+    refusals_by_zone,
+)
 from provider_adapters.aws.listing import Listing
 from provider_adapters.rented.gang_fit import LONGER_LIFE, fits
 from provider_adapters.rented.ledger import REFUSED, Call, Launch
@@ -76,6 +83,12 @@ class Launching:
             raise self._ask_again(
                 error, "unanswered", limit, "[aws] boot_timeout waits longer"
             ) from error
+        except CredentialsRefused as error:
+            if not self._may_exist():
+                raise
+            # Machines that boot cannot be ended without credentials either, and the session may be renewed.
+            limit = self._context.settings.boot_timeout
+            raise self._ask_again(error, "unanswered", limit, "") from error
         except NotKnownYet as error:
             raise self._ask_again(error, "unknown", _KNOWN_SECONDS, "") from error
         except LaunchPending:
@@ -186,7 +199,9 @@ class Launching:
 
     def _may_exist(self) -> bool:
         """Whether machines of the launch exist, or may exist."""
-        launch = self._read()
+        launch = self._ledger.read(self._intent.token)
+        if launch is None:
+            return False
         return launch.open_call is not None or made_by(launch) is not None
 
     def _answered(self) -> None:

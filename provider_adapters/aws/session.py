@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.connect import botocore_mfa, bounded_botocore
-from flowlite.errors import ConfigError, PermissionRefused
-from provider_adapters.aws.errors import refusal
+from flowlite.errors import ConfigError
+from provider_adapters.aws.errors import CredentialsRefused, refusal
 from provider_adapters.aws.settings import KEY_VARIABLE, AwsSettings
 
 _log = logging.getLogger("flowlite.aws")
@@ -42,7 +42,7 @@ class Clients:
 
         Raises:
             ConfigError: boto3 is not installed, or the profile does not exist.
-            PermissionRefused: There are no credentials.
+            CredentialsRefused: There are no credentials.
         """
         key = (service, region, once)
         with self._lock:
@@ -89,7 +89,7 @@ class Clients:
         )
         try:
             if self.session.get_credentials() is None:
-                raise PermissionRefused(
+                raise CredentialsRefused(
                     "there are no credentials for AWS: set AWS_PROFILE or [aws] profile, log in (`aws sso login`), or "
                     f"set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY{self._settings.lacking}"
                 )
@@ -100,7 +100,7 @@ class Clients:
                 config=config,
             )
         except BotoCoreError as error:
-            raise PermissionRefused(f"the credentials for AWS cannot be used: {error}") from error
+            raise CredentialsRefused(f"the credentials for AWS cannot be used: {error}") from error
         _tell_calls(client, service, region)
         self._repeat_with_renewed(client, (service, region, once))
         return client

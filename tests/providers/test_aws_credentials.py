@@ -22,9 +22,10 @@ import pytest
 from flowlite.api.adapters import adapter, settings_here
 from flowlite.connect import botocore_program
 from flowlite.errors import PermissionRefused
-from flowlite.provider import LaunchPending, Provider, get_provider
+from flowlite.provider import Instance, LaunchPending, Provider, get_provider
 from flowlite.state import clock
 from flowlite.testing.cloud import CloudInABox
+from provider_adapters.aws import booting, session
 from tests.helpers import eventually, process_alive
 from tests.providers.aws_client import Client, groups
 from tests.providers.test_aws_gang import SECONDS, Laptop
@@ -304,6 +305,55 @@ def test_a_code_is_asked_for_once_at_a_terminal(
     kept.write_text("{")
     with pytest.raises(PermissionRefused, match="mfa_serial"):
         process().list_instances("t1")
+
+
+@pytest.mark.parametrize("fault", ["ExpiredToken", "Unavailable"])
+def test_machines_that_boot_are_reached_without_aws(
+    aws: Client, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setattr(session, "_TRIES", 1)
+    monkeypatch.setattr(booting, "_STILL_THERE_SECONDS", 0.5)
+    aws.box.aws.timing(boot=6.0)
+    intent, supervisors = aws.intent(), adapter("aws")
+
+    def launched(words: str = "") -> list[Instance] | None:
+        try:
+            return supervisors.launch(intent)
+        except LaunchPending as error:
+            if words and words in str(error):
+                return []
+            return None
+
+    eventually(lambda: launched("nothing answers") == [], timeout=SECONDS, every=0.1)
+    aws.box.aws.fault("DescribeInstances", code=fault, status=403, times=-1)
+    asked = len(aws.calls("DescribeInstances"))
+    assert len(eventually(launched, timeout=SECONDS, every=0.1)) == 2
+    # Not as often as their ports are tried.
+    assert 0 < len(aws.calls("DescribeInstances")) - asked < 12
+    aws.box.aws.clear_faults()
+    aws.end()
+
+
+def test_a_session_that_expires_before_machines_are_seen_may_be_renewed(
+    aws: Client,
+) -> None:
+    intent = aws.intent()
+    aws.box.aws.fault("DescribeInstances", code="ExpiredToken", status=403, times=3)
+    assert {each.id for each in aws.launch(intent)} == {each["id"] for each in aws.alive()}
+    aws.end()
+
+
+def test_before_there_are_machines_refused_credentials_end_the_launch(aws: Client) -> None:
+    aws.box.aws.fault("CreateSecurityGroup", code="ExpiredToken", status=403, times=-1)
+    with pytest.raises(PermissionRefused, match="session has expired"):
+        adapter("aws").launch(aws.intent())
+    aws.box.aws.clear_faults()
+    aws.box.aws.fault("RunInstances", code="ExpiredToken", status=403, times=-1)
+    with pytest.raises(PermissionRefused, match="session has expired"):
+        adapter("aws").launch(aws.intent())
+    aws.box.aws.clear_faults()
+    adapter("aws").clear("t1")
+    assert aws.alive() == []
 
 
 def test_a_task_for_which_nothing_was_asked_for_ends_without_the_credentials(
