@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 _TAG = "aws:RequestTag/flowlite:home"
@@ -57,8 +58,12 @@ _USED = (
 )
 
 
-def policy(*, volumes: bool = True) -> dict[str, Any]:
-    """The policy. New resources must have our tag in the same call, and only tagged ones can be ended."""
+def policy(*, volumes: bool = True, partition: str = "aws") -> dict[str, Any]:
+    """The policy. New resources must have our tag in the same call, and only tagged ones can be ended.
+
+    Args:
+        partition: That of the regions, "aws-cn" or "aws-us-gov": IAM takes no resources of another one.
+    """
     statements = [
         _allow("Look", READS, "*"),
         _allow(
@@ -108,7 +113,9 @@ def policy(*, volumes: bool = True) -> dict[str, Any]:
             {"StringEquals": {"iam:AWSServiceName": "spot.amazonaws.com"}},
         ),
     ]
-    return {"Version": "2012-10-17", "Statement": statements + (_of_volumes() if volumes else [])}
+    found = {"Version": "2012-10-17", "Statement": statements + (_of_volumes() if volumes else [])}
+    text = json.dumps(found).replace('"arn:aws:', f'"arn:{partition}:')
+    return dict(json.loads(text))
 
 
 def _of_volumes() -> list[dict[str, Any]]:

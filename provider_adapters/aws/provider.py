@@ -105,6 +105,10 @@ class AwsProvider(Provider):
         """The minimal IAM policy for the adapter; `flow aws policy` prints it."""
         from provider_adapters.aws.policy import policy
 
+        # The policy is asked for before anything is set up, perhaps even boto3.
+        with suppress(FlowError):
+            clients, regions = self._context.clients, self._context.settings.region
+            return policy(partition=clients.partition(regions[0] if regions else clients.region))
         return policy()
 
     # Instances

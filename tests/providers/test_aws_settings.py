@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flowlite.api.adapters import settings_here
+from flowlite.api.adapters import adapter, settings_here
 from flowlite.cli import main
 from flowlite.errors import ConfigError, PermissionRefused, ProviderError
 from provider_adapters.aws import network
@@ -337,9 +337,33 @@ def test_networks_that_were_set_are_taken(flow_home: Path) -> None:
 # The policy
 
 
-def test_the_policy_fits_into_a_managed_one() -> None:
+@pytest.mark.parametrize("partition", ["aws", "aws-cn", "aws-us-gov"])
+def test_the_policy_fits_into_a_managed_one(partition: str) -> None:
     # IAM's limit, blanks not counted.
-    assert len(json.dumps(policy(), separators=(",", ":"))) <= 6144
+    found = policy(partition=partition)
+    assert len(json.dumps(found, separators=(",", ":"))) <= 6144
+
+
+@pytest.mark.parametrize(
+    ("set_by", "region", "partition"),
+    [
+        ("settings", "us-east-1", "aws"),
+        ("settings", "cn-north-1", "aws-cn"),
+        ("variable", "us-gov-west-1", "aws-us-gov"),
+        ("nothing", "", "aws"),
+    ],
+)
+def test_the_policy_is_one_of_the_partition_of_the_region(
+    flow_home: Path, variables: pytest.MonkeyPatch, set_by: str, region: str, partition: str
+) -> None:
+    """IAM refuses a policy with resources of another partition."""
+    if set_by == "settings":
+        (flow_home / "config.toml").write_text(f'[aws]\nregion = "{region}"\n')
+    if set_by == "variable":
+        variables.setenv("AWS_DEFAULT_REGION", region)
+    provider: Any = adapter("aws")
+    text = json.dumps(provider.policy())
+    assert set(re.findall(r"arn:([^:]*):", text)) == {partition}
 
 
 def test_nothing_is_made_or_ended_without_our_tag() -> None:
