@@ -577,3 +577,16 @@ def test_a_handshake_starts_no_timer(
     monkeypatch.setattr(threading, "Timer", refuse)
     link.close_idle()
     connect(server).open()
+
+
+def test_what_sshd_says_in_the_place_of_its_greeting(servers: Servers, connect: Connect) -> None:
+    server = servers(MaxStartups="1")
+    with contextlib.ExitStack() as held:
+
+        def holds_the_only_place() -> bool:
+            place = socket.create_connection(("127.0.0.1", server.port))
+            return held.enter_context(place).recv(4) == b"SSH-"
+
+        eventually(holds_the_only_place)
+        with pytest.raises(NodeUnreachable, match="and says 'Exceeded MaxStartups'; the host may"):
+            connect(server).run(["true"])

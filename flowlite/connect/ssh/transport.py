@@ -56,6 +56,7 @@ class _Packets(paramiko.packet.Packetizer):
     unanswered = 0
     asked = 0.0
     data = 0
+    before_greeting = ""
     _handshake_until: float | None = None
 
     # paramiko starts a thread for each handshake to notice that it takes too long.
@@ -76,6 +77,13 @@ class _Packets(paramiko.packet.Packetizer):
             # paramiko would read on, and hold it all.
             raise paramiko.SSHException(f"it sends a packet of {n:,} bytes")
         return super().read_all(n, check_rekey)
+
+    def readline(self, timeout: float) -> str:
+        line: str = super().readline(timeout)
+        if not line.startswith("SSH-"):
+            # An sshd that refuses a connection says why in the place of its greeting, which paramiko only logs.
+            self.before_greeting = line
+        return line
 
     def read_message(self) -> Any:
         message = super().read_message()
@@ -368,21 +376,24 @@ def greet(target: SshTarget, sock: Any) -> Transport:
         transport.start_client(timeout=HANDSHAKE_SECONDS)
     except (paramiko.SSHException, EOFError, OSError) as error:
         transport.close()
-        raise NodeUnreachable(f"host {target.label}: {_no_greeting(error)}") from None
+        raise NodeUnreachable(f"host {target.label}: {_no_greeting(error, transport)}") from None
     # paramiko returns normally when its timeout expires.
     if not transport.initial_kex_done:
         transport.close()
-        raise NodeUnreachable(f"host {target.label}: {_no_greeting(EOFError())}")
+        raise NodeUnreachable(f"host {target.label}: {_no_greeting(EOFError(), transport)}")
     return transport
 
 
-def _no_greeting(error: BaseException) -> str:
+def _no_greeting(error: BaseException, transport: Transport) -> str:
     text = str(error)
+    packets: _Packets = transport.packetizer  # type: ignore[assignment]
+    said = readable(packets.before_greeting)
     if isinstance(error, EOFError) or "banner" in text.lower() or "Timeout" in text:
         return (
-            f"something accepts the connection, but does not speak SSH within {HANDSHAKE_SECONDS:.0f} s or hangs up; "
-            "the host may be overloaded or hang, its sshd may refuse more connections (MaxStartups), or the port is "
-            "another service's"
+            f"something accepts the connection, but does not speak SSH within {HANDSHAKE_SECONDS:.0f} s or hangs up"
+            + (f", and says {said!r}" if said else "")
+            + "; the host may be overloaded or hang, its sshd may refuse more connections (MaxStartups, "
+            "PerSourcePenalties), or the port is another service's"
         )
     return f"no secure connection could be agreed on: {readable(text) or type(error).__name__}"
 
