@@ -14,7 +14,7 @@ from provider_adapters.rented.machine_hand_over import on_all
 from provider_adapters.slurm import nodes
 from provider_adapters.slurm.launch_notes import given, run_of
 from provider_adapters.slurm.login import last_line
-from provider_adapters.slurm.queries import state_words
+from provider_adapters.slurm.queries import parse, state_words
 
 if TYPE_CHECKING:
     from flowlite.provider import Instance, LaunchIntent
@@ -69,6 +69,16 @@ class JobNodes:
         if not job.end:
             return None
         return job.end - _BEFORE_END - clock.now(), clock.now() - job.start
+
+    def are_wanted(self, launch: Launch) -> bool:
+        """Whether Slurm would place another job on the nodes of a launch, if they were free.
+
+        It does not once they are drained, for example by a check of their health that has found a broken GPU.
+        """
+        login = self._place.login(launch.frozen["login"])
+        hosts = ",".join(str(each.data["host"]) for each in given(launch))
+        shown = login.try_("scontrol", "-o", "show", "node", hosts).stdout
+        return not parse.unwanted_nodes(shown.decode("utf-8", "replace"))
 
     # Helpers
 

@@ -410,7 +410,10 @@ class KeptJobs:
         """As `GangCloud.is_suitable`."""
         if launch.frozen["program"] != self._program:
             return False
-        if (left := self._nodes.time_left(launch)) is None:
+        left = self._nodes.time_left(launch)
+        if not self._nodes.are_wanted(launch):
+            return False
+        if left is None:
             return True
         # Without a time of its own, a task takes as long as those before it, as far as can be told.
         wanted = left[1] if self._minutes is None else self._minutes * 60

@@ -100,6 +100,7 @@ class PaperSlurm(Connection):
         accounts: Whether `sacct` knows anything.
         accounting_down: Whether slurmdbd does not answer `sacct`, while slurmctld answers everything else.
         dead: Nodes that are down.
+        drained: Nodes that get no other job.
         nameless: Nodes whose names, which are their addresses, are not known on the login node.
         idle: How many nodes a job may have at most.
         fail: What the next call of a command comes to, after it was carried out: an error, or what it says instead.
@@ -117,6 +118,7 @@ class PaperSlurm(Connection):
     accounting_down: bool = False
     sinfo: str = SINFO
     dead: set[str] = field(default_factory=set)
+    drained: set[str] = field(default_factory=set)
     nameless: set[str] = field(default_factory=set)
     idle: int = 9
     put_there: list[File] = field(default_factory=list)
@@ -207,6 +209,7 @@ class PaperSlurm(Connection):
     def _node(self, number: int) -> str:
         name = f"node{number:02d}"
         state = "DOWN+NOT_RESPONDING" if name in self.dead else "IDLE"
+        state += "+DRAIN" if name in self.drained else ""
         address = name if name in self.nameless else f"10.0.0.{number}"
         return f"NodeName={name} NodeAddr={address} Port=1 State={state} ThreadsPerCore=1"
 

@@ -105,6 +105,15 @@ def test_the_next_task_gets_the_job(slurm_paper: Paper, daemons: StepDaemons) ->
     assert {state for _, state in listed(slurm_paper, SECOND)} == {"ended"}
 
 
+def test_a_job_on_a_drained_node_is_not_handed_on(slurm_paper: Paper, daemons: StepDaemons) -> None:
+    """The check of a site may have found that it is broken. Slurm would give it no other job."""
+    kept(slurm_paper)
+    slurm_paper.slurm.drained = {"node02"}
+    slurm_paper.launch(intend(slurm_paper, SECOND))
+    assert len(slurm_paper.slurm.live()) == 2
+    assert {state for _, state in listed(slurm_paper, FIRST)} == {"warm"}
+
+
 @pytest.mark.parametrize(
     "other",
     [{"num_instances": 3}, {"cpu": 2}, {"slurm": {"qos": "high"}}, {"max_run_time_hours": 1.0}],

@@ -140,11 +140,20 @@ def fields(line: str) -> dict[str, str]:
 
 def down_nodes(text: str) -> list[str]:
     """The nodes of `scontrol -o show node …` that are down: `DOWN*+DRAIN` is, `IDLE+POWERED_DOWN` is not."""
+    return _nodes_with(text, {"DOWN"})
+
+
+def unwanted_nodes(text: str) -> list[str]:
+    """The nodes of `scontrol -o show node …` that get no other job, since they are drained or have failed."""
+    return _nodes_with(text, {"DOWN", "DRAIN", "FAIL"})
+
+
+def _nodes_with(text: str, states: set[str]) -> list[str]:
     told = [fields(line) for line in text.splitlines()]
     return [
         each["NodeName"]
         for each in told
-        if "NodeName" in each and "DOWN" in re.split(r"[^A-Z_]", each.get("State", ""))
+        if "NodeName" in each and states & set(re.split(r"[^A-Z_]", each.get("State", "")))
     ]
 
 
