@@ -165,7 +165,7 @@ def _python(value: object) -> str:
 
 
 def _retries(value: object) -> object:
-    if isinstance(value, bool | str | float):
+    if value is None or isinstance(value, bool | str | float):
         raise _wanted(value, "a number of new attempts, as in 2, or Retries(2, delay=60)")
     return {"max_retries": value} if type(value) is int else value
 
@@ -241,7 +241,7 @@ def _command(value: object) -> tuple[str, ...] | str:
 
 def _notify(value: object) -> tuple[str, ...]:
     """One or several targets of notifications."""
-    given = [value] if isinstance(value, str) else value
+    given = [value] if isinstance(value, str) else [] if value is None else value
     if not isinstance(given, list | tuple):
         raise ValueError(
             "give a command, the URL of a webhook, or a URL of Apprise, or a list of these"

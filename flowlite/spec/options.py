@@ -98,7 +98,7 @@ class CommonOptions(TypedDict, total=False):
     image: str | None
     dependencies: Sequence[str] | str | None
     python: str | None
-    notify: Sequence[str] | str
+    notify: Sequence[str] | str | None
     setup: Sequence[str] | str | None
     setup_timeout: float | str
     outputs: Sequence[str] | str | None

@@ -38,6 +38,7 @@ NAN, INFINITE = float("nan"), float("inf")
         ({"num_instances": 2.0}, "num_instances: 2.0 is not allowed; give a whole number"),
         ({"num_instances": True}, "num_instances: True is not allowed; give a whole number"),
         ({"num_instances": None}, "num_instances: None is not allowed; give a whole number"),
+        ({"retries": None}, "retries: None is not allowed; give a number of new attempts"),
         ({"processes_per_node": 0}, "at least 1, or 'auto' for one per GPU"),
         ({"processes_per_node": "all"}, "processes_per_node: 'all' is not allowed"),
         ({"gpu": "notagpu"}, "gpu: 'notagpu' is not a GPU"),
@@ -195,6 +196,15 @@ def test_sizes_of_the_gang(options: dict[str, Any], workers: int, total: int, gp
         total,
         gpus,
     )
+
+
+@pytest.mark.parametrize("option", ["after", "checkpoint", "notify", "outputs", "secrets", "setup"])
+def test_none_turns_an_option_off_that_the_app_has(option: str) -> None:
+    """`notify` was the only one of them that took no None."""
+    off: dict[str, Any] = {option: None}
+    assert not getattr(TaskConfig(**off), option)
+    given = TaskConfig(notify="true")
+    assert given.replace(notify=None).notify == ()
 
 
 def test_is_frozen() -> None:
