@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 import time
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,9 @@ from flowlite.errors import (
     TaskFailed,
     TaskTimeout,
 )
+from flowlite.settings import flow_home as flow_home_settings
+from flowlite.settings.flow_home import WriteProbe
+from flowlite.state.store import Store
 from tests.tasks_made_by_hand import HandMade
 
 pytestmark = pytest.mark.usefixtures("flow_home")
@@ -49,6 +54,57 @@ class Slotted(Exception):
 
 
 # What is known
+
+
+@pytest.mark.timeout(30)
+def test_a_signal_handler_looks_at_the_task_that_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = HandMade()
+    task = made.task
+    seen: list[str] = []
+    version = Store.version
+
+    def interrupted(store: Store) -> int:
+        if not seen:
+            seen.append("handled")
+            signal.raise_signal(signal.SIGUSR1)
+        return version(store)
+
+    def handler(number: int, frame: object) -> None:
+        seen.append(task.status)
+        made.end("completed")
+
+    monkeypatch.setattr(Store, "version", interrupted)
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        task.wait(20, show_logs=False)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert seen == ["handled", "running"]
+
+
+@pytest.mark.timeout(30)
+def test_a_signal_handler_waits_while_it_is_found_out_whether_anything_can_be_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow_home_settings, "_PROBE_EVERY", 0.0)
+    probe = WriteProbe(tmp_path)
+    heard: list[str] = []
+
+    def look(path: Path) -> str:
+        if not heard:
+            heard.append("signal")
+            signal.raise_signal(signal.SIGUSR1)
+        return "the disk is full"
+
+    monkeypatch.setattr(flow_home_settings, "not_recorded", look)
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(probe.news()))
+    try:
+        probe.news()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert heard == ["signal", "the disk is full"]
 
 
 def test_properties_follow_the_store() -> None:

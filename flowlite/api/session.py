@@ -13,7 +13,8 @@ from flowlite.supervise.cleanup.store_copy import copy_in_background
 from flowlite.supervise.record.paths import TaskPaths
 
 _open: dict[tuple[int, Path], Session] = {}
-_lock = threading.Lock()
+# Reentrant, as the other locks of a program's main thread, since a signal handler may come in while it is held.
+_lock = threading.RLock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def _close_removed() -> None:
 def _after_fork() -> None:
     # Another thread of the parent may have held the lock.
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

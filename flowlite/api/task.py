@@ -70,7 +70,8 @@ class Task(Generic[R_co]):
         self._session = session
         self._latest = record
         self._version = -1
-        self._reading = threading.Lock()
+        # Reentrant: a signal handler may look at the task for which the thread beneath it is waiting.
+        self._reading = threading.RLock()
         self._look_after_at = 0.0
         _made.add(self)
 
@@ -597,7 +598,7 @@ _made: weakref.WeakSet[Task[Any]] = weakref.WeakSet()
 def _after_fork() -> None:
     # Another thread of the parent may have held the lock, and the store has another connection, which counts anew.
     for each in list(_made):
-        each._reading = threading.Lock()
+        each._reading = threading.RLock()
         each._version = -1
 
 

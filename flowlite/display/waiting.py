@@ -26,13 +26,14 @@ _GROWTH = 1.02
 
 # The displays of this program by task id, until the task has ended and everything has been shown.
 _displays: dict[str, TaskDisplay] = {}
-_lock = threading.Lock()
+# Reentrant, since a signal handler may wait for a task while the thread beneath it begins to.
+_lock = threading.RLock()
 
 
 def _after_fork() -> None:
     # Another thread of the parent may have held the locks.
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _displays.clear()
 
 

@@ -134,7 +134,8 @@ class WriteProbe:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lock = threading.Lock()
+        # Reentrant, since a signal handler may wait for a task, too.
+        self._lock = threading.RLock()
         self._next = time.monotonic() + _PROBE_EVERY
         self._warning = ""
 
