@@ -332,6 +332,13 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "bare"
 
 
+def test_a_provider_that_does_not_exist_is_not_found(flow: Flow) -> None:
+    """Its check "FAILED", with the exit code of a provider that lacks a permission."""
+    ran = flow("providers", "check", "lcal")
+    assert ran.code == 3
+    assert "no provider 'lcal'; did you mean 'local'?" in ran.err
+
+
 def test_a_provider_without_volumes_and_offers_says_so(flow: Flow, bare: str) -> None:
     assert "bare cannot have volumes" in flow("volumes", "list", "--provider", bare).out
     offers = flow("offers", "--provider", bare)

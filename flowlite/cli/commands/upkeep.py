@@ -268,7 +268,11 @@ def check(
 ) -> None:
     """Check credentials and permissions, without launching anything."""
     from flowlite.cli.commands.money import providers_to_ask, side_by_side
+    from flowlite.provider import adapter_class, provider_names
 
+    if name is not None and name not in provider_names():
+        # Raises NotFound, which names those there are.
+        adapter_class(name)
     names = providers_to_ask(name)
     rows = [
         {"provider": each, **finding.to_json()}
