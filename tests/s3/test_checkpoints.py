@@ -224,34 +224,43 @@ class TestBrokenConnections:
                 begun.complete([f'"{"0" * 32}"'])
 
 
-def test_a_copier_in_the_place_of_a_killed_one_finds_the_region(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Handler(BaseHTTPRequestHandler):
-        """As AWS where the bucket is in another region than the one that was asked."""
+class Elsewhere(BaseHTTPRequestHandler):
+    """A server that knows another region than the one that was asked for."""
 
-        def do_GET(self) -> None:
-            right = "/eu-central-1/s3/" in self.headers["authorization"]
-            body = (
-                b"<ListBucketResult/>"
-                if right
-                else b"<Error><Code>PermanentRedirect</Code></Error>"
-            )
-            self.send_response_only(200 if right else 301)
+    refusal = 301, "<Code>PermanentRedirect</Code>"
+
+    def do_GET(self) -> None:
+        right = "/eu-central-1/s3/" in self.headers["authorization"]
+        body = "<ListBucketResult/>" if right else f"<Error>{self.refusal[1]}</Error>"
+        self.send_response_only(200 if right else self.refusal[0])
+        if self.refusal[0] == 301:
             self.send_header("x-amz-bucket-region", "eu-central-1")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
 
-        def log_message(self, *_: object) -> None:
-            return
+    def log_message(self, *_: object) -> None:
+        return
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+
+class Malformed(Elsewhere):
+    refusal = 400, "<Code>AuthorizationHeaderMalformed</Code><Region>eu-central-1</Region>"
+
+
+@pytest.mark.parametrize("handler", [Elsewhere, Malformed])
+def test_a_copier_in_the_place_of_a_killed_one_finds_the_region(
+    monkeypatch: pytest.MonkeyPatch, handler: type[Elsewhere]
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_address[1]}/b"
-        monkeypatch.setattr(Store, "base", lambda store: url)
-        place = BucketTarget(Store("s3://b", "b", credential=Credential("a", "s")))
-        assert place.sizes("sets/") == {}
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        store = Store("s3://b", "b", credential=Credential("a", "s"))
+        if handler is Malformed:
+            store = replace(store, endpoint_url=url)
+        else:
+            monkeypatch.setattr(Store, "base", lambda store: f"{url}/b")
+        assert BucketTarget(store).sizes("sets/") == {}
+        assert store.located().region == "eu-central-1"
         server.shutdown()
 
 

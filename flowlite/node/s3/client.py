@@ -284,8 +284,10 @@ class Store:
         return replace(self, region=self.region or DEFAULT_REGION)
 
     def is_elsewhere(self, error: S3Error) -> bool:
-        """Whether AWS says that the bucket is in another region."""
-        return bool(error.region) and error.region != self.region and self.endpoint_url is None
+        """Whether the server says that the bucket is in another region, which this endpoint has, too."""
+        # A server of one region, such as MinIO with a region set, wants its name in the signature.
+        here = self.endpoint_url is None or error.code == "AuthorizationHeaderMalformed"
+        return here and bool(error.region) and error.region != self.region
 
     @property
     def below(self) -> str:
