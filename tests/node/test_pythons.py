@@ -217,6 +217,9 @@ class TestSeveralAtATime:
                 agent.kill()
                 eventually(lambda: not processes.is_alive(child), what="uv ends with its agent")
                 assert not any(environments.is_whole(path) for path in place.made())
+            begun = [path.name for path in place.made()]
+            assert begun
+            assert environments.clean(place.envs, 3600) == begun
             go_on.set()
             assert "probe-one==1.0" in environments.packages_of(
                 place.ready(place.spec("probe-one")).python
@@ -276,6 +279,8 @@ class TestRefusals:
         place = Place(tmp_path, index)
         with pytest.raises(environments.PythonError, match="probe-none"):
             place.ready(place.spec("probe-none==7\n"))
+        # Where the disk is full, what has come of it would fill it for the next one, too.
+        assert place.made() == []
 
     def test_a_version_that_nothing_has_says_what_there_is(self, tmp_path: Path) -> None:
         place = Place(tmp_path)

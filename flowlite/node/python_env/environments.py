@@ -133,14 +133,14 @@ def packages_of(python: str) -> list[str]:
 def clean(place: Path, older_than: float) -> list[str]:
     """Removes environments that are not in use and were last used longer ago than this, in seconds.
 
-    Returns their names.
+    What is left of one that an agent began before it was killed is removed at once. Returns their names.
     """
     removed = []
     for path in _environments(place):
         lock = _lock(path)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if time.time() - _last_used(path) > older_than:
+            if not is_whole(path) or time.time() - _last_used(path) > older_than:
                 _remove(path)
                 removed.append(path.name)
         except OSError:
@@ -161,7 +161,13 @@ async def _make(
     try:
         if not is_whole(path):
             _remove(path)
-            await _fill(path, spec, python, uv.Uv(tool or _uv(spec), settings, lock))
+            try:
+                await _fill(path, spec, python, uv.Uv(tool or _uv(spec), settings, lock))
+            except OSError:
+                # It may be most of what fills the disk.
+                with suppress(OSError):
+                    await asyncio.to_thread(_remove, path)
+                raise
         # Also where another agent has completed it just before this one got the lock to make it.
         fcntl.flock(lock, fcntl.LOCK_SH)
         os.utime(path / _MADE)
