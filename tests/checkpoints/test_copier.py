@@ -204,14 +204,26 @@ class TestAWriterThatDies:
         assert (root / "newest").read_text() == "3"
         assert (root / "epoch1.pt").read_text() == "1"
 
-    def test_what_was_deleted_before_is_not_kept_for_ever(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("left", ["epoch2.pt", "step.tmp"])
+    def test_the_next_attempt_does_not_keep_what_is_deleted(
+        self, tmp_path: Path, left: str
+    ) -> None:
+        """Though what the first one left incomplete, and did not put aside, stays there."""
         copier = self.after_the_crash(tmp_path)
-        (copier.root / "newest").unlink()
-        (copier.root / "epoch2.pt").unlink()
-        write_and_scan(copier, epoch3="3")
+        (copier.root / "epoch2.pt").rename(copier.root / left)
+        copier.cut(None, ())
         copier.end()
-        assert copier.copy()
-        assert newest(tmp_path / "remote") == {"epoch3.pt": b"3", "log.pt": b"1"}
+        following = copier_of(tmp_path, every=100.0, writer="t1.2")
+        following.restore(aside=False)
+        following.claim()
+        write_and_scan(following, epoch3="3")
+        following.end()
+        assert following.copy()
+        write_and_scan(following, epoch4="4")
+        (following.root / "epoch3.pt").unlink()
+        following.end()
+        assert following.copy()
+        assert newest(tmp_path / "remote") == {"epoch4.pt": b"4", "log.pt": b"1"}
 
 
 @pytest.mark.parametrize("content", ["", '{"format": 2}'])

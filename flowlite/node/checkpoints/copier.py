@@ -23,7 +23,7 @@ from .manifest import (
     writers,
 )
 from .restore import Restore
-from .stability import FileState, StabilityWatch
+from .stability import FileState, StabilityWatch, is_temporary
 from .state import CheckpointState
 from .targets import Target, TargetError, place_of
 
@@ -66,6 +66,8 @@ class Copier:
         self._generation = 0
         self._number = 0
         self._goes_on = False
+        # Files that a writer of this attempt may have left incomplete. Later sets do not keep what is deleted for them.
+        self._cut_off: set[str] = set()
         self._uploaded: dict[str, int] = {}
         self._orphans: set[str] = set()
         self._manifests: dict[str, CheckpointManifest | None] = {}
@@ -151,6 +153,7 @@ class Copier:
             cut: A worker was killed or failed since it began, so that files it was writing may be incomplete.
         """
         self.watch.doubtful = self.memory.doubts(tree.look_at(self.root).files, clean=not cut)
+        self._cut_off = {path for path in self.watch.doubtful if cut and not is_temporary(path)}
         self._goes_on = True
 
     def claim(self) -> None:
@@ -199,7 +202,9 @@ class Copier:
         writing = tree.open_for_writing(found, processes.descendants([reaper] if reaper else []))
         with self._lock:
             self.watch.look(found.files, writing, time.monotonic())
+            before = set(self.watch.doubtful)
             self.watch.cut(renamed)
+            self._cut_off |= set(self.watch.doubtful) - before
             self.memory.note(found.files, self.watch.finished, self.watch.doubtful)
 
     def end(self) -> None:
@@ -224,13 +229,13 @@ class Copier:
         with self._lock:
             finished, found = self.watch.finished, self._look
             unfinished = self.watch.unfinished
-            doubtful = set(self.watch.doubtful)
+            incomplete = self._cut_off.intersection(self.watch.doubtful)
         self._paths()
         files = self._copy_files(finished, found.modes)
         left_out = [*unfinished, *self._changed(finished, files), *sorted(found.skipped)]
         files += self._earlier(left_out)
         links = found.links
-        if doubtful - {file.path for file in files}:
+        if incomplete.difference(file.path for file in files):
             # Its writer may have deleted the checkpoint before the one that it did not complete.
             files += self._deleted(found)
             links = self._links_to(files, found)
