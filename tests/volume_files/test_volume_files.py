@@ -231,6 +231,36 @@ def test_a_bucket_that_is_busy_now_and_then(
     assert contents(tmp_path) == {"x": b"ab"}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("server", ["one_s3_server", "ceph_server"])
+def test_a_list_of_one_level_asks_for_no_more(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, server: str
+) -> None:
+    s3: S3Server = request.getfixturevalue(server)
+    for name, value in s3.variables().items():
+        monkeypatch.setenv(name, value)
+    keys = ["d/top.txt", "d/sub/1", "d/sub/2", "d/a b+%/x", "e/1"]
+    s3.fill("levels", dict.fromkeys(keys, b"x"))
+    bucket = in_bucket.open_bucket("s3://levels")
+    bodies: list[bytes] = []
+    ask = client.Store.request
+
+    def record(*arguments: Any, **options: Any) -> client.Response:
+        found = ask(*arguments, **options)
+        bodies.append(found.body)
+        return found
+
+    monkeypatch.setattr(client.Store, "request", record)
+    assert [(each.name, each.kind) for each in bucket.entries("d")] == [
+        ("a b+%", "directory"),
+        ("sub", "directory"),
+        ("top.txt", "file"),
+    ]
+    assert [each.name for each in bucket.entries("")] == ["d", "e"]
+    assert b"sub" in b"".join(bodies)
+    assert not any(b"<Key>d/sub/" in body or b"<Key>d%2Fsub%2F" in body for body in bodies)
+
+
 def test_a_name_that_is_no_key(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"caf\xe9")).write_text("x")
     bucket = BucketFiles(client.Store("s3://b", "b", endpoint_url="http://127.0.0.1:9"))

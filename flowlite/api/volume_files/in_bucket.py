@@ -75,7 +75,8 @@ class BucketFiles:
     def entries(self, path: str) -> list[Entry]:
         below = f"{path}/" if path else ""
         found: dict[str, Entry] = {}
-        for each in self._objects(path):
+        # Not all that lies below: a data set may have millions of objects.
+        for each in self._objects(path, folded=True):
             if each.key == path:
                 name = PurePosixPath(path).name
                 return [Entry(name, each.size, _time(each.modified), "file")]
@@ -180,16 +181,18 @@ class BucketFiles:
         found = [each for each in self._listed(source.path, 1) if each.key == source.path]
         return bool(found) and found[0].size == source.size and _fits(source.local, found[0].etag)
 
-    def _objects(self, path: str) -> Iterator[S3Object]:
-        """The object of that key, or all below it as a directory."""
+    def _objects(self, path: str, *, folded: bool = False) -> Iterator[S3Object]:
+        """The object of that key, or all below it as a directory; `folded` is that of `Store.list`."""
         if not path:
-            yield from self._listed("", None)
+            yield from self._listed("", None, folded=folded)
             return
         yield from (each for each in self._listed(path, 1) if each.key == path)
-        yield from self._listed(f"{path}/", None)
+        yield from self._listed(f"{path}/", None, folded=folded)
 
-    def _listed(self, below: str, most: int | None) -> Iterator[S3Object]:
-        found = self._store.list(below, most=most, timeout=_SECONDS, through=patiently)
+    def _listed(self, below: str, most: int | None, *, folded: bool = False) -> Iterator[S3Object]:
+        found = self._store.list(
+            below, most=most, folded=folded, timeout=_SECONDS, through=patiently
+        )
         while (each := self.asking(lambda: next(found, None))) is not None:
             yield each
 

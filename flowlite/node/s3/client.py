@@ -219,12 +219,14 @@ class Store:
         below: str = "",
         *,
         most: int | None = None,
+        folded: bool = False,
         timeout: float = SECONDS,
         through: Callable[[Callable[[], Response]], Response] = lambda ask: ask(),
     ) -> Iterator[S3Object]:
         """Yields the objects whose whole key begins with `below`, sorted by key. Raises S3Error.
 
         Args:
+            folded: All objects with a slash behind `below` are one object, whose key ends there.
             through: Makes the request for each page, for example several times.
         """
         token, given, empty = "", 0, 0
@@ -236,6 +238,7 @@ class Store:
                 "prefix": below,
                 "max-keys": str(page),
                 "encoding-type": "url",
+                **({"delimiter": "/"} if folded else {}),
                 **({"continuation-token": token} if token else {}),
             }
             ask = partial(self.request, "GET", "", query, timeout=timeout)
@@ -243,6 +246,10 @@ class Store:
             before = given
             for each in found.iter("Contents"):
                 yield _entry(each, _is_encoded(found))
+                given += 1
+            for each in found.iter("CommonPrefixes") if folded else ():
+                name = each.findtext("Prefix") or ""
+                yield S3Object(urllib.parse.unquote_plus(name) if _is_encoded(found) else name, 0)
                 given += 1
             empty = empty + 1 if given == before else 0
             token = found.findtext("NextContinuationToken") or ""
