@@ -134,6 +134,7 @@ def sweep(laptop: Laptop, tmp_path: Path, request: pytest.FixtureRequest) -> Swe
 
 # It counts machines, and a call that fails may lead to others.
 @pytest.mark.no_random_faults
+@pytest.mark.slow
 def test_a_sweep_launches_as_many_gangs_as_run_at_a_time(sweep: Sweep) -> None:
     program = sweep.begin(*[0.0] * 6, nodes=2, at_once=2)
     assert sweep.results(program) == [0, 2, 4, 6, 8, 10]
@@ -222,6 +223,7 @@ def test_a_bid_that_is_taken_while_nobody_is_left_is_not_won_again(
 
 
 @pytest.mark.no_random_faults
+@pytest.mark.slow
 def test_a_supervisor_that_is_killed_goes_on_with_the_machines_it_took_over(sweep: Sweep) -> None:
     killed: list[str] = []
 
