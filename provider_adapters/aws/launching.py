@@ -50,6 +50,7 @@ _MOST_PAUSE = 30.0
 # A new group may not be known everywhere yet.
 _NOT_KNOWN_YET = frozenset({"InvalidGroup.NotFound", "InvalidPlacementGroup.Unknown"})
 _KNOWN_SECONDS = 60.0
+_REFUSED_PAUSE = 60.0
 # These refusals apply to every zone that gives them; asking again does not help.
 _FOR_GOOD = frozenset({"Unsupported", "UnsupportedOperation"})
 # What the zones are asked for: all machines, as many as a zone has, or only the fewest.
@@ -73,7 +74,7 @@ class Launching:
 
         Raises:
             LaunchPending: They are starting, or it is not known whether they exist; to be called again.
-            CapacityUnavailable: No zone has capacity now. No machine exists.
+            CapacityUnavailable: No zone has capacity now, or none had before the session expired. No machine exists.
             ProviderError: The launch failed; what was created is being ended.
         """
         try:
@@ -85,7 +86,13 @@ class Launching:
             ) from error
         except CredentialsRefused as error:
             if not self._may_exist():
-                raise
+                if not (self._has_found_no_room() and self._context.clients.may_be_renewed):
+                    raise
+                # AWS has accepted them before. The task has waited since then, perhaps for a night.
+                raise CapacityUnavailable(
+                    f"{error}. The task waits for room, and goes on once AWS accepts them",
+                    retry_after=_REFUSED_PAUSE,
+                ) from error
             # Machines that boot cannot be ended without credentials either, and the session may be renewed.
             limit = self._context.settings.boot_timeout
             raise self._ask_again(error, "unanswered", limit, "") from error
@@ -203,6 +210,11 @@ class Launching:
         if launch is None:
             return False
         return launch.open_call is not None or made_by(launch) is not None
+
+    def _has_found_no_room(self) -> bool:
+        """Whether EC2 was asked for these machines before, and had no room for them."""
+        launch = self._ledger.read(self._intent.token)
+        return launch is not None and any(map(_lacked_room, launch.calls))
 
     def _answered(self) -> None:
         launch = self._ledger.read(self._intent.token)
@@ -377,7 +389,7 @@ class Launching:
             call.where
             for launch in self._ledger.launches()
             for call in launch.calls
-            if call.state == REFUSED and call.at > since and call.detail.get("kind") == "capacity"
+            if call.at > since and _lacked_room(call)
         }
 
     def _order(self, launch: Launch, site: Site) -> requests.LaunchRequest:
@@ -560,3 +572,8 @@ class Launching:
         """Whether no zone of this round has the type at all."""
         said = self._said(launch)
         return bool(said) and all(each.get("code") in _FOR_GOOD for each in said.values())
+
+
+def _lacked_room(call: Call) -> bool:
+    """Whether EC2 has refused a call for want of capacity."""
+    return call.state == REFUSED and call.detail.get("kind") == "capacity"

@@ -64,6 +64,11 @@ class Clients:
         """The region that boto3 would use, or ""."""
         return str(self.session.region_name or "")
 
+    @property
+    def may_be_renewed(self) -> bool:
+        """Whether the credentials are of a profile, which may give others later, and not of variables."""
+        return _are_of_profile(self._settings)
+
     def endpoint(self, service: str, region: str) -> str:
         """The URL of a service."""
         return str(self(service, region).meta.endpoint_url)
@@ -163,13 +168,17 @@ def _make_session(settings: AwsSettings) -> Any:
         "config_file": (None, None, config, None),
         "credentials_file": (None, None, credentials, None),
     }
-    if settings.profile or not os.environ.get(KEY_VARIABLE):
+    if _are_of_profile(settings):
         read["profile"] = (None, None, None, None)
     try:
         own = bounded_botocore.session(session_vars=read)
         return boto3.session.Session(botocore_session=own, profile_name=settings.profile or None)
     except BotoCoreError as error:
         raise ConfigError(f"[aws] profile, or AWS_PROFILE: {error}") from error
+
+
+def _are_of_profile(settings: AwsSettings) -> bool:
+    return bool(settings.profile) or not os.environ.get(KEY_VARIABLE)
 
 
 def _files_of(settings: AwsSettings) -> tuple[str, str]:

@@ -21,13 +21,13 @@ import pytest
 
 from flowlite.api.adapters import adapter, settings_here
 from flowlite.connect import botocore_program
-from flowlite.errors import PermissionRefused
+from flowlite.errors import CapacityUnavailable, PermissionRefused
 from flowlite.provider import Instance, LaunchPending, Provider, get_provider
 from flowlite.state import clock
 from flowlite.testing.cloud import CloudInABox
 from provider_adapters.aws import booting, session
 from tests.helpers import eventually, process_alive
-from tests.providers.aws_client import Client, groups
+from tests.providers.aws_client import TYPE, ZONES, Client, groups
 from tests.providers.test_aws_gang import SECONDS, Laptop
 
 # Another fault than refused credentials makes a supervisor try again, and later.
@@ -40,6 +40,7 @@ def laptop(box: CloudInABox, flow_home: Path) -> Laptop:
     return Laptop(box, flow_home)
 
 
+KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 REFUSED = {"AWS_SECRET_ACCESS_KEY": "expired"}
 
 
@@ -144,7 +145,7 @@ def test_a_program_that_gives_no_credentials_any_more_refuses_them(
     config = tmp_path / "config"
     config.write_text(f"[default]\ncredential_process = cat {session}\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+    for name in KEYS:
         monkeypatch.delenv(name)
     provider = adapter("aws")
     assert provider.others() == []
@@ -179,7 +180,7 @@ def test_a_program_that_gives_no_credentials_is_told_from_a_defect(
     profiles = f"[default]\n{role}[profile base]\n{own}" if of_another else f"[default]\n{own}"
     (tmp_path / "config").write_text(profiles)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+    for name in KEYS:
         monkeypatch.delenv(name)
     with pytest.raises(PermissionRefused, match=said):
         adapter("aws").list_instances("t1")
@@ -199,7 +200,7 @@ def test_a_session_that_is_renewed_in_the_file_is_taken_up(
 
     log_in("expired")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+    for name in KEYS:
         monkeypatch.delenv(name)
     provider = adapter("aws")
     for _ in range(2):
@@ -261,7 +262,7 @@ def role_with_mfa(
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+    for name in KEYS:
         monkeypatch.delenv(name)
     yield Sts
     server.shutdown()
@@ -354,6 +355,34 @@ def test_before_there_are_machines_refused_credentials_end_the_launch(aws: Clien
     aws.box.aws.clear_faults()
     adapter("aws").clear("t1")
     assert aws.alive() == []
+
+
+@pytest.mark.parametrize("of_profile", [True, False])
+def test_a_session_that_expires_while_there_is_no_room_may_be_renewed(
+    aws: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_profile: bool
+) -> None:
+    if of_profile:
+        keys = aws.box.aws.environment()
+        lines = [f"{name.lower()} = {keys[name]}" for name in KEYS]
+        (tmp_path / "credentials").write_text("\n".join(["[default]", *lines, ""]))
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+        for name in KEYS:
+            monkeypatch.delenv(name)
+    for zone in ZONES:
+        aws.box.aws.capacity(TYPE, zone, 0)
+    intent = aws.intent()
+    assert isinstance(aws.refused(intent), CapacityUnavailable)
+    aws.box.aws.fault("RunInstances", code="ExpiredToken", status=403, times=-1)
+    expected = CapacityUnavailable if of_profile else PermissionRefused
+    for _ in range(2):
+        with pytest.raises(expected, match="session has expired") as found:
+            adapter("aws").launch(intent)
+    assert ("goes on once AWS accepts them" in str(found.value)) == of_profile
+    aws.box.aws.clear_faults()
+    for zone in ZONES:
+        aws.box.aws.capacity(TYPE, zone, None)
+    assert len(aws.launch(intent)) == 2
+    aws.end()
 
 
 def test_a_task_for_which_nothing_was_asked_for_ends_without_the_credentials(
