@@ -42,6 +42,7 @@ def test_a_command_that_is_not_there(connection: SshConnection) -> None:
     assert connection.stream(["no-such-command"], terminal=False) == 127
 
 
+@pytest.mark.needs("ssh")
 @pytest.mark.usefixtures("flow_home")
 def test_the_zone_of_an_address_stays_as_it_is(tmp_path: Path) -> None:
     zoned = "fe80::1%eth0"

@@ -417,6 +417,8 @@ class TestSubcommands:
 
     def test_no_descriptor_and_no_process_is_left(self, courier: Courier, tmp_path: Path) -> None:
         assert courier.ask("hello") == ({"size": 0}, b"")
+        # It still imports after it has said hello, but does nothing after other answers.
+        self.ask(courier, "project", question=self.project(tmp_path / "first"))
         before = set(os.listdir(f"/proc/{courier.process.pid}/fd"))
         for number in range(3):
             self.ask(courier, "project", question=self.project(tmp_path / str(number)))
