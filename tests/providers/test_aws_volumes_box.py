@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flowlite.testing.cloud import CloudInABox
     from tests.providers.aws_client import Client
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 RUN = ("run", "--max-run-time-hours", "1")
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flowlite.testing.cloud import CloudInABox
 
 pytest.importorskip("httpx")
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 RUN = ("run", "--gpu", "h100:8", "--max-run-time-hours", "1", "--processes-per-node", "1")
 
 
