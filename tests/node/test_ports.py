@@ -16,6 +16,8 @@ from flowlite.node.preflight.master_port import MasterPort
 from flowlite.node.system import addresses
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flowlite.testing.hosts import Cluster
 
 
@@ -118,8 +120,8 @@ def test_probes_leave_no_trace_on_the_port(tmp_path: Path, free: int) -> None:
     assert bindable(asyncio.run(gang()))
 
 
-def test_an_interface_may_have_several_addresses(hosts: Cluster) -> None:
-    host = hosts[0]
+def test_an_interface_may_have_several_addresses(fresh_hosts: Callable[..., Cluster]) -> None:
+    host = fresh_hosts(1)[0]
     for where in ("192.168.7.10/24 dev eth0", "172.31.0.1/32 dev lo"):
         assert host.exec(["ip", "addr", "add", *where.split()]).returncode == 0
     ask = (

@@ -60,7 +60,7 @@ def cluster_of_the_session() -> Iterator[Cluster]:
 
 @pytest.fixture
 def hosts(cluster_of_the_session: Cluster) -> Iterator[Cluster]:
-    """Four hosts as on their first day. Whatever the test does to them is undone after it."""
+    """Four hosts as on their first day. Whatever the test does to them is undone after it, but for their addresses."""
     yield cluster_of_the_session
     cluster_of_the_session.reset()
 

@@ -15,6 +15,8 @@ from tests.helpers import eventually
 from tests.providers.lab import Lab, left_on
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flowlite.testing.hosts import Cluster
 
 REDUCE = """
@@ -58,7 +60,10 @@ def test_a_command_on_two_hosts(lab: Lab) -> None:
     nothing_left(lab)
 
 
-def test_hosts_that_are_reached_over_a_cable(hosts: Cluster, flow_home: Path) -> None:
+def test_hosts_that_are_reached_over_a_cable(
+    fresh_hosts: Callable[..., Cluster], flow_home: Path
+) -> None:
+    hosts = fresh_hosts(2)
     # Their addresses of the one link end in the hardware addresses, which end in those of IPv4.
     names = [f"fe80::aff:fe4d:{number:x}%eth0" for number in (11, 12)]
     pool = f"[ssh.pools.lab]\nhosts = {json.dumps(names)}\npython = {json.dumps(sys.executable)}\n"
@@ -75,7 +80,7 @@ def test_hosts_that_are_reached_over_a_cable(hosts: Cluster, flow_home: Path) ->
     assert {each["host"] for each in told} == set(names)
     failed = lab.flow("run", "--", "true", code=1).stderr
     assert "other hosts cannot use as it is; set its `private_ip`" in failed
-    for host in hosts[:2]:
+    for host in hosts:
         assert host.exec(["ip", "-6", "route", "add", "default", "dev", "eth0"]).returncode == 0
     assert lab.json("hosts", "check")[0]["problems"] == []
     done = lab.flow("run", "-N", "2", "--", "sh", "-c", "echo $MASTER_ADDR $GLOO_SOCKET_IFNAME")

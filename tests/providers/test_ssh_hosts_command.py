@@ -104,9 +104,12 @@ def test_a_host_that_kills_at_logout_is_named(hosts: Cluster, flow_home: Path) -
     assert "enable-linger flow" in problem["fix"]
 
 
-def test_hosts_that_know_each_other_by_ipv6(hosts: Cluster, flow_home: Path) -> None:
+def test_hosts_that_know_each_other_by_ipv6(
+    fresh_hosts: Callable[..., Cluster], flow_home: Path
+) -> None:
+    hosts = fresh_hosts(2)
     listed = []
-    for number, host in enumerate(hosts[:2]):
+    for number, host in enumerate(hosts):
         address = f"fd5f::{number + 1}"
         added = host.exec(["ip", "addr", "add", f"{address}/64", "dev", "eth0", "nodad"])
         assert added.returncode == 0, added.stderr
