@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,13 @@ def test_agents_of_each_attempt_are_forked(flow_home: Path, tmp_path: Path) -> N
     task.result()
 
 
+def is_courier(pid: int) -> bool:
+    """False, too, for a process that has ended since it was listed."""
+    with suppress(OSError):
+        return b"courier" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
 def test_a_supervisor_that_was_killed_leaves_no_courier(flow_home: Path, tmp_path: Path) -> None:
     put_agent(flow_home)
     go_on = tmp_path / "go-on"
@@ -69,11 +77,7 @@ def test_a_supervisor_that_was_killed_leaves_no_courier(flow_home: Path, tmp_pat
     agents_of(flow_home, task.id, 1)
     supervisor = process_identity.noted_supervisor(flow_home, task.id)
     assert supervisor is not None
-    couriers = [
-        pid
-        for pid in processes.descendants([supervisor.pid])
-        if b"courier" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    couriers = list(filter(is_courier, processes.descendants([supervisor.pid])))
     assert len(couriers) == 1
     os.kill(supervisor.pid, signal.SIGKILL)
     eventually(lambda: not processes.is_alive(couriers[0]), what="the end of the courier")
