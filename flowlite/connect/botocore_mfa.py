@@ -34,7 +34,10 @@ def share_sessions(session: Session) -> None:
 
 def kept_sessions() -> list[Path]:
     """The files of the sessions that are kept."""
-    return sorted(_directory().glob("*.json"))
+    # A user without a home directory has none.
+    with suppress(RuntimeError):
+        return sorted(_directory().glob("*.json"))
+    return []
 
 
 def _directory() -> Path:

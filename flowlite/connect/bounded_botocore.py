@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flowlite.connect import botocore_mfa, botocore_models, botocore_program
+from flowlite.connect import botocore_credential_process, botocore_mfa, botocore_models
 from flowlite.node.s3 import bounded_xml
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def session(**arguments: Any) -> Session:
 
         def get_credentials(self) -> Any:
             for provider in self.get_component("credential_provider").providers:
-                botocore_program.bound(provider)
+                botocore_credential_process.bound(provider)
                 for name in ("_role_fetcher", "_fetcher"):
                     fetcher: Any = getattr(provider, name, None)
                     # What sends is an HTTP session; botocore calls others by this name, too.

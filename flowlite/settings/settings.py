@@ -412,7 +412,7 @@ def _entry(name: str, value: object, origin: str) -> Entry:
         raise ConfigError(f"{origin}: {name}: {value!r} is not allowed; give {error}") from None
 
 
-# Editors of Windows put a byte order mark first, which is no TOML, and which nobody sees.
+# Editors on Windows write a byte order mark first, which is invisible and no TOML.
 _UTF_8 = "utf-8-sig"
 
 

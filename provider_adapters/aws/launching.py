@@ -90,7 +90,7 @@ class Launching:
                     raise
                 # AWS has accepted them before. The task has waited since then, perhaps for a night.
                 raise CapacityUnavailable(
-                    f"{error}. The task waits for room, and goes on once AWS accepts them",
+                    f"{error}. The task keeps waiting for room, and continues once AWS accepts them",
                     retry_after=_REFUSED_PAUSE,
                 ) from error
             # Machines that boot cannot be ended without credentials either, and the session may be renewed.

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from flowlite.api.adapters import adapter, settings_here
-from flowlite.connect import botocore_program
+from flowlite.connect import botocore_credential_process
 from flowlite.errors import CapacityUnavailable, PermissionRefused
 from flowlite.provider import Instance, LaunchPending, Provider, get_provider
 from flowlite.state import clock
@@ -174,7 +174,7 @@ def test_a_program_that_gives_no_credentials_is_told_from_a_defect(
     said: str,
     of_another: bool,
 ) -> None:
-    monkeypatch.setattr(botocore_program, "_SECONDS", 1.0)
+    monkeypatch.setattr(botocore_credential_process, "_SECONDS", 1.0)
     own = f"credential_process = {program}\n"
     role = "role_arn = arn:aws:iam::123456789012:role/research\nsource_profile = base\n"
     profiles = f"[default]\n{role}[profile base]\n{own}" if of_another else f"[default]\n{own}"
@@ -357,6 +357,20 @@ def test_before_there_are_machines_refused_credentials_end_the_launch(aws: Clien
     assert aws.alive() == []
 
 
+def test_a_user_without_a_home_directory_needs_none(
+    aws: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = adapter("aws")
+
+    def homeless(path: Path) -> Path:
+        if path.parts[:1] == ("~",):
+            raise RuntimeError("Could not determine home directory.")
+        return path
+
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    assert provider.list_instances("t1") == []
+
+
 @pytest.mark.parametrize("of_profile", [True, False])
 def test_a_session_that_expires_while_there_is_no_room_may_be_renewed(
     aws: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_profile: bool
@@ -377,7 +391,7 @@ def test_a_session_that_expires_while_there_is_no_room_may_be_renewed(
     for _ in range(2):
         with pytest.raises(expected, match="session has expired") as found:
             adapter("aws").launch(intent)
-    assert ("goes on once AWS accepts them" in str(found.value)) == of_profile
+    assert ("continues once AWS accepts them" in str(found.value)) == of_profile
     aws.box.aws.clear_faults()
     for zone in ZONES:
         aws.box.aws.capacity(TYPE, zone, None)

@@ -323,7 +323,7 @@ class BucketTarget:
                     self._ask(lambda: self._download_rest(name, file, size))
                     return
                 except s3.S3Error as error:
-                    # Whatever ends every connection after some time must not end what takes longer.
+                    # A proxy that closes every connection after some time must not make a long download fail.
                     if file.tell() == before or not _worth_another_try(error):
                         raise self._failed("read", name, error) from error
 

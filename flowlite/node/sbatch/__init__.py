@@ -7,7 +7,7 @@ worker's process group, so stopping a worker stops them too, and their output is
     worker.py, task_runner.py, router.py, srun.py, scontrol.py    the processes
     srun_options.py, getopt.py, layout.py, hostlist.py, filename_patterns.py, slurm_environment.py    pure
     rendezvous_file.py, shell_startup.py, process_limits.py       how a script finds them; what tasks inherit
-    cluster_programs.py                                           Slurm's own, where a node has them
+    slurm_programs.py                                             Slurm's own, where a node has them
 
 `spec/batch/` reads the `#SBATCH` lines of a script on the submitting machine. Slurm itself as a provider is
 `provider_adapters/slurm`. Imports `protocol`, `system` and `config`. Start with `router.py`.

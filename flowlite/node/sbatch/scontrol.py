@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from . import cluster_programs, hostlist
+from . import hostlist, slurm_programs
 from .rendezvous_file import JobFacts
 
 _ENDS_WITHIN = 120.0
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
             return 0
         if what in ("job", "jobs") and _is_own_job(attempt, plain[2:]):
             return _job(attempt, plain[2:])
-        real = cluster_programs.find("scontrol", attempt)
+        real = slurm_programs.find("scontrol", attempt)
         if real is not None and plain[:1] in (["requeue"], ["requeuehold"]):
             return _requeue(attempt, [real, *words], plain[1:])
         if real is not None:

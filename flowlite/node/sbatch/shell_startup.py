@@ -1,4 +1,4 @@
-"""What a script's shell begins with: our `srun` before the system's, whatever a profile does to PATH, and `module`.
+"""Sets up the shell of a batch script: keeps our `srun` first in PATH, and defines `module`.
 
 A login shell (`#!/bin/bash -l`) reads /etc/profile, which resets PATH. So does a script that sources it, or loads a
 module of Slurm. bash reads the file that BASH_ENV names after the profile, and for every script that it starts. That

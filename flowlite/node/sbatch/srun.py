@@ -20,7 +20,7 @@ from typing import Any
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..protocol.channel import Channel
 from ..protocol.framing import Frame, encode
-from . import cluster_programs, process_limits, slurm_environment
+from . import process_limits, slurm_environment, slurm_programs
 from .filename_patterns import Names, fill, is_of_a_task
 from .getopt import OptionError
 from .layout import Placement
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
         return 0
     try:
         ground = JobFacts.read(paths.directory)
-        if theirs := cluster_programs.of_another_job("srun", paths.directory, ground):
+        if theirs := slurm_programs.of_another_job("srun", paths.directory, ground):
             os.execv(theirs, ["srun", *words])
         config = AgentConfig.from_json(paths.config.read_bytes())
         step = parse(words, ground.names, ground.job, os.environ)

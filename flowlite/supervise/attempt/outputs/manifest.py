@@ -21,7 +21,7 @@ _LONGEST_LIST = 64 << 20
 _LONGEST_PATH = 4000
 # A part of a path has 255 bytes at most, and a file has a longer name while it is fetched.
 _LONGEST_PART = 240
-# Not whatever Python calls not printable: wide spaces and joined emoji are in names of many files.
+# `str.isprintable` also rejects wide spaces and joined emoji, which many file names have.
 _CONTROL = re.compile(rf"[\t\n\u2028\u2029]|{UNSAFE.pattern}")
 UNREADABLE = "files that cannot be read"
 """Why files are left out that the node lists, but may not read."""
