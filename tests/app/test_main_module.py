@@ -315,6 +315,51 @@ def test_new_types_and_parameters_of_decorators_without_a_file(tmp_path: Path) -
     ]
 
 
+def test_objects_with_slots_of_a_program_without_a_file(tmp_path: Path) -> None:
+    """They have no other attributes on a worker, either, and come back."""
+    text = IMPORTS + dedent(
+        """
+        import collections, dataclasses, typing
+        T = typing.TypeVar("T")
+
+        @dataclasses.dataclass(slots=True)
+        class Point:
+            x: int
+
+        class Deep(Point):
+            __slots__ = ("__hidden", "__weakref__")
+
+            def __init__(self, x):
+                super().__init__(x)
+                self.__hidden = x + 1
+
+            def hidden(self):
+                return self.__hidden
+
+        class Box(typing.Generic[T]):
+            __slots__ = {"held": "what is in it"}
+
+        class Pair(typing.NamedTuple):
+            a: int
+
+        Other = collections.namedtuple("Other", "b")
+
+        @app.function
+        def f(deep, pair, other):
+            box = Box()
+            box.held = deep.hidden()
+            made = Point(deep.x), Deep(deep.x), box, Pair(pair.a), Other(other.b), deep
+            return made, [hasattr(each, "__dict__") for each in made]
+
+        (point, deep, box, pair, other, same), dicts = f.remote(Deep(1), Pair(2), Other(3))
+        classes = [type(each) for each in (point, deep, box, pair, other, same)]
+        assert classes == [Point, Deep, Box, Pair, Other, Deep], classes
+        print(json.dumps([point.x, deep.x, deep.hidden(), box.held, pair.a, other.b, same.hidden(), any(dicts)]))
+        """
+    )
+    assert printed("-c", text, cwd=tmp_path) == [1, 1, 2, 2, 2, 3, 2, False]
+
+
 def test_a_typer_command_that_sets_a_global(tmp_path: Path) -> None:
     path = write(
         tmp_path,

@@ -241,6 +241,7 @@ def _pickler_class() -> Any:
                     self._note_name(obj)
                     if not self._to_worker:
                         return self._reduce_returning(obj)
+                return _with_slots(super().reducer_override(obj), obj)
             elif kind is types.ModuleType:
                 self.modules.add(obj.__name__)
             elif kind is io.TextIOWrapper and obj not in (sys.stdout, sys.stderr):
@@ -359,7 +360,7 @@ def _pickler_class() -> Any:
             """Reduces a class of the worker's main module: by name for the same program, else by value."""
             program = self._namespace.get(PROGRAM)
             if program is None or not _found_in_main(kind):
-                return super().reducer_override(kind)
+                return _with_slots(super().reducer_override(kind), kind)
             try:
                 value = _by_value_pickler(kind)
             except Exception:
@@ -388,6 +389,23 @@ def _pickler_class() -> Any:
             )
 
     return Pickler
+
+
+def _with_slots(reduced: Any, kind: type) -> Any:
+    """Lets a class that is rebuilt have the slots of the original.
+
+    cloudpickle only sets `__slots__` on a class that has none, so that its objects have a `__dict__`. The original class
+    cannot take the state of such an object when it comes back.
+    """
+    slots = vars(kind).get("__slots__")
+    made = getattr(reduced[0], "__name__", "") if isinstance(reduced, tuple) else ""
+    if made != "_make_skeleton_class" or not isinstance(slots, str | tuple | list | dict):
+        return reduced
+    metaclass, name, bases, body, *rest = reduced[1]
+    if any(getattr(base, "__name__", "") == "NamedTuple" for base in bases):
+        # It makes slots of its own, and refuses others.
+        return reduced
+    return reduced[0], (metaclass, name, bases, body | {"__slots__": slots}, *rest), *reduced[2:]
 
 
 def _found_in_main(kind: type) -> bool:
