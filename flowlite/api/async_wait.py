@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import field
 from typing import TYPE_CHECKING
 
+from flowlite.display.notebook import running_cell
 from flowlite.display.waiting import Pauses
 from flowlite.node.quick_dataclass import dataclass
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 # The watcher sleeps at least this many times as long as checking all tasks takes.
 _REST = 4
+# How often the loop of a notebook's kernel is woken while a cell awaits a task, in seconds.
+_WAKE_EVERY = 0.5
 
 
 @dataclass(slots=True, eq=False)
@@ -119,6 +122,24 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+class _Awake:
+    """Wakes a loop now and then.
+
+    An interrupted kernel only cancels the cell's task, in the handler of the signal. A loop that sleeps does not learn of
+    that until something else wakes it, which may be the end of the task that the user wants to be rid of.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._wake()
+
+    def _wake(self) -> None:
+        self._next = self._loop.call_later(_WAKE_EVERY, self._wake)
+
+    def stop(self) -> None:
+        self._next.cancel()
+
+
 async def until_final(task: ShownTask, display: TaskDisplay | None) -> None:
     """Returns when a task is final. Cancelling the await stops the waiting at once, not the task."""
     loop = asyncio.get_running_loop()
@@ -139,9 +160,12 @@ async def until_final(task: ShownTask, display: TaskDisplay | None) -> None:
 
     watch = _Watch(task, display, tell)
     _watcher.add(watch)
+    awake = _Awake(loop) if running_cell() is not None else None
     try:
         await final
     finally:
+        if awake is not None:
+            awake.stop()
         _watcher.discard(watch)
         if display is not None:
             display.pause()

@@ -124,6 +124,57 @@ def test_the_guides_notebook(executed: Any) -> None:
     assert "FloatingPointError: loss is nan" in listed
 
 
+# Interrupting a cell
+
+INTERRUPTED = """
+import os, signal, threading, time
+from flowlite import Flow, FlowApp
+app = FlowApp()
+
+@app.function
+def train():
+    time.sleep(100)
+
+def interrupt():
+    while not any(task.status == "running" for task in Flow().list_tasks()):
+        time.sleep(0.05)
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+threading.Thread(target=interrupt).start()
+await train.remote.aio()
+"""
+
+
+@pytest.mark.timeout(150)
+def test_interrupting_a_cell_that_awaits_a_call_cancels_the_task_at_once(
+    flow_home: Path, tmp_path: Path
+) -> None:
+    """The kernel only marks the cell's task as cancelled, which wakes no loop that sleeps."""
+    program = """
+import sys, nbclient, nbformat
+cells = [nbformat.v4.new_code_cell(sys.argv[1])]
+notebook = nbformat.v4.new_notebook(cells=cells)
+nbclient.NotebookClient(notebook, timeout=80, allow_errors=True).execute()
+print([each.ename for each in cells[0].outputs if each.output_type == "error"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, INTERRUPTED],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=130,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout == "['CancelledError']\n"
+    from flowlite import Flow
+
+    (task,) = Flow().list_tasks()
+    task.wait()
+    assert task.status == "cancelled"
+
+
 # Values as HTML
 
 
