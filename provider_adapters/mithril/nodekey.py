@@ -84,7 +84,7 @@ def trust():
 
 
 def ask(method, path):
-    """Status and body of what the API says; (0, "") for nothing."""
+    """Status and body of what the API says; (0, "") for nothing. Whatever is answered, the caller goes on."""
     request = urllib.request.Request(BIDS + path, method=method)
     request.add_header("Authorization", "Bearer " + KEY)
     request.add_header("User-Agent", "flowlite-node")
@@ -94,9 +94,23 @@ def ask(method, path):
             # What is cut off is no JSON, and counts as no answer.
             return answer.status, answer.read(MOST_BYTES).decode("utf-8", "replace")
     except urllib.error.HTTPError as error:
-        return error.code, ""
-    except (OSError, ValueError):
+        try:
+            return error.code, error.read(MOST_BYTES).decode("utf-8", "replace")
+        except Exception:
+            return 0, ""
+    except Exception:
         return 0, ""
+
+
+def is_over(answer):
+    """Whether the API says that a bid has ended. A page of a gateway in its place says nothing."""
+    status, text = answer
+    try:
+        if status != 204:
+            json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return status in DONE
 
 
 def going_on():
@@ -108,7 +122,7 @@ def going_on():
         found = [found] if by_id else found["data"]
         left = ["/" + bid["fid"] for bid in found if bid["status"] != "Terminated"]
         return left, bool(found)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return ([WHICH], True) if by_id else ([], False)
 
 
@@ -116,8 +130,8 @@ time.sleep(random.uniform(*APART))
 until = time.monotonic() + SECONDS
 while True:
     paths, there = going_on()
-    answers = [ask("DELETE", path)[0] for path in paths]
-    if there and all(answer in DONE for answer in answers):
+    answers = [ask("DELETE", path) for path in paths]
+    if there and all(map(is_over, answers)):
         raise SystemExit(0)
     if time.monotonic() > until:
         raise SystemExit(1)

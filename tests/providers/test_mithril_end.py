@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -387,3 +389,43 @@ def test_nodes_go_on_ending_their_bid_if_the_api_refuses_for_a_while(
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program], timeout=60, check=False)
     assert done.returncode == 0
     assert paper.live() == []
+
+
+ODD = {
+    "no HTTP at all": b"\x15\x03\x01 who is there\r\n\r\n",
+    "cut off": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{",
+    "a page of a gateway": b"HTTP/1.1 404 Not Found\r\nContent-Length: 21\r\n\r\ndefault backend - 404",
+    "a page that all is well": b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>",
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_nodes_go_on_ending_their_bid_if_something_else_answers_for_the_api(odd: str) -> None:
+    """The program is all that is left then: if it gives up, the machine powers off and the bid is charged on."""
+    bid = b'{"fid": "bid_1", "status": "Allocated"}'
+    own = {
+        b"GET": b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(bid), bid),
+        b"DELETE": b"HTTP/1.1 204 No Content\r\n\r\n",
+    }
+    said: list[tuple[bytes, bool]] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    verb = connection.recv(65536).partition(b" ")[0]
+                    is_odd = len(said) < 4
+                    said.append((verb, is_odd))
+                    connection.sendall(ODD[odd] if is_odd else own[verb])
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        program = nodekey.program(url, "bid_1", "a-key", seconds=10.0)
+        done = subprocess.run([sys.executable, "-I", "-S", "-c", program], timeout=60, check=False)
+        server.shutdown(socket.SHUT_RDWR)
+    assert done.returncode == 0
+    assert said[-1] == (b"DELETE", False), said
