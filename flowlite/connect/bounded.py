@@ -105,10 +105,10 @@ def last_line(text: bytes) -> bytes:
     return text.rstrip().rpartition(b"\n")[2]
 
 
-def parse_json(text: bytes | str) -> Any:
+def parse_json(text: bytes | str, most: int = MOST_JSON) -> Any:
     """Parses an untrusted JSON document. Raises ValueError if it is invalid, too long or nested too deeply."""
-    if len(text) > MOST_JSON:
-        raise ValueError(f"a document of {len(text):,} bytes, where {MOST_JSON:,} are the most")
+    if len(text) > most:
+        raise ValueError(f"a document of {len(text):,} bytes, where {most:,} are the most")
     try:
         return json.loads(text)
     except RecursionError:

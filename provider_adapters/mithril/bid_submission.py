@@ -26,6 +26,7 @@ _BIDS = "/v2/spot/bids"
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 # Listings normally show a bid after this many seconds; a request that is repeated earlier might place it twice.
 _LISTED_SECONDS = 5.0
+_CONFLICT = 409
 _TAKEN = ("already", "duplicate", "taken", "exists")
 
 
@@ -97,6 +98,8 @@ class BidSubmission:
         body = requests.with_script({**call.parameters, "name": name}, self._script(launch, name))
         try:
             placed = account.api.post(_BIDS, body)
+            if not isinstance(placed, dict) or not placed.get("fid"):
+                raise OutcomeUnknown(f"Mithril answered POST {_BIDS} without the id of the bid")
         except OutcomeUnknown as error:
             raise self._doubt(launch, error) from error
         except ProviderError as error:
@@ -178,6 +181,8 @@ class BidSubmission:
 
 
 def _is_taken(error: ProviderError) -> bool:
-    """Whether the name of the bid is refused, since a bid has it."""
-    said = error.detail.lower() if isinstance(error, ApiRefused) else ""
-    return "name" in said and any(word in said for word in _TAKEN)
+    """Whether the name of the bid is refused, since a bid has it: it may be ours, placed by a request sent twice."""
+    if not isinstance(error, ApiRefused):
+        return False
+    said = error.detail.lower()
+    return error.status == _CONFLICT or ("name" in said and any(word in said for word in _TAKEN))

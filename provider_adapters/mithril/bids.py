@@ -8,6 +8,7 @@ from typing import Any
 
 from flowlite.node.quick_dataclass import dataclass
 from provider_adapters.mithril.rest import requests
+from provider_adapters.mithril.rest.answer_forms import understood
 from provider_adapters.mithril.rest.client import ApiRefused, MithrilApi, NotThere
 
 _SSH = re.compile(r"(?:\[([^\]]+)\]|([^:\s]+))(?::(\d+))?")
@@ -66,10 +67,15 @@ def read_bid(data: Mapping[str, Any], machines: Iterable[Mapping[str, Any]]) -> 
         region=str(data.get("region") or ""),
         created_at=requests.unix(data["created_at"]) or 0.0,
         tags=requests.tags_of(data),
-        machines={str(m["fid"]): dict(m) for m in machines if m.get("bid") == data["fid"]},
+        machines={str(m["fid"]): _machine(m) for m in machines if m.get("bid") == data["fid"]},
     )
 
 
+def _machine(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {**data, "name": str(data.get("name") or data["fid"]), "status": str(data["status"])}
+
+
+@understood("bids")
 def fetch(api: MithrilApi, project: str, fids: Iterable[str]) -> dict[str, Bid | None]:
     """Bids by their ids; None for one that the API does not know.
 
@@ -87,6 +93,7 @@ def fetch(api: MithrilApi, project: str, fids: Iterable[str]) -> dict[str, Bid |
     return {fid: None if data is None else read_bid(data, machines) for fid, data in found.items()}
 
 
+@understood("bids")
 def named(api: MithrilApi, project: str, name: str) -> list[dict[str, Any]]:
     """All bids of a name, the oldest first; there is more than one only if a request was carried out twice."""
     listed = api.pages("/v2/spot/bids", requests.bids_of(project, name=name))
@@ -94,6 +101,7 @@ def named(api: MithrilApi, project: str, name: str) -> list[dict[str, Any]]:
     return sorted(same, key=lambda each: (requests.unix(each["created_at"]) or 0.0, each["fid"]))
 
 
+@understood("bids")
 def ours(api: MithrilApi, project: str) -> dict[str, Bid]:
     """All bids of flowlite, from any FLOW_HOME, that may still cost money. Raises ProviderError."""
     found: dict[str, Mapping[str, Any]] = {}

@@ -11,6 +11,7 @@ from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import PRICES, Instance
 from flowlite.state import clock
 from provider_adapters.mithril.rest import requests
+from provider_adapters.mithril.rest.answer_forms import understood
 from provider_adapters.mithril.rest.client import MithrilApi
 
 LIMIT = "limit_price"
@@ -77,7 +78,8 @@ def charged(prices: Iterable[Mapping[str, Any]], ended: Mapping[str, float]) -> 
         for begin, end, price in periods:
             if schedule and schedule[-1] == (begin, 0.0):
                 schedule.pop()
-            schedule.append((begin, price))
+            if not schedule or schedule[-1][1] != price:
+                schedule.append((begin, price))
             # Nothing is charged until the next period begins.
             schedule.append((end, 0.0))
         last = schedule.pop()[0]
@@ -114,11 +116,12 @@ def _ends(states: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, float, str
             yield str(entry["instance_fid"]), since, str(first["status"])
 
 
+@understood("the history of a bid's instances")
 def bill_of(api: MithrilApi, project: str, bid_fid: str) -> dict[str, Charged]:
-    """The bill of all instances of a bid, in two calls. Raises ProviderError."""
+    """The bill of all instances of a bid, in two calls unless it is long. Raises ProviderError."""
     query = requests.history_of(project, bid_fid)
-    prices = api.pages("/v2/instances/pricing/history", query, "instances")
-    states = api.pages("/v2/instances/status/history", query, "instances")
-    paused = {name for name, _, status in _ends(states) if status == requests.PAUSED_INSTANCE}
-    bill = charged(prices, ends(states))
+    gone = list(_ends(api.histories("/v2/instances/status/history", query)))
+    paused = {name for name, _, status in gone if status == requests.PAUSED_INSTANCE}
+    prices = api.histories("/v2/instances/pricing/history", query)
+    bill = charged(prices, {name: since for name, since, _ in gone})
     return {name: replace(each, paused=name in paused) for name, each in bill.items()}

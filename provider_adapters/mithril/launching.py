@@ -212,8 +212,13 @@ class Launching:
         asked_at, price = self._prices.get(launch.token, (0.0, ""))
         if clock.monotonic() - asked_at > _PRICE_SECONDS:
             query = requests.price_of(frozen["type_id"], frozen["region"], launch.count)
-            answer = self._place.account.api.get("/v2/pricing/current", query)
-            now = read_price(answer, 0.0).now
+            try:
+                now = read_price(self._place.account.api.get("/v2/pricing/current", query), 0.0).now
+            except LaunchPending:
+                raise
+            except ProviderError:
+                # The bid is good without it.
+                now = 0.0
             price = f"price now {requests.dollars(now)}, " if now else ""
             self._prices[launch.token] = (clock.monotonic(), price)
         return (
@@ -367,7 +372,8 @@ class Launching:
         account = self._place.account
         try:
             bill = costs.bill_of(account.api, account.project, bid.fid)
-        except LaunchPending:
+        except ProviderError:
+            # Until a listing has it, they are charged at the bid's limit from their allocation on.
             bill = {}
         found = [instance_of(launch, bid, each, bill.get(each.id)) for each in met]
         if disk_of:

@@ -6,7 +6,9 @@ uncertain, under its name. Nothing that may come to cost money is missing here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from provider_adapters.mithril.ending import Ending
 
 _BILL_SECONDS = 60.0
+# The least time between two queries, in multiples of what the last one took.
+_BILL_PAUSE = 60.0
 _KEEP_SECONDS = 30 * 86400.0
 
 
@@ -38,6 +42,7 @@ class Listing:
         self._place = place
         self._submission = submission
         self._ending = ending
+        # Of each bid: when it is queried again, and what was known last.
         self._bills: dict[str, tuple[float, dict[str, costs.Charged]]] = {}
 
     def of_task(self, task: str) -> list[Instance]:
@@ -160,18 +165,20 @@ class Listing:
         return replace(found, why=found.why or why, preempted=bool(taken))
 
     def _bill(self, launch: Launch, bid: Bid) -> dict[str, costs.Charged]:
-        """The bid's cost until now; queried once a minute, and until it has the ends of all machines that are gone."""
-        at, known = self._bills.get(bid.fid, (-_BILL_SECONDS, {}))
-        now = clock.monotonic()
+        """The bid's cost until now; queried once a minute, and until it has the ends of all machines that are gone.
+
+        The history of a large gang that runs for weeks takes long, and is queried less often.
+        """
+        due, known = self._bills.get(bid.fid, (-math.inf, {}))
+        began = clock.monotonic()
         is_old = any(name in known and not known[name].until for name in bid.gone)
-        if is_old or now - at >= _BILL_SECONDS:
-            try:
+        if is_old or began >= due:
+            # The listing of machines matters more than their cost.
+            with suppress(ProviderError):
                 project = str(launch.frozen["project"])
                 known = costs.bill_of(self._place.account.api, project, bid.fid)
-            except ProviderError:
-                # The listing of machines matters more than their cost.
-                return known
-            self._bills[bid.fid] = (now, known)
+            took = clock.monotonic() - began
+            self._bills[bid.fid] = (began + max(_BILL_SECONDS, _BILL_PAUSE * took), known)
         return known
 
 

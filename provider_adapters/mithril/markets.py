@@ -13,6 +13,7 @@ from flowlite.node.quick_dataclass import dataclass
 from flowlite.spec.gpu import KINDS, GpuRequest
 from flowlite.state import clock
 from provider_adapters.mithril.rest import requests
+from provider_adapters.mithril.rest.answer_forms import understood
 from provider_adapters.mithril.rest.client import MithrilApi
 
 # Prices change with every auction, every two minutes.
@@ -227,6 +228,7 @@ def price_now(api: MithrilApi, market: Market, count: int) -> Price:
     return read_price(api.get("/v2/pricing/current", query), market.price)
 
 
+@understood("the present price")
 def read_price(answer: Mapping[str, Any], otherwise: float) -> Price:
     """The price in an answer of the API; `otherwise` if it has none."""
     cents = {key: answer.get(key) for key in ("spot_price_cents", "minimum_price_cents")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from flowlite.errors import (
 )
 from flowlite.provider import LaunchPending
 from flowlite.settings.credentials import Key
+from provider_adapters.mithril import costs
 from provider_adapters.mithril.rest.client import (
     ApiRefused,
     MithrilApi,
@@ -117,6 +119,37 @@ def test_pages_that_do_not_end_are_an_error(circle: int, asked: int, said: str) 
 def test_a_page_of_another_form_is_an_error() -> None:
     with pytest.raises(ProviderError, match="page of entries"):
         Server(reply(200, [])).api().pages("/v2/spot/bids", {})
+
+
+def history(number: int, days: float) -> dict[str, Any]:
+    """The prices of one machine that change with every auction, as they do where demand is high."""
+    start, often = datetime(2026, 1, 1, tzinfo=UTC), timedelta(minutes=2)
+    times = [(start + at * often).isoformat() for at in range(int(days * 720) + 1)]
+    periods = zip(times, [*times[1:-1], None], strict=False)
+    events = [
+        {"price_cents": 1800 + at % 2, "start_time": since, "end_time": until}
+        for at, (since, until) in enumerate(periods)
+    ]
+    return {"instance_fid": f"inst_{number:016d}", "bid_fid": "bid_1", "events": events}
+
+
+@pytest.mark.parametrize(("machines", "days"), [(8, 5.0), (16, 7.0), (64, 2.0), (1, 60.0)])
+def test_the_bill_of_a_gang_that_runs_for_long_is_read_whole(machines: int, days: float) -> None:
+    every = [history(number, days) for number in range(machines)]
+
+    def page(request: Any) -> Any:
+        if "status" in request.url.path:
+            return reply(200, {"instances": [], "next_cursor": None})
+        asked = request.url.params
+        at, size = int(asked.get("next_cursor", "0")), int(asked["limit"])
+        more = str(at + size) if at + size < machines else None
+        body = {"instances": every[at : at + size], "next_cursor": more}
+        return httpx.Response(200, content=iter([json.dumps(body).encode()]))
+
+    bill = costs.bill_of(Server(page).api(), "proj_1", "bid_1")
+    assert len(bill) == machines
+    assert {len(each.prices) for each in bill.values()} == {int(days * 720)}
+    assert not any(each.until for each in bill.values())
 
 
 # Repeating
@@ -252,6 +285,33 @@ def test_quotas_are_told_from_other_refusals() -> None:
 def test_deleting_what_is_not_there_is_no_error() -> None:
     assert Server(reply(404, {"detail": "not found"})).api().delete("/v2/x") is False
     assert Server(reply(204)).api().delete("/v2/x") is True
+
+
+PAGE = "<html>\n<h1>Please log in</h1>\n</html>"
+
+
+@pytest.mark.parametrize("method", ["get", "delete"])
+@pytest.mark.parametrize("status", [200, 302, 307, 403, 404])
+def test_a_page_of_a_proxy_is_no_answer_of_the_api(method: str, status: int) -> None:
+    """Least of all that a bid is not there. A launch waits for the API then, and goes on."""
+    server = Server(httpx.Response(status, text=PAGE))
+    with pytest.raises(Unreachable, match=r"https://api\.example"):
+        getattr(server.api(), method)("/v2/spot/bids/bid_1")
+
+
+@pytest.mark.parametrize("status", [200, 302, 307, 403, 404])
+def test_what_a_proxy_says_to_a_post_is_to_be_looked_up(status: int) -> None:
+    server = Server(httpx.Response(status, text=PAGE))
+    with pytest.raises(OutcomeUnknown):
+        server.api().post("/v2/spot/bids", {})
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("where", [None, "body", [], 7])
+def test_wrong_fields_without_a_place_are_told(where: object) -> None:
+    detail = [{"loc": where, "msg": "not a price"}]
+    with pytest.raises(ApiRefused, match="not a price"):
+        Server(reply(422, {"detail": detail})).api().post("/v2/spot/bids", {})
 
 
 # The key

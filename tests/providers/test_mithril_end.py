@@ -20,6 +20,7 @@ from flowlite.provider import Instance
 from flowlite.supervise.money.billing import Billing
 from flowlite.supervise.money.cost import cost_of
 from provider_adapters.mithril import bids, nodekey
+from provider_adapters.mithril.rest.client import MithrilApi
 from tests.providers.mithril_on_paper import H100, TASK, Paper, eventually
 
 # Machines that are taken away
@@ -376,6 +377,48 @@ def test_keys_that_another_home_has_left_are_revoked_and_those_of_its_bids_stay(
     assert other.sweep_others() == told
     assert good() == before - {left}
     assert other.sweep_others() == []
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "value"),
+    [
+        ("/v2/instances/pricing/history", "events", None),
+        ("/v2/instances/pricing/history", "events", [{"price_cents": None, "start_time": "2026"}]),
+        ("/v2/instances/status/history", "events", [{}]),
+        ("/v2/instances", "name", None),
+    ],
+)
+def test_a_field_of_an_unknown_form_takes_no_machines_away(
+    paper: Paper, monkeypatch: pytest.MonkeyPatch, path: str, key: str, value: object
+) -> None:
+    """Any other error than the provider's would count as a defect of flowlite, and fail the task that runs."""
+    paper.launch(paper.intend())
+    read = MithrilApi._read
+
+    def odd(api: MithrilApi, method: str, at: str, answer: Any) -> Any:
+        found = read(api, method, at, answer)
+        if at == path:
+            for each in found["instances" if "history" in path else "data"]:
+                each[key] = value
+        return found
+
+    monkeypatch.setattr(MithrilApi, "_read", odd)
+    assert [each.state for each in paper.make().list_instances(TASK)] == ["running"] * 2
+
+
+def test_a_bid_of_an_unknown_form_is_an_error_of_the_provider(
+    paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paper.launch(paper.intend())
+    read = MithrilApi._read
+
+    def odd(api: MithrilApi, method: str, at: str, answer: Any) -> Any:
+        found = read(api, method, at, answer)
+        return {**found, "instance_quantity": None} if "/v2/spot/bids/" in at else found
+
+    monkeypatch.setattr(MithrilApi, "_read", odd)
+    with pytest.raises(ProviderError, match=r"does not know \(TypeError"):
+        paper.make().list_instances(TASK)
 
 
 @pytest.mark.parametrize("status", [401, 403, 503])

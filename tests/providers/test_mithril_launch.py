@@ -278,6 +278,31 @@ def test_a_bid_that_was_placed_twice_is_ended_once(paper: Paper) -> None:
     assert paper.live() == []
 
 
+def test_a_conflict_may_be_with_our_own_bid(paper: Paper) -> None:
+    """A proxy on the way has sent the request twice: the answer to the second one says that the first has the name."""
+    paper.cloud.fault("create_bid", status=409, message="Conflict", when="after")
+    found = paper.launch(paper.intend())
+    assert [bid["fid"] for bid in paper.live()] == [found[0].data["bid"]]
+    paper.end()
+
+
+@pytest.mark.parametrize("answer", [None, {}, ["bid_1"]])
+def test_an_answer_without_the_bid_is_looked_up(
+    paper: Paper, monkeypatch: pytest.MonkeyPatch, answer: object
+) -> None:
+    post, asked = MithrilApi.post, []
+
+    def says_nothing(api: MithrilApi, path: str, body: Any) -> Any:
+        made = post(api, path, body)
+        asked.append(path)
+        return answer if path == "/v2/spot/bids" else made
+
+    monkeypatch.setattr(MithrilApi, "post", says_nothing)
+    found = paper.launch(paper.intend())
+    assert [bid["fid"] for bid in paper.live()] == [found[0].data["bid"]]
+    assert asked.count("/v2/spot/bids") == 1
+
+
 @pytest.mark.parametrize("refusal", ["name", "quota", "payment", "throttled"])
 def test_a_repeated_request_that_is_refused_says_nothing_of_the_first(
     paper: Paper, refusal: str
@@ -436,6 +461,25 @@ def test_an_api_that_asks_for_patience_gets_it(paper: Paper) -> None:
 
 
 # Waiting
+
+
+@pytest.mark.parametrize("status", [400, 403, 404])
+def test_a_price_that_is_refused_ends_no_bid_that_waits(paper: Paper, status: int) -> None:
+    intent = paper.intend()
+    paper.cloud.capacity(H100, 0)
+    paper.cloud.fault("get_current_prices", status=status, times=1000)
+    text = paper.told(intent, "waiting for the auction")
+    assert "your limit $24.00" in text
+    paper.cloud.capacity(H100, 8)
+    assert len(paper.launch(intent)) == 2
+
+
+@pytest.mark.parametrize("status", [400, 403, 404])
+def test_a_bill_that_is_refused_ends_no_machines_that_are_ready(paper: Paper, status: int) -> None:
+    paper.cloud.fault("get_instance_pricing_history", status=status, times=1000)
+    found = paper.launch(paper.intend())
+    assert [each.price_per_hour for each in found] == [24.0] * 2
+    assert len(paper.alive()) == 2
 
 
 def test_a_bid_below_the_price_waits_and_says_for_what(paper: Paper) -> None:

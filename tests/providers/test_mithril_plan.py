@@ -446,6 +446,17 @@ def test_a_pause_is_not_charged() -> None:
     assert found.until - found.since == 480
 
 
+def test_a_price_that_stays_is_one_period() -> None:
+    times = [f"2026-01-01T00:0{minute}:00Z" for minute in (0, 2, 4, 6)]
+    events = [
+        {"price_cents": cents, "start_time": since, "end_time": until}
+        for cents, since, until in zip((100, 100, 200), times, times[1:], strict=False)
+    ]
+    (found,) = costs.charged([{"instance_fid": "a", "events": events}], {}).values()
+    assert [(at - found.since, price) for at, price in found.prices] == [(0, 1), (240, 2)]
+    assert found.until - found.since == 360
+
+
 def test_an_instance_has_ended_when_its_last_state_says_so() -> None:
     def event(second: int, status: str) -> dict[str, str]:
         return {"timestamp": f"2026-01-01T00:00:{second:02d}Z", "status": status}

@@ -25,6 +25,7 @@ from flowlite.provider import LaunchPending
 from flowlite.settings.credentials import Key
 from flowlite.state import clock
 from provider_adapters.mithril.rest import bounded_http
+from provider_adapters.mithril.rest.bounded_http import TooLong
 from provider_adapters.mithril.rest.credentials import masked
 from provider_adapters.rented.page_bounds import PageBounds
 
@@ -43,6 +44,10 @@ _CONNECT_SECONDS, _ANSWER_SECONDS = 10.0, 30.0
 _PAGE = 100
 # Bytes of a listing over all its pages. Parsed, they take up to 30 times as much memory.
 _MOST_LISTED = 4 << 20
+# The same for a history, of which one page at a time is held.
+_MOST_HISTORY = 1 << 30
+# Machines on each page of a history, and on each if such a page would be too long.
+_HISTORY_PAGES = (_PAGE, 10, 1)
 _REPEATABLE = frozenset({"GET", "PATCH", "DELETE"})
 _LONGEST_DETAIL = 600
 
@@ -137,6 +142,17 @@ class MithrilApi:
         """All entries of a paginated list; each page has its entries under `key`."""
         return list(self._entries(path, query, key))
 
+    def histories(self, path: str, query: Mapping[str, str | int]) -> Iterator[dict[str, Any]]:
+        """The histories of instances, each of which grows for as long as its instance runs. Some may come twice."""
+        for size in _HISTORY_PAGES:
+            try:
+                yield from self._entries(path, query, "instances", size, _MOST_HISTORY)
+            except TooLong:
+                if size == _HISTORY_PAGES[-1]:
+                    raise
+            else:
+                return
+
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """Creates something, once. Raises OutcomeUnknown if the outcome has to be looked up."""
         return self._send("POST", path, body=body)
@@ -156,10 +172,15 @@ class MithrilApi:
     # Helpers
 
     def _entries(
-        self, path: str, query: Mapping[str, str | int], key: str
+        self,
+        path: str,
+        query: Mapping[str, str | int],
+        key: str,
+        size: int = _PAGE,
+        most: int = _MOST_LISTED,
     ) -> Iterator[dict[str, Any]]:
-        asked: dict[str, str | int] = {**query, "limit": _PAGE}
-        bounds = PageBounds(_MOST_LISTED)
+        asked: dict[str, str | int] = {**query, "limit": size}
+        bounds = PageBounds(most)
         while True:
             answer = self._ask("GET", path, asked, None)
             page = self._read("GET", path, answer)
@@ -248,6 +269,10 @@ class MithrilApi:
                 json=dict(body) if body is not None else None,
                 headers={"X-Request-Id": ours},
             )
+        except TooLong as error:
+            if method not in _REPEATABLE:
+                raise OutcomeUnknown(f"Mithril: {method} {path}: {error}") from None
+            raise TooLong(f"Mithril: {method} {path}: {error}; is {self._url} its API?") from None
         except module.HTTPError as error:
             what = f"{method} {path} ({ours})"
             _log.debug("%s: %s", what, type(error).__name__)
@@ -279,19 +304,28 @@ class MithrilApi:
         if answer.status_code == 204 or not answer.content:
             return None
         try:
-            return parse_json(answer.content)
+            return parse_json(answer.content, bounded_http.most_bytes(path))
         except ValueError:
             if method not in _REPEATABLE:
                 raise OutcomeUnknown(
                     f"Mithril answered POST {path} with something else than JSON"
                 ) from None
-            raise ProviderError(
-                f"Mithril: GET {path} was answered with something else than JSON; is {self._url} its API?"
+            # A page of a proxy, or of the API's own front: it may answer again.
+            raise Unreachable(
+                f"Mithril: {method} {path} was answered with something else than JSON; is {self._url} its API?",
+                retry_after=_LONGEST_RETRY_AFTER,
             ) from None
 
     def _error(self, method: str, path: str, answer: httpx.Response) -> ProviderError:
         status, detail = answer.status_code, self._clean(_detail(answer))
         said = f"{detail} (HTTP {status}, {method} {path}, request {_request_id(answer)})"
+        if _is_foreign(answer):
+            text = (
+                f"something else than Mithril's API answers at {self._url}, as a proxy does: {said}"
+            )
+            if method in _REPEATABLE:
+                return Unreachable(text, retry_after=_LONGEST_RETRY_AFTER)
+            return OutcomeUnknown(text)
         if status == 401:
             return PermissionRefused(
                 f"Mithril does not take the API key from {self.key_origin}: {said}. "
@@ -340,6 +374,19 @@ def _worth_repeating(method: str, status: int) -> bool:
     return status == 429 or (status >= 500 and method in _REPEATABLE)
 
 
+def _is_foreign(answer: httpx.Response) -> bool:
+    """Whether a refusal is not the API's, which says it as JSON: it redirects, or is a page of a proxy or gateway."""
+    if answer.status_code < 400:
+        return True
+    if answer.status_code in (401, 429) or answer.status_code >= 500 or not answer.content:
+        return False
+    try:
+        parse_json(answer.content)
+    except ValueError:
+        return True
+    return False
+
+
 def _retry_after(answer: httpx.Response) -> float | None:
     """Seconds that the server asks us to wait, given as a number or a date; `_MOST_RETRY_AFTER` at most."""
     text = answer.headers.get("Retry-After", "").strip()
@@ -364,7 +411,7 @@ def _detail(answer: httpx.Response) -> str:
     try:
         found = parse_json(answer.content)
     except ValueError:
-        return answer.text.strip()[:200] or answer.reason_phrase
+        return " ".join(answer.text.split())[:200] or answer.reason_phrase
     detail = found.get("detail", found) if isinstance(found, dict) else found
     if isinstance(detail, list):
         return "; ".join(_field(each) for each in detail)
@@ -374,5 +421,7 @@ def _detail(answer: httpx.Response) -> str:
 def _field(problem: Any) -> str:
     if not isinstance(problem, dict):
         return str(problem)
-    where = ".".join(str(part) for part in problem.get("loc", ()) if part != "body")
+    found = problem.get("loc")
+    parts = found if isinstance(found, list) else [found or "body"]
+    where = ".".join(str(part) for part in parts if part != "body")
     return f"{where}: {problem.get('msg', '?')}" if where else str(problem.get("msg", problem))
