@@ -152,6 +152,20 @@ class TestAnEnvironment:
         place.ready(place.spec())
         assert environments.is_whole(path)
 
+    def test_is_made_again_in_a_directory_that_was_moved(self, tmp_path: Path, index: str) -> None:
+        """Console scripts name their Python by its path, such as `torchrun` or `accelerate`."""
+        before = Place(tmp_path, index)
+        ready = before.ready(before.spec("probe-one", setup="x"))
+        assert ready.lock is not None
+        os.close(ready.lock)
+        place = Place(tmp_path, index)
+        place.envs = tmp_path / "moved"
+        before.envs.rename(place.envs)
+        again = place.ready(place.spec("probe-one", setup="x"))
+        pip = Path(again.python).with_name("pip")
+        shown = subprocess.run([pip, "--version"], capture_output=True, text=True, check=True)
+        assert str(place.envs) in shown.stdout
+
     def test_nothing_to_install_needs_no_environment(self, tmp_path: Path) -> None:
         place = Place(tmp_path)
         assert place.ready(place.spec(None)).python == sys.executable

@@ -68,13 +68,13 @@ async def ready(config: AgentConfig, paths: AttemptPaths) -> Ready:
     if found is not None and spec.get("requirements") is None:
         return Ready(found[0])
     settings = uv.settings(paths.packages, config.environment)
-    if found is not None and is_whole(path := place / key(spec, *found)):
+    if found is not None and is_whole(path := place / key(spec, *found, place)):
         return await _make(path, spec, found[0], None, settings)
     tool = _uv(spec)
     python, version = found or await _install(spec, tool, place, settings)
     if spec.get("requirements") is None:
         return Ready(python)
-    return await _make(place / key(spec, python, version), spec, python, tool, settings)
+    return await _make(place / key(spec, python, version, place), spec, python, tool, settings)
 
 
 def look(spec: Mapping[str, Any], cache: str | None, own: str) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def look(spec: Mapping[str, Any], cache: str | None, own: str) -> dict[str, Any]
     place = directory(spec, cache)
     found = _find(spec, own, place)
     done = found is not None and (
-        spec.get("requirements") is None or is_whole(place / key(spec, *found))
+        spec.get("requirements") is None or is_whole(place / key(spec, *found, place))
     )
     return {"ready": done, "uv": uv.own(), "platform": uv.platform()}
 
@@ -94,10 +94,13 @@ def directory(spec: Mapping[str, Any], cache: str | None) -> Path:
     return Path(cache).parent / "envs" if cache else Path(FALLBACK).expanduser()
 
 
-def key(spec: Mapping[str, Any], python: str, version: str) -> str:
+def key(spec: Mapping[str, Any], python: str, version: str, place: Path) -> str:
     """Returns the name of an environment: a hash of all its inputs."""
     parts = [
         _FORMAT,
+        # Console scripts name their Python by its path. In a directory that was moved or copied they would find
+        # none, or one of another environment.
+        str(place),
         version,
         os.path.realpath(python),
         uv.platform(),
