@@ -22,6 +22,7 @@ from flowlite.connect.values import has_content
 from flowlite.errors import BundleError, ConfigError, StoreError
 from flowlite.node.project_files.manifest import Entry, ManifestError, ProjectManifest
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.node.system import atomic_files
 from flowlite.settings.private_files import write_private
 
 _BLOCK = 1 << 20
@@ -233,7 +234,8 @@ class _Store:
                     while block := _read(file, source):
                         digest.update(block)
                         size += len(block)
-                        copy.write(block)
+                        # As a whole: the last write to a disk that fills up takes a part, and tells no error.
+                        atomic_files.write(copy.fileno(), block)
                 if self._use(digest.hexdigest(), size):
                     partial.unlink()
                 else:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from flowlite.bundle import project_snapshot
 from flowlite.bundle.project_files import ProjectListing, list_files
 from flowlite.bundle.project_snapshot import KEPT_SECONDS, Snapshot, remove_unused, take_snapshot
-from flowlite.errors import BundleError
+from flowlite.errors import BundleError, StoreError
 from flowlite.node.project_files.manifest import ProjectManifest
 
 
@@ -52,6 +54,25 @@ def test_an_edit_that_leaves_size_and_time_is_seen(flow_home: Path, root: Path) 
     (root / "data.csv").write_text("2")
     os.utime(root / "data.csv", ns=(facts.st_atime_ns, facts.st_mtime_ns))
     assert contents(flow_home, take(flow_home, root)) == {"data.csv": b"2"}
+
+
+@pytest.fixture
+def limited() -> Iterator[None]:
+    """Files take 100,000 bytes at most. As on a disk that fills up, the write that reaches that is a short one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_content_of_which_only_a_part_can_be_written_is_refused(
+    flow_home: Path, root: Path, request: pytest.FixtureRequest
+) -> None:
+    (root / "data.csv").write_bytes(b"x" * 150_000)
+    request.getfixturevalue("limited")
+    with pytest.raises(StoreError, match="the project's files cannot be kept"):
+        take(flow_home, root)
+    assert not [path for path in (flow_home / "files").iterdir() if path.suffix == ".part"]
 
 
 def test_what_has_not_changed_is_not_read_again(
