@@ -8,7 +8,7 @@ from flowlite.errors import ConfigError, NotFound, ProviderError
 from flowlite.provider import VolumeInfo, VolumePlace
 from provider_adapters.slurm.login import last_line
 from provider_adapters.slurm.shared import expanded
-from provider_adapters.ssh.volumes import LIST
+from provider_adapters.ssh.volumes import DELETE_SECONDS, list_script, sizes
 
 if TYPE_CHECKING:
     from flowlite.connect.values import Completed
@@ -45,12 +45,8 @@ class Volumes:
         if not self._shared:
             return []
         root = self._root()
-        done = self._run(LIST, root)
-        found = []
-        for line in done.stdout.decode("utf-8", "replace").splitlines():
-            size, _, name = line.partition("\t")
-            if name and len(size) < 16 and size.isascii() and size.isdecimal():
-                found.append(_info(name, f"{root}/{name}", int(size) * 1024))
+        listed = sizes(self._run(list_script(), root))
+        found = [_info(name, f"{root}/{name}", size) for name, size in listed.items()]
         return sorted(found, key=lambda info: info.name)
 
     def place(self, name: str) -> VolumePlace:
@@ -71,7 +67,7 @@ class Volumes:
     def delete(self, name: str) -> None:
         """Deletes a volume and its content. Raises NotFound."""
         path = self._path(name)
-        if self._run(_DELETE, path).code == _NO_SUCH:
+        if self._run(_DELETE, path, DELETE_SECONDS).code == _NO_SUCH:
             raise NotFound(f"no volume at {path} on {self._login.name}")
 
     def _root(self) -> str:
@@ -87,8 +83,8 @@ class Volumes:
             raise ConfigError(f"{name!r} cannot name a volume")
         return f"{self._root()}/{name}"
 
-    def _run(self, script: str, path: str) -> Completed:
-        done = self._login.run(["sh", "-c", script, "sh", path], seconds=_SECONDS)
+    def _run(self, script: str, path: str, seconds: float = _SECONDS) -> Completed:
+        done = self._login.run(["sh", "-c", script, "sh", path], seconds=seconds)
         if done.code not in (0, _NO_SUCH):
             raise ProviderError(f"{path} on {self._login.name}: {last_line(done)}")
         return done

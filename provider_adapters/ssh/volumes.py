@@ -16,17 +16,35 @@ from provider_adapters.ssh.pools import Host, Pool
 from provider_adapters.ssh.volume_hosts import Places
 
 _SECONDS = 120.0
+DELETE_SECONDS = 6 * 3600.0
+"""The longest that a deletion may take; a file system on the network removes some hundred files a second."""
+# So long `du` may take. It looks at every file of a volume, and a file system on the network may have millions.
+_MEASURED_SECONDS = 20
 _CREATE = 'mkdir -p -- "$1"'
-LIST = (
-    'cd -- "$1" 2>/dev/null || exit 0; '
-    'for d in */; do if [ -d "$d" ]; then du -sk -- "${d%/}"; fi; done; exit 0'
-)
-"""Lists the directories in $1 with their sizes. `du` fails for a file that is removed meanwhile, or may not be seen."""
-_SIZE = '[ ! -d "$1" ] || du -sk -- "$1"'
+_LIST = """
+cd -- "$1" 2>/dev/null || exit 0
+for d in */; do if [ -d "$d" ]; then printf '%s\\t%s\\n' - "${d%/}"; fi; done
+for d in */; do if [ -d "$d" ]; then printf '%s\\0' "$d"; fi; done |
+    LIMIT xargs -0 -n 1 sh -c 'du -sk -- "${1%/}" || :' sh
+exit 0
+"""
+_SIZE = '[ ! -d "$1" ] || LIMIT du -sk -- "$1"'
 _DELETE = '[ -d "$1" ] || exit 44; rm -rf -- "$1"'
 _NO_SUCH = 44
 # What `du` says of a directory.
-_SIZED = re.compile(r"[0-9]{1,15}\t.+")
+_SIZED = re.compile(r"(?:-|[0-9]{1,15})\t.+")
+
+
+def list_script() -> str:
+    """A script that lists the directories in $1, `-<tab>NAME`, and then those whose size could be measured in time,
+    `KILOBYTES<tab>NAME`. `du` fails for a file that is removed meanwhile, or may not be seen.
+    """
+    return _limited(_LIST)
+
+
+def _limited(script: str) -> str:
+    limit = f"timeout {_MEASURED_SECONDS}"
+    return f'L="{limit}"; $L true 2>/dev/null || L=; ' + script.replace("LIMIT", "$L")
 
 
 class Volumes:
@@ -59,14 +77,15 @@ class Volumes:
         found = []
         if self._pool.shared_dir:
             what = "the volumes cannot be listed"
-            done = self._run(LIST, self._pool.shared_dir, what, self._pool.hosts)
-            for name, size in _sizes(done).items():
+            done = self._run(list_script(), self._pool.shared_dir, what, self._pool.hosts)
+            for name, size in sizes(done).items():
                 found.append(self._info(name, self._path(name), size))
         for name, place in self._places.of_pool(self._pool.name).items():
             used: int | None = None
             with suppress(ProviderError):
-                done = self._run(_SIZE, place["directory"], "", self._hosts_of(place["key"]))
-                used = next(iter(_sizes(done).values()), 0)
+                holders = self._hosts_of(place["key"])
+                done = self._run(_limited(_SIZE), place["directory"], "", holders)
+                used = next(iter(sizes(done).values()), 0)
             found.append(self._info(name, place["directory"], used, place["host"]))
         return sorted(found, key=lambda info: info.name)
 
@@ -106,10 +125,13 @@ class Volumes:
         if place is not None:
             holders = self._hosts_of(place["key"])
             with suppress(NotFound):
-                self._run(_DELETE, place["directory"], f"volume {name!r}", holders)
+                self._run(
+                    _DELETE, place["directory"], f"volume {name!r}", holders, DELETE_SECONDS
+                )
             self._places.forget(self._pool.name, name)
         elif self._pool.shared_dir:
-            self._run(_DELETE, self._path(name), f"volume {name!r}", self._pool.hosts)
+            what = f"volume {name!r}"
+            self._run(_DELETE, self._path(name), what, self._pool.hosts, DELETE_SECONDS)
         else:
             raise NotFound(f"no volume {name!r} in the pool {self._pool.name}")
 
@@ -129,13 +151,20 @@ class Volumes:
             used_bytes=used,
         )
 
-    def _run(self, script: str, directory: str, what: str, hosts_: Sequence[Host]) -> Completed:
+    def _run(
+        self,
+        script: str,
+        directory: str,
+        what: str,
+        hosts_: Sequence[Host],
+        seconds: float = _SECONDS,
+    ) -> Completed:
         """Runs a script on the first of these hosts that answers."""
         silent: list[str] = []
         for host in hosts_:
             try:
                 with hosts.connect(host) as connection:
-                    done = connection.run(["sh", "-c", script, "sh", directory], timeout=_SECONDS)
+                    done = connection.run(["sh", "-c", script, "sh", directory], timeout=seconds)
             except (NodeUnreachable, TimeoutError) as error:
                 silent.append(f"{host.name}: {error}")
                 continue
@@ -159,10 +188,11 @@ def _python_of(host: Host, connection: Connection, memory: Memory) -> str:
     return found[0]
 
 
-def _sizes(done: Completed) -> dict[str, int]:
+def sizes(done: Completed) -> dict[str, int | None]:
+    """The sizes in bytes, by name, that `list_script` or `du` printed; None for one that took too long."""
     lines = done.stdout.decode("utf-8", "replace").splitlines()
     found = [line.split("\t", 1) for line in lines if _SIZED.fullmatch(line)]
-    return {name: int(size) * 1024 for size, name in found}
+    return {name: None if size == "-" else int(size) * 1024 for size, name in found}
 
 
 def _check(name: str) -> None:
