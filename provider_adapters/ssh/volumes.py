@@ -125,9 +125,7 @@ class Volumes:
         if place is not None:
             holders = self._hosts_of(place["key"])
             with suppress(NotFound):
-                self._run(
-                    _DELETE, place["directory"], f"volume {name!r}", holders, DELETE_SECONDS
-                )
+                self._run(_DELETE, place["directory"], f"volume {name!r}", holders, DELETE_SECONDS)
             self._places.forget(self._pool.name, name)
         elif self._pool.shared_dir:
             what = f"volume {name!r}"

@@ -459,6 +459,29 @@ def test_a_file_that_changes_meanwhile(source: Path, tmp_path: Path) -> None:
         volume.get("d", tree, OutputDirectory(tmp_path / "here"), "", lambda _: None)
 
 
+@pytest.mark.parametrize("size", [2000, 3 * on_machine._PART])
+def test_files_that_a_task_changes_or_removes_keep_no_others_back(
+    tmp_path: Path, size: int
+) -> None:
+    """A task that runs writes its log, and moves files into their places, all the time."""
+    root, here = tmp_path / "volume", tmp_path / "here"
+    root.mkdir()
+    for name in ("a.pt", "b.log", "c.tmp", "d.pt"):
+        (root / name).write_bytes(b"a" * size)
+    volume = MachineVolume("v", LocalConnection(), (sys.executable,), str(root))
+    tree = volume.tree("")
+    (root / "b.log").write_bytes(b"b" * (size - 1))
+    (root / "c.tmp").unlink()
+    with pytest.raises(FlowError, match=r"v: b\.log was changed .* all other files were copied"):
+        volume.get("", tree, OutputDirectory(here), "", lambda _: None)
+    assert sorted(contents(here)) == ["a.pt", "d.pt"]
+    alone = Tree(True, tuple(each for each in tree.files if each.path == "c.tmp"))
+    with pytest.raises(NotFound, match=r"c\.tmp was removed while it was copied"):
+        volume.get("c.tmp", alone, OutputDirectory(here), "c.tmp", lambda _: None)
+    assert volume.get("", volume.tree(""), OutputDirectory(here), "", lambda _: None) == []
+    assert sorted(contents(here)) == ["a.pt", "b.log", "d.pt"]
+
+
 @pytest.mark.parametrize("how", ["replaced", "rewritten", "grown"])
 def test_a_large_file_that_changes_between_two_parts(tmp_path: Path, how: str) -> None:
     root = tmp_path / "volume"

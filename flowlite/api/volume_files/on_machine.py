@@ -27,6 +27,14 @@ _MOST_FILES = 1000
 _PART = _AT_ONCE
 
 
+class _Gone(NotFound):
+    """The file was removed after it was listed."""
+
+
+class _Changed(FlowError):
+    """The file was changed after it was listed, so that nothing of it is kept."""
+
+
 class MachineVolume:
     """A volume on a machine."""
 
@@ -79,10 +87,12 @@ class MachineVolume:
             lambda files: self._digests([(_whole(path, tree, file), file.size) for file in files]),
         )
         moved(sum(file.size for file in compared.here))
-        taken = compared.taken
+        taken, changed = compared.taken, []
         for group in packs.groups(compared.lacking):
             if len(group) > 1 or group[0].size < _PART:
-                taken += self._get_small(path, tree, group, destination, name, moved)
+                others, less = self._get_small(path, tree, group, destination, name, moved)
+                taken += others
+                changed += less
                 continue
             file = group[0]
             try:
@@ -98,8 +108,16 @@ class MachineVolume:
                 )
             except NameTaken as error:
                 taken.append(str(error))
+            except _Changed:
+                changed.append(file.path)
+            except _Gone:
+                # As one that was removed before the list was made.
+                if tree.single:
+                    raise
         if not taken:
             destination.finish()
+        if changed:
+            raise self._changed(changed, len(tree.files))
         return taken
 
     def put(self, sources: list[Source], moved: Moved) -> None:
@@ -148,22 +166,26 @@ class MachineVolume:
         destination: OutputDirectory,
         name: str,
         moved: Moved,
-    ) -> list[str]:
+    ) -> tuple[list[str], list[str]]:
+        """Returns the paths here that another file has, and those of files that have changed since they were listed."""
         asked = [[_whole(path, tree, file), 0, file.size + 1] for file in group]
         answer, content = self._ask({"do": "read", "files": asked})
         come = []
+        changed = []
         position = 0
-        for file, size in zip(group, answer["sizes"], strict=True):
-            if size != file.size:
-                raise FlowError(
-                    f"the volume {self.name}: {file.path} was changed while it was copied; run it again"
-                )
-            source = self._source(path, tree, file)
-            come.append((name or file.path, file, source, content[position : position + size]))
+        for file, size, state in zip(group, answer["sizes"], answer["states"], strict=True):
+            if not state:
+                if tree.single:
+                    raise self._gone(file)
+            elif size != file.size:
+                changed.append(file.path)
+            else:
+                source = self._source(path, tree, file)
+                come.append((name or file.path, file, source, content[position : position + size]))
             position += size
         taken = destination.take_all(come)
         moved(position)
-        return taken
+        return taken, changed
 
     def _parts(
         self, path: str, tree: Tree, file: OutputFile, offset: int, moved: Moved
@@ -173,21 +195,31 @@ class MachineVolume:
         while offset < file.size:
             asked = [_whole(path, tree, file), offset, min(_PART, file.size - offset)]
             answer, content = self._ask({"do": "read", "files": [asked]})
+            if not answer["states"][0]:
+                raise self._gone(file)
             size, modified, inode = answer["states"][0]
             first = inode if first is None else first
             # A log that grows keeps what was listed. Parts of two versions of another file would be neither of them.
             grown = size > file.size and inode == first
-            if content and not grown and (size, modified) != (file.size, file.modified_ns):
-                raise FlowError(
-                    f"the volume {self.name}: {file.path} was changed while it was copied; run it again"
-                )
-            if not content:
-                raise FlowError(
-                    f"the volume {self.name}: {file.path} has become shorter while it was copied"
-                )
+            # Without content, it has become shorter.
+            if not content or (not grown and (size, modified) != (file.size, file.modified_ns)):
+                raise _Changed(file.path)
             yield content
             offset += len(content)
             moved(len(content))
+
+    def _gone(self, file: OutputFile) -> _Gone:
+        return _Gone(f"the volume {self.name}: {file.path} was removed while it was copied")
+
+    def _changed(self, paths: Sequence[str], number: int) -> FlowError:
+        """The error at the end of a transfer of so many files, of which these were not copied."""
+        were, they = ("was", "it was") if len(paths) == 1 else ("were", "they were")
+        more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+        rest = "" if number == 1 else "; all other files were copied"
+        return FlowError(
+            f"the volume {self.name}: {', '.join(paths[:3])}{more} {were} changed while {they} copied; run it again"
+            + rest
+        )
 
     def _send(self, lacking: Sequence[tuple[Source, int]], moved: Moved) -> None:
         asked: list[list[Any]] = []

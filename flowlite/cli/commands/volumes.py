@@ -302,7 +302,12 @@ def get(
             f"not copied: {tree.others} links, special files, directories that cannot be read, and names that are no "
             "paths"
         )
-    copied = [file for file in tree.files if (single or file.path) not in taken]
+    # A file that was removed there meanwhile is not here.
+    copied = [
+        file
+        for file in tree.files
+        if (single or file.path) not in taken and (root / (single or file.path)).exists()
+    ]
     place = str(root / single if single else root)
     if copied or json or not taken:
         _tell_copied(len(copied), sum(file.size for file in copied), place, json)

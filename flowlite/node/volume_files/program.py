@@ -6,7 +6,8 @@ JSON, and then the content that was asked for. All paths are relative to the roo
     {"do": "list", "path"}                    -> {"entries": [[name, size, modified, "file" | "directory" | "other"]]}
     {"do": "tree", "path"}                    -> {"single", "files": [[path, size, modified, executable]], "others"}
     {"do": "read", "files": [[path, offset, most]]}
-                     -> {"sizes": [bytes that follow], "states": [[size, modified, inode], afterwards]}, contents
+                     -> {"sizes": [bytes that follow], "states": [[size, modified, inode], afterwards; [] for a file
+                        that is gone]}, contents
     {"do": "digest", "files": [path]}         -> {"sha256": [hexadecimal, or "" for a file that cannot be read]}
     {"do": "state", "files": [[path, size, modified, version]]}
                                               -> {"have": [bytes that are there; -1 for a file that seems complete]}
@@ -79,7 +80,7 @@ class VolumeFiles:
         if what == "tree":
             return self._tree(request["path"])
         if what == "read":
-            found = [self._read(*each) for each in request["files"]]
+            found = [self._read_unless_gone(*each) for each in request["files"]]
             content += [each for each, _ in found]
             return {
                 "sizes": [len(each) for each in content],
@@ -155,6 +156,12 @@ class VolumeFiles:
                     f"{path} has more than {MOST_FILES:,} files; give a directory below"
                 )
         return {"single": False, "files": files, "others": others}
+
+    def _read_unless_gone(self, path: str, offset: int, most: int) -> tuple[bytes, list[int]]:
+        try:
+            return self._read(path, offset, most)
+        except FileNotFoundError:
+            return b"", []
 
     def _read(self, path: str, offset: int, most: int) -> tuple[bytes, list[int]]:
         descriptor = os.open(
