@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 PROGRAM = f"{DIRECTORY}/end-bid"
 # Without a cap the length of a run is not known.
 LONGEST_SECONDS = 30 * 86400.0
+# Mithril refuses keys of more than a year. This leaves room for bids that are handed on, and for clocks that differ.
+_MOST_SECONDS = 350 * 86400.0
 # The watchdog ends the machine at the deadline; the key must still be valid then.
 SLACK_SECONDS = 7200.0
 TRY_SECONDS = 3600.0
@@ -157,8 +159,14 @@ def _program(url: str, which: str, secret: str, apart: tuple[float, float], seco
 
 
 def expiry(now: float, deadline: float | None) -> float:
-    """Unix time until which the key must be valid. `deadline` is in seconds from now, None for no limit."""
-    return now + (LONGEST_SECONDS if deadline is None else deadline + SLACK_SECONDS)
+    """Unix time until which the key must be valid, as far as Mithril takes it.
+
+    Args:
+        deadline: In seconds from now; None for no limit.
+    """
+    if deadline is None:
+        return now + LONGEST_SECONDS
+    return now + min(_MOST_SECONDS, deadline + SLACK_SECONDS)
 
 
 def make(api: MithrilApi, name: str, expires_at: float) -> dict[str, Any]:

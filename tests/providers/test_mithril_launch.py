@@ -137,6 +137,21 @@ def test_all_machines_get_one_key_that_is_revoked_with_the_bid(paper: Paper) -> 
     assert not keys(paper)[bid["name"]]["good"]
 
 
+@pytest.mark.parametrize(
+    "cap",
+    [{"max_run_time_hours": 9000}, {"max_run_time_hours": 10**9}, {"max_cost": 1e6}],
+    ids=str,
+)
+def test_a_cap_that_is_years_away_keeps_no_machines_from_their_key(
+    paper: Paper, cap: dict[str, float]
+) -> None:
+    """Mithril refuses keys of more than a year."""
+    paper.launch(paper.intend(**cap))
+    (bid,) = paper.live()
+    days = (when(keys(paper)[bid["name"]]["expires_at"]) - time.time()) / 86400
+    assert 340 < days < 365
+
+
 def test_a_clock_that_is_behind_does_not_shorten_the_life_of_the_key(paper: Paper) -> None:
     # As after a pause of a virtual machine, which its own clock knows nothing of.
     offset = time.time() - clock.since_boot() - 86400.0
