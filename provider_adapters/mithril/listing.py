@@ -70,14 +70,27 @@ class Listing:
         if not self._place.account.has_key:
             return []
         home = self._place.home_id
-        return [
-            _of_other(each, bid, bid.tags)
-            for bid in self._ours().values()
-            if bid.tags and not home.startswith(bid.tags.home[:8])
-            for each in _unknown(bid, bid.tags)
-        ]
+        found: list[Instance] = []
+        for bid in self._ours().values():
+            if bid.tags and not home.startswith(bid.tags.home[:8]):
+                found += self._of_other_home(bid, bid.tags)
+        return found
 
     # Helpers
+
+    def _of_other_home(self, bid: Bid, tags: requests.Tags) -> list[Instance]:
+        """The machines of a bid of another FLOW_HOME.
+
+        Their own clocks began when they were up, up to 20 minutes after they were created. A bid whose time seems to be
+        over is looked up, since `flow gc` would end it.
+        """
+        created = {name: requests.unix(each.get("created_at")) for name, each in bid.live.items()}
+        now, seconds = clock.wall(), tags.seconds
+        if seconds is not None and any(at and now > at + seconds for at in created.values()):
+            with suppress(ProviderError):
+                bill = costs.bill_of(self._place.account.api, self._place.account.project, bid.fid)
+                created |= {name: bill[name].since for name in created if name in bill}
+        return [_of_other(each, tags, created.get(each.id)) for each in _unknown(bid, tags)]
 
     def _ours(self) -> dict[str, Bid]:
         return bids.ours(self._place.account.api, self._place.account.project)
@@ -217,12 +230,11 @@ def _unknown(bid: Bid, tags: requests.Tags, token: str = "") -> list[Instance]:
     ]
 
 
-def _of_other(instance: Instance, bid: Bid, tags: requests.Tags) -> Instance:
-    """A machine of another FLOW_HOME, with its owner. Its deadline counts from its start.
+def _of_other(instance: Instance, tags: requests.Tags, since: float | None) -> Instance:
+    """A machine of another FLOW_HOME, with its owner. Its deadline counts from its start, as far as that is known.
 
     Whether it has a key to end the bid cannot be seen.
     """
-    since = requests.unix(bid.machines.get(instance.id, {}).get("created_at"))
     until = None if since is None or tags.seconds is None else since + tags.seconds
     about = {"home": tags.home, "owner": tags.owner, "deadline": until, "stays": "its bid"}
     data = {**instance.data, **about}

@@ -16,10 +16,11 @@ from flowlite.errors import (
     PermissionRefused,
     ProviderError,
 )
-from flowlite.provider import Instance
+from flowlite.provider import Instance, Plan
 from flowlite.supervise.money.billing import Billing
 from flowlite.supervise.money.cost import cost_of
 from provider_adapters.mithril import bids, nodekey
+from provider_adapters.mithril.context import deadline_seconds
 from provider_adapters.mithril.rest.client import MithrilApi
 from tests.providers.mithril_on_paper import H100, TASK, Paper, eventually
 
@@ -271,6 +272,22 @@ def test_another_home_sees_whose_it_is_and_can_end_it(paper: Paper) -> None:
     other.terminate(listed)
     eventually(lambda: not paper.live() or None, "all is gone")
     assert paper.provider.others() == []
+
+
+def test_the_time_of_another_homes_machines_begins_when_they_are_up(paper: Paper) -> None:
+    """Its `flow gc` would end a bid early by as long as its machines took to boot: 20 minutes at times."""
+    paper.cloud.rules(boot_seconds=3.0)
+    asked = time.time()
+    paper.launch(paper.intend(max_cost=0.15))
+    up = time.time()
+    seconds = deadline_seconds(Plan.from_json(paper.intend(max_cost=0.15).plan), 1800.0)
+    assert seconds is not None
+    assert seconds < 3.0
+    other = paper.make(paper.home.with_name("other"))
+    found = other.others()
+    assert len(found) == 2
+    for each in found:
+        assert asked + 2.5 < each.data["deadline"] - seconds <= up + 0.5
 
 
 def test_machines_of_a_bid_that_is_not_listed_yet_are_those_that_were_handed_out(
