@@ -110,6 +110,11 @@ class BidSubmission:
             if (again or taken) and not_listed_yet:
                 raise self._doubt(launch, error) from error
             ledger.refused(launch.token, call.name, {"why": str(error)})
+            if self._lacks_our_key(launch, error):
+                raise LaunchPending(
+                    "our SSH key was removed at Mithril a moment ago: it is registered again",
+                    _FIRST_PAUSE,
+                ) from error
             if (explained := self._explained(launch, error)) is error:
                 raise
             raise explained from error
@@ -163,6 +168,12 @@ class BidSubmission:
                 "planned. Submit again, with a higher max_price_per_hour if you set one"
             )
         return error
+
+    def _lacks_our_key(self, launch: Launch, error: ProviderError) -> bool:
+        """Whether a bid is refused since our SSH key is not there any more: a `flow gc` may have found it unused."""
+        if not isinstance(error, ApiRefused) or "ssh" not in error.detail.lower():
+            return False
+        return not self._place.account.registered(str(launch.frozen["public_key"]))
 
     def _quota(self, launch: Launch) -> str:
         """The quota's figures, if they are available."""

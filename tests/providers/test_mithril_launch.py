@@ -102,6 +102,24 @@ def test_tasks_that_register_our_ssh_key_at_once_all_have_it(
     assert paper.calls("create_ssh_key") == 2
 
 
+def test_our_ssh_key_may_be_swept_just_before_a_bid_is_placed(
+    paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a `flow` command in the background, which has looked when the launch was not written down yet."""
+    intent, post = paper.intend(), MithrilApi.post
+    swept: list[str] = []
+
+    def after_it_is_swept(api: MithrilApi, path: str, body: Any) -> Any:
+        if path == "/v2/spot/bids" and not swept:
+            swept.extend(body["launch_specification"]["ssh_keys"])
+            paper.request("DELETE", f"/v2/ssh-keys/{swept[0]}")
+        return post(api, path, body)
+
+    monkeypatch.setattr(MithrilApi, "post", after_it_is_swept)
+    assert len(paper.launch(intent)) == 2
+    assert paper.live()[0]["launch_specification"]["ssh_keys"] != swept
+
+
 def test_few_calls_are_made_and_none_per_node(paper: Paper) -> None:
     paper.cloud.capacity(H100, 80)
 
