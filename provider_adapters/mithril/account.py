@@ -163,6 +163,12 @@ def choose_project(listed: list[dict[str, Any]], wanted: str) -> str:
     if wanted:
         if wanted in names.values():
             return wanted
+        same = [str(each["fid"]) for each in listed if str(each["name"]) == wanted]
+        if len(same) > 1:
+            raise ConfigError(
+                f"[mithril] project: this account has {len(same)} projects called {wanted!r}: give the id of one, "
+                f"{' or '.join(same)}"
+            )
         if wanted not in names:
             guess = did_you_mean(wanted, names) or f"; there is {', '.join(names) or 'none'}"
             raise ConfigError(f"[mithril] project: this account has no project {wanted!r}{guess}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -177,27 +178,31 @@ def markets_of(
     by_id = {str(each["fid"]): each for each in types}
     found = []
     for auction in auctions:
-        kind = by_id.get(str(auction["instance_type"]))
-        price = requests.read_dollars(auction["last_instance_price"])
+        kind = by_id.get(str(auction.get("instance_type")))
+        price = requests.read_dollars(auction.get("last_instance_price"))
         if kind is None or price is None:
             continue
-        found.append(
-            Market(
-                type_id=str(kind["fid"]),
-                name=str(kind["name"]),
-                region=str(auction["region"]),
-                price=price,
-                capacity=int(auction["capacity"]),
-                gpu=kind_of(str(kind["gpu_type"])),
-                gpus=int(kind["num_gpus"]),
-                gpu_memory_gb=int(kind["gpu_memory_gb"]),
-                socket=str(kind["gpu_socket"] or ""),
-                cpus=int(kind["num_cpus"]),
-                memory_gb=float(kind["ram_gb"]),
-                network=str(kind.get("network_type") or ""),
-            )
-        )
+        # A kind that flowlite cannot read, as one without GPUs may be, takes none of the others away.
+        with suppress(KeyError, TypeError, ValueError):
+            found.append(_market(kind, auction, price))
     return found
+
+
+def _market(kind: Mapping[str, Any], auction: Mapping[str, Any], price: float) -> Market:
+    return Market(
+        type_id=str(kind["fid"]),
+        name=str(kind["name"]),
+        region=str(auction["region"]),
+        price=price,
+        capacity=int(auction["capacity"]),
+        gpu=kind_of(str(kind["gpu_type"])),
+        gpus=int(kind["num_gpus"]),
+        gpu_memory_gb=int(kind["gpu_memory_gb"]),
+        socket=str(kind["gpu_socket"] or ""),
+        cpus=int(kind["num_cpus"]),
+        memory_gb=float(kind["ram_gb"]),
+        network=str(kind.get("network_type") or ""),
+    )
 
 
 def kind_of(name: str) -> str:

@@ -16,6 +16,7 @@ from flowlite.errors import (
 from flowlite.settings.settings import load_settings
 from flowlite.spec import TaskConfig
 from provider_adapters.mithril import MithrilProvider
+from provider_adapters.mithril.account import choose_project
 from provider_adapters.mithril.rest import credentials
 from provider_adapters.mithril.settings import MithrilSettings, read_settings
 from provider_adapters.mithril.volumes import Volumes
@@ -243,3 +244,10 @@ def test_a_project_is_named_by_its_name(paper: Paper, monkeypatch: pytest.Monkey
         assert (last.what, last.ok) == ("project", False)
     monkeypatch.setenv("MITHRIL_PROJECT", paper.cloud.facts()["project_fid"])
     assert paper.make().plan(TaskConfig(provider="mithril", command=["true"]))
+
+
+def test_a_name_of_several_projects_is_no_choice() -> None:
+    listed = [{"name": "research", "fid": fid} for fid in ("proj_1", "proj_2")]
+    with pytest.raises(ConfigError, match=r"2 projects called 'research'.*proj_1 or proj_2"):
+        choose_project(listed, "research")
+    assert choose_project(listed, "proj_2") == "proj_2"

@@ -240,6 +240,20 @@ def test_markets_are_read_from_kinds_and_auctions() -> None:
     assert kind_of("Quantum 9000") == "quantum 9000"
 
 
+@pytest.mark.parametrize("odd", [{"num_gpus": None}, {"gpu_memory_gb": "many"}, {"gpu_type": ...}])
+def test_a_kind_that_cannot_be_read_takes_no_other_away(odd: dict[str, Any]) -> None:
+    kind = {
+        "fid": "it_9", "name": "rtx", "num_cpus": 8, "ram_gb": 64, "num_gpus": 2,
+        "gpu_type": "NVIDIA RTX 4090", "gpu_memory_gb": 24, "gpu_socket": "PCIe",
+    }  # fmt: skip
+    new = {k: v for k, v in {**kind, "fid": "it_8", **odd}.items() if v is not ...}
+    auctions = [
+        {"instance_type": fid, "region": "r", "capacity": 3, "last_instance_price": "$1.00"}
+        for fid in ("it_8", "it_9", None)
+    ]
+    assert [each.type_id for each in markets_of([new, kind], auctions)] == ["it_9"]
+
+
 # Offers
 
 
