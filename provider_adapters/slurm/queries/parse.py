@@ -110,8 +110,8 @@ def _queued(row: list[str]) -> Job:
         id=job,
         state=state,
         restarts=int(restarts) if restarts.isdecimal() else 0,
-        # Once a job has nodes, they replace the reason in this column.
-        reason=_reason(reason[1:].rpartition(")")[0]) if reason.startswith("(") else "",
+        # Once a job has nodes, they replace the reason in this column, which may be cut off within a list of nodes.
+        reason=_reason(reason[1:].removesuffix(")")) if reason.startswith("(") else "",
         start=_time(start),
         end=_time(end),
         comment=_comment(comment),
