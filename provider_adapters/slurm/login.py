@@ -58,6 +58,7 @@ done
 # Defaults that apply unless the user asks for something else; sbatch gives these variables precedence over the script.
 _DEFAULTS = ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION")
 _STARTERS = ("sbatch", "srun")
+_DENIED = "access/permission denied"
 _DOWN = (
     "unable to contact slurm controller",
     "unable to contact the slurm controller",
@@ -221,6 +222,15 @@ class SlurmLogin:
     def ask(self, tool: str, *words: str, seconds: float = SECONDS, only: str = "") -> str:
         """The output of one of Slurm's tools. Raises ProviderError with the tool's own message, and AnswerTooLong."""
         done = self.try_(tool, *words, seconds=seconds, only=only)
+        if done.code:
+            raise ProviderError(f"{tool} failed on {self.name}: {last_line(done)}")
+        return done.stdout.decode("utf-8", "replace")
+
+    def ask_if_shown(self, tool: str, *words: str) -> str:
+        """As `ask`; "" where the cluster shows that to administrators only (`PrivateData`)."""
+        done = self.try_(tool, *words)
+        if done.code and _DENIED in last_line(done).lower():
+            return ""
         if done.code:
             raise ProviderError(f"{tool} failed on {self.name}: {last_line(done)}")
         return done.stdout.decode("utf-8", "replace")

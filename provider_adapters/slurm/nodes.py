@@ -114,8 +114,11 @@ def places_of(
 
 
 def _addresses(login: SlurmLogin, hosts: Sequence[str]) -> dict[str, str]:
-    """The address of each node according to Slurm; names are resolved on the login node."""
-    text = login.ask("scontrol", "-o", "show", "node", ",".join(hosts))
+    """The address of each node according to Slurm; names are resolved on the login node.
+
+    Where Slurm does not show its nodes, their names are resolved.
+    """
+    text = login.ask_if_shown("scontrol", "-o", "show", "node", ",".join(hosts))
     told = {
         f["NodeName"]: f for line in parse.lines(text) if "NodeName" in (f := parse.fields(line))
     }

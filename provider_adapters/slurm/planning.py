@@ -134,6 +134,10 @@ def _gpus(
     if request is None or asked.get("gres"):
         return "", []
     kinds = [partition] if partition else cluster.partitions()
+    if not kinds:
+        return f"{request.kind}:{request.count}", [
+            f"the cluster does not show its nodes: that it has {request} is not checked"
+        ]
     fitting = [
         gres for each in kinds for row in each.rows if (gres := clusters.gres_for(request, row))
     ]

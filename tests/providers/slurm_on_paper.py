@@ -102,6 +102,7 @@ class PaperSlurm(Connection):
         dead: Nodes that are down.
         drained: Nodes that get no other job.
         nameless: Nodes whose names, which are their addresses, are not known on the login node.
+        private: Whether only administrators are shown nodes and partitions (`PrivateData=nodes`).
         idle: How many nodes a job may have at most.
         fail: What the next call of a command comes to, after it was carried out: an error, or what it says instead.
     """
@@ -120,6 +121,7 @@ class PaperSlurm(Connection):
     dead: set[str] = field(default_factory=set)
     drained: set[str] = field(default_factory=set)
     nameless: set[str] = field(default_factory=set)
+    private: bool = False
     idle: int = 9
     put_there: list[File] = field(default_factory=list)
     fail: dict[str, BaseException | str] = field(default_factory=dict)
@@ -139,7 +141,9 @@ class PaperSlurm(Connection):
     ) -> Completed:
         words = list(argv)
         if words[:2] == ["sh", "-c"]:
-            return _ok(_LOGIN) if "say sbatch" in words[2] else _ok("node01 10.0.0.1\n")
+            if "say sbatch" in words[2]:
+                return _ok(_LOGIN)
+            return _ok("node01 10.0.0.1\n" + ("node02 10.0.0.2\n" if self.private else ""))
         if words[0] != "env":
             return _ok("")
         words = words[2 + next(i for i, w in enumerate(words[2:]) if "=" not in w) :]
@@ -199,6 +203,8 @@ class PaperSlurm(Connection):
                 if job.id == told["jobid"] and "requeue" in told:
                     job.requeue = told["requeue"] == "1"
             return _ok("")
+        if words[1:3] == ["show", "node"] and self.private:
+            return Completed(1, b"", b"slurm_load_node error: Access/permission denied\n")
         if words[1:3] == ["show", "node"]:
             return _ok("".join(f"{self._node(number)}\n" for number in range(1, 10)))
         found = [job for job in self.jobs if job.id == words[-1] and self.known]
@@ -233,6 +239,8 @@ class PaperSlurm(Connection):
         return _ok("")
 
     def _sinfo(self, words: list[str], _: str) -> Completed:
+        if self.private:
+            return Completed(1, b"", b"slurm_load_node: Access/permission denied\n")
         return _ok(self.sinfo)
 
     # Not needed on paper

@@ -48,6 +48,15 @@ def test_gpus_without_a_type_are_taken_with_a_note(slurm_paper: Paper) -> None:
     assert any("does not tell which GPUs" in note for note in plan.notes)
 
 
+def test_a_cluster_that_does_not_show_its_nodes_is_asked_for_them(slurm_paper: Paper) -> None:
+    slurm_paper.slurm.private = True
+    plan = slurm_paper.plan(gpu="h100:2", slurm={"partition": "big"}, max_run_time_hours=1)
+    assert ["gpus-per-node", "h100:2"] in plan.options["directives"]
+    assert any("that it has h100:2 is not checked" in note for note in plan.notes)
+    found = slurm_paper.launch(slurm_paper.intend())
+    assert [each.address for each in found] == ["10.0.0.1", "10.0.0.2"]
+
+
 @pytest.mark.parametrize(
     ("written", "kind", "same"),
     [

@@ -77,10 +77,10 @@ class Cluster:
         self._file = directory / f"partitions-{login.key}.txt"
 
     def partitions(self) -> list[PartitionNodes]:
-        """All partitions, the default one first. Raises ProviderError."""
+        """All partitions, the default one first; none if the cluster does not show them. Raises ProviderError."""
         text = self._remembered()
         if text is None:
-            text = self._login.ask("sinfo", "-h", "-a", "-o", parse.PARTITIONS_FORMAT)
+            text = self._login.ask_if_shown("sinfo", "-h", "-a", "-o", parse.PARTITIONS_FORMAT)
             self._remember(text)
         by_name: dict[str, list[Partition]] = {}
         for row in parse.partitions(text):
@@ -89,7 +89,7 @@ class Cluster:
         return sorted(found, key=lambda each: not each.rows[0].default)
 
     def choose(self, name: str) -> PartitionNodes | None:
-        """The partition of that name, or the default one; None if there is no default.
+        """The partition of that name, or the default one; None if there is no default, or none is shown.
 
         Raises:
             ConfigError: There is no partition of that name.
@@ -98,7 +98,7 @@ class Cluster:
         if "," in name:
             # The first partition with room; not known before.
             return None
-        if name:
+        if name and found:
             for each in found:
                 if each.name == name:
                     return each
