@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from flowlite.errors import FlowError
 from flowlite.provider import Finding
 from provider_adapters.slurm import shared
-from provider_adapters.slurm.login import last_line
+from provider_adapters.slurm.login import SlurmUnreachable, ToolMissing, last_line
 
 if TYPE_CHECKING:
     from provider_adapters.slurm.context import SlurmContext
@@ -45,13 +45,12 @@ def check(place: SlurmContext) -> list[Finding]:
 
 def _trial(place: SlurmContext) -> Finding:
     """Whether a job with the options of the settings would be accepted."""
-    asked = place.settings.options
+    login = place.login()
+    asked = {**login.defaults, **place.settings.options}
     names = ("partition", "account", "qos", "constraint", "reservation")
     options = [f"--{name}={asked[name]}" for name in names if asked.get(name)]
-    login = place.login()
-    defaults = [n for n in login.facts.asked if n.removeprefix("SBATCH_").lower() not in asked]
     try:
-        done = login.try_("sbatch", "--test-only", *options, input=b"#!/bin/sh\n", asked=defaults)
+        done = login.try_("sbatch", "--test-only", *options, input=b"#!/bin/sh\n")
     except FlowError as error:
         return Finding("a job would be taken", False, str(error))
     return Finding("a job would be taken", not done.code, last_line(done))
@@ -59,6 +58,9 @@ def _trial(place: SlurmContext) -> Finding:
 
 def _accounting(place: SlurmContext) -> Finding:
     """Whether accounting is available. Only the outcome of jobs that ended long ago depends on it."""
-    done = place.login().try_("sacct", "-n", "-X", "-S", "now-1hours")
+    try:
+        done = place.login().try_("sacct", "-n", "-X", "-S", "now-1hours")
+    except (SlurmUnreachable, ToolMissing) as error:
+        return Finding("accounting", True, f"{error}; it is not needed")
     told = "sacct answers" if not done.code else f"{last_line(done)}; it is not needed"
     return Finding("accounting", True, told)

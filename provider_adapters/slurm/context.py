@@ -132,7 +132,8 @@ def _is_login_node() -> bool:
     if sbatch is None:
         return False
     beside = Path(sbatch).resolve().parent.parent / "etc" / "slurm.conf"
-    return "SLURM_CONF" in os.environ or any(each.exists() for each in (beside, *_CONFIGURATIONS))
+    named = {"SLURM_CONF", "SLURM_CONF_SERVER"} & os.environ.keys()
+    return bool(named) or any(each.exists() for each in (beside, *_CONFIGURATIONS))
 
 
 def job_name(task: str) -> str:

@@ -72,7 +72,7 @@ class FirstContact:
             "node_dir": frozen["node_dir"],
             "login_program": f"{frozen['login_dir']}/blobs/{frozen['program']}",
             "launched_by": launch.token,
-            "way_back": nodes.way_back(frozen, login.facts.asked),
+            "way_back": nodes.way_back(frozen),
         }
         met = nodes.meet(login, places, data)
         silent = {

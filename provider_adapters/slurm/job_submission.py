@@ -44,11 +44,10 @@ class JobSubmission:
         """
         ledger, frozen = self._place.ledger, launch.frozen
         login = self._place.login(frozen["login"])
-        asked = list(frozen["defaults"])
         try:
             # On the command line, too: the accounting may keep only the command.
             comment = f"--comment={self._place.comment(launch.task, call.name)}"
-            done = login.try_("sbatch", "--parsable", comment, input=script.encode(), asked=asked)
+            done = login.try_("sbatch", "--parsable", comment, input=script.encode())
         except SlurmUnreachable as error:
             raise LaunchPending(
                 f"whether the job was submitted is not known yet, it is looked up: {error}", _PAUSE

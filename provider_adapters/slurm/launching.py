@@ -150,8 +150,6 @@ class Launching:
             **({"fits": fitting} if (fitting := fits(intent)) else {}),
             "container": options["step_container"],
             "asked": asked,
-            # Defaults that are set for every login apply where the plan says nothing.
-            "defaults": [n for n in facts.asked if n.removeprefix("SBATCH_").lower() not in asked],
             "volumes": [each["name"] for each in options["volumes"]],
             "shared": place if settings.shared_dir else "",
             "login_dir": place,

@@ -34,17 +34,20 @@ _REMEMBERED_SECONDS = 3600.0
 # Prints where Slurm is, in a format that no output of a login script looks like.
 _PROBE = r"""
 say() { printf 'flowlite:%s:%s\n' "$1" "$2"; }
-look='command -v sbatch; printf "%s\n" "$PATH" "$SLURM_CONF"; env | grep "^SBATCH_" | tr "\n" " "'
+look='command -v sbatch; printf "%s\n" "$PATH" "$SLURM_CONF" "$SLURM_CONF_SERVER"; env | grep "^SBATCH_" | tr "\n" " "'
 found=$(sh -c "$look" 2>/dev/null)
 case $found in /*) ;; *) found=$(bash -lc "printf '@\n'; $look" 2>/dev/null </dev/null | sed '1,/^@$/d');; esac
 at=$(printf '%s\n' "$found" | sed -n 1p)
 case $at in /*) say sbatch "$at";; esac
-# A site's or user's own sbatch may be elsewhere than the other commands.
-at=$(PATH=$(printf '%s\n' "$found" | sed -n 2p) command -v squeue)
+# A site's or user's own sbatch, or squeue, may be elsewhere than the other commands.
+path=$(printf '%s\n' "$found" | sed -n 2p)
+at=$(PATH=$path command -v scontrol)
+if [ -x "${at%/*}/squeue" ]; then at=${at%/*}/squeue; else at=$(PATH=$path command -v squeue); fi
 case $at in /*) say squeue "$at";; esac
-say path "$(printf '%s\n' "$found" | sed -n 2p)"
+say path "$path"
 say conf "$(printf '%s\n' "$found" | sed -n 3p)"
-say asked "$(printf '%s\n' "$found" | sed -n 4p)"
+say server "$(printf '%s\n' "$found" | sed -n 4p)"
+say asked "$(printf '%s\n' "$found" | sed -n 5p)"
 say home "$HOME"
 say user "$(id -un)"
 say uid "$(id -u)"
@@ -57,6 +60,7 @@ done
 """
 # Defaults that apply unless the user asks for something else; sbatch gives these variables precedence over the script.
 _DEFAULTS = ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION")
+_HERE = ("SLURM_CONF", "SLURM_CONF_SERVER", *_DEFAULTS)
 _STARTERS = ("sbatch", "srun")
 _DENIED = "access/permission denied"
 _DOWN = (
@@ -82,6 +86,10 @@ word=$1; shift
 """
 
 
+class ToolMissing(ProviderError):
+    """One of Slurm's tools is not there."""
+
+
 class SlurmUnreachable(LaunchPending):
     """Slurm, or the login node, does not answer now. The request may have been carried out."""
 
@@ -94,7 +102,8 @@ class Facts:
         sbatch: Absolute path of that command.
         squeue: Absolute path of that command; the others are in the same directory. "" for the directory of `sbatch`.
         python: A Python that runs our program; "" if there is none.
-        asked: Variables such as `SBATCH_ACCOUNT` that are set for every login.
+        asked: Variables such as `SBATCH_ACCOUNT` that are set for every login, or here.
+        server: Where the configuration is fetched from (`SLURM_CONF_SERVER`); "" for the usual place.
     """
 
     sbatch: str
@@ -107,6 +116,7 @@ class Facts:
     python: str = ""
     asked: dict[str, str] = field(default_factory=dict)
     squeue: str = ""
+    server: str = ""
 
 
 class SlurmLogin:
@@ -167,12 +177,17 @@ class SlurmLogin:
             self._facts = self._remembered() or self._ask()
         return self._facts
 
-    def argv(self, tool: str, *words: str, asked: Sequence[str] = ()) -> list[str]:
-        """The complete command for one of Slurm's tools.
+    @property
+    def defaults(self) -> dict[str, str]:
+        """What jobs are submitted with unless something else is asked for, by option: that of `SBATCH_ACCOUNT` and such."""
+        return {
+            name.removeprefix("SBATCH_").lower(): value
+            for name, value in self.facts.asked.items()
+            if value
+        }
 
-        Args:
-            asked: Names of variables whose values on the login node are kept.
-        """
+    def argv(self, tool: str, *words: str) -> list[str]:
+        """The complete command for one of Slurm's tools."""
         facts = self.facts
         environment = {
             "HOME": facts.home,
@@ -182,7 +197,7 @@ class SlurmLogin:
             # Not for tools that start processes, which pass their environment on.
             **({} if tool in _STARTERS else {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}),
             **({"SLURM_CONF": facts.conf} if facts.conf else {}),
-            **{name: value for name, value in facts.asked.items() if name in asked},
+            **({"SLURM_CONF_SERVER": facts.server} if facts.server else {}),
         }
         program = facts.sbatch
         if tool != "sbatch":
@@ -195,7 +210,6 @@ class SlurmLogin:
         *words: str,
         input: bytes | None = None,
         seconds: float = SECONDS,
-        asked: Sequence[str] = (),
         only: str = "",
     ) -> Completed:
         """Runs one of Slurm's tools to its end. Raises Silent, and ProviderError if the tool does not exist.
@@ -203,7 +217,7 @@ class SlurmLogin:
         Args:
             only: A word. Lines of the output without it are dropped on the login node.
         """
-        argv = self.argv(tool, *words, asked=asked)
+        argv = self.argv(tool, *words)
         if only:
             done = _as_ended(self.run(["sh", "-c", _ONLY, "sh", only, *argv], seconds=seconds))
         else:
@@ -211,7 +225,7 @@ class SlurmLogin:
         said = done.stderr.decode("utf-8", "replace").lower()
         if done.code == _NOT_FOUND:
             self.forget()
-            raise ProviderError(
+            raise ToolMissing(
                 f"{tool} is not where it was on {self.name}; try again, or look whether this is a login node of the "
                 "cluster"
             )
@@ -275,7 +289,8 @@ class SlurmLogin:
         # A node of a job has the same home, and may have Slurm elsewhere. In a job, SLURM_CONF is that of the node.
         import hashlib
 
-        told = f"{os.uname().nodename}\n{os.environ.get('SLURM_CONF', '')}"
+        # A variable that holds in one shell, such as the account of a project, does not hold in another.
+        told = "\n".join([os.uname().nodename, *(os.environ.get(name, "") for name in _HERE)])
         return (
             self._directory
             / f"login-{self.key}-{hashlib.sha256(told.encode()).hexdigest()[:16]}.json"
@@ -312,6 +327,7 @@ class SlurmLogin:
             python=told.get("python", ""),
             asked={name: value for name, value in asked.items() if name in _DEFAULTS},
             squeue=told.get("squeue", ""),
+            server=told.get("server", ""),
         )
         self._remember(facts)
         return facts

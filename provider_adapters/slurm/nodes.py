@@ -239,15 +239,13 @@ def connect(login: SlurmLogin, data: Mapping[str, Any]) -> StepConnection:
     )
 
 
-def way_back(frozen: Mapping[str, Any], facts: Mapping[str, str]) -> list[str]:
+def way_back(frozen: Mapping[str, Any]) -> list[str]:
     """Options of `srun` for a small job that fetches kept files, from those of the job that has written them.
 
     Args:
         frozen: The frozen values of the launch.
-        facts: Defaults that are set for every login on the login node, such as `SBATCH_ACCOUNT`.
     """
-    asked = {name.removeprefix("SBATCH_").lower(): value for name, value in facts.items()}
-    asked |= {str(name): str(value) for name, value in frozen["directives"]}
+    asked = {str(name): str(value) for name, value in frozen["directives"]}
     minutes = min(frozen["minutes"] or _LONGEST_MINUTES, _LONGEST_MINUTES)
     found = [f"--{name}={asked[name]}" for name in _WHERE if asked.get(name)]
     found += [f"--time={minutes}"] if frozen["minutes"] else []

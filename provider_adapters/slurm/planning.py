@@ -33,7 +33,8 @@ def make_plan(config: TaskConfig, settings: SlurmSettings, cluster: Cluster) -> 
         ConfigError: The cluster cannot provide an option.
         ProviderError: Slurm cannot be asked.
     """
-    asked = {**settings.options, **config.slurm}
+    # sbatch would take them from the environment of whoever submits, which is another one after a restart.
+    asked = {**cluster.defaults, **settings.options, **config.slurm}
     if config.one_region and "partition" not in config.slurm:
         asked["partition"] = config.one_region
     partition = cluster.choose(str(asked.get("partition", "")))

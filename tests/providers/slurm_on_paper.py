@@ -102,6 +102,7 @@ class PaperSlurm(Connection):
         dead: Nodes that are down.
         drained: Nodes that get no other job.
         nameless: Nodes whose names, which are their addresses, are not known on the login node.
+        asked: The variables of `sbatch` that are set for every login.
         private: Whether only administrators are shown nodes and partitions (`PrivateData=nodes`).
         idle: How many nodes a job may have at most.
         fail: What the next call of a command comes to, after it was carried out: an error, or what it says instead.
@@ -121,6 +122,7 @@ class PaperSlurm(Connection):
     dead: set[str] = field(default_factory=set)
     drained: set[str] = field(default_factory=set)
     nameless: set[str] = field(default_factory=set)
+    asked: str = ""
     private: bool = False
     idle: int = 9
     put_there: list[File] = field(default_factory=list)
@@ -142,7 +144,7 @@ class PaperSlurm(Connection):
         words = list(argv)
         if words[:2] == ["sh", "-c"]:
             if "say sbatch" in words[2]:
-                return _ok(_LOGIN)
+                return _ok(f"{_LOGIN}flowlite:asked:{self.asked}\n")
             return _ok("node01 10.0.0.1\n" + ("node02 10.0.0.2\n" if self.private else ""))
         if words[0] != "env":
             return _ok("")
@@ -256,7 +258,7 @@ sacct: error: Sending PersistInit msg: Connection refused
 sacct: error: Problem talking to the database: Connection refused
 """
 _LOGIN = (
-    "Welcome!\nflowlite:sbatch:/opt/slurm/bin/sbatch\nflowlite:path:/usr/bin:/bin\nflowlite:conf:\nflowlite:asked:\n"
+    "Welcome!\nflowlite:sbatch:/opt/slurm/bin/sbatch\nflowlite:path:/usr/bin:/bin\nflowlite:conf:\n"
     f"flowlite:home:/users/{USER}\nflowlite:user:{USER}\nflowlite:uid:1000\nflowlite:host:login1\n"
     "flowlite:python:/usr/bin/python3\n"
 )

@@ -696,12 +696,17 @@ def test_no_secret_of_ours_is_in_what_slurm_sees(slurm_paper: Paper) -> None:
 
 def test_the_way_back_to_kept_files_is_that_of_the_job() -> None:
     frozen = {
-        "directives": [["partition", "long"], ["gres", "gpu:2"], ["mem", "0"]],
+        "directives": [
+            ["partition", "long"],
+            ["account", "chemistry"],
+            ["gres", "gpu:2"],
+            ["mem", "0"],
+        ],
         "minutes": 600,
         "extra": ["-A physics", "--reservation=night", "--exclusive", "-q high"],
     }
-    assert nodes.way_back(frozen, {"SBATCH_ACCOUNT": "chemistry", "SBATCH_PARTITION": "short"}) == [
+    assert nodes.way_back(frozen) == [
         *("--account=chemistry", "--partition=long", "--time=60"),
         *("-A", "physics", "--reservation=night", "-q", "high"),
     ]
-    assert nodes.way_back({"directives": [], "minutes": None, "extra": []}, {}) == []
+    assert nodes.way_back({"directives": [], "minutes": None, "extra": []}) == []

@@ -48,6 +48,18 @@ def test_gpus_without_a_type_are_taken_with_a_note(slurm_paper: Paper) -> None:
     assert any("does not tell which GPUs" in note for note in plan.notes)
 
 
+def test_the_partition_and_account_of_every_login_are_those_of_the_plan(
+    slurm_paper: Paper,
+) -> None:
+    slurm_paper.slurm.asked = "SBATCH_ACCOUNT=chemistry SBATCH_PARTITION=big SBATCH_DEBUG=1"
+    plan = slurm_paper.plan(gpu="h100:8")
+    assert plan.region == "big"
+    assert ["account", "chemistry"] in plan.options["directives"]
+    assert asked(slurm_paper, slurm={"partition": "hour", "account": "physics"}) == [
+        *("partition=hour", "account=physics")
+    ]
+
+
 def test_a_cluster_that_does_not_show_its_nodes_is_asked_for_them(slurm_paper: Paper) -> None:
     slurm_paper.slurm.private = True
     plan = slurm_paper.plan(gpu="h100:2", slurm={"partition": "big"}, max_run_time_hours=1)

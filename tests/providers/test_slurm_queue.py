@@ -209,7 +209,7 @@ def _install(directory: Path, *tools: str) -> Path:
 def test_thousands_of_other_jobs_of_the_user_hide_none_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = _install(tmp_path / "here", "sbatch")
+    here = _install(tmp_path / "here", "sbatch", "scontrol")
     (tmp_path / "ours").write_text(f"{Job('7', COMMENT, 1, '', 'RUNNING').line()}\n")
     (tmp_path / "other").write_text(Job("8_1", "(null)", 1, "").line())
     squeue = here / "squeue"
@@ -233,11 +233,60 @@ def test_an_sbatch_of_the_site_may_be_elsewhere_than_the_other_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = _install(tmp_path / "site", "sbatch")
-    slurm = _install(tmp_path / "slurm", "sbatch", "squeue", "sinfo")
+    slurm = _install(tmp_path / "slurm", "sbatch", "squeue", "scontrol", "sinfo")
     monkeypatch.setenv("PATH", f"{site}:{slurm}:/usr/bin:/bin")
     login = SlurmLogin("", tmp_path / "home", LocalConnection())
     assert login.ask("sbatch") == "sbatch of site\n"
     assert login.ask("sinfo") == "sinfo of slurm\n"
+
+
+def test_a_squeue_of_the_users_own_stands_for_no_other_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = _install(tmp_path / "own", "squeue")
+    slurm = _install(tmp_path / "slurm", "sbatch", "squeue", "scontrol")
+    monkeypatch.setenv("PATH", f"{own}:{slurm}:/usr/bin:/bin")
+    login = SlurmLogin("", tmp_path / "home", LocalConnection())
+    assert login.ask("scontrol") == "scontrol of slurm\n"
+    assert login.ask("squeue") == "squeue of slurm\n"
+
+
+def test_without_sacct_the_queue_decides_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = _install(tmp_path / "here", "sbatch", "squeue", "scontrol")
+    (here / "squeue").write_text("#!/bin/sh\n")
+    monkeypatch.setenv("PATH", f"{here}:/usr/bin:/bin")
+    queue = Queue(SlurmLogin("", tmp_path / "home", LocalConnection()), tmp_path / "home")
+    assert queue.by_comment(COMMENT, "flow-tabc") == []
+
+
+def test_what_is_set_in_one_shell_does_not_hold_in_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = _install(tmp_path / "here", "sbatch", "squeue")
+    monkeypatch.setenv("PATH", f"{here}:/usr/bin:/bin")
+
+    def defaults() -> dict[str, str]:
+        return SlurmLogin("", tmp_path / "home", LocalConnection()).defaults
+
+    assert defaults() == {}
+    monkeypatch.setenv("SBATCH_ACCOUNT", "physics")
+    assert defaults() == {"account": "physics"}
+    monkeypatch.setenv("SBATCH_ACCOUNT", "chemistry")
+    monkeypatch.setenv("SBATCH_PARTITION", "short")
+    assert defaults() == {"account": "chemistry", "partition": "short"}
+
+
+def test_a_configuration_that_is_fetched_is_fetched_from_the_same_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = _install(tmp_path / "here", "sbatch", "squeue", "scontrol")
+    (here / "squeue").write_text('#!/bin/sh\necho "fetched from $SLURM_CONF_SERVER"\n')
+    monkeypatch.setenv("PATH", f"{here}:/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_CONF_SERVER", "head1:6817,head2")
+    login = SlurmLogin("", tmp_path / "home", LocalConnection())
+    assert login.ask("squeue") == "fetched from head1:6817,head2\n"
 
 
 def test_what_holds_in_a_job_is_not_taken_for_the_login_node(

@@ -46,7 +46,9 @@ def test_a_reason_that_is_longer_than_its_column_is_read() -> None:
     names = ",".join(f"gpu{number:04d}" for number in range(1, 60, 3))
     told = f"(ReqNodeNotAvail, UnavailableNodes:{names})"[:120]
     (job,) = parse.queue(f"{line[:begin]}{told}{line[begin + 120 :]}")
-    assert state_words.waits(job.reason).endswith("a node that it needs is down, drained or reserved")
+    assert state_words.waits(job.reason).endswith(
+        "a node that it needs is down, drained or reserved"
+    )
 
 
 def test_other_jobs_of_the_user_may_have_several_parts_and_any_comment() -> None:

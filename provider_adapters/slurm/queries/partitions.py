@@ -76,6 +76,11 @@ class Cluster:
         self._login = login
         self._file = directory / f"partitions-{login.key}.txt"
 
+    @property
+    def defaults(self) -> dict[str, str]:
+        """As `SlurmLogin.defaults`."""
+        return self._login.defaults
+
     def partitions(self) -> list[PartitionNodes]:
         """All partitions, the default one first; none if the cluster does not show them. Raises ProviderError."""
         text = self._remembered()

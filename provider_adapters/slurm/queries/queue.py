@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import AnswerTooLong, NodeUnreachable, ProviderError
 from flowlite.node.quick_dataclass import dataclass
-from provider_adapters.slurm.login import SlurmUnreachable, last_line
+from provider_adapters.slurm.login import SlurmUnreachable, ToolMissing, last_line
 from provider_adapters.slurm.queries import parse, state_words
 from provider_adapters.slurm.queries.parse import Job
 
@@ -239,6 +239,8 @@ class Queue:
             )
         except SlurmUnreachable:
             return None
+        except ToolMissing:
+            return []
         return parse.accounting(done.stdout.decode("utf-8", "replace")) if not done.code else []
 
     def _read(self) -> QueueAnswer:
