@@ -243,6 +243,19 @@ class Ledger:
             calls = tuple(replace(call, parameters={}) for call in launch.calls)
             return write(replace(launch, calls=calls, frozen={}, ended=True))
 
+    def drop(self, token: str) -> None:
+        """Removes a launch of which nothing was ever made. Whoever calls this holds it.
+
+        Raises:
+            Unsettled: A call may have had an effect.
+        """
+        launch = self.read(token)
+        if launch is None:
+            return
+        if any(call.state != REFUSED for call in launch.calls):
+            raise Unsettled(f"{token}: something was made, or may have been")
+        self._path(token).unlink()
+
     def prune(self, older_than: float) -> None:
         """Removes launches that have ended and are older than `older_than` seconds."""
         for launch in self.launches():

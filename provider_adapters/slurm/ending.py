@@ -122,6 +122,12 @@ class Ending:
             self._place.ledger.note(launch.token, ending=clock.now() - _GENTLE_SECONDS)
         self.end(launch)
 
+    def drop(self, launch: Launch) -> None:
+        """Removes all of a launch whose submissions Slurm has refused."""
+        with suppress(ProviderError, OSError):
+            self._clear(launch)
+        self._place.ledger.drop(launch.token)
+
     def retain(self, instances: Sequence[Instance]) -> list[Instance]:
         """Notes that not all files of the ranks on these nodes were fetched. Returns the nodes that keep them."""
         return [each for each in instances if self._note_retained(each, True)]

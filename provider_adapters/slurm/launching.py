@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import base64
 import gzip
+import random
 import secrets
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.connect.agent_program import built_last
-from flowlite.errors import ProviderError
+from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan
 from flowlite.state import clock
 from provider_adapters.rented.gang_fit import fits
@@ -40,6 +41,7 @@ from provider_adapters.slurm.launch_notes import (
     unmet,
 )
 from provider_adapters.slurm.queries import parse, state_words
+from provider_adapters.slurm.queries.refusals import TooManySubmitted
 from provider_adapters.slurm.script import Script, StepWrapper, render
 
 if TYPE_CHECKING:
@@ -59,6 +61,9 @@ _NOT_SHARED = 104
 _RESTART_SECONDS = 2
 # A busy cluster tries a new job when it plans again, every 30 s (`bf_interval`) unless configured otherwise.
 _UNTRIED_SECONDS = 30.0
+# How long a limit of submitted jobs is believed if none of them ends: others may have ended, or it was raised.
+_FULL_SECONDS = 120.0
+_FULL_PAUSE = 10.0
 
 
 class Launching:
@@ -80,6 +85,8 @@ class Launching:
         self._nodes = nodes
         self._kept = kept
         self._first_contact = FirstContact(place, ending)
+        # How many jobs were submitted when Slurm took no more, since when, and its words.
+        self._full: tuple[int, float, TooManySubmitted | None] = (0, 0.0, None)
 
     def run(self, intent: LaunchIntent) -> list[Instance]:
         """All nodes of an intent, as soon as all of them answer.
@@ -90,8 +97,10 @@ class Launching:
         """
         ledger = self._place.ledger
         with ledger.hold(intent.token):
-            if ledger.read(intent.token) is None and (found := self._taken_over(intent)):
-                return found
+            if ledger.read(intent.token) is None:
+                if found := self._taken_over(intent):
+                    return found
+                self._check_room(intent)
             launch = ledger.begin(
                 intent.token, intent.task_id, intent.count, lambda: self._freeze(intent)
             )
@@ -175,9 +184,45 @@ class Launching:
             return made
         if again is None and (adopted := self._adopt(launch)) is not None:
             return adopted
-        if not launch.calls and (element := self._arrays.bind(launch, self.script)) is not None:
-            return element
-        return self._submit(launch, again)
+        try:
+            return self._element(launch) or self._submit(launch, again)
+        except TooManySubmitted as error:
+            submitted = self._submitted(launch.frozen["login"])
+            if not submitted or launch.notes.get("doubtful"):
+                # None of them is ours, or the limit allows none at all.
+                raise
+            self._full = (submitted, clock.now(), error)
+            # It is asked again from the beginning, since another task may keep its job for this one meanwhile.
+            self._ending.drop(launch)
+            raise _no_room(error) from error
+
+    def _element(self, launch: Launch) -> Call | None:
+        """The element of an array that is this launch's; None if it gets a job of its own."""
+        if launch.calls:
+            return None
+        try:
+            return self._arrays.bind(launch, self.script)
+        except TooManySubmitted:
+            # The array has more elements than jobs may be submitted. Its tasks are submitted one after another.
+            if launch.frozen["array"].get("at_once"):
+                raise
+            return None
+
+    def _submitted(self, login: str) -> int:
+        """How many jobs of flowlite the user has submitted that have not ended."""
+        jobs = self._place.queue(login).jobs()
+        return sum(job.state not in state_words.ENDED for job in jobs)
+
+    def _check_room(self, intent: LaunchIntent) -> None:
+        """Raises CapacityUnavailable while as many jobs are submitted as when Slurm took no more.
+
+        Otherwise each task of a sweep would ask slurmctld again and again.
+        """
+        submitted, since, error = self._full
+        if error is None or not 0 <= clock.now() - since < _FULL_SECONDS:
+            return
+        if self._submitted(Plan.from_json(intent.plan).options["login"]) >= submitted:
+            raise _no_room(error)
 
     def _submit(self, launch: Launch, again: Call | None) -> Call:
         frozen, ledger = launch.frozen, self._place.ledger
@@ -197,7 +242,7 @@ class Launching:
         text = self.script(launch, call.name, embedded=embedded, exclude=exclude)
         try:
             return self._submission.submit(launch, call, text)
-        except LaunchPending:
+        except (LaunchPending, TooManySubmitted):
             raise
         except ProviderError as error:
             if not _may_ask_for_less(launch, str(error)):
@@ -426,6 +471,13 @@ class KeptJobs:
         with suppress(ProviderError):
             if self._kept.to_end(given(launch)):
                 self._ending.end(launch)
+
+
+def _no_room(error: TooManySubmitted) -> CapacityUnavailable:
+    """The error of a launch that waits for other jobs of the user to end."""
+    # Not all tasks of a sweep at the same time.
+    pause = _FULL_PAUSE * random.uniform(0.5, 1.5)
+    return CapacityUnavailable(f"{error}. It is submitted when others have ended", pause)
 
 
 def _times(launch: Launch) -> list[int | None]:

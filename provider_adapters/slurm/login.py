@@ -179,7 +179,7 @@ class SlurmLogin:
 
     @property
     def defaults(self) -> dict[str, str]:
-        """What jobs are submitted with unless something else is asked for, by option: that of `SBATCH_ACCOUNT` and such."""
+        """The options that jobs have unless something else is asked for, from `SBATCH_ACCOUNT` and such."""
         return {
             name.removeprefix("SBATCH_").lower(): value
             for name, value in self.facts.asked.items()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,6 +97,7 @@ class PaperSlurm(Connection):
         calls: Every command of Slurm, without its environment.
         crash: Called before and after each command with its name and "before" or "after".
         refuse: What `sbatch` says instead of taking a job.
+        most: How many jobs, or elements of arrays, the user may submit at a time; None for any number.
         printed: What it prints for a job that it has taken, with `{}` for its number.
         accounts: Whether `sacct` knows anything.
         accounting_down: Whether slurmdbd does not answer `sacct`, while slurmctld answers everything else.
@@ -115,6 +117,7 @@ class PaperSlurm(Connection):
     calls: list[list[str]] = field(default_factory=list)
     crash: Callable[[str, str], None] | None = None
     refuse: str = ""
+    most: int | None = None
     printed: str = "{}\n"
     accounts: bool = True
     accounting_down: bool = False
@@ -179,6 +182,10 @@ class PaperSlurm(Connection):
             )
         if self.refuse:
             return Completed(1, b"", self.refuse.encode())
+        array = re.search(r"^#SBATCH --array=0-(\d+)", script, re.MULTILINE)
+        wanted = int(array[1]) + 1 if array else 1
+        if self.most is not None and len(self.live()) + wanted > self.most:
+            return Completed(1, b"", _TOO_MANY)
         options = [
             each.removeprefix("#SBATCH ") for each in script.splitlines() if "#SBATCH" in each
         ]
@@ -253,6 +260,11 @@ class PaperSlurm(Connection):
     put = put_cached = get = read = stream = open_tcp = start  # type: ignore[assignment]
 
 
+_TOO_MANY = b"""\
+sbatch: error: AssocMaxSubmitJobLimit
+sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or \
+time limits)
+"""
 _NO_SLURMDBD = b"""\
 sacct: error: Sending PersistInit msg: Connection refused
 sacct: error: Problem talking to the database: Connection refused

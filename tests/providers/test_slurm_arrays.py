@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from flowlite.api.sweeps.sweep import together
 from flowlite.connect.values import Completed
-from flowlite.errors import ProviderError
+from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan
 from provider_adapters.rented.ledger import Ledger
 from provider_adapters.slurm import arrays
@@ -300,6 +301,24 @@ def test_a_refused_array_refuses_every_task(sweep_paper: Paper) -> None:
         with pytest.raises(ProviderError, match="partition"):
             sweep.providers[index].launch(sweep.intents[index])
     assert sweep.slurm.jobs == []
+
+
+def test_an_array_larger_than_the_limit_of_submitted_jobs(sweep_paper: Paper) -> None:
+    """Its tasks are submitted one after another, as others end."""
+    sweep = Sweep(sweep_paper, 3)
+    slurm = sweep.slurm
+    slurm.most = 1
+    left = [0, 1, 2]
+    for index in [0, 1, 2] * 6:
+        if index not in left:
+            continue
+        with suppress(CapacityUnavailable):
+            found = sweep.launch(index)
+            sweep.run()
+            if not isinstance(found, str):
+                left.remove(index)
+                sweep.providers[index].terminate(found)
+    assert left == []
 
 
 def test_what_sbatch_is_told() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.errors import CapacityUnavailable, NodeUnreachable, ProviderError
 from flowlite.provider import Instance, LaunchIntent, LaunchPending
 from flowlite.state import clock
 from provider_adapters.rented.gang_fit import fits
@@ -103,6 +103,23 @@ def test_the_next_task_gets_the_job(slurm_paper: Paper, daemons: StepDaemons) ->
     slurm_paper.provider.terminate(found)
     assert job.state == "COMPLETED"
     assert {state for _, state in listed(slurm_paper, SECOND)} == {"ended"}
+
+
+def test_a_task_that_may_not_submit_gets_the_job_that_is_kept_next(
+    slurm_paper: Paper, daemons: StepDaemons
+) -> None:
+    slurm_paper.slurm.most = 1
+    first = slurm_paper.launch(intend(slurm_paper, FIRST))
+    intent = intend(slurm_paper, SECOND)
+    for _ in range(2):
+        with pytest.raises(CapacityUnavailable, match="AssocMaxSubmitJobLimit"):
+            slurm_paper.provider.launch(intent)
+    slurm_paper.provider.keep(first, KEPT)
+    found = slurm_paper.launch(intent)
+    assert {each.task_id for each in found} == {SECOND}
+    assert len(slurm_paper.slurm.jobs) == 1
+    slurm_paper.provider.terminate(found)
+    assert not slurm_paper.slurm.live()
 
 
 def test_a_job_on_a_drained_node_is_not_handed_on(slurm_paper: Paper, daemons: StepDaemons) -> None:

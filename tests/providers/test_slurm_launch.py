@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flowlite.errors import (
+    CapacityUnavailable,
     PermissionRefused,
     ProviderError,
     QuotaExceeded,
@@ -190,6 +191,32 @@ def test_what_sbatch_refuses_is_told_with_the_setting_at_fault(
     assert words in str(caught.value)
     assert said in str(caught.value)
     assert states(slurm_paper) == {}
+
+
+def test_a_job_beyond_the_limit_of_submitted_jobs_waits_for_another_to_end(
+    slurm_paper: Paper,
+) -> None:
+    slurm = slurm_paper.slurm
+    slurm.most = 1
+    first = slurm_paper.launch(slurm_paper.intend())
+    second = slurm_paper.intend("tsecond-launch-1", "tsecond")
+    provider = slurm_paper.make()
+    for _ in range(5):
+        with pytest.raises(CapacityUnavailable, match=r"AssocMaxSubmitJobLimit.*when others have"):
+            provider.launch(second)
+    # As long as no job ends, Slurm is not asked again.
+    assert sum(call[0] == "sbatch" for call in slurm.calls) == 2
+    assert provider.list_instances("tsecond") == []
+    slurm_paper.provider.terminate(first)
+    found = slurm_paper.launch(second)
+    assert {each.task_id for each in found} == {"tsecond"}
+    assert len(slurm.live()) == 1
+
+
+def test_a_limit_that_allows_no_job_is_an_error(slurm_paper: Paper) -> None:
+    slurm_paper.slurm.most = 0
+    with pytest.raises(QuotaExceeded, match="AssocMaxSubmitJobLimit"):
+        slurm_paper.launch(slurm_paper.intend())
 
 
 def test_the_name_of_a_node_that_has_just_booted_is_waited_for(

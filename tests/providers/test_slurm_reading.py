@@ -312,6 +312,10 @@ def test_refusals_of_sbatch_in_words() -> None:
         {"qos": "long"},
     )
     assert isinstance(many, QuotaExceeded)
+    # The partition may want more nodes than were asked for (MinNodes), or fewer.
+    count = str(refusals.explained(f"{begin}Node count specification invalid", {}))
+    assert "fewer nodes" not in count
+    assert "MinNodes and MaxNodes" in count
     assert "the QOS allows no more submitted jobs per user at a time" in str(many)
     assert "sacctmgr" in str(many)
     assert "max_run_time_hours" not in str(many)

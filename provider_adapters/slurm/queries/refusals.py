@@ -27,7 +27,12 @@ _ABOUT: tuple[tuple[str, tuple[str, ...], str], ...] = (
         "`sacctmgr show associations user=$USER` and `sacctmgr show qos` list the limits",
     ),
     ("time limit", (), "lower max_run_time_hours, or choose another partition"),
-    ("node count", (), "ask for fewer nodes (num_instances), or choose another partition"),
+    (
+        "node count",
+        (),
+        "ask for another number of nodes (num_instances), or choose another partition: `scontrol show partition` has "
+        "its MinNodes and MaxNodes",
+    ),
     ("too many", (), "ask for fewer nodes (num_instances), or choose another partition"),
     ("invalid node name", ("nodelist", "exclude"), "`sinfo -N` lists them"),
     (
@@ -44,8 +49,14 @@ _ABOUT: tuple[tuple[str, tuple[str, ...], str], ...] = (
         "flowlite's program travels in it: set shared_dir under [slurm], or raise max_script_size",
     ),
 )
+# Of AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit and such.
+_SUBMITTED = "submitjob"
 _QUOTA = ("policy", "limit", "maximum")
 _DENIED = ("access/permission denied", "not permitted", "access denied", "user's group")
+
+
+class TooManySubmitted(QuotaExceeded):
+    """As many jobs as may be submitted at a time are."""
 
 
 def explained(said: str, asked: Mapping[str, Any]) -> ProviderError:
@@ -69,6 +80,8 @@ def explained(said: str, asked: Mapping[str, Any]) -> ProviderError:
             break
     if any(word in low for word in _DENIED):
         return PermissionRefused(what)
+    if _SUBMITTED in low:
+        return TooManySubmitted(what)
     if "accounting/qos policy" in low or (
         any(word in low for word in _QUOTA) and ("qos" in low or "association" in low)
     ):

@@ -42,7 +42,7 @@ _REASONS = {
     "PartitionInactive": "the partition takes no jobs",
     "PartitionNodeLimit": "the partition does not allow so many nodes",
     "PartitionTimeLimit": "the partition does not allow so much time: lower max_run_time_hours",
-    "PartitionConfig": "the partition cannot serve what is asked for",
+    "PartitionConfig": "the partition cannot serve it; `scontrol show partition` has its limits, as MinNodes",
     "ReqNodeNotAvail": "a node that it needs is down, drained or reserved",
     "ReqNodeNotAvail, Reserved for maintenance": (
         "its time reaches into a maintenance: with a lower max_run_time_hours it may start before"
