@@ -49,6 +49,7 @@ def run(directory: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("broken", "code"), [("chance", 0), ("always", 1)])
 def test_what_failed_is_on_record_after_a_run(tmp_path: Path, broken: str, code: int) -> None:
     """With two processes, as in CI: the first run notes its failure, and the second look runs only that."""

@@ -62,6 +62,7 @@ def texts(out: str) -> list[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_guides_script_trains(run: Run) -> None:
     port = free_port()
     done = run(CLIP.format(port=port))
@@ -384,7 +385,9 @@ PROFILES = {
 }
 
 
-@pytest.mark.parametrize("how", PROFILES)
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=() if how == "login" else pytest.mark.slow) for how in PROFILES]
+)
 def test_our_srun_is_found_whatever_a_profile_does(
     project: Path, run: Run, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:

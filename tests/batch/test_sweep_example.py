@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from flowlite.api.client import Flow
 from tests.batch.conftest import FLOW, ROOT
 
@@ -29,6 +31,7 @@ def test_as_a_function(flow_home: Path) -> None:
     assert best == "best: lr 0.001"
 
 
+@pytest.mark.slow
 def test_as_a_batch_script(flow_home: Path) -> None:
     done = subprocess.run(
         [*FLOW, "run", "examples/sweep/sweep.sbatch"],

@@ -403,6 +403,7 @@ def makes(): return Model()
         build(lambda: held)
 
 
+@pytest.mark.slow
 def test_a_function_that_its_decorator_keeps_here_is_named(build: Build) -> None:
     """And not the state of torch or functools that cannot be pickled, which the user never saw."""
     torch = pytest.importorskip("torch")

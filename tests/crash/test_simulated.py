@@ -1,7 +1,8 @@
 """Crash points on a simulated clock: whatever is killed, and whenever, nothing is left in the cloud.
 
 `make test` plays some of them, drawn anew each time; `make test-all` every point, each with a sixth of the faults,
-drawn anew as well; `make test-hours` every point with every fault, and all of failovers and elastic gangs.
+drawn anew as well, and some of failovers, hand-overs and elastic gangs; `make test-hours` every point with every fault,
+and all of those.
 `FLOW_CRASH_SEED` draws the same ones again; it stands in the message of what went wrong. `FLOW_CRASH_ONE_IN` says which
 part of the faults each point meets, and `FLOW_CRASH_KILLS` how many tasks are killed at random; `make crash` sets both.
 """
@@ -38,6 +39,7 @@ def test_nothing_is_left_by_some(record_property: Any) -> None:
     record_property("said", played("--calls", *sample))
 
 
+@pytest.mark.slow
 def test_a_clean_up_right_after_a_crash_launches_nothing(record_property: Any) -> None:
     sample = ("--sample", str(SAMPLE // 4), "--seed", str(SEED))
     record_property("said", played("--then-gc", *sample))
@@ -54,6 +56,7 @@ def test_nothing_is_left_by_any(part: int, record_property: Any) -> None:
     record_property("said", played("--part", str(part), "--of", str(PARTS)))
 
 
+@pytest.mark.slow
 def test_a_failover_leaves_nothing_and_is_at_one_place_at_a_time(record_property: Any) -> None:
     markets = [word for name in MARKETS for word in ("--market", name)]
     sample = ("--sample", str(POINTS_OF_A_MARKET), "--seed", str(SEED))
@@ -75,6 +78,7 @@ def test_calls_that_are_asked_again_and_again_are_played_at_their_first_and_last
     assert first_and_last(["a", "b", "c"]) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_hand_over_leaves_nothing(record_property: Any) -> None:
     sample = ("--sample", str(MOMENTS_OF_A_HAND_OVER), "--seed", str(SEED))
     clouds = [word for name in BETWEEN for word in ("--hand-overs", name)]
@@ -87,6 +91,7 @@ def test_a_hand_over_may_be_killed_at_any_step(cloud: str, record_property: Any)
     record_property("said", played("--hand-overs", cloud))
 
 
+@pytest.mark.slow
 def test_an_elastic_gang_leaves_nothing_and_never_has_too_many(record_property: Any) -> None:
     seasons = [word for name in SEASONS for word in ("--season", name)]
     sample = ("--sample", str(MOMENTS_OF_A_SEASON), "--seed", str(SEED))

@@ -114,6 +114,7 @@ def assert_clear(ran: Ran, words: tuple[str, ...]) -> None:
         assert sum(line.startswith("error: ") for line in ran.err.splitlines()) == 1, (words, ran)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=EXAMPLES,
     deadline=None,

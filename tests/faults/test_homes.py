@@ -155,6 +155,7 @@ for number in range(int(sys.argv[2])):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "many", [16, pytest.param(200, marks=[pytest.mark.hours, pytest.mark.heavy])]

@@ -465,7 +465,11 @@ _CHANGES = [
         *_CHANGES,
         ("import random; random.seed(0)", "seeds random numbers, or takes very many"),
         ("import numpy.random; numpy.random.seed(0)", "seeds random numbers, or takes very many"),
-        ("import torch; torch.manual_seed(0)", "seeds random numbers, or takes very many"),
+        pytest.param(
+            "import torch; torch.manual_seed(0)",
+            "seeds random numbers, or takes very many",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 @pytest.mark.parametrize("name", ["sitecustomize", "own"])

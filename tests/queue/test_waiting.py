@@ -66,6 +66,7 @@ def test_many_wait_in_their_order_and_few_of_them_are_awake(flow_home: Path) -> 
     assert started([*gangs, urgent]) == [urgent, *gangs]
 
 
+@pytest.mark.slow
 def test_the_queue_goes_on_when_all_who_are_awake_are_killed(flow_home: Path) -> None:
     first = submit(flow_home, waiting(), max_tasks=1)
     first.wait("running")
@@ -113,6 +114,7 @@ def test_who_waits_looks_after_the_others_once_a_second_and_not_in_its_own_turn(
         assert looks == []
 
 
+@pytest.mark.slow
 def test_a_task_that_sleeps_is_cancelled(flow_home: Path) -> None:
     first = submit(flow_home, waiting(), max_tasks=1)
     first.wait("running")

@@ -159,6 +159,7 @@ class TestInstalled:
         make_wheel(tmp_path / "wheels", "probe-one", "1.0")
         return tmp_path
 
+    @pytest.mark.slow
     def test_pip_installs_into_the_environment_of_the_task(
         self, package: Path, flow_home: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

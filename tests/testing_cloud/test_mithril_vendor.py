@@ -14,6 +14,9 @@ from flowlite.testing.cloud.mithril.box import PaperMithril
 from tests.helpers import eventually
 from tests.testing_cloud.mithril_client import REGION, Client
 
+# They start programs of the vendor, which import much, to try our fake and no code of a user's task.
+pytestmark = pytest.mark.slow
+
 _SDK = """
 import json, sys
 import flow
