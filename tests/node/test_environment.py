@@ -232,6 +232,13 @@ def test_whatever_is_in_the_air_ranks_come_out_right(
     assert not set(without_launchers(inherited)) - set(made)
 
 
+def test_only_a_backend_of_matplotlib_that_a_kernel_set_is_left_out() -> None:
+    inline = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    assert not without_launchers(inline)
+    assert without_launchers({"MPLBACKEND": "agg"}) == {"MPLBACKEND": "agg"}
+    assert worker_environment({}, place(), inline)["MPLBACKEND"] == inline["MPLBACKEND"]
+
+
 DUMP = """
     import json, os, sys
     with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as file:

@@ -256,6 +256,9 @@ one of them, the cluster's MpiDefault, and to the `srun` of a batch script would
 _SIZE_OF_A_TERMINAL = frozenset({"COLUMNS", "LINES"})
 """An interactive Python exports them for its children (readline sets them). The output of a worker goes to a file."""
 
+_BACKENDS_OF_KERNELS = ("module://matplotlib_inline", "module://ipykernel")
+"""MPLBACKEND as a notebook's kernel exports it. Without the module of that name, matplotlib cannot even be imported."""
+
 _OURS = frozenset(row.name for row in TABLE if row.strength != DEFAULT) - {
     "CUDA_VISIBLE_DEVICES",
     "PATH",
@@ -273,8 +276,13 @@ def is_foreign(name: str) -> bool:
 
 
 def without_launchers(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Returns an environment without any launcher's variables, and without the size of a terminal."""
-    return {name: value for name, value in inherited.items() if not is_foreign(name)}
+    """Returns an environment without what launchers, a terminal and a notebook have put into it."""
+    return {
+        name: value
+        for name, value in inherited.items()
+        if not is_foreign(name)
+        and not (name == "MPLBACKEND" and value.startswith(_BACKENDS_OF_KERNELS))
+    }
 
 
 def worker_environment(
