@@ -125,8 +125,8 @@ os.register_at_fork(after_in_child=_after_fork)
 class _Awake:
     """Wakes a loop now and then.
 
-    An interrupted kernel only cancels the cell's task, in the handler of the signal. A loop that sleeps does not learn of
-    that until something else wakes it, which may be the end of the task that the user wants to be rid of.
+    An interrupted kernel only cancels the cell's task, in the handler of the signal. A loop that sleeps does not learn
+    of that until something else wakes it, which may be the end of the task that the user wants to be rid of.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flowlite.bundle import scan
 from flowlite.bundle.captures import Capture, captures, explain
 from flowlite.bundle.imports import warm_imports
 from flowlite.bundle.main_file import MainFile, note_main_file
@@ -142,6 +143,7 @@ def build_bundle(
     project = Project()
     program = _program()
     reference, pickled = _pickle(raw, args, kwargs, arguments, project, program)
+    _refuse_magics(pickled.by_value)
     texts = tuple(_warnings(pickled, program))
     codes = _codes(raw, pickled, project)
     modules = pickled.modules | ({reference[0]} if reference else set())
@@ -246,6 +248,16 @@ def _by_value(modules: set[str]) -> Iterator[None]:
         finally:
             for module in fresh:
                 cloudpickle.unregister_pickle_by_value(module)
+
+
+def _refuse_magics(functions: Sequence[types.FunctionType]) -> None:
+    """Raises BundleError for a function of a cell with a `!command` or a `%magic`, which only the kernel has."""
+    for fn in functions:
+        if "get_ipython" in fn.__globals__ and scan.uses_magics(fn.__code__):
+            raise BundleError(
+                f"{function_name(fn)} has a `!command` or a `%magic` of the notebook, which workers do not have; "
+                "run a command with subprocess.run([…], check=True)"
+            )
 
 
 def _callers_level() -> int:

@@ -13,6 +13,8 @@ _LOAD_CONST = dis.opmap["LOAD_CONST"]
 _LOAD_SMALL_INT = dis.opmap.get("LOAD_SMALL_INT", -1)
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+# The methods of IPython's shell that run them.
+_MAGICS = frozenset({"system", "getoutput", "run_line_magic", "run_cell_magic"})
 
 
 class Import(NamedTuple):
@@ -88,6 +90,14 @@ def uses_attribute(code: types.CodeType, owner: str, attribute: str) -> bool:
             return True
         last = instruction.argval if isinstance(instruction.argval, str) else ""
     return False
+
+
+def uses_magics(code: types.CodeType) -> bool:
+    """Whether the code, or code nested in it, has what IPython makes of `!command`, `x = !command` or `%magic`."""
+    return any(
+        "get_ipython" in inner.co_names and not _MAGICS.isdisjoint(inner.co_names)
+        for inner in nested(code)
+    )
 
 
 def _operand(raw: bytes, at: int) -> tuple[int, int]:

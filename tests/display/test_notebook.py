@@ -124,7 +124,72 @@ def test_the_guides_notebook(executed: Any) -> None:
     assert "FloatingPointError: loss is nan" in listed
 
 
-# Interrupting a cell
+# Cells that a kernel runs
+
+
+def said_by_a_kernel(cell: str, directory: Path) -> str:
+    """What a cell prints, and the names of the errors that it ends with."""
+    program = """
+import sys, nbclient, nbformat
+cells = [nbformat.v4.new_code_cell(sys.argv[1])]
+notebook = nbformat.v4.new_notebook(cells=cells)
+nbclient.NotebookClient(notebook, timeout=80, allow_errors=True).execute()
+print("".join(each.get("text") or each.get("ename") or "" for each in cells[0].outputs if each.get("name") != "stderr"))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, cell],
+        cwd=directory,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=130,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip()
+
+
+WHAT_KERNELS_HAVE = """
+import os
+from flowlite import FlowApp
+app = FlowApp()
+
+def shell():
+    try:
+        return type(get_ipython()).__name__
+    except NameError:
+        return "no notebook"
+
+@app.function
+def where():
+    return shell(), os.environ.get("MPLBACKEND")
+
+@app.function
+def leave():
+    exit(3)
+
+@app.function
+def listed():
+    !ls
+
+print(*where.remote(), "matplotlib_inline" in os.environ["MPLBACKEND"])
+for function in (leave, listed):
+    try:
+        function.remote()
+    except Exception as error:
+        print(type(error).__name__, str(error).splitlines()[0])
+"""
+
+
+@pytest.mark.timeout(150)
+def test_workers_do_without_what_only_a_kernel_has(flow_home: Path, tmp_path: Path) -> None:
+    """A worker that had a kernel's MPLBACKEND could not import matplotlib where the backend is not installed."""
+    where, left, refused = said_by_a_kernel(WHAT_KERNELS_HAVE, tmp_path).splitlines()
+    assert where == "no notebook None True"
+    assert left.startswith("TaskFailed ")
+    assert left.endswith("exited with 3")
+    assert refused.startswith("BundleError listed has a `!command` or a `%magic` of the notebook")
+
 
 INTERRUPTED = """
 import os, signal, threading, time
@@ -150,24 +215,7 @@ def test_interrupting_a_cell_that_awaits_a_call_cancels_the_task_at_once(
     flow_home: Path, tmp_path: Path
 ) -> None:
     """The kernel only marks the cell's task as cancelled, which wakes no loop that sleeps."""
-    program = """
-import sys, nbclient, nbformat
-cells = [nbformat.v4.new_code_cell(sys.argv[1])]
-notebook = nbformat.v4.new_notebook(cells=cells)
-nbclient.NotebookClient(notebook, timeout=80, allow_errors=True).execute()
-print([each.ename for each in cells[0].outputs if each.output_type == "error"])
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program, INTERRUPTED],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=130,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout == "['CancelledError']\n"
+    assert said_by_a_kernel(INTERRUPTED, tmp_path) == "CancelledError"
     from flowlite import Flow
 
     (task,) = Flow().list_tasks()

@@ -286,6 +286,7 @@ def _pickler_class() -> Any:
             if not self._to_worker or func.__globals__ is not self._namespace:
                 return reduced
             slots = reduced[2][1]
+            slots["__globals__"] = _without_ipython(slots["__globals__"])
             program = self._program
             if program is not None and program.is_of_file(func):
                 self.main = "file"
@@ -391,11 +392,25 @@ def _pickler_class() -> Any:
     return Pickler
 
 
+def _without_ipython(names: dict[str, Any]) -> dict[str, Any]:
+    """Leaves out what belongs to a kernel: `get_ipython`, and its own `exit` and `quit`."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is None:
+        return names
+    return {
+        name: value
+        for name, value in names.items()
+        if name not in ("get_ipython", "exit", "quit")
+        or shell not in (getattr(value, "__self__", None), getattr(value, "_ip", None))
+    }
+
+
 def _with_slots(reduced: Any, kind: type) -> Any:
     """Lets a class that is rebuilt have the slots of the original.
 
-    cloudpickle only sets `__slots__` on a class that has none, so that its objects have a `__dict__`. The original class
-    cannot take the state of such an object when it comes back.
+    cloudpickle only sets `__slots__` on a class that has none, so that its objects have a `__dict__`. The original
+    class cannot take the state of such an object when it comes back.
     """
     slots = vars(kind).get("__slots__")
     made = getattr(reduced[0], "__name__", "") if isinstance(reduced, tuple) else ""
