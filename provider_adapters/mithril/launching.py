@@ -317,11 +317,11 @@ class Launching:
         ledger = self._place.ledger
         if self._place.account.settings.node_key is not True or launch.notes.get("has_key"):
             return
-        api = self._place.account.api
+        api, again = self._place.account.api, launch.notes.get("key_name") == bid.name
         ledger.note(launch.token, key_name=bid.name)
         try:
             until = _key_until(launch, launch.frozen.get("deadline"))
-            made = nodekey.make(api, bid.name, until)
+            made = nodekey.make(api, bid.name, until, again=again)
             ledger.note(launch.token, node_key=str(made["fid"]), key_until=until)
             bring = partial(self._bring_key, bid, str(made["secret"]))
             for result in everywhere(enumerate(met), bring):
@@ -347,10 +347,11 @@ class Launching:
         if self._place.account.settings.node_key != IN_SCRIPT or launch.notes.get("script_key"):
             return
         ledger, name = self._place.ledger, requests.bid_name(self._place.home_id, launch.token)
+        again = bool(launch.calls or launch.notes.get("key_name"))
         ledger.note(launch.token, key_name=name)
         try:
             until = _key_until(launch, None)
-            made = nodekey.make(self._place.account.api, name, until)
+            made = nodekey.make(self._place.account.api, name, until, again=again)
         except LaunchPending:
             raise
         except ProviderError as error:

@@ -169,14 +169,18 @@ def expiry(now: float, deadline: float | None) -> float:
     return now + min(_MOST_SECONDS, deadline + SLACK_SECONDS)
 
 
-def make(api: MithrilApi, name: str, expires_at: float) -> dict[str, Any]:
-    """Creates a key of that name: {"fid", "secret", …}. A key of an earlier try, whose secret is lost, is revoked.
+def make(api: MithrilApi, name: str, expires_at: float, *, again: bool) -> dict[str, Any]:
+    """Creates a key of that name: {"fid", "secret", …}.
+
+    Args:
+        again: Whether it may have been tried before. A key of that try, whose secret is lost, is then revoked.
 
     Raises:
         Unreachable: Not possible now.
         ProviderError: The API refuses.
     """
-    revoke_named(api, name)
+    if again:
+        revoke_named(api, name)
     try:
         return dict(api.post("/v2/api-keys", requests.api_key(name, expires_at)))
     except OutcomeUnknown as error:

@@ -152,6 +152,23 @@ def test_the_bill_of_a_gang_that_runs_for_long_is_read_whole(machines: int, days
     assert not any(each.until for each in bill.values())
 
 
+def test_the_keys_of_tens_of_thousands_of_bids_are_read() -> None:
+    """Mithril lists revoked ones, too, and has no pages for them."""
+    keys = [
+        {
+            "fid": f"apikey_{number:016d}",
+            "name": f"flow-1234abcd-tabcdefghij-launch-1-1-{number:08x}",
+            "snippet": "fkey_12345...",
+            "created_at": "2026-01-01T00:00:00Z",
+            "expires_at": "2026-02-01T00:00:00Z",
+            "deactivated_at": "2026-01-01T01:00:00Z",
+        }
+        for number in range(40_000)
+    ]
+    server = Server(lambda _: httpx.Response(200, content=iter([json.dumps(keys).encode()])))
+    assert len(server.api().get("/v2/api-keys")) == len(keys)
+
+
 # Repeating
 
 

@@ -443,7 +443,8 @@ def test_nodes_go_on_ending_their_bid_if_the_api_refuses_for_a_while(
     paper: Paper, status: int
 ) -> None:
     (bid,) = {each.data["bid"] for each in paper.launch(paper.intend())}
-    key = nodekey.make(paper.provider._place.account.api, "flow-of-a-node", time.time() + 3600)
+    api, hour = paper.provider._place.account.api, time.time() + 3600
+    key = nodekey.make(api, "flow-of-a-node", hour, again=False)
     paper.cloud.fault("*", status=status, times=4)
     program = nodekey.program(paper.cloud.url, bid, key["secret"], seconds=10.0)
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program], timeout=60, check=False)

@@ -226,6 +226,18 @@ def test_a_key_in_the_script_is_the_same_when_the_bid_is_repeated(
     assert [key["snippet"].rstrip(".") in script for key in good] == [True]
 
 
+@pytest.mark.parametrize("node_key", [True, "script"])
+def test_all_keys_that_were_ever_made_are_not_listed_for_a_launch(
+    paper: Paper, node_key: bool | str
+) -> None:
+    """The list has one for each bid of a year, without pages, and is long."""
+    paper.configure(node_key=node_key)
+    paper.launch(paper.intend())
+    paper.end()
+    assert paper.calls("create_api_key") == 1
+    assert paper.calls("get_api_keys") == 0
+
+
 def test_a_key_whose_secret_got_lost_is_revoked_and_made_anew(paper: Paper) -> None:
     paper.cloud.fault("create_api_key", status=502, when="after")
     paper.launch(paper.intend())

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 # For a whole response; the timeouts of httpx apply between two of its parts.
 _SECONDS = 120.0
 
-_HISTORY = "/history"
+_HISTORY, _KEYS = "/history", "/api-keys"
 # Prices change with every auction, every two minutes: this is the history of one machine over three months.
 _MOST_HISTORY = 8 << 20
+# One list without pages, with every key that was ever made, revoked ones too: one for each bid.
+_MOST_KEYS = 32 << 20
 
 
 class TooLong(ProviderError):
@@ -26,6 +28,8 @@ class TooLong(ProviderError):
 
 def most_bytes(path: str) -> int:
     """The bytes of an answer that are accepted from a path of the API."""
+    if path.endswith(_KEYS):
+        return _MOST_KEYS
     return _MOST_HISTORY if path.endswith(_HISTORY) else MOST_JSON
 
 
