@@ -248,8 +248,8 @@ class BootingMachines:
 
     def _check_time(self, why: str, missing: Sequence[str]) -> None:
         """Ends the machines once the boot timeout has passed, and raises ProviderError then."""
-        age = clock.now() - self._call.at
-        if age > self._context.settings.boot_timeout:
+        age, just_woke = clock.now() - self._call.at, self._context.suspends.just_woke()
+        if age > self._context.settings.boot_timeout and not just_woke:
             name = missing[0] if missing else next(iter(sorted(self._nodes)))
             self._fail(
                 f"{name} was not ready within {duration(round(age))}: {why}{self._console(name)}. More time: [aws] "

@@ -18,6 +18,7 @@ from provider_adapters.aws.session import Clients
 from provider_adapters.aws.settings import AwsSettings
 from provider_adapters.rented.cloud_polls import CloudPolls
 from provider_adapters.rented.ledger import Call, Ledger
+from provider_adapters.rented.suspends import Suspends
 
 if TYPE_CHECKING:
     from flowlite.provider import Instance, Plan
@@ -56,6 +57,7 @@ class Context:
     own_address_at: float = -math.inf
     # By launch token: when this process last listed the launch, and the result.
     seen: dict[str, tuple[float, dict[str, Instance]]] = field(default_factory=dict)
+    suspends: Suspends = field(default_factory=Suspends)
     _catalogs: dict[str, Catalog] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

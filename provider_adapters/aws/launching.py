@@ -194,7 +194,8 @@ class Launching:
         since, tries = float(noted.get("since", now)), int(noted.get("tries", 0)) + 1
         call = made_by(launch)
         seconds = now - (call.at if call is not None else since)
-        if seconds > limit:
+        just_woke = self._context.suspends.just_woke()
+        if seconds > limit and not just_woke:
             message = f"{error}. It has been so for {max(now - since, 0.0):.0f} s"
             message += f"; {more_time}" if more_time else ""
             if call is not None:

@@ -20,6 +20,7 @@ from provider_adapters.rented.gang_fit import LONGER_LIFE, fits
 from provider_adapters.rented.keys import client_public, new_key
 from provider_adapters.rented.ledger import Launch, Ledger
 from provider_adapters.rented.node import lease_seconds
+from provider_adapters.rented.suspends import Suspends
 from provider_adapters.rented.userdata import Boot, boot_script
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class MithrilContext:
         looks: The pace at which this process checks bids, by launch token.
         starting: The same for bids whose machines start.
         seen: The bid of each launch when this process last checked it.
+        suspends: Whether this machine was suspended.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class MithrilContext:
         self.starting = CloudPolls(pauses=_STARTING)
         self.volumes = Volumes(self.account)
         self.seen: dict[str, Bid] = {}
+        self.suspends = Suspends()
 
     @cached_property
     def contact(self) -> Contact:

@@ -285,7 +285,8 @@ class Launching:
         self, launch: Launch, bid: Bid, since: float, missing: Mapping[str, str]
     ) -> None:
         limit = self._place.account.settings.boot_timeout
-        if clock.now() - since <= limit:
+        just_woke = self._place.suspends.just_woke()
+        if clock.now() - since <= limit or just_woke:
             return
         self._ending.end(launch)
         told = "; ".join(

@@ -20,6 +20,7 @@ from flowlite.testing.subject import ProviderUnderTest
 from provider_adapters.aws import ending, launching, session
 from tests.helpers import eventually
 from tests.providers.aws_client import SECONDS, TYPE, Client, groups
+from tests.providers.closed_lid import closed_lid
 
 pytestmark = pytest.mark.timeout(900)
 SLOW = pytest.mark.slow
@@ -565,6 +566,40 @@ def test_machines_that_nobody_can_see_are_ended_when_the_boot_time_is_over(
     assert "[aws] boot_timeout" in said
     eventually(lambda: aws.alive() == [], timeout=SECONDS, every=0.2)
     aws.box.aws.clear_faults()
+    aws.end()
+
+
+@ONE_FAULT
+@pytest.mark.parametrize("what", ["AWS", "the machines"])
+def test_machines_that_came_while_the_lid_was_closed_are_not_ended_before_the_network_is_back(
+    aws: Client, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Their boot time is over then, and a laptop that has just woken up reaches nothing for some seconds."""
+    monkeypatch.setattr(session, "_TRIES", 1)
+    intent, provider = aws.intent(num_instances=1), adapter("aws")
+    if what == "the machines":
+        aws.box.aws.timing(boot=8.0)
+    with closed_lid() as lid:
+
+        def pending() -> str:
+            with pytest.raises(LaunchPending) as caught:
+                provider.launch(intent)
+            return str(caught.value)
+
+        eventually(lambda: "still starting" in pending(), timeout=SECONDS)
+        if what == "AWS":
+            aws.box.aws.fault("DescribeInstances", code="Unavailable", status=503, times=1000)
+        lid.slept = 1500.0
+        assert "starting" in pending() or "asked again" in pending()
+        aws.box.aws.clear_faults()
+
+        def found() -> list[Instance]:
+            try:
+                return provider.launch(intent)
+            except LaunchPending:
+                return []
+
+        assert len(eventually(found, timeout=SECONDS, every=0.1)) == 1
     aws.end()
 
 

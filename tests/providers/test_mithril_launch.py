@@ -22,6 +22,7 @@ from flowlite.provider import Instance, LaunchIntent, LaunchPending
 from flowlite.state import clock
 from provider_adapters.mithril import MithrilProvider
 from provider_adapters.mithril.rest.client import MithrilApi
+from tests.providers.closed_lid import closed_lid
 from tests.providers.mithril_on_paper import H100, TASK, Paper, eventually
 
 # The way it should go
@@ -618,6 +619,28 @@ def test_a_machine_that_never_comes_ends_all(paper: Paper, how: str) -> None:
         paper.launch(paper.intend())
     paper.end()
     assert paper.live() == []
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_machines_that_came_while_the_lid_was_closed_are_looked_at_before_they_are_given_up(
+    paper: Paper, comes: bool
+) -> None:
+    """The network of a laptop that has just woken up is not there yet, and what was known before is old."""
+    intent = paper.intend()
+    with closed_lid() as lid:
+        paper.doors.silent = {"silent": "nothing answers"}
+        paper.told(intent, "still starting")
+        lid.slept = 2100.0
+        assert "still starting" in paper.waiting(intent)
+        if comes:
+            paper.doors.silent = {}
+            assert len(paper.launch(intent)) == 2
+            return
+        lid.awake = 20.0
+        assert "still starting" in paper.waiting(intent)
+        lid.awake = 40.0
+        with pytest.raises(ProviderError, match="not all machines were ready 30 min after"):
+            paper.launch(intent)
 
 
 def test_a_machine_that_dies_while_it_boots_is_named_and_ends_all(paper: Paper) -> None:
