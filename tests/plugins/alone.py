@@ -8,6 +8,7 @@ lock besides, which is exclusive; the tests that mostly wait run beside it.
 from __future__ import annotations
 
 import fcntl
+import zlib
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,9 +22,16 @@ from tests.plugins import shared_files
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts them first: later, all the others would have to wait for the longest test that runs just then.
 
-    The heavy ones follow, so that one process has them all, and none waits for another's; and then the long ones.
+    The heavy ones follow, so that one process has them all, and none waits for another's; and then the long ones. The
+    rest comes file by file, in an order that has nothing to do with names. The tests of one directory mostly compute or
+    mostly wait, and in the order of names all processes would do the same at the same time.
     """
-    items.sort(key=lambda item: [not _is(item, each) for each in ("alone", "heavy", "long")])
+    items.sort(
+        key=lambda item: (
+            [not _is(item, each) for each in ("alone", "heavy", "long")],
+            zlib.crc32(item.nodeid.partition("::")[0].encode()),
+        )
+    )
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
