@@ -154,13 +154,18 @@ class WriteProbe:
 
 def not_recorded(path: Path) -> str:
     """A sentence which says why FLOW_HOME cannot be written now; "" if it can. Writes to the disk."""
+    why = why_not_writable(path)
+    return why and f"{path} cannot be written, so nothing new about tasks is recorded: {why}"
+
+
+def why_not_writable(path: Path, room: int = _PROBE) -> str:
+    """Why so many bytes cannot be written in FLOW_HOME now; "" if they can. Writes to the disk."""
     try:
-        _probe(path, _PROBE)
+        _probe(path, room)
     except FileNotFoundError:
         return ""  # Not a matter of room: it was removed, which the store tells.
     except OSError as error:
-        why = _NO_ROOM.get(error.errno or 0, str(error.strerror))
-        return f"{path} cannot be written, so nothing new about tasks is recorded: {why}"
+        return _NO_ROOM.get(error.errno or 0, str(error.strerror))
     return ""
 
 

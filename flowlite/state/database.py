@@ -18,10 +18,13 @@ from pathlib import Path
 
 from flowlite.errors import StoreDamaged, StoreError
 from flowlite.node.system import trace
+from flowlite.settings.flow_home import why_not_writable
 from flowlite.state import backups
 
 BUSY_TIMEOUT_SECONDS = 30.0
 _LOCK_PAUSE = 0.02
+# SQLite's `-shm`. Where there is no room for it, even reading fails, and the error says nothing of that.
+_LOG_INDEX_BYTES = 32 << 10
 # The longest that a fork waits for other threads to leave a database, in seconds.
 _LONGEST_BEFORE_FORK = 1.0
 # Error codes of SQLite for a file with invalid contents. A truncated file gives a read error.
@@ -265,6 +268,8 @@ class Database:
             return StoreDamaged(f"{self.path} is damaged ({text}); {RESTORE}")
         if "full" in text:
             fix = "the disk is full; free some space and try again, nothing was half-written"
+        elif "I/O" in text and (why := why_not_writable(self.path.parent, _LOG_INDEX_BYTES)):
+            fix = why
         elif "readonly" in text or "unable to open" in text:
             fix = (
                 "it cannot be written; make the directory writable or set FLOW_HOME to another one"

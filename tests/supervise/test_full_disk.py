@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -154,6 +155,24 @@ def test_a_full_disk_does_not_concern_finished_tasks(small_disk: Path, gang: Gan
     gang.end("cancelled")
     fill(small_disk)
     assert flow(small_disk, "status").stderr == ""
+
+
+@pytest.mark.parametrize("words", [["status"], ["store", "check"], ["run", "--", "true"]])
+def test_a_database_that_cannot_be_opened_for_lack_of_room_is_not_called_broken(
+    small_disk: Path, words: list[str]
+) -> None:
+    """SQLite writes an index of its log even to read, and says "disk I/O error" if it has no room for that."""
+    assert flow(small_disk, "status").returncode == 0
+    # Whoever closes it last removes log and index.
+    sqlite3.connect(small_disk / "state.db").execute("PRAGMA user_version").connection.close()
+    assert not (small_disk / "state.db-shm").exists()
+    fill(small_disk)
+    done = flow(small_disk, *words)
+    assert done.returncode != 0
+    assert done.stderr.endswith("the disk is full; free some space\n")
+    assert "restore" not in done.stdout + done.stderr
+    resize(small_disk, ROOM)
+    assert flow(small_disk, "status").returncode == 0
 
 
 FOLLOWERS = {

@@ -67,7 +67,11 @@ class Restored:
 
 
 def check(home: Path) -> Checked:
-    """Checks the structure of the file, every row, and the files of every task. Changes nothing."""
+    """Checks the structure of the file, every row, and the files of every task. Changes nothing.
+
+    Raises:
+        StoreError: The file cannot be opened, which says nothing about what is in it.
+    """
     path = home / "state.db"
     found = Checked(last_copy=next((each.made_at for each in backups.list_backups(home)), None))
     if not path.exists():
@@ -76,7 +80,7 @@ def check(home: Path) -> Checked:
     found.problems += [f"{path}: {problem}" for problem in backups.problems_of(path)]
     try:
         store = Store(path, skip_damaged=True)
-    except StoreError as error:
+    except StoreDamaged as error:
         found.problems.append(str(error))
         return found
     with contextlib.closing(store):
