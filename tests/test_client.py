@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import shutil
 import signal
@@ -31,6 +32,7 @@ from flowlite.provider import (
     VolumeInfo,
 )
 from flowlite.spec import TaskConfig
+from flowlite.supervise.record import paths
 from tests.tasks_made_by_hand import HandMade
 
 app = FlowApp()
@@ -298,6 +300,26 @@ def test_a_store_that_fails_leaves_nothing_behind(
     monkeypatch.setattr("flowlite.state.store.Store.create_task", full)
     with pytest.raises(StoreError, match="disk is full"):
         quiet()[0].run(TaskConfig(command="true"))
+    assert tasks_on_disk(paid) == []
+
+
+def test_a_disk_without_room_for_the_text_of_a_call_is_named(
+    paid: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.function
+    def one() -> int:
+        return 1
+
+    write = paths.write_private
+
+    def full(path: Path, content: bytes) -> None:
+        if path.name == "call.txt":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(path, content)
+
+    monkeypatch.setattr(paths, "write_private", full)
+    with pytest.raises(StoreError, match=r"cannot be written: No space left .* nothing was submit"):
+        quiet()[0].run(one)
     assert tasks_on_disk(paid) == []
 
 

@@ -125,7 +125,8 @@ def submit(
     with launch.draft_task(session.home) as draft:
         trace.write_to(draft.paths.trace)
         _note_packages(places, draft)
-        notifications.keep_targets(draft.paths, config.notify, os.getcwd())
+        with launch.explained(session.home):
+            notifications.keep_targets(draft.paths, config.notify, os.getcwd())
         if inputs_of is not None and config.command is None:
             function, call = _call_again(config, draft, inputs_of, session.paths(inputs_of.id))
         else:
@@ -346,6 +347,7 @@ def _call(
         raise nothing_to_run()
     from flowlite.bundle.call import build_bundle
     from flowlite.bundle.call_text import call_text
+    from flowlite.supervise.process.launch import explained
     from flowlite.supervise.record.paths import write_private
 
     bundle = build_bundle(
@@ -357,7 +359,8 @@ def _call(
         start=config.start,
     )
     text = call_text(bundle.function, call.args, call.kwargs)
-    write_private(draft.paths.call_text, text.encode("utf-8", "replace"))
+    with explained(draft.paths.home):
+        write_private(draft.paths.call_text, text.encode("utf-8", "replace"))
     # The bundle's directory is laid out here as on a node.
     return bundle.function, bundle.call_config(str(draft.paths.bundle))
 

@@ -69,6 +69,18 @@ def test_a_task_whose_supervisor_cannot_be_started_is_told_of(flow_home: Path) -
     gang.end("cancelled")
 
 
+def test_a_task_that_is_recorded_is_submitted_whatever_else_fails(flow_home: Path) -> None:
+    """An error here would leave it without a supervisor, and the next `flow` command would start it."""
+    store = Store(flow_home / "state.db")
+    plan = Plan("local", "this machine", 1, 1)
+    call = {"kind": "command", "argv": ["true"]}
+    with launch.draft_task(flow_home) as draft:
+        # The last file of the draft cannot get its name.
+        (draft.paths.config / "in its place").mkdir(parents=True)
+        launch.submit(store, draft, name="x", function="x", config={}, plan=plan, call=call)
+    Gang(flow_home, store, store.get_task(draft.task_id)).end("completed")
+
+
 def test_ids_are_short_and_differ() -> None:
     ids = {launch.new_task_id() for _ in range(1000)}
     assert len(ids) == 1000

@@ -58,7 +58,7 @@ def draft_task(home: Path) -> Iterator[TaskDraft]:
     paths = TaskPaths(home, new_task_id())
     draft = TaskDraft(paths.task_id, paths)
     try:
-        with _explained(home):
+        with explained(home):
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
             paths.make()
         yield draft
@@ -104,7 +104,7 @@ def submit(
             and the text says what to do.
     """
     paths = draft.paths
-    with _explained(paths.home):
+    with explained(paths.home):
         if not store.unfinished_leases() and not store.warm_instances(clock.now(paths.home)):
             clock.set_right(paths.home)
     record = TaskRecord(
@@ -118,7 +118,7 @@ def submit(
         candidates=[each.to_json() for each in candidates],
         created_at=clock.now(paths.home),
     )
-    with _explained(paths.home):
+    with explained(paths.home):
         not_yet = paths.config.with_suffix(".draft")
         write_private(not_yet, json.dumps(record.config, indent=1).encode())
         write_private(paths.plan, json.dumps(record.plan, indent=1).encode())
@@ -133,7 +133,9 @@ def submit(
     store.create_task(record)
     draft.submitted = True
     # A directory without it is a draft. One whose client was killed is removed, with the secrets in it.
-    os.replace(not_yet, paths.config)
+    with suppress(OSError):
+        # The task is in the store: without a supervisor, and with an error here, a later command would start it.
+        os.replace(not_yet, paths.config)
     if supervise:
         try:
             with trace.span("start the supervisor"):
@@ -359,7 +361,8 @@ def _abandoned(home: Path, holder: LeaseHolder) -> bool:
 
 
 @contextmanager
-def _explained(home: Path) -> Iterator[None]:
+def explained(home: Path) -> Iterator[None]:
+    """Raises StoreError if FLOW_HOME cannot be written while a task is prepared there."""
     try:
         yield
     except OSError as error:
