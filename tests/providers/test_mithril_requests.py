@@ -55,7 +55,43 @@ def test_tags_survive_the_listing() -> None:
     )
 
 
-@pytest.mark.parametrize("script", [None, "", "# flowlite-tags: {not json", "# flowlite-tags: {}"])
+DEEP = "[" * 9000
+ODD_TIMES = ['"2h"', "NaN", "Infinity", "-1", "[]", "1e300"]
+
+
+@pytest.mark.parametrize("seconds", ODD_TIMES)
+def test_a_time_that_is_none_makes_no_tags(seconds: str) -> None:
+    """Somebody else's bid is listed by each `flow gc` of the project, and must not be its end."""
+    line = Tags("tabcdefghij", HOME, "ada@desk", "token", 1.0).comment()
+    bid = {
+        "name": "flow-01234567-tabcdefghij-launch-1-1-0a1b2c3d",
+        "launch_specification": {
+            "startup_script": line.replace('"seconds": 1', f'"seconds": {seconds}')
+        },
+    }
+    assert requests.tags_of(bid) == Tags("tabcdefghij", "01234567")
+
+
+def test_a_life_of_millennia_is_listed_as_a_long_one() -> None:
+    line = Tags("tabcdefghij", HOME, "ada@desk", "token", 3.6e21).comment()
+    name = "flow-01234567-tabcdefghij-launch-1-1-0a1b2c3d"
+    found = requests.tags_of({"name": name, "launch_specification": {"startup_script": line}})
+    assert found is not None
+    assert found.owner == "ada@desk"
+    assert found.seconds is not None
+    assert 9e10 < found.seconds < 1e11
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        None,
+        "",
+        "# flowlite-tags: {not json",
+        "# flowlite-tags: {}",
+        pytest.param(f"# flowlite-tags: {DEEP}", id="deep"),
+    ],
+)
 def test_without_its_script_a_bid_is_known_by_its_name(script: str | None) -> None:
     bid = {
         "name": "flow-01234567-tabcdefghij-launch-1-1-0a1b2c3d",

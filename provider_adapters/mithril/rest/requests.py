@@ -23,6 +23,8 @@ _PREFIX = "flow"
 HOME_LETTERS = 8
 _NAME = re.compile(r"flow-([0-9a-f]{8})-(?:(t[a-z0-9]{10})-)?[a-z0-9-]*[a-z0-9]")
 _MARK = "# flowlite-tags: "
+# Longer lives, of some thousand years, cannot be told as times.
+_MOST_SECONDS = 1e11
 
 # States of bids, by whether they can still cost money.
 OPEN, ALLOCATED, PREEMPTING, TERMINATED, PAUSED = (
@@ -68,7 +70,9 @@ class Tags:
             "home": self.home,
             "owner": self.owner,
             "token": self.token,
-            "seconds": None if self.seconds is None else round(self.seconds),
+            "seconds": None
+            if self.seconds is None
+            else round(min(self.seconds, _MOST_SECONDS - 1)),
         }
         return _MARK + json.dumps(found)
 
@@ -88,11 +92,20 @@ def tags_of(bid: Mapping[str, Any]) -> Tags | None:
                     str(found["home"]),
                     str(found["owner"]),
                     str(found["token"]),
-                    found["seconds"],
+                    _seconds(found["seconds"]),
                 )
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 continue
     return Tags(task=named[2] or "", home=named[1])
+
+
+def _seconds(found: object) -> float | None:
+    """A number of seconds that somebody else has written down. Raises ValueError for what cannot be one."""
+    if found is None:
+        return None
+    if not isinstance(found, int | float) or not 0 <= found < _MOST_SECONDS:
+        raise ValueError(found)
+    return found
 
 
 # Names
