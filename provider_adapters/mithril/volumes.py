@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlite.errors import ConfigError, NotFound, ProviderError
+from flowlite.errors import ConfigError, NotFound, PermissionRefused, ProviderError
 from flowlite.provider import VolumeInfo
 from flowlite.state import clock
 from provider_adapters.mithril.planning import VOLUME_PRICE
@@ -129,7 +129,7 @@ class Volumes:
         """
         try:
             listed = self._account.api.get("/v2/cpu/regions")
-        except ApiRefused:
+        except (ApiRefused, PermissionRefused):
             return set()
         enabled = _ENABLED[interface]
         return {str(each["name"]) for each in listed if not each.get(enabled, True)}

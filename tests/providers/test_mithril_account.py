@@ -246,6 +246,18 @@ def test_a_project_is_named_by_its_name(paper: Paper, monkeypatch: pytest.Monkey
     assert paper.make().plan(TaskConfig(provider="mithril", command=["true"]))
 
 
+@pytest.mark.parametrize("status", [403, 404])
+def test_what_is_not_said_of_regions_keeps_no_volume_from_its_task(
+    paper: Paper, status: int
+) -> None:
+    paper.cloud.fault("get_cpu_regions", status=status, times=1000)
+    disk = {"/data": {"name": "scratch", "size_gb": 1, "interface": "block"}}
+    plan = paper.provider.plan(
+        TaskConfig(provider="mithril", command=["true"], gpu="h100:8", volumes=disk)
+    )
+    assert plan.options["volumes"][0]["name"] == "scratch"
+
+
 def test_a_name_of_several_projects_is_no_choice() -> None:
     listed = [{"name": "research", "fid": fid} for fid in ("proj_1", "proj_2")]
     with pytest.raises(ConfigError, match=r"2 projects called 'research'.*proj_1 or proj_2"):
