@@ -42,6 +42,7 @@ class Listing:
         self._place = place
         self._submission = submission
         self._ending = ending
+        self._over: dict[str, Bid] = {}
         # Of each bid: when it is queried again, and what was known last.
         self._bills: dict[str, tuple[float, dict[str, costs.Charged]]] = {}
 
@@ -121,12 +122,16 @@ class Listing:
 
     def _fetch(self, launches: list[Launch]) -> dict[str, Bid | None]:
         by_project: dict[str, list[str]] = {}
-        for launch in launches:
-            by_project.setdefault(str(launch.frozen["project"]), []).extend(launch.ids)
         found: dict[str, Bid | None] = {}
+        for launch in launches:
+            found |= {fid: self._over[fid] for fid in launch.ids if fid in self._over}
+            left = (fid for fid in launch.ids if fid not in self._over)
+            by_project.setdefault(str(launch.frozen["project"]), []).extend(left)
         for project, fids in by_project.items():
             if fids:
                 found |= bids.fetch(self._place.account.api, project, fids)
+        # A launch that loses machine after machine while they boot has had many bids.
+        self._over |= {fid: bid for fid, bid in found.items() if bid is not None and bid.over}
         return found
 
     def _listed(self, launch: Launch, found: Mapping[str, Bid | None]) -> Iterator[Instance]:

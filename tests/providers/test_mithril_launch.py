@@ -672,6 +672,29 @@ def test_machines_taken_away_before_they_were_ready_are_bid_for_again(paper: Pap
     assert {each.data["bid"] for each in found} == {second["fid"]}
 
 
+def test_bids_that_are_over_are_asked_for_once(paper: Paper) -> None:
+    """A launch that loses its machines again and again has had hundreds of them after some days."""
+    paper.doors.silent = {"silent": "nothing answers"}
+    intent = paper.intend()
+    lost: set[str] = set()
+    for _ in range(3):
+        paper.told(intent, "still starting")
+        (bid,) = (each for each in paper.live() if each["fid"] not in lost)
+        lost.add(bid["fid"])
+        paper.cloud.preempt([bid["fid"]], 0.05, again_after=30)
+        paper.told(intent, "bid anew")
+    paper.doors.silent = {}
+    assert len(paper.launch(intent)) == 2
+    eventually(lambda: len(paper.live()) == 1 or None, "the others are over")
+
+    def asked() -> int:
+        before = paper.calls("get_bid")
+        assert len(paper.alive()) == 2
+        return paper.calls("get_bid") - before
+
+    eventually(lambda: asked() == 1 or None, "only the bid that is left is asked for")
+
+
 def test_settings_that_have_become_wrong_are_a_refusal(paper: Paper) -> None:
     intent = paper.intend()
     paper.configure(regoin="x")
