@@ -100,6 +100,44 @@ def test_what_changed_after_the_guard_is_sent_and_nothing_else(tmp_path: Path) -
     ]
 
 
+def test_what_is_defined_under_the_guard_is_sent_by_value(tmp_path: Path) -> None:
+    """Python 3.11 keeps code under a false `if` as constants of a module, unless no constant after it is needed.
+
+    The `None` that a module returns is one, unless the file has a plain `import`.
+    """
+    path = tmp_path / "x.py"
+    path.write_text(
+        dedent(
+            """
+            from flowlite import FlowApp
+            app = FlowApp()
+
+            @app.function
+            def top(value):
+                return value.double()
+
+            if __name__ == "__main__":
+                class Pair:
+                    def __init__(self, first):
+                        self.first = first
+
+                    def double(self):
+                        return 2 * self.first
+
+                def helper(x):
+                    return x + 1
+
+                @app.function
+                def late(x):
+                    return helper(x)
+
+                print([late.remote(3), top.remote(Pair(5))])
+            """
+        )
+    )
+    assert printed(path, cwd=tmp_path) == [4, 10]
+
+
 def test_what_decorated_functions_use_is_sent(tmp_path: Path) -> None:
     """What the guard sets, such as `args = parser.parse_args()`, also under `@torch.no_grad()` and its like."""
     (tmp_path / "decorators.py").write_text(
