@@ -253,6 +253,15 @@ def test_the_version_is_written_once() -> None:
     assert flowlite.__version__ == declared[1]
 
 
+def test_the_source_archive_has_everything() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    included = set(project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"])
+    # Hatchling adds these two by itself.
+    by_itself = {"pyproject.toml", ".gitignore"}
+    kept = {each.relative_to(ROOT).parts[0] for each in tracked_files()} - by_itself
+    assert kept == included
+
+
 def _requirements() -> dict[str, list[str]]:
     """What pyproject.toml asks for, by extra; "" for what everybody gets."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from flowlite.cli.commands.dev import ssh_entry
 from flowlite.connect.ssh import host_keys
 from flowlite.connect.ssh.config import local_user, lookup
 from flowlite.connect.ssh.host_keys import HostKey
 from flowlite.connect.ssh.targets import parse_written, resolve_target
 from flowlite.errors import ConfigError
+from flowlite.node.s3 import node_credential
 
 needs_ssh = pytest.mark.needs("ssh")
 HOSTS = ("a", "ab", "lab1", "lab-2.example.org", "10.0.0.7", "other")
@@ -289,3 +292,17 @@ def test_the_variable_names_the_file(
 ) -> None:
     monkeypatch.setenv("FLOW_SSH_CONFIG", str(config("Host a\n Port 77\n")))
     assert resolve_target("a").port == 77
+
+
+def test_a_user_id_without_an_account_needs_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `docker run --user 23456` gives one."""
+
+    def no_account(uid: int) -> pwd.struct_passwd:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", no_account)
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("FLOW_SSH_CONFIG", raising=False)
+    assert resolve_target("10.0.0.1").host == "10.0.0.1"
+    assert ssh_entry.include_line(Path("/f")) == "Include /f/dev/*/config"
+    assert node_credential._file() is None

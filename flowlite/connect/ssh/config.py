@@ -146,8 +146,10 @@ def lookup(
 def default_files(config_file: str | Path | None) -> list[Path]:
     """The files that OpenSSH would read: the given one, or the user's and then the system's."""
     if config_file:
-        return [Path(config_file).expanduser()]
-    return [Path("~/.ssh/config").expanduser(), Path(SYSTEM_FILE)]
+        return [Path(os.path.expanduser(config_file))]
+    own = os.path.expanduser("~/.ssh/config")
+    # A user id without an account, as a container may have, has no home directory: the path begins with `~` still.
+    return [*([Path(own)] if os.path.isabs(own) else []), Path(SYSTEM_FILE)]
 
 
 def _pass(reading: _Reading, files: Sequence[Path]) -> _Reading:
@@ -379,7 +381,7 @@ def tokens(original: str, hostname: str, user: str, port: str) -> dict[str, str]
     """The values of the letters after a percent sign."""
     local = socket.gethostname()
     return {
-        "d": str(Path("~").expanduser()),
+        "d": os.path.expanduser("~"),
         "h": hostname,
         "i": str(os.getuid()),
         "l": local,

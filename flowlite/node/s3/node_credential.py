@@ -45,7 +45,7 @@ def _variables() -> tuple[Credential, str] | None:
 
 
 def _file() -> tuple[Credential, str] | None:
-    path = Path("~/.aws/credentials").expanduser()
+    path = Path(os.path.expanduser("~/.aws/credentials"))
     parser = configparser.RawConfigParser(strict=False)
     try:
         parser.read_string(path.read_text("utf-8"))

@@ -301,10 +301,10 @@ def _is_over(task_id: str) -> bool:
 
 def _offer_include(line: str) -> None:
     """Sees to it that `ssh` finds the entries: asks on a terminal, else shows what to do."""
-    config = Path("~/.ssh/config").expanduser()
+    config = Path(os.path.expanduser("~/.ssh/config"))
     if ssh_entry.is_included(config, line):
         return
-    if can_ask() and typer.confirm(f"Add `{line}` at the top of {config}?", err=True):
+    if config.is_absolute() and can_ask() and typer.confirm(f"Add `{line}` at the top of {config}?", err=True):
         with suppress(OSError):
             ssh_entry.include(config, line)
             output.tell(f"{config}: added {line}")

@@ -57,7 +57,7 @@ def remove_old(home: Path, is_over: Callable[[str], bool]) -> None:
 def include_line(home: Path) -> str:
     """The line for `~/.ssh/config` that includes all entries."""
     path = home / "dev" / "*" / "config"
-    with suppress(ValueError):
+    with suppress(ValueError, RuntimeError):  # a user without a home directory has a RuntimeError
         path = Path("~") / path.relative_to(Path.home())
     return f'Include "{path}"' if " " in str(path) else f"Include {path}"
 
