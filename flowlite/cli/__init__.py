@@ -179,7 +179,7 @@ def _tidy_up() -> None:
 
 def _run(arguments: list[str]) -> int:
     from flowlite.cli import interrupts
-    from flowlite.cli.output import Quit, Reparse, report
+    from flowlite.cli.output import Quit, Reparse, drop_unusable_streams, report
 
     while True:
         try:
@@ -195,6 +195,8 @@ def _run(arguments: list[str]) -> int:
                 raise KeyboardInterrupt from error
             # What follows `--` is a program with options of its own.
             own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+            if isinstance(error, OSError):
+                drop_unusable_streams(error)
             return report(error, json="--json" in own)
 
 

@@ -45,7 +45,8 @@ COLOURS = {
     "stopping": "yellow",
 }
 # What a pipe without a reader, a full disk or a file-size limit gives.
-_STREAM_ERRORS = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_STREAM_ERRORS = _FULL | {errno.EPIPE, errno.EIO}
 # Longer texts are not coloured, since parsing them takes too long.
 _LONGEST_COLOURED = 50_000
 
@@ -144,6 +145,11 @@ def drop_unusable_streams(error: OSError) -> bool:
     return True
 
 
+def result_is_lost(error: OSError) -> bool:
+    """Whether standard output goes to a file that cannot grow. Ask it before the stream is dropped."""
+    return error.errno in _FULL and not _cannot_be_written(sys.stderr)
+
+
 def _is_about_a_stream(error: OSError) -> bool:
     return error.filename is None and error.errno in _STREAM_ERRORS
 
@@ -152,10 +158,21 @@ def _drop_unusable(stream: TextIO, error: OSError) -> None:
     descriptor = stream.fileno()
     is_file = error.errno != errno.EPIPE and not stream.isatty()
     pipe = stat.S_ISFIFO(os.fstat(descriptor).st_mode)
-    if (pipe and not _has_reader(descriptor)) or (is_file and not pipe):
+    if (pipe and not _has_reader(descriptor)) or (
+        is_file and not pipe and _cannot_be_written(stream)
+    ):
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, descriptor)
         os.close(nothing)
+
+
+def _cannot_be_written(stream: TextIO) -> bool:
+    """Whether what the stream still holds cannot be written. The other stream may go to a file that can grow."""
+    try:
+        stream.flush()
+    except OSError as error:
+        return _is_about_a_stream(error)
+    return False
 
 
 def _has_reader(descriptor: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -195,10 +196,13 @@ def _stay(task: Task[Any], *, json: bool, show_logs: bool) -> int:
     try:
         output.tell(beginning(task))
         follow(task, show_logs)
-        return _end(task, json=json, logs_shown=show_logs)
+        code = _end(task, json=json, logs_shown=show_logs)
+        sys.stdout.flush()
+        return code
     except OSError as error:
         # The reader of the output has closed the pipe, or the file that it goes to cannot grow. The task is still
         # followed, for its exit code.
+        lost = output.result_is_lost(error)
         if not output.drop_unusable_streams(error):
             raise
         output.tell(
@@ -206,7 +210,8 @@ def _stay(task: Task[Any], *, json: bool, show_logs: bool) -> int:
             "this command waits for its end"
         )
         failure = task.exception(show_logs=False)
-        return 0 if failure is None else output.exit_code(failure)
+        # As for `flow logs`; a script must not take an empty file for the result.
+        return int(lost) if failure is None else output.exit_code(failure)
 
 
 def _end(task: Task[Any], *, json: bool, logs_shown: bool) -> int:

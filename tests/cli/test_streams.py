@@ -64,6 +64,21 @@ def test_the_exit_status_is_that_of_the_task(line: str, flow_home: Path, tmp_pat
     assert told == ("2>" not in line), done.stderr
 
 
+@FULL
+@pytest.mark.parametrize("options", ["", "--json "])
+def test_a_full_disk_is_told_where_messages_go_to_a_file(
+    options: str, flow_home: Path, tmp_path: Path
+) -> None:
+    """Both are files, and only one of them cannot grow."""
+    done = bash(f"{FLOW} run {options}-- echo hi >/dev/full 2>messages", flow_home, tmp_path)
+    assert done.returncode == 1
+    assert "No space left on device" in (tmp_path / "messages").read_text()
+    done = bash(f"{FLOW} status {options}>/dev/full 2>messages", flow_home, tmp_path)
+    assert done.returncode == 1
+    said = (tmp_path / "messages").read_text()
+    assert said == "error: [Errno 28] No space left on device\n"
+
+
 @pytest.mark.parametrize("messages", ["2>&1 | true", pytest.param("2>/dev/full", marks=FULL)])
 def test_a_plan_that_nobody_can_read_is_still_carried_out(
     messages: str, flow_home: Path, tmp_path: Path

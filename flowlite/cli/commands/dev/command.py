@@ -304,7 +304,11 @@ def _offer_include(line: str) -> None:
     config = Path(os.path.expanduser("~/.ssh/config"))
     if ssh_entry.is_included(config, line):
         return
-    if config.is_absolute() and can_ask() and typer.confirm(f"Add `{line}` at the top of {config}?", err=True):
+    if (
+        config.is_absolute()
+        and can_ask()
+        and typer.confirm(f"Add `{line}` at the top of {config}?", err=True)
+    ):
         with suppress(OSError):
             ssh_entry.include(config, line)
             output.tell(f"{config}: added {line}")
