@@ -150,6 +150,8 @@ def render(script: Script) -> str:
     """The script for `sbatch`."""
     lines = ["#!/bin/bash", *(f"#SBATCH {each}" for each in _directives(script)), ""]
     lines += ["# What each node does until it is flowlite's.", f"node={_quoted(_NODE)}", ""]
+    # Of `--export=NONE`, or a list: the step, and so the workers, would not even have a PATH.
+    lines += ["unset SLURM_EXPORT_ENV", ""]
     lines += _notice(script)
     lines.append(_step(script))
     if script.embedded:

@@ -271,6 +271,18 @@ def test_a_node_dir_that_others_can_write_is_not_repaired(tmp_path: Path) -> Non
     assert node.stat().st_mode & 0o777 == 0o777
 
 
+def test_what_is_exported_to_the_job_does_not_leave_its_step_without_a_path(tmp_path: Path) -> None:
+    # With it, `srun` passes on only these variables, and does not find `sh` on the nodes.
+    script = render(made(tmp_path, extra=("--export=NONE",)))
+    (tmp_path / "srun").write_text('#!/bin/sh\necho "exports ${SLURM_EXPORT_ENV-all}"\n')
+    (tmp_path / "srun").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_EXPORT_ENV": "NONE"}
+    done = subprocess.run(
+        ["bash"], input=script, text=True, env=environment, capture_output=True, check=False
+    )
+    assert done.stdout == "exports all\n"
+
+
 def test_the_exit_code_of_the_step_is_that_of_the_job(tmp_path: Path) -> None:
     import hashlib
 
