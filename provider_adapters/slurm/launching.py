@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 _BEFORE_LIMIT = 20.0
 _NOT_SHARED = 104
 _RESTART_SECONDS = 2
+# How often a job is released that nodes could not start. It may be the job that they cannot start.
+_MOST_RELEASES = 3
 # A busy cluster tries a new job when it plans again, every 30 s (`bf_interval`) unless configured otherwise.
 _UNTRIED_SECONDS = 30.0
 # How long a limit of submitted jobs is believed if none of them ends: others may have ended, or it was raised.
@@ -352,11 +354,17 @@ class Launching:
         ]
 
     def _start_now(self, launch: Launch, job: Job) -> None:
-        """Starts a requeued job early: Slurm delays it by two minutes, which is not needed here."""
+        """Starts a requeued job early: Slurm delays it by two minutes, which is not needed here.
+
+        One that a node could not start, as after a prolog that failed, is held until somebody releases it. Slurm has
+        drained that node.
+        """
         self._place.ledger.note(launch.token, hurried=job.restarts)
         login = self._place.login(launch.frozen["login"])
         # Not in the very second of its end: nodes would still take it for the run that they were told to kill.
         login.try_("scontrol", "update", f"jobid={job.id}", f"starttime=now+{_RESTART_SECONDS}")
+        if state_words.not_launched(job.reason) and job.restarts <= _MOST_RELEASES:
+            login.try_("scontrol", "release", job.id)
         self._place.queue(launch.frozen["login"]).hurry()
 
     # Checking the job

@@ -206,6 +206,11 @@ class PaperSlurm(Connection):
     def _scontrol(self, words: list[str], _: str) -> Completed:
         if words == ["ping"]:
             return _ok("Slurmctld(primary) at head is UP\n")
+        if words[0] == "release":
+            for job in self.jobs:
+                if job.id == words[1]:
+                    job.reason = "None"
+            return _ok("")
         if words[0] == "update":
             told = dict(word.partition("=")[::2] for word in words[1:])
             for job in self.jobs:

@@ -81,6 +81,23 @@ def test_a_job_that_was_queued_again_and_is_held_has_not_ended(slurm_paper: Pape
     assert {each.id for each in back}.isdisjoint(each.id for each in found)
 
 
+def test_a_job_that_a_node_could_not_start_is_released(slurm_paper: Paper) -> None:
+    """Its prolog failed, for example. Slurm drains the node, queues the job again, and holds it."""
+    intent = slurm_paper.intend()
+    with pytest.raises(LaunchPending):
+        slurm_paper.provider.launch(intent)
+    job = slurm_paper.slurm.job()
+    released = ["scontrol", "release", job.id]
+    for restarts in range(1, 6):
+        job.restarts, job.reason = restarts, "launch failed requeued held"
+        for _ in range(3):
+            with pytest.raises(LaunchPending):
+                slurm_paper.provider.launch(intent)
+    # It may be the job that cannot be started.
+    assert slurm_paper.slurm.calls.count(released) == 3
+    assert len(slurm_paper.launch(intent)) == 2
+
+
 @pytest.mark.parametrize("comment", ["(null)", f"flowlite:0123456789abcdef:{TASK}:another"])
 def test_a_job_with_the_number_of_one_of_ours_is_not_touched(
     slurm_paper: Paper, monkeypatch: pytest.MonkeyPatch, comment: str

@@ -135,6 +135,11 @@ def untried(reason: str) -> bool:
     return _word(reason) in ("", "Priority")
 
 
+def not_launched(reason: str) -> bool:
+    """Whether a job is held since a node could not start it."""
+    return reason.replace("_", " ").startswith("launch failed requeued held")
+
+
 def too_long(reason: str) -> bool:
     """Whether a job waits since it asks for more time than it may have."""
     return "TimeLimit" in reason or "WallDuration" in reason
