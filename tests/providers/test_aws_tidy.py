@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 from flowlite.errors import PermissionRefused
 from flowlite.provider import Instance
+from flowlite.state import clock
+from provider_adapters.aws import ending
 from provider_adapters.aws.context import Context
 from provider_adapters.aws.ending import Ending
 from provider_adapters.aws.listing import Listing
@@ -80,3 +83,28 @@ def test_what_is_refused_for_all_machines_is_not_asked_for_each(
         Ending(Context(tmp_path, AwsSettings(region=("us-east-1",)))).end(machines)
     assert asked[1] == names[1:]
     assert len(asked) < 10
+
+
+def test_a_launch_without_machines_is_closed_only_when_nobody_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep's list of live tasks may have been made before it. What is only tidied has no such list."""
+    monkeypatch.setattr(ending, "all_regions", lambda context: [])
+    monkeypatch.setattr(Ending, "_remove_strays", lambda *_, **__: [])
+    context = Context(tmp_path, AwsSettings(region=("us-east-1",)))
+    launch = context.ledger.begin("t1-launch-1", "t1", 1, dict)
+
+    def is_closed_after(seconds: float, clean: Callable[[Ending], object]) -> bool:
+        with monkeypatch.context() as later:
+            later.setattr(clock, "now", lambda: launch.at + seconds)
+            clean(Ending(context))
+        found = context.ledger.read(launch.token)
+        return found is None or found.ended
+
+    assert not is_closed_after(1.0, lambda end: end.sweep([], dry_run=False))
+    assert not is_closed_after(60.0, lambda end: end.sweep(["t1"], dry_run=False))
+    assert not is_closed_after(60.0, lambda end: end.sweep([], dry_run=True))
+    assert not is_closed_after(86400.0, lambda end: end.tidy_all([]))
+    assert is_closed_after(60.0, lambda end: end.sweep([], dry_run=False))
+    launch = context.ledger.begin("t2-launch-1", "t2", 1, dict)
+    assert is_closed_after(8 * 86400.0, lambda end: end.tidy_all([]))

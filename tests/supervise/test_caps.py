@@ -50,6 +50,9 @@ def caps(**changes: object) -> Caps:
         # One that costs more than was planned, by $36; and one that has ended, which costs nothing more.
         ({"max_cost": 2.0}, NOW, [machine(0), machine(0, 72.0)], 2.0 / 0.03 - 20),
         ({"max_cost": 2.0}, NOW, [machine(0), machine(100, ended=NOW)], 1.0 / 0.01 - 20),
+        # One that is kept for another task is charged still, and a price that is low just now may rise to the highest.
+        ({"max_cost": 2.0}, NOW, [machine(0), machine(0, ended=NOW + 600)], 2.0 / 0.02 - 20),
+        ({"max_cost": 2.0}, NOW, [machine(0), machine(0, 18.0)], 2.0 / 0.02 - 20),
     ],
 )
 def test_the_time_that_is_left(

@@ -102,6 +102,15 @@ def test_each_price_is_charged_while_it_held() -> None:
     assert rate_of([changed], START + 200) == 72.0
 
 
+def test_prices_from_before_a_machine_was_taken_over_are_not_charged() -> None:
+    """A cloud tells the prices of its whole life, of which a later task had only the end."""
+    prices = [[START - 3 * HOUR, 9.0], [START - 2 * HOUR, 18.0], [START - HOUR, 36.0]]
+    taken_over = row(price=36.0, **{PRICES: prices})
+    assert cost_of([taken_over], START + HOUR) == pytest.approx(36.0)
+    risen = row(price=72.0, **{PRICES: [*prices, [START + HOUR, 72.0]]})
+    assert cost_of([risen], START + 2 * HOUR) == pytest.approx(36.0 + 72.0)
+
+
 def test_a_minute_is_the_least_and_extras_are_charged_beside_the_price() -> None:
     short = row(START, START + 6, price=36.0, least_seconds=60.0, extras_per_hour=3.6)
     assert cost_of([short], START + 1) == pytest.approx(39.6 / 60)

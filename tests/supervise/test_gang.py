@@ -398,7 +398,8 @@ def test_a_gang_of_which_nobody_was_reached_is_replaced_only_when_one_answers(
         # One is reached at last, and stopped: now the others will miss it.
         nodes[-1].lives = [D]
         async with asyncio.timeout(60):
-            await clearing
+            # Whoever could not be stopped at once must not be used again.
+            assert await clearing == [f"n{rank}" for rank, each in enumerate(lives) if each == [U]]
         await made.close()
 
     asyncio.run(run())
