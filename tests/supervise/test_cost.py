@@ -216,6 +216,9 @@ class TestWhatTheProviderSays:
         still = self.accounts(warm).looked_up(kept)
         assert still.ended_at == pytest.approx(time.time(), abs=5)
         assert is_upper_bound([still])
+        until = time.time() + HOUR
+        kept = row(price=36.0, ended=until, cost_at_most=True)
+        assert self.accounts(warm).looked_up(kept).ended_at == until
 
     def test_what_no_store_knows_is_charged_too(self) -> None:
         accounts = self.accounts(
@@ -264,6 +267,57 @@ def test_a_wrong_clock_of_this_flow_home_changes_no_cost(
     assert not is_upper_bound([ended])
     unseen = Billing("cloud", 36.0).ended(first, START + ahead + 48 * HOUR)
     assert unseen.ended_at == pytest.approx(START + ahead + 24 * HOUR, abs=120.0)
+
+
+def test_the_last_listing_counts_but_takes_no_end_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = START
+    monkeypatch.setattr(clock, "now", lambda: now)
+    told = Instance("i", "t1", price_per_hour=36.0, launched_at=START)
+    accounts = Billing("cloud", 36.0)
+    accounts.note([told])
+    first = accounts.record(told, None)
+    now = START + HOUR
+    dearer = replace(told, price_per_hour=72.0)
+    accounts.note([dearer])
+    later = accounts.corrected(first)
+    assert cost_of([later], START + 2 * HOUR) == pytest.approx(36.0 + 72.0)
+    over = replace(dearer, state="ended", ended_at=START + 1.5 * HOUR)
+    # A listing from before the end arrives after it.
+    accounts.note([over])
+    accounts.note([dearer])
+    ended = accounts.ended(later, START + 3 * HOUR)
+    assert (ended.ended_at, is_upper_bound([ended])) == (over.ended_at, False)
+    accounts.note([replace(over, ended_at=START + 1.25 * HOUR)])
+    assert accounts.ended(later, START + 3 * HOUR).ended_at == START + 1.25 * HOUR
+
+
+def test_an_end_is_known_well_enough_if_the_machine_was_there_just_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = START + HOUR
+    monkeypatch.setattr(clock, "now", lambda: now)
+    told = Instance("i", "t1", price_per_hour=36.0, launched_at=START)
+    accounts = Billing("cloud", 36.0)
+    accounts.note([told])
+    known = row(START, None, price=36.0)
+    assert not is_upper_bound([accounts.ended(known, now + 60)])
+    assert is_upper_bound([accounts.ended(known, now + 120)])
+    # That it has ended, and not when, says nothing of how long it was there.
+    now += 120
+    accounts.note([replace(told, state="ended")])
+    assert is_upper_bound([accounts.ended(known, now + 1)])
+
+
+def test_an_end_that_was_recorded_stays_as_it_is() -> None:
+    later = Billing("cloud", 36.0)
+    over = later.ended(row(START, START + HOUR), START + 9 * HOUR)
+    assert (over.ended_at, is_upper_bound([over])) == (START + HOUR, False)
+    unseen = later.ended(row(START, None), START + HOUR)
+    again = later.ended(unseen, START + 9 * HOUR)
+    assert (again.ended_at, is_upper_bound([again])) == (START + HOUR, True)
+    # One that would have ended by itself later is not charged until then.
+    early = later.ended(row(START, None, ends_by=START + 9 * HOUR), START + HOUR)
+    assert early.ended_at == START + HOUR
 
 
 def test_a_launch_that_is_told_late_is_moved_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
