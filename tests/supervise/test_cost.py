@@ -328,7 +328,12 @@ def test_a_launch_that_is_told_late_is_moved_as_well(monkeypatch: pytest.MonkeyP
     first = accounts.record(new, None)
     now += 120.0
     accounts.note([Instance("i", "t1", price_per_hour=36.0, launched_at=START)])
-    assert accounts.corrected(first).launched_at == START - 8 * HOUR
+    moved = accounts.corrected(first)
+    assert moved.launched_at == START - 8 * HOUR
+    now += HOUR
+    assert accounts.corrected(moved) == moved
+    accounts.note([replace(new, state="ended", launched_at=START, ended_at=START + 60)])
+    assert accounts.ended(moved, now).ended_at == START + 60 - 8 * HOUR
 
 
 class TestTheCapOnMoney:
