@@ -11,6 +11,8 @@ from flowlite.state import clock
 from flowlite.state.store import InstanceRecord
 from flowlite.supervise.money.billing import Billing
 from flowlite.supervise.money.cost import cost_of, is_upper_bound, volume_cost
+from provider_adapters.mithril import costs
+from provider_adapters.mithril.rest import requests
 from tests.providers.mithril_on_paper import H100, TASK, Paper, eventually
 
 pytestmark = pytest.mark.timeout(120)
@@ -130,6 +132,61 @@ def test_what_a_running_bid_has_cost_so_far_is_on_the_bill(paper: Paper) -> None
 
 
 @pytest.mark.parametrize("interface", ["file", "block"])
+def period(begin: int, end: int | None, cents: int) -> dict[str, object]:
+    """An entry of the history of prices; minutes of an hour."""
+    until = None if end is None else f"2025-01-31T10:{end:02}:00Z"
+    return {"start_time": f"2025-01-31T10:{begin:02}:00Z", "end_time": until, "price_cents": cents}
+
+
+def state(minute: int, status: str) -> dict[str, object]:
+    """An entry of the history of states."""
+    return {"timestamp": f"2025-01-31T10:{minute:02}:00Z", "status": status}
+
+
+def test_a_history_of_prices_and_states_is_a_bill() -> None:
+    ten = requests.unix("2025-01-31T10:00:00Z")
+    assert ten is not None
+    histories = {
+        # In no order. Nothing is charged between the second and the third.
+        "goes on": [period(30, None, 360), period(0, 10, 120), period(10, 20, 240)],
+        "gone": [period(0, 10, 120), period(10, None, 240)],
+        "closed": [period(0, 10, 120)],
+        "never": [],
+    }
+    states = [
+        {
+            "instance_fid": "gone",
+            "events": [state(40, "STATUS_PREEMPTED"), state(45, "STATUS_TERMINATED")],
+        },
+        # It was preempted, and is there again.
+        {
+            "instance_fid": "goes on",
+            "events": [state(30, "STATUS_RUNNING"), state(20, "STATUS_PREEMPTED")],
+        },
+    ]
+    entries = [{"instance_fid": name, "events": events} for name, events in histories.items()]
+    bill = costs.charged(entries, costs.ends(states))
+    assert bill.keys() == {"goes on", "gone", "closed"}
+    goes_on = bill["goes on"]
+    assert (goes_on.since, goes_on.until, goes_on.price) == (ten, 0.0, 3.6)
+    steps = [(0, 1.2), (10, 2.4), (20, 0.0), (30, 3.6)]
+    assert goes_on.prices == tuple((ten + 60 * minute, price) for minute, price in steps)
+    assert bill["gone"].until == ten + 40 * 60
+    assert bill["closed"].until == ten + 10 * 60
+    charges = {"goes on": 50 - 30, "gone": 40 - 10, "closed": 0}
+    for name, minutes in charges.items():
+        over = bill[name].until > 0
+        listed = bill[name].on(Instance(name, "t1", "ended" if over else "running"))
+        account = Billing("mithril", 99.0)
+        account.note([listed])
+        found = account.record(listed, None)
+        if over:
+            found = account.ended(found, ten + 50 * 60)
+        before = 10 * 1.2 + (10 * 2.4 if name == "goes on" else 0.0)
+        expected = (before + minutes * bill[name].price) / 60
+        assert cost_of([found], ten + 50 * 60) == pytest.approx(expected), name
+
+
 def test_a_volume_costs_by_the_month_from_its_creation_to_its_deletion(
     paper: Paper, interface: str
 ) -> None:

@@ -179,6 +179,9 @@ class TestWhatTheProviderSays:
         assert once.price_per_hour == 72.0
         assert [price for _, price in once.data[PRICES]] == [36.0, 72.0]
         assert accounts.corrected(once) == once
+        accounts.note([Instance("i", "t1", price_per_hour=18.0, launched_at=START)])
+        twice = accounts.corrected(once)
+        assert [price for _, price in twice.data[PRICES]] == [36.0, 72.0, 18.0]
 
     def test_prices_that_the_provider_tells_at_once_are_charged_from_the_first_row_on(self) -> None:
         prices = [[START, 36.0], [START + 10, 72.0]]
