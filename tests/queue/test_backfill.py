@@ -79,6 +79,53 @@ def test_alike_slots_of_a_task_that_runs_are_taken() -> None:
     assert starting([held], wants("one", 1), wants("two", 1)) == ["one"]
 
 
+def test_those_that_wait_follow_one_another() -> None:
+    busy = [has(*HOSTS, until=HOUR)]
+    found = places(busy, wants("first", 4, HOUR), wants("next", 4, HOUR), wants("last", 1))
+    length = HOUR + MARGIN_SECONDS
+    assert [p.starts_at for p in found.values()] == [HOUR, HOUR + length, HOUR + 2 * length]
+
+
+def test_a_gap_before_a_gang_begins_is_used_and_the_smallest_first() -> None:
+    gang = Request("gang", (Demand(("a", "b"), 2),), None)
+    on_a = Request("on a", (Demand(("a",), 1),), HOUR / 2)
+    found = places([has("a", until=HOUR), has("b", until=2 * HOUR)], gang, on_a)
+    assert (found["gang"].starts_at, found["on a"].starts_at) == (2 * HOUR, HOUR)
+    short = Request("short", (Demand(("c", "a"), 1),), HOUR / 2)
+    unlimited = Request("unlimited", (Demand(("c", "a"), 1),), None)
+    assert starting([has("b", until=HOUR)], gang, short, unlimited) == ["short", "unlimited"]
+
+
+def test_a_task_that_should_have_ended_still_has_its_hosts() -> None:
+    assert starting([has("a", until=-60.0)], wants("four", 4), wants("three", 3)) == []
+    assert starting([has("a", until=-60.0)], wants("three", 3)) == ["three"]
+
+
+def test_a_gang_that_has_grown_holds_no_more_than_it_has() -> None:
+    grown = Holding((Demand(HOSTS, 1),), frozenset({"a", "b"}), None)
+    assert starting([grown], wants("two", 2), wants("one", 1)) == ["two"]
+
+
+def test_an_elastic_gang_takes_what_is_free_when_it_starts() -> None:
+    elastic = Request("elastic", (Demand(HOSTS, 2, most=4),), None)
+    assert places([], elastic)["elastic"].nodes == 4
+    assert places([has("a")], elastic)["elastic"].nodes == 3
+    assert starting([], elastic, wants("one", 1)) == ["elastic"]
+    pairs = Request("pairs", (Demand(HOSTS, 2, most=4, each=2),), None)
+    assert places([], pairs)["pairs"].nodes == 2
+    # Until then only what it needs is kept for it.
+    busy = [has("a", "b", "c", until=HOUR)]
+    assert starting(busy, elastic, wants("one", 1)) == ["one"]
+    assert places(busy, elastic)["elastic"].nodes is None
+
+
+def test_of_what_could_be_had_now_only_so_much_is_kept() -> None:
+    spots, gpus = ("p0", "p1", "p2"), ("g0", "g1")
+    on_gpus = Request("gpus", (Demand(gpus, 2), Demand(spots, 1)), None)
+    ordinary = [Request(f"t{n}", (Demand(spots, 1),), None) for n in range(3)]
+    assert starting([has("g0")], on_gpus, *ordinary) == ["t0", "t1"]
+
+
 @given(
     st.lists(
         st.tuples(st.integers(1, 4), st.none() | st.integers(60, 7200)), min_size=1, max_size=8
@@ -101,6 +148,7 @@ def test_who_is_let_past_delays_nobody_before(
     # The same tasks may start if only that is asked.
     quick = list(schedule(0.0, holdings, requests, all_times=False))
     assert [p.task_id for p in quick if p.may_start] == [each.task_id for each in now]
+    assert [p.task_id for p in quick] == list(whole)
     for first in requests:
         begin = whole[first.task_id].starts_at
         for later in requests[requests.index(first) + 1 :]:
