@@ -234,6 +234,11 @@ def test_since_chooses_by_time(tmp_path: Path) -> None:
     assert texts(Logs(tmp_path, since=START + 97)) == ["97", "98", "99"]
     assert len(texts(Logs(tmp_path, since=START))) == 100
     assert texts(Logs(tmp_path, since=START + 1000)) == []
+    # Lines that were returned already do not come again.
+    first = Logs(tmp_path, since=START + 97)
+    iterator = iter(first)
+    assert next(iterator).text == "97"
+    assert texts(Logs(tmp_path, since=START + 97, after=first.position)) == ["98", "99"]
 
 
 def test_since_leaves_out_a_line_that_began_before(tmp_path: Path) -> None:
@@ -552,6 +557,21 @@ def test_a_shortened_bar_followed_by_lines_resumes_exactly(tmp_path: Path) -> No
     assert next(iterator).text == "step 019999"
     assert texts(Logs(tmp_path, after=logs.position)) == ["next", "last"]
     assert next(iterator).text == "next"
+    assert texts(Logs(tmp_path, after=logs.position)) == ["last"]
+
+
+def test_a_bar_that_was_shortened_while_it_was_followed_resumes_exactly(tmp_path: Path) -> None:
+    bar = b"\r".join(b"step %06d" % n for n in range(20_000))
+    logs = Logs(tmp_path, follow=True)
+    for second in range(3):
+        part = bar[second * LONG_PENDING :]
+        write(tmp_path, part[:LONG_PENDING] if second < 2 else part, START + second)
+        assert "".join(logs.take(False)) == ""
+    write(tmp_path, b"\nnext\n", START + 3)
+    lines = [f"{label(0, START)} step 019999\n", f"{label(0, START + 3)} next\n"]
+    assert "".join(logs.take(False)) == "".join(lines)
+    assert logs.position == {"a1.n0.r0.out": len(bar) + len("\nnext\n")}
+    write(tmp_path, b"last\n", START + 4)
     assert texts(Logs(tmp_path, after=logs.position)) == ["last"]
 
 
