@@ -211,8 +211,13 @@ def test_secrets_can_be_forgotten_and_an_end_forgets_all(ledger: Ledger, tmp_pat
     assert not any(b"secret" in file.read_bytes() for file in files)
     ledger.prune(older_than=3600)
     assert ledger.read(token) is not None
+    # One that goes on is kept however old it is: nothing else knows its machines.
+    going_on = begun(ledger, "t1-launch-2")
     ledger.prune(older_than=-1)
     assert ledger.read(token) is None
+    assert [each.token for each in ledger.launches()] == [going_on]
+    ledger.end(going_on)
+    ledger.prune(older_than=-1)
     assert list((tmp_path / "cloud" / "launches").iterdir()) == []
 
 
