@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from flowlite.node.serialization import result_file
+from flowlite.node.serialization.envelope import write_envelope
 from flowlite.node.serialization.remote_exception import summarise
 
 
@@ -344,6 +345,30 @@ def test_every_damaged_byte_is_noticed_before_anything_is_loaded(tmp_path: Path)
     assert not trace.exists()
     with pytest.raises(result_file.OutcomeError, match="No such file"):
         result_file.read_outcome(tmp_path / "missing", allow_pickle=True)
+
+
+@pytest.mark.parametrize(
+    ("header", "parts", "why"),
+    [
+        ({"kind": "list"}, [[b"[]"]], "unknown kind"),
+        ({"kind": "plain"}, [], "unknown kind"),
+        ({"kind": "plain"}, [[b"no structure"]], "cannot be read"),
+        ({"kind": "pickle", "python": result_file.PYTHON}, [[b"no pickle"]], "cannot be loaded"),
+    ],
+)
+def test_a_sealed_file_that_makes_no_sense_is_refused_with_words(
+    header: dict[str, Any], parts: list[list[bytes]], why: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "result"
+    write_envelope(path, {"format": result_file.FORMAT, **header}, parts, sealed=True)
+    with pytest.raises(result_file.OutcomeError, match=why):
+        result_file.read_outcome(path, allow_pickle=True)
+
+
+def test_an_exception_says_who_raised_it(tmp_path: Path) -> None:
+    path = tmp_path / "result"
+    result_file.write_exception(path, Plain("lost"), node=2, rank=5)
+    assert result_file.read_outcome(path, allow_pickle=False).raised_by == (2, 5)
 
 
 def test_another_python_is_refused_before_unpickling(
