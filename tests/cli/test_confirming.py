@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from flowlite.api import client
 from flowlite.api.session import open_session
 from tests.cli.conftest import Flow
 from tests.cli.terminals import OnTerminal
+from tests.terminals import Terminal
 
 # A provider as anybody could write one: this machine, at a price.
 PAID = """\
@@ -162,3 +165,43 @@ def test_away_from_a_terminal_nobody_is_asked(
     ran = flow(*RUN)
     assert ran.code == 0, ran.err
     assert tasks() == 1
+
+
+@pytest.fixture
+def volume(flow_home: Path) -> Path:
+    """A volume, which has one file."""
+    path = flow_home / "volumes/data"
+    client.Flow("local").volumes.create("data")
+    (path / "here").touch()
+    return path
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1), ("", 1)])
+def test_a_volume_is_deleted_if_that_is_confirmed(volume: Path, answer: str, code: int) -> None:
+    running = OnTerminal("volumes", "delete", "data")
+    running.read_until(lambda said: "Delete the volume 'data' and everything on it? [y/N]" in said)
+    running.type(f"{answer}\n")
+    ended, said = running.end()
+    assert ended == code, said
+    assert ("nothing was deleted" in said) == volume.exists() == (code == 1)
+
+
+DELETE = f"{sys.executable} -m flowlite.cli volumes delete data"
+
+
+def test_a_question_is_seen_where_the_output_goes_to_a_file(volume: Path, tmp_path: Path) -> None:
+    terminal = Terminal(["/bin/sh", "-c", f"{DELETE} >{tmp_path}/told"])
+    terminal.read_until(lambda said: "[y/N]" in said, 90.0)
+    assert "Delete the volume" in terminal.seen
+    terminal.type("n\n")
+    assert terminal.end(90.0) == 1
+    terminal.close()
+    assert volume.exists()
+
+
+def test_where_a_question_would_not_be_seen_nobody_is_asked(volume: Path, tmp_path: Path) -> None:
+    terminal = Terminal(["/bin/sh", "-c", f"{DELETE} 2>{tmp_path}/told"])
+    assert terminal.end(90.0) == 2
+    terminal.close()
+    assert volume.exists()
+    assert "would be lost; add --yes" in (tmp_path / "told").read_text()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from flowlite.cli import output
+from flowlite.cli.confirmation import can_ask, confirm
 from flowlite.errors import ConfigError, ProviderError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -150,11 +150,11 @@ def trust(
         return
     _explain_key(target.label, key, known)
     if not yes:
-        if not sys.stdin.isatty():
+        if not can_ask():
             raise ConfigError(
                 f"compare the fingerprint with what the host's owner says, then: flow hosts trust {name} --yes"
             )
-        typer.confirm("Accept this key?", abort=True)
+        confirm("Accept this key?", "the key was not accepted")
     file = host_commands.trust(target, key)
     if json:
         output.print_json(

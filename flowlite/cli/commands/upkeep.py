@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -76,7 +75,7 @@ def gc(
     if not dry_run and not yes:
         # What appears between this look and the next is not ended unless the user was asked.
         all_homes = all_homes and _ask_about_others(session, json)
-        unknown = sys.stdin.isatty() and not json and _ask_about_unknown(session)
+        unknown = can_ask() and not json and _ask_about_unknown(session)
     found = reconcile(
         session.store,
         session.home,
@@ -198,14 +197,14 @@ def _ask_about_others(session: Session, json: bool) -> bool:
     found = reconcile(session.store, session.home, here=settings_here, dry_run=True, all_homes=True)
     if not (found.others or found.removed_of_others):
         return False
-    if json or not sys.stdin.isatty():
+    if json or not can_ask():
         raise ConfigError(
             f"--all-homes would end {len(found.others)} machines that were launched from other FLOW_HOMEs, and remove "
             f"{len(found.removed_of_others)} things that those have left; look at them with --dry-run, then add --yes"
         )
     for line in found.lines(dry_run=True):
-        output.say(line)
-    typer.confirm("End and remove all of these?", abort=True)
+        output.tell(line)
+    confirm("End and remove all of these?", "nothing was ended or removed")
     return True
 
 
@@ -218,10 +217,11 @@ def _ask_about_unknown(session: Session) -> bool:
     if not found.unknown:
         return False
     for each in found.unknown:
-        output.say(f"{each['provider']} {each['id']} of task {each['task']}")
+        output.tell(f"{each['provider']} {each['id']} of task {each['task']}")
     return typer.confirm(
         "The store does not know these tasks: it may have been lost, or be a copy of an earlier day, and "
-        "`flow store restore` finds tasks again. End what they have?"
+        "`flow store restore` finds tasks again. End what they have?",
+        err=True,
     )
 
 

@@ -12,6 +12,7 @@ import typer
 
 from flowlite.cli import output
 from flowlite.cli.completion import complete_provider
+from flowlite.cli.confirmation import can_ask, confirm
 from flowlite.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
@@ -210,9 +211,9 @@ def delete(
     try:
         if not yes:
             _check_exists(volumes, name)
-            if not sys.stdin.isatty():
+            if not can_ask():
                 raise ConfigError(f"everything on the volume {name!r} would be lost; add --yes")
-            typer.confirm(f"Delete the volume {name!r} and everything on it?", abort=True)
+            confirm(f"Delete the volume {name!r} and everything on it?", "nothing was deleted")
         volumes.delete(name)
     except NotFound as error:
         if provider is not None:
