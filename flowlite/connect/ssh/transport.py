@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from flowlite.connect.ssh import half_open, host_keys
+from flowlite.connect.ssh import half_open, host_keys, segments
 from flowlite.connect.ssh.library import paramiko
 from flowlite.connect.ssh.quoting import readable
 from flowlite.connect.ssh.targets import SshTarget
@@ -35,6 +35,8 @@ WINDOW = 8 * 1024 * 1024
 # The default order starts with ciphers that need a separate MAC; AES-GCM is twice as fast.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 _PROXY_SECONDS = 2.0
+# A host that falls silent within this time after the login may have got, or sent, its first full packet.
+_SOON_SECONDS = 10.0
 # As in OpenSSH. Data of channels comes in packets of 32 KiB.
 _LARGEST_PACKET = 256 * 1024
 
@@ -55,6 +57,7 @@ class _Packets(paramiko.packet.Packetizer):
     ends: half_open.TcpAddresses | None = None
     unanswered = 0
     asked = 0.0
+    watched = 0.0
     data = 0
     before_greeting = ""
     _handshake_until: float | None = None
@@ -104,7 +107,13 @@ class _Packets(paramiko.packet.Packetizer):
         if transport is None or now - self.asked < PULSE_SECONDS:
             return
         if self.unanswered >= UNANSWERED:
-            raise _HostSilent(f"it has not answered for {self.unanswered * PULSE_SECONDS:.0f} s")
+            if self.ends is not None:
+                segments.fell_silent(self.ends.there)
+            silent = self.unanswered * PULSE_SECONDS
+            # It was hardly logged in to.
+            soon = now - self.watched < silent + _SOON_SECONDS
+            advice = f", right after the login; {segments.ADVICE}" if soon else ""
+            raise _HostSilent(f"it has not answered for {silent:.0f} s{advice}")
         self.asked = now
         self.unanswered += 1
         if self.unanswered == 2:
@@ -135,6 +144,7 @@ class Transport(paramiko.Transport):
         }
         self.set_log_channel(LOG)
         self.ends = half_open.note(sock)
+        self._made = time.monotonic()
         packets: _Packets = self.packetizer  # type: ignore[assignment]
         packets.ends = self.ends
         self.idle_since: float | None = None
@@ -156,10 +166,14 @@ class Transport(paramiko.Transport):
             f"it sends an invalid message ({type(error).__name__}: {error})"
         )
 
+    def greeted_for(self) -> float:
+        """For how many seconds it has been there."""
+        return time.monotonic() - self._made
+
     def watch(self) -> None:
         """Starts the keepalives."""
         packets: _Packets = self.packetizer  # type: ignore[assignment]
-        packets.asked = time.monotonic()
+        packets.asked = packets.watched = time.monotonic()
         packets.transport = self
 
     @property
@@ -334,6 +348,7 @@ def _connected(target: SshTarget) -> socket.socket:
             # A system without IPv6 refuses the socket itself.
             sock = socket.socket(kind, how, protocol)
             sock.settimeout(CONNECT_SECONDS)
+            segments.limit(sock, address)
             if target.bind_address:
                 sock.bind((target.bind_address, 0))
             sock.connect(address)
@@ -388,6 +403,13 @@ def _no_greeting(error: BaseException, transport: Transport) -> str:
     text = str(error)
     packets: _Packets = transport.packetizer  # type: ignore[assignment]
     said = readable(packets.before_greeting)
+    if transport.remote_version and transport.greeted_for() >= HANDSHAKE_SECONDS:
+        if transport.ends is not None:
+            segments.fell_silent(transport.ends.there)
+        return (
+            f"it greets as SSH, and then sends nothing for {HANDSHAKE_SECONDS:.0f} s; the host may be overloaded or "
+            f"hang; {segments.ADVICE}"
+        )
     if isinstance(error, EOFError) or "banner" in text.lower() or "Timeout" in text:
         return (
             f"something accepts the connection, but does not speak SSH within {HANDSHAKE_SECONDS:.0f} s or hangs up"
