@@ -77,6 +77,33 @@ def test_a_task_is_cancelled_while_the_client_is_cut_off(site: Site) -> None:
     gang.end("cancelled", timeout=90)
 
 
+@pytest.mark.slow
+def test_hosts_that_refuse_us_in_the_middle_are_named_and_nothing_stops(site: Site) -> None:
+    """As when a certificate expires while a task runs: only the user can mend that."""
+    gang = site.submit(shell(COUNT))
+    gang.wait("running")
+    files = [host.root / "root" / ".ssh" / "authorized_keys" for host in site.hosts]
+    kept = [file.read_text() for file in files]
+    for file in files:
+        file.write_text("")
+    for host in site.hosts:
+        host.restart_sshd(sessions=True)
+    told = eventually(
+        lambda: "logging in as 'root' was refused" in (found := gang.record).reason and found,
+        timeout=90,
+    )
+    assert told.state == "running"
+    assert told.reason.startswith("the nodes cannot be reached since ")
+    assert "nothing was stopped" in told.reason
+    for file, text in zip(files, kept, strict=True):
+        file.write_text(text)
+    eventually(lambda: gang.record.reason == "all ranks started", timeout=90)
+    site.go()
+    assert gang.end().attempt == 1
+    for rank in range(2):
+        gang.counted_to_the_end(rank)
+
+
 def slow_network(site: Site) -> None:
     """100 ms each way between any two, and 5 % of the frames lost on the way."""
     for machine in (*site.cluster, site.cluster.laptop):

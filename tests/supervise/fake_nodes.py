@@ -18,6 +18,7 @@ class FakeNode(Node):
         self.life = life
         self.hears = hears
         self.probes = 0
+        self.refusal = ""
         self.hangs: threading.Event | None = None
         self.afresh: ProbeAnswer | None = None
         self.last_looks = 0
@@ -36,4 +37,6 @@ class FakeNode(Node):
         self._received += self.sends
         if self.hangs is not None:
             self.hangs.wait(5)
+        if self.refusal:
+            return Finding(self.life, self.refusal, refused=True)
         return Finding(self.life, f"as {self.life}", self.hears)

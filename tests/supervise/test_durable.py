@@ -196,12 +196,12 @@ def test_the_cause_outlives_a_supervisor_whatever_words_are_in_it(flow_home: Pat
     first.gang_event(
         {"kind": "fencing", "text": "the nodes cannot be reached since noon, says rank 3"}
     )
-    first.gang_event({"kind": "cut_off", "since": 1e9})
+    first.gang_event({"kind": "cut_off", "since": 1e9, "refusal": ""})
     assert "cannot be reached since" in journal().record.reason
-    journal().gang_event({"kind": "cut_off", "since": None})
+    journal().gang_event({"kind": "cut_off", "since": None, "refusal": ""})
     assert store.get_task("t1").reason == "the nodes cannot be reached since noon, says rank 3"
     second = journal()
-    second.gang_event({"kind": "cut_off", "since": None})
+    second.gang_event({"kind": "cut_off", "since": None, "refusal": ""})
     assert store.get_task("t1").reason == "the nodes cannot be reached since noon, says rank 3"
     second.step(TaskEvent.FAILURE, why=cause, outcome="failed")
     second.not_gone("EC2 does not answer", 5)

@@ -185,11 +185,11 @@ def test_progress_does_not_hide_that_nobody_can_be_reached_or_the_cancellation(
     scene: Scene,
 ) -> None:
     scene.start()
-    scene.journal.gang_event({"kind": "cut_off", "since": CREATED})
+    scene.journal.gang_event({"kind": "cut_off", "since": CREATED, "refusal": ""})
     scene.now += 10.0
     scene.journal.tell_progress()
     assert scene.reason.startswith("the nodes cannot be reached since")
-    scene.journal.gang_event({"kind": "cut_off", "since": None})
+    scene.journal.gang_event({"kind": "cut_off", "since": None, "refusal": ""})
     scene.now += 10.0
     scene.journal.tell_progress()
     assert scene.reason.startswith("0 of 2 nodes joined")

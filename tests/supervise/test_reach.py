@@ -177,6 +177,27 @@ def test_being_cut_off_is_told_once_and_ends_with_the_first_answer() -> None:
     assert scene.told[1] is None
 
 
+def test_a_refusal_is_told_when_it_is_known_and_kept_until_an_answer() -> None:
+    node = FakeNode(0, U)
+    scene = Scene([node])
+
+    async def act(asked: Reachability) -> None:
+        await alone(asked, node)
+        assert (len(scene.told), asked.refusal) == (1, "")
+        node.refusal = "its key is another one"
+        await alone(asked, node)
+        assert (len(scene.told), asked.refusal) == (2, "its key is another one")
+        # A later attempt that only hangs says nothing new.
+        node.refusal = ""
+        await alone(asked, node)
+        assert (len(scene.told), asked.refusal) == (2, "its key is another one")
+        node.life = A
+        await asked.look(node)
+        assert (scene.told[2:], asked.refusal) == ([None], "")
+
+    scene.play(act)
+
+
 def test_a_probe_that_hangs_counts_as_unanswered_and_is_not_asked_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

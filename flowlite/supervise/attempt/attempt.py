@@ -333,7 +333,7 @@ class Attempt:
                     await self._cancelled.wait()
 
     def _tell_cut_off(self, since: float | None) -> None:
-        self._on_event({"kind": "cut_off", "since": since})
+        self._on_event({"kind": "cut_off", "since": since, "refusal": self._reach.refusal})
 
     async def _stop_one(self, node: Node) -> bool:
         """Ends the agent of one node. False if the node is unreachable or the agent does not end."""

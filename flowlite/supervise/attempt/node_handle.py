@@ -64,11 +64,13 @@ class Finding:
         life: What the node answered.
         why: Explanation for people.
         hears_leader: Whether a running agent hears its leader, or one that is gone heard it until its end.
+        refused: Whether the node answers and does not let us in, which only a user can change.
     """
 
     life: ProbeAnswer
     why: str = ""
     hears_leader: bool = False
+    refused: bool = False
 
 
 class Node:
@@ -224,7 +226,9 @@ class Node:
             if finding.life in (ProbeAnswer.ALIVE, ProbeAnswer.DEAD):
                 return finding
         except (ProviderError, OSError) as error:
-            finding = Finding(ProbeAnswer.UNREACHABLE, str(error) or type(error).__name__)
+            refused = isinstance(error, NodeUnreachable) and error.patience is not None
+            why = str(error) or type(error).__name__
+            finding = Finding(ProbeAnswer.UNREACHABLE, why, refused=refused)
         if self._delisted():
             return Finding(ProbeAnswer.GONE, "the provider does not list it any more")
         return finding

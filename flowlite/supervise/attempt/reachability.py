@@ -90,6 +90,7 @@ class Reachability:
     Attributes:
         cut_off_since: Unix time since which nothing answers at all, so that our own network is probably down; else
             None.
+        refusal: Why a node that answers does not let us in, as far as that is known; "" while we are not cut off.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Reachability:
             threads: Runs blocking calls.
             elsewhere: Returns the name of something else of the provider that answers now, or "" if nothing does.
                 Blocks.
-            tell: Called when `cut_off_since` changes.
+            tell: Called with `cut_off_since` when that or `refusal` changes.
         """
         self._nodes = nodes
         self._threads = threads
@@ -114,6 +115,7 @@ class Reachability:
         self._seen = {node.instance.id: _Seen() for node in nodes}
         self._asking_elsewhere: asyncio.Future[str] | None = None
         self.cut_off_since: float | None = None
+        self.refusal = ""
 
     @property
     def out_of_reach(self) -> set[str]:
@@ -282,7 +284,9 @@ class Reachability:
         verdict, finding = await self._look_once_more(node, verdict, finding)
         if verdict is Verdict.CUT_OFF:
             silent = time.monotonic() - self._seen[node.instance.id].since
-            self._set_cut_off(self.cut_off_since or time.time() - silent)
+            # One that hangs after a refusal has said why.
+            refusal = finding.why if finding.refused else self.refusal
+            self._set_cut_off(self.cut_off_since or time.time() - silent, refusal)
         return verdict, finding
 
     async def _look_once_more(
@@ -366,7 +370,7 @@ class Reachability:
             self._asking_elsewhere = None
         return "" if asking.exception() else asking.result()
 
-    def _set_cut_off(self, since: float | None) -> None:
-        if since != self.cut_off_since:
-            self.cut_off_since = since
+    def _set_cut_off(self, since: float | None, refusal: str = "") -> None:
+        if (since, refusal) != (self.cut_off_since, self.refusal):
+            self.cut_off_since, self.refusal = since, refusal
             self._tell(since)

@@ -277,7 +277,7 @@ class Journal:
         elif kind == "stopping":
             self._stopping(event)
         elif kind == "cut_off":
-            self._cut_off(event["since"])
+            self._cut_off(event["since"], event["refusal"])
         elif kind == "collecting":
             self._collecting(event)
         elif kind == "fencing":
@@ -334,10 +334,11 @@ class Journal:
             self._progress_at = now
             self.step(TaskEvent.PROGRESS, why=text)
 
-    def _cut_off(self, since: float | None) -> None:
+    def _cut_off(self, since: float | None, refusal: str) -> None:
         """Records that no node can be reached from here, or that they can again.
 
-        Otherwise users would take the last state that was heard for the present one.
+        Otherwise users would take the last state that was heard for the present one. A host that refuses us, as when
+        our certificate has expired, needs them, and not patience.
         """
         self._silent = since is not None
         if since is None:
@@ -346,11 +347,12 @@ class Journal:
             return
         at = time.strftime("%H:%M:%S", time.localtime(since))
         who = "the node" if len(self.record.roster) == 1 else "the nodes"
+        why = f": {refusal}" if refusal else ""
         if (State(self.record.state), TaskEvent.PROGRESS) in lifecycle.TABLE:
             self.step(
                 TaskEvent.PROGRESS,
-                why=f"{who} cannot be reached since {at}; nothing was stopped, and logs go on where they were once "
-                "this is over",
+                why=f"{who} cannot be reached since {at}{why}; nothing was stopped, and logs go on where they were "
+                "once this is over",
                 cause=self._cause,
                 addition=_SILENCE,
             )
