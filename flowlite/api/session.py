@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from flowlite.node.quick_dataclass import dataclass
-from flowlite.settings import flow_home
+from flowlite.settings import flow_home, ssh_agent
 from flowlite.state.store import Store
 from flowlite.supervise.cleanup.store_copy import copy_in_background
 from flowlite.supervise.record.paths import TaskPaths
@@ -63,6 +63,7 @@ def open_session() -> Session:
             session = Session(home, store, flow_home.WriteProbe(home))
             _open[key] = session
             copy_in_background(home)
+            ssh_agent.note(home)
         return session
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -169,6 +170,35 @@ def test_an_agent_that_is_gone(
     log_in(server, config, f"IdentityFile {server.client_key}")
     with pytest.raises(NodeUnreachable, match="does not answer"):
         log_in(server, config, f"IdentityFile {tmp_path}/none")
+
+
+def test_an_agent_of_a_later_login_takes_the_place_of_one_that_is_gone(
+    server: Sshd,
+    config: Config,
+    agent: Callable[[Path], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    flow_home: Path,
+) -> None:
+    """As of a supervisor that was begun in a login with a forwarded agent, which is over."""
+    agent(server.client_key)
+    of_the_later = os.environ["SSH_AUTH_SOCK"]
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "gone"))
+    flow = [sys.executable, "-m", "flowlite.cli", "status"]
+    with pytest.raises(NodeUnreachable, match="any `flow` command in a shell that has an agent"):
+        log_in(server, config)
+    # One that is gone is not noted.
+    for socket in (of_the_later, str(tmp_path / "gone too")):
+        subprocess.run(
+            flow, env={**os.environ, "SSH_AUTH_SOCK": socket}, check=True, capture_output=True
+        )
+    log_in(server, config)
+    # An agent that the configuration names is no other's business, and neither is a program without one.
+    with pytest.raises(NodeUnreachable):
+        log_in(server, config, f"IdentityAgent {tmp_path}/gone")
+    monkeypatch.delenv("SSH_AUTH_SOCK")
+    with pytest.raises(NodeUnreachable):
+        log_in(server, config)
 
 
 def test_a_certificate(servers: Servers, config: Config, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from flowlite.connect.ssh.kept_values import KeptValues, Sources
 from flowlite.connect.ssh.library import paramiko
 from flowlite.errors import NodeUnreachable
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.settings import ssh_agent
 
 if TYPE_CHECKING:
     from flowlite.connect.ssh.targets import SshTarget
@@ -93,8 +94,15 @@ def _open_agent(target: SshTarget, tried: _TriedKeys) -> _Agent | None:
     try:
         return _Agent(path)
     except (OSError, paramiko.SSHException, EOFError) as error:
-        tried.hints.append(f"the agent at {path} does not answer ({error})")
-        return None
+        hint = f"the agent at {path} does not answer ({error})"
+    later = ssh_agent.seen_last() if target.agent is None else ""
+    if later and later != path:
+        with suppress(OSError, paramiko.SSHException, EOFError):
+            return _Agent(later)
+    if target.agent is None:
+        hint += ", and any `flow` command in a shell that has an agent makes that one known"
+    tried.hints.append(hint)
+    return None
 
 
 def _candidates(
