@@ -6,9 +6,11 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -80,6 +82,85 @@ def test_no_redirect_gets_the_key() -> None:
     with pytest.raises(ProviderError, match="307"):
         server.api().get("/v2/me")
     assert [request.url.host for request in server.requests] == ["api.example"]
+
+
+# The way there
+
+
+@pytest.fixture
+def reached(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
+    """An API on this machine: its address, and the first line of what it was asked. No variable names a proxy."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.requestline)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+
+
+@pytest.mark.parametrize("entry", ["::1", "::1/128", "[::1]", "fe80::/10", "10.0.0.0/8", "*.corp"])
+def test_an_entry_of_no_proxy_for_other_hosts_does_no_harm(
+    reached: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    where, asked = reached
+    monkeypatch.setenv("NO_PROXY", f"localhost,{entry}")
+    assert MithrilApi(f"http://{where}", Key(SECRET, "x")).get("/v2/me") == {}
+    assert asked == ["GET /v2/me HTTP/1.1"]
+
+
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "all_proxy"])
+@pytest.mark.parametrize("scheme", ["http://", ""])
+def test_a_proxy_is_used(
+    reached: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch, variable: str, scheme: str
+) -> None:
+    where, asked = reached
+    monkeypatch.setenv(variable, f"{scheme}{where}")
+    # A program that serves CGI must not take HTTP_PROXY from a request; a test is none.
+    monkeypatch.delenv("REQUEST_METHOD", raising=False)
+    assert MithrilApi("http://api.example", Key(SECRET, "x")).get("/v2/me") == {}
+    assert asked == ["GET http://api.example/v2/me HTTP/1.1"]
+
+
+def test_a_host_of_no_proxy_is_reached_directly(
+    reached: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, asked = reached
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1,::1/128")
+    assert MithrilApi(f"http://{where}", Key(SECRET, "x")).get("/v2/me") == {}
+    assert asked == ["GET /v2/me HTTP/1.1"]
+
+
+@pytest.mark.parametrize(
+    "proxy", ["ftp://u:hunter2@p:1", "http://u:hunter2@p:no", "http://u:hunter/2@p"]
+)
+def test_a_proxy_that_cannot_be_used_is_named_by_its_variable_without_its_password(
+    reached: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    with pytest.raises(ProviderError, match="HTTPS_PROXY does not name a proxy") as caught:
+        MithrilApi("https://api.example", Key(SECRET, "x"))
+    assert "hunter" not in str(caught.value)
+
+
+def test_certificates_that_are_not_there_are_named_by_their_variable(
+    reached: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
+    with pytest.raises(ProviderError, match=r"No such file or directory.*SSL_CERT_FILE"):
+        MithrilApi("https://api.example", Key(SECRET, "x"))
 
 
 # Pages

@@ -27,6 +27,7 @@ from flowlite.state import clock
 from provider_adapters.mithril.rest import bounded_http
 from provider_adapters.mithril.rest.bounded_http import TooLong
 from provider_adapters.mithril.rest.credentials import masked
+from provider_adapters.mithril.rest.transport import transport_for
 from provider_adapters.rented.page_bounds import PageBounds
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class MithrilApi:
         # Redirects are not followed: the key is only sent to the configured host.
         self._client: httpx.Client = module.Client(
             base_url=url,
-            transport=transport,
+            transport=transport or transport_for(url, module),
             follow_redirects=False,
             timeout=module.Timeout(_ANSWER_SECONDS, connect=_CONNECT_SECONDS),
             event_hooks={"response": [bounded_http.bounded]},

@@ -1,0 +1,62 @@
+"""How the API is reached: directly, or through the proxy that the environment names.
+
+httpx reads the variables itself, for all hosts, and fails altogether if one entry of `NO_PROXY` is not to its taste,
+such as `::1/128`, which other programs accept. Here they are read for the one host that is asked.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from flowlite.errors import ProviderError
+
+if TYPE_CHECKING:
+    import httpx
+
+_ANY = "all"
+# Variables that name files which an encrypted connection needs.
+_FILES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE")
+
+
+def transport_for(url: str, module: Any) -> httpx.BaseTransport:
+    """The transport for the API at this URL. Raises ProviderError if what the environment says cannot be used.
+
+    Args:
+        module: httpx.
+    """
+    variable, proxy = _proxy(url)
+    try:
+        through = module.Proxy(proxy if "://" in proxy else f"http://{proxy}") if proxy else None
+        made: httpx.BaseTransport = module.HTTPTransport(proxy=through)
+    except ImportError as error:
+        raise ProviderError(f"{variable} names a proxy that cannot be used: {error}") from None
+    except OSError as error:
+        named = [each for each in _FILES if os.environ.get(each)]
+        where = f" (look at {' and '.join(named)})" if named else ""
+        raise ProviderError(
+            f"no encrypted connection to Mithril's API can be made: {error.strerror or error}{where}"
+        ) from None
+    except Exception as error:
+        # Neither the text of the error nor the URL is shown: there may be a password in them.
+        raise ProviderError(
+            f"{variable} does not name a proxy that can be used ({type(error).__name__}): give its URL, as in "
+            "http://proxy.example:3128, or unset it"
+        ) from None
+    return made
+
+
+def _proxy(url: str) -> tuple[str, str]:
+    """The variable that names the proxy for a URL, and the proxy; two empty texts if it is reached directly."""
+    # httpx imports it too, and takes longer; it is not needed before there is something to ask.
+    from urllib.request import getproxies, proxy_bypass
+
+    parts = urlsplit(url)
+    if proxy_bypass(parts.hostname or ""):
+        return "", ""
+    found = getproxies()
+    for scheme in (parts.scheme, _ANY):
+        if found.get(scheme):
+            return f"{scheme.upper()}_PROXY", found[scheme]
+    return "", ""
