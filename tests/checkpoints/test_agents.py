@@ -104,6 +104,7 @@ write(here / "step 5" / "größe" / "model.pt", b"m")
 write(here / "last.pt", b"l")
 (here / "empty" / "below").mkdir(parents=True)
 (here / "newest").symlink_to("step 5/größe")
+(here / "empty" / "absolute").symlink_to(here / "step 5")
 (here / "outside").symlink_to("/etc/hostname")
 (here / "half.pt.tmp").write_bytes(b"x")
 os.mkfifo(here / "pipe")
@@ -115,7 +116,7 @@ os.mkfifo(here / "pipe")
                 "step 5/größe/model.pt": b"m" * WHOLE, "last.pt": b"l" * WHOLE,
             }  # fmt: skip
             (manifest,) = manifests(remote, sets_at(remote)[0])
-            assert manifest.links == {"newest": "step 5/größe"}
+            assert manifest.links == {"newest": "step 5/größe", "empty/absolute": "../step 5"}
             assert manifest.directories == ("empty/below",)
             assert set(manifest.unfinished) == {"outside", "pipe"}
             assert told(run) == [f"node 0 (i-000): checkpoint: 2 files, 131 kB at {remote}"]

@@ -23,7 +23,7 @@ def copier_of(tmp_path: Path, *, node: int = 0, nodes: int = 1, **changes: Any) 
     for each in (root, storage):
         each.mkdir(exist_ok=True)
     order = {
-        "root": str(root), "sync": str(tmp_path / "remote"), "storage": str(storage),
+        "root": str(root), "shown_at": "/ckpt", "sync": str(tmp_path / "remote"), "storage": str(storage),
         "memory": str(tmp_path / f"memory{node}.json"), "every": 0.0, "keep": 3, "node": node, "nodes": nodes,
         "source": True, "others_write": False, "outage": 5.0, "writer": "t1.1", "facts": {}, **changes,
     }  # fmt: skip

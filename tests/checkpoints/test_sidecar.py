@@ -20,7 +20,8 @@ class Driven:
         self.root.mkdir()
         (tmp_path / "storage").mkdir()
         order = {
-            "root": str(self.root), "sync": str(tmp_path / "remote"), "storage": str(tmp_path / "storage"),
+            "root": str(self.root), "shown_at": "/ckpt",
+            "sync": str(tmp_path / "remote"), "storage": str(tmp_path / "storage"),
             "memory": str(self.memory), "every": 0.04, "keep": 3, "node": 0, "nodes": 1, "source": True,
             "others_write": False, "outage": 30.0, "writer": "t1.1", "facts": {},
         }  # fmt: skip

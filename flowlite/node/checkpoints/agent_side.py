@@ -243,6 +243,7 @@ class Checkpoints:
     async def _start_process(self) -> None:
         order = {
             "root": str(self._root),
+            "shown_at": str(self._asked["path"]).rstrip("/"),
             "sync": self.place,
             "storage": str(self._paths.storage),
             "memory": str(self._memory()),

@@ -56,7 +56,7 @@ class Copier:
         """
         self.order = order
         self.node, self.nodes = int(order["node"]), int(order["nodes"])
-        self.root = Path(order["root"])
+        self.root, self.shown_at = Path(order["root"]), str(order["shown_at"])
         self.place: Target = place_of(order["sync"], Path(order["storage"]))
         self.memory = CheckpointState(Path(order["memory"]))
         self.watch = StabilityWatch(min(SETTLE_SECONDS, float(order["every"]) / 2))
@@ -113,7 +113,7 @@ class Copier:
             aside: The directory is flowlite's own. Incomplete files are renamed, so that they are not taken for
                 complete ones.
         """
-        files = tree.look_at(self.root).files
+        files = tree.look_at(self.root, self.shown_at).files
         self.watch.doubtful = self.memory.doubts(files)
         source = bool(self.order["source"])
         put = tree.put_aside(self.root, sorted(self.watch.doubtful)) if aside else []
@@ -126,6 +126,7 @@ class Copier:
             restore = Restore(
                 self.place,
                 self.root,
+                self.shown_at,
                 self.memory,
                 node=which,
                 nodes=self.nodes,
@@ -152,7 +153,9 @@ class Copier:
         Args:
             cut: A worker was killed or failed since it began, so that files it was writing may be incomplete.
         """
-        self.watch.doubtful = self.memory.doubts(tree.look_at(self.root).files, clean=not cut)
+        self.watch.doubtful = self.memory.doubts(
+            tree.look_at(self.root, self.shown_at).files, clean=not cut
+        )
         self._cut_off = {path for path in self.watch.doubtful if cut and not is_temporary(path)}
         self._goes_on = True
 
@@ -183,7 +186,7 @@ class Copier:
 
     def look(self, reaper: int | None) -> None:
         """Scans the directory once."""
-        found = tree.look_at(self.root)
+        found = tree.look_at(self.root, self.shown_at)
         pids = processes.descendants([reaper]) if reaper is not None else set()
         writing = tree.open_for_writing(found, pids)
         with self._lock:
@@ -198,7 +201,7 @@ class Copier:
             reaper: The process above the workers.
             renamed: Files that were seen to be renamed into their place and not to be written since.
         """
-        found = tree.look_at(self.root)
+        found = tree.look_at(self.root, self.shown_at)
         writing = tree.open_for_writing(found, processes.descendants([reaper] if reaper else []))
         with self._lock:
             self.watch.look(found.files, writing, time.monotonic())
@@ -209,7 +212,7 @@ class Copier:
 
     def end(self) -> None:
         """Records that all writers have ended."""
-        found = tree.look_at(self.root)
+        found = tree.look_at(self.root, self.shown_at)
         with self._lock:
             self._look = found
             self.watch.end(found.files)

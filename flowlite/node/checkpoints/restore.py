@@ -42,6 +42,7 @@ class Restore:
         self,
         place: Target,
         root: Path,
+        shown_at: str,
         memory: CheckpointState,
         *,
         node: int,
@@ -50,13 +51,14 @@ class Restore:
     ) -> None:
         """
         Args:
+            shown_at: The path at which the workers see the directory.
             node: The node whose files to restore.
             nodes: How many nodes copy.
             only: The files that were put aside on a node that has all others; what is missing there then is restored,
                 too, and nothing else. None restores all files that are missing here or known to be older.
         """
         self._place = place
-        self._root = root
+        self._root, self._shown_at = root, shown_at
         self._memory = memory
         self._node = node
         self._nodes = nodes
@@ -149,7 +151,7 @@ class Restore:
 
     def _put_links(self, manifest: CheckpointManifest) -> None:
         """Creates the links of a set. One here that leads to a file which is in no set is newer, and stays."""
-        here = tree.look_at(self._root)
+        here = tree.look_at(self._root, self._shown_at)
         stored = {file.path for file in manifest.files}.difference(self.kept)
         newer = [
             path

@@ -37,8 +37,12 @@ class TreeScan:
     skipped: dict[str, str] = field(default_factory=dict)
 
 
-def look_at(root: Path) -> TreeScan:
+def look_at(root: Path, shown_at: str) -> TreeScan:
     """Scans a directory. Links are recorded and never followed; entries that vanish meanwhile are left out.
+
+    Args:
+        root: The directory.
+        shown_at: The path at which the workers see it, and to which their absolute links lead.
 
     Raises:
         OSError: The directory itself cannot be read.
@@ -59,15 +63,21 @@ def look_at(root: Path) -> TreeScan:
         for entry in ours:
             path = f"{above}/{entry.name}" if above else entry.name
             try:
-                _note(found, root, path, entry, todo)
+                _note(found, (str(root), shown_at), path, entry, todo)
             except OSError:
                 continue
     return found
 
 
-def _note(found: TreeScan, root: Path, path: str, entry: os.DirEntry[str], todo: list[str]) -> None:
+def _note(
+    found: TreeScan,
+    tops: tuple[str, str],
+    path: str,
+    entry: os.DirEntry[str],
+    todo: list[str],
+) -> None:
     if entry.is_symlink():
-        target = _relative(root, path, os.readlink(entry.path))
+        target = _relative(tops, path, os.readlink(entry.path))
         if leads_inside(path, target):
             found.links[path] = target
         else:
@@ -84,12 +94,12 @@ def _note(found: TreeScan, root: Path, path: str, entry: os.DirEntry[str], todo:
         found.identities[(status.st_dev, status.st_ino)] = path
 
 
-def _relative(root: Path, path: str, target: str) -> str:
+def _relative(tops: tuple[str, str], path: str, target: str) -> str:
     """Returns a link's target relative to the link, if it is an absolute path inside the directory."""
-    top = f"{root}/"
-    if not target.startswith(top):
-        return target
-    return os.path.relpath(target[len(top) :] or ".", os.path.dirname(path) or ".")
+    for top in tops:
+        if target == top or target.startswith(f"{top}/"):
+            return os.path.relpath(target[len(top) + 1 :] or ".", os.path.dirname(path) or ".")
+    return target
 
 
 def seen_of(status: os.stat_result) -> FileState:
