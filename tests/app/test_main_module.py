@@ -398,6 +398,70 @@ def test_objects_with_slots_of_a_program_without_a_file(tmp_path: Path) -> None:
     assert printed("-c", text, cwd=tmp_path) == [1, 1, 2, 2, 2, 3, 2, False]
 
 
+def test_enumerations_of_a_program_without_a_file(tmp_path: Path) -> None:
+    """With aliases, with what `__init__` and `__new__` give their members, and back to the same members."""
+    text = IMPORTS + dedent(
+        """
+        import enum
+
+        class Planet(enum.Enum):
+            EARTH = (6, 3)
+            def __init__(self, mass, radius):
+                self.mass, self.radius = mass, radius
+            def density(self):
+                return self.mass / self.radius
+
+        class Labelled(enum.Enum):
+            A = (1, "one")
+            SAME = (1, "other")
+            def __new__(cls, value, label):
+                made = object.__new__(cls)
+                made._value_, made.label = value, label
+                return made
+
+        class Right(enum.Flag):
+            READ = 1
+            WRITE = 2
+            BOTH = READ | WRITE
+
+        @app.function
+        def f(planet, labelled, right):
+            there = planet.density(), labelled.label, Labelled["SAME"] is labelled, right is Right.BOTH
+            return there, (planet, labelled, right, Right.READ)
+
+        there, back = f.remote(Planet.EARTH, Labelled.A, Right.BOTH)
+        same = [a is b for a, b in zip(back, (Planet.EARTH, Labelled.SAME, Right.BOTH, Right.READ))]
+        print(json.dumps([there, same]))
+        """
+    )
+    assert printed("-c", text, cwd=tmp_path) == [[2.0, "one", True, True], [True] * 4]
+
+
+def test_cached_properties_of_a_program_without_a_file(tmp_path: Path) -> None:
+    text = IMPORTS + dedent(
+        """
+        import functools
+
+        class Settings:
+            count = 0
+
+            @functools.cached_property
+            def rate(self):
+                "How fast."
+                self.count += 1
+                return 0.5
+
+        @app.function
+        def f(settings):
+            return settings.rate, settings.rate, settings.count, Settings.rate.__doc__, settings
+
+        *there, back = f.remote(Settings())
+        print(json.dumps([there, type(back) is Settings, back.rate, back.count]))
+        """
+    )
+    assert printed("-c", text, cwd=tmp_path) == [[0.5, 0.5, 1, "How fast."], True, 0.5, 1]
+
+
 def test_a_typer_command_that_sets_a_global(tmp_path: Path) -> None:
     path = write(
         tmp_path,

@@ -241,9 +241,12 @@ def _pickler_class() -> Any:
                     self._note_name(obj)
                     if not self._to_worker:
                         return self._reduce_returning(obj)
-                return _with_slots(super().reducer_override(obj), obj)
+                return _whole_class(super().reducer_override(obj), obj)
             elif kind is types.ModuleType:
                 self.modules.add(obj.__name__)
+            elif kind is functools.cached_property and hasattr(obj, "lock"):
+                # Up to Python 3.11 it has a lock.
+                return _portable(_cached_property), (obj.func, obj.attrname, obj.__doc__)
             elif kind is io.TextIOWrapper and obj not in (sys.stdout, sys.stderr):
                 # cloudpickle would send what the file contains, in place of the file.
                 raise TypeError("cannot pickle an open file")
@@ -361,7 +364,7 @@ def _pickler_class() -> Any:
             """Reduces a class of the worker's main module: by name for the same program, else by value."""
             program = self._namespace.get(PROGRAM)
             if program is None or not _found_in_main(kind):
-                return _with_slots(super().reducer_override(kind), kind)
+                return _whole_class(super().reducer_override(kind), kind)
             try:
                 value = _by_value_pickler(kind)
             except Exception:
@@ -406,6 +409,36 @@ def _without_ipython(names: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _whole_class(reduced: Any, kind: type) -> Any:
+    """Adds to a class that cloudpickle sends by value what it leaves out."""
+    made = getattr(reduced[0], "__name__", "") if isinstance(reduced, tuple) else ""
+    if made == "_make_skeleton_enum":
+        return _with_all_members(reduced, kind)
+    return _with_slots(reduced, kind) if made == "_make_skeleton_class" else reduced
+
+
+def _with_all_members(reduced: Any, kind: Any) -> Any:
+    """Lets an enumeration have its aliases, such as `RW = R | W`, and members what `__init__` or `__new__` gave them.
+
+    cloudpickle sends an alias as an attribute, which the original class refuses when it comes back, and makes members
+    before the class has its methods.
+    """
+    bases, name, qualname, _, *rest = reduced[1]
+    members = {each: member._value_ for each, member in kind.__members__.items()}
+    attributes = {
+        each: {key: value for key, value in vars(member).items() if not key.endswith("_")}
+        for each, member in kind.__members__.items()
+    }
+    content, slots = reduced[2]
+    own = {key: value for key, value in content.items() if key not in members}
+    return (
+        reduced[0],
+        (bases, name, qualname, members, *rest),
+        (own, slots, attributes),
+        *(None, None, _portable(_fill_enum)),
+    )
+
+
 def _with_slots(reduced: Any, kind: type) -> Any:
     """Lets a class that is rebuilt have the slots of the original.
 
@@ -413,8 +446,7 @@ def _with_slots(reduced: Any, kind: type) -> Any:
     class cannot take the state of such an object when it comes back.
     """
     slots = vars(kind).get("__slots__")
-    made = getattr(reduced[0], "__name__", "") if isinstance(reduced, tuple) else ""
-    if made != "_make_skeleton_class" or not isinstance(slots, str | tuple | list | dict):
+    if not isinstance(slots, str | tuple | list | dict):
         return reduced
     metaclass, name, bases, body, *rest = reduced[1]
     if any(getattr(base, "__name__", "") == "NamedTuple" for base in bases):
@@ -549,6 +581,23 @@ def _cached(fn, maxsize, typed):  # type: ignore[no-untyped-def]
     import functools
 
     return functools.lru_cache(maxsize, typed)(fn)
+
+
+def _cached_property(fn, name, doc):  # type: ignore[no-untyped-def]
+    import functools
+
+    made = functools.cached_property(fn)
+    made.attrname, made.__doc__ = name, doc
+    return made
+
+
+def _fill_enum(kind, state):  # type: ignore[no-untyped-def]
+    from cloudpickle import cloudpickle
+
+    content, slots, attributes = state
+    cloudpickle._class_setstate(kind, (content, slots))
+    for name, found in attributes.items():
+        vars(kind[name]).update(found)
 
 
 def _typing(kind, values, settings):  # type: ignore[no-untyped-def]
