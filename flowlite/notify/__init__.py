@@ -8,5 +8,5 @@ This room knows neither tasks nor the store. `supervise/process/notifications.py
 sends it in a process of its own, so that a target that hangs cannot delay a supervisor. Targets are in a file of the
 task that only its owner can read (`notify.json`), and never in the store.
 
-Imports `output` and `terminal`; `spec` imports it to check `notify=`. Start with `targets.py`.
+Imports `settings`, `output` and `terminal`; `spec` imports it to check `notify=`. Start with `targets.py`.
 """

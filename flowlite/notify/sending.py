@@ -15,6 +15,7 @@ from typing import Any
 
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.notify.targets import Kind, kind_of
+from flowlite.settings.http_proxy import proxy_for
 from flowlite.terminal import plain
 
 SECONDS = 20.0
@@ -99,8 +100,13 @@ def _post(target: str, message: Message, seconds: float) -> None:
 
     headers = {"Content-Type": "application/json"}
     content = json.dumps(message.body())
+    _, proxy = proxy_for(target)
+    transport = httpx.HTTPTransport(proxy=httpx.Proxy(proxy) if proxy else None)
     # The body of the answer is not read: it may have no end.
-    with httpx.stream("POST", target, content=content, headers=headers, timeout=seconds) as answer:
+    with (
+        httpx.Client(transport=transport, timeout=seconds) as client,
+        client.stream("POST", target, content=content, headers=headers) as answer,
+    ):
         if not answer.is_success:
             raise NotSent(f"it answered {answer.status_code} {answer.reason_phrase}".rstrip())
 

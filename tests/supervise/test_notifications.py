@@ -90,6 +90,16 @@ def test_a_webhook_is_told_of_the_end(flow_home: Path, hook: Hook) -> None:
     assert body["task"]["finished_at"] >= body["task"]["started_at"]
 
 
+def test_a_webhook_is_told_whatever_no_proxy_says_of_other_hosts(
+    flow_home: Path, hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1,::1/128,[::1]")
+    monkeypatch.setenv("no_proxy", "localhost,127.0.0.1,::1/128,[::1]")
+    task = Flow().run(TaskConfig(command=["true"], notify=hook.url), wait=True)
+    assert told(task.id)[0].startswith("notified ")
+    assert len(hook.got) == 1
+
+
 def test_a_failure_that_is_retried_and_the_last_one_are_told(flow_home: Path, hook: Hook) -> None:
     config = TaskConfig(command=["sh", "-c", "exit 3"], retries=1, notify=[hook.url])
     task = Flow().run(config, wait=True)

@@ -1,21 +1,16 @@
-"""How the API is reached: directly, or through the proxy that the environment names.
-
-httpx reads the variables itself, for all hosts, and fails altogether if one entry of `NO_PROXY` is not to its taste,
-such as `::1/128`, which other programs accept. Here they are read for the one host that is asked.
-"""
+"""How the API is reached: directly, or through the proxy that the environment names."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from flowlite.errors import ProviderError
+from flowlite.settings.http_proxy import proxy_for
 
 if TYPE_CHECKING:
     import httpx
 
-_ANY = "all"
 # Variables that name files which an encrypted connection needs.
 _FILES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE")
 
@@ -26,9 +21,9 @@ def transport_for(url: str, module: Any) -> httpx.BaseTransport:
     Args:
         module: httpx.
     """
-    variable, proxy = _proxy(url)
+    variable, proxy = proxy_for(url)
     try:
-        through = module.Proxy(proxy if "://" in proxy else f"http://{proxy}") if proxy else None
+        through = module.Proxy(proxy) if proxy else None
         made: httpx.BaseTransport = module.HTTPTransport(proxy=through)
     except ImportError as error:
         raise ProviderError(f"{variable} names a proxy that cannot be used: {error}") from None
@@ -45,18 +40,3 @@ def transport_for(url: str, module: Any) -> httpx.BaseTransport:
             "http://proxy.example:3128, or unset it"
         ) from None
     return made
-
-
-def _proxy(url: str) -> tuple[str, str]:
-    """The variable that names the proxy for a URL, and the proxy; two empty texts if it is reached directly."""
-    # httpx imports it too, and takes longer; it is not needed before there is something to ask.
-    from urllib.request import getproxies, proxy_bypass
-
-    parts = urlsplit(url)
-    if proxy_bypass(parts.hostname or ""):
-        return "", ""
-    found = getproxies()
-    for scheme in (parts.scheme, _ANY):
-        if found.get(scheme):
-            return f"{scheme.upper()}_PROXY", found[scheme]
-    return "", ""
