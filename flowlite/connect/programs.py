@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import threading
+import tokenize
 from pathlib import Path
 
 import flowlite.node
@@ -123,9 +124,20 @@ def _text(module: str) -> str:
 
 @functools.cache
 def _parsed(module: str) -> str:
-    path = NODE.joinpath(*module.split(".")).with_suffix(".py")
-    tree = ast.parse(path.read_text())
-    for each in ast.walk(tree):
+    # Not by `ast.unparse`: that of Python 3.12 writes f-strings which no older Python on a node can read.
+    source = NODE.joinpath(*module.split(".")).with_suffix(".py").read_text()
+    lines = source.splitlines(keepends=True)
+    for token in tokenize.generate_tokens(iter(list(lines)).__next__):
+        row, column = token.start
+        if token.type == tokenize.COMMENT:
+            lines[row - 1] = f"{lines[row - 1][:column].rstrip()}\n".lstrip("\n")
+        elif token.type == tokenize.NL and token.line == "\n":
+            lines[row - 1] = ""
+    for each in ast.walk(ast.parse(source)):
         if isinstance(each, ast.Module | ast.FunctionDef) and ast.get_docstring(each) is not None:
-            each.body = each.body[1:] or [ast.Pass()]
-    return ast.unparse(tree)
+            first = each.body[0]
+            rows = slice(first.lineno - 1, first.end_lineno)
+            lines[rows] = ["" for _ in lines[rows]]
+            if len(each.body) == 1:
+                lines[first.lineno - 1] = f"{' ' * first.col_offset}pass\n"
+    return "".join(lines)
