@@ -165,7 +165,10 @@ class _AtomicFile:
         self._partial = Path(atomic_files.beside(os.path.abspath(self._target)))
         return self._partial
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, kind: object, error: object, *_: object) -> None:
+        if isinstance(error, OSError) and error.filename is None:
+            # A write that finds the disk full does not say which one.
+            error.filename = str(self._target)
         try:
             if kind is None and self.made:
                 os.replace(self._partial, self._target)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
+import resource
 import stat
 import sys
 import time
@@ -232,6 +234,19 @@ def test_a_file_that_cannot_be_put_leaves_what_was_there(
         connection.put(b"x", str(tmp_path / "directory"))
     assert list((tmp_path / "directory").iterdir()) == []
     assert _leftovers(tmp_path) == []
+
+
+def test_a_disk_that_becomes_full_is_named_by_the_file(tmp_path: Path) -> None:
+    """As a disk that fills up with a write, a limit of the size of files ends one without a word of the file."""
+    target = tmp_path / "there" / "target"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(OSError, match=re.escape(str(target))):
+            LocalConnection().put(b"x" * 150_000, str(target))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(target.parent.iterdir()) == []
 
 
 def test_a_source_that_is_not_there(connection: Connection, tmp_path: Path) -> None:
