@@ -109,7 +109,8 @@ class TaskDisplay:
         if record.state != "stopping":
             self._stopped_for = ""
             return record.reason
-        if record.reason in STOPPING_REASONS:
+        if not self._stopped_for and record.reason.split("; ")[0] in STOPPING_REASONS:
+            # No failure, also where it says what is being waited for.
             return record.reason
         self._stopped_for = self._stopped_for or record.reason
         # Text after the failure is news: nodes that cannot be ended, output that is still being fetched.

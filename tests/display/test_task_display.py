@@ -1,4 +1,4 @@
-"""`TaskDisplay`: how much of a project has been sent, on a terminal and elsewhere."""
+"""`TaskDisplay`: how much of a project has been sent, on a terminal and elsewhere, and what a task stops for."""
 
 from __future__ import annotations
 
@@ -51,3 +51,24 @@ def test_elsewhere_there_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch)
     ]
     assert lines[-1] == "· running: all ranks started"
     assert 4 <= len(lines) <= 6
+
+
+WAITING = "waiting for what is not here yet: outputs"
+
+
+def test_what_a_task_that_ended_well_waits_for_is_shown() -> None:
+    why = f"all ranks have ended; {WAITING}"
+    reasons = [why, f"{why}: 1 MB of 9 MB are here", "all ranks have ended"]
+    lines = shown(io.StringIO(), [("stopping", reason) for reason in reasons]).splitlines()
+    assert lines == [f"· stopping: {reason}" for reason in reasons]
+
+
+def test_the_failure_that_stopped_a_task_is_left_to_its_end() -> None:
+    why = "rank 0 has failed"
+    reasons = [why, f"{why}; {WAITING}", f"{why}; {WAITING}: 1 MB of 9 MB are here"]
+    lines = shown(io.StringIO(), [("stopping", reason) for reason in reasons]).splitlines()
+    assert lines == [
+        "· stopping",
+        f"· stopping: {WAITING}",
+        f"· stopping: {WAITING}: 1 MB of 9 MB are here",
+    ]
