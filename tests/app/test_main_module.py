@@ -462,6 +462,39 @@ def test_cached_properties_of_a_program_without_a_file(tmp_path: Path) -> None:
     assert printed("-c", text, cwd=tmp_path) == [[0.5, 0.5, 1, "How fast."], True, 0.5, 1]
 
 
+def test_what_a_worker_changes_of_a_class_does_not_come_back(tmp_path: Path) -> None:
+    """Nor is undone what the program has changed meanwhile. A later program gets the class as the worker had it."""
+    text = IMPORTS + dedent(
+        """
+        class Net:
+            seen = 0
+
+            def name(self):
+                return "old"
+
+        @app.function
+        def f():
+            Net.seen += 5
+            return Net(), Net.seen
+
+        task = f.spawn()
+        Net.name = lambda self: "new"
+        net, seen = task.result()
+        print(json.dumps([type(net) is Net, seen, Net.seen, net.name()]))
+        """
+    )
+    assert printed("-c", text, cwd=tmp_path) == [True, 5, 0, "new"]
+    later = """
+import json
+from flowlite import Flow
+net, _ = Flow().get_task("f").result()
+print(json.dumps([net.name(), type(net).seen, sorted(vars(type(net)))]))
+"""
+    name, seen, content = printed("-c", later, cwd=tmp_path)
+    assert (name, seen) == ("old", 5)
+    assert not [each for each in content if "flowlite" in each]
+
+
 def test_a_typer_command_that_sets_a_global(tmp_path: Path) -> None:
     path = write(
         tmp_path,

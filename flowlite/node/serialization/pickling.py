@@ -241,7 +241,8 @@ def _pickler_class() -> Any:
                     self._note_name(obj)
                     if not self._to_worker:
                         return self._reduce_returning(obj)
-                return _whole_class(super().reducer_override(obj), obj)
+                reduced = _whole_class(super().reducer_override(obj), obj)
+                return reduced if self._to_worker else _unless_known(reduced)
             elif kind is types.ModuleType:
                 self.modules.add(obj.__name__)
             elif kind is functools.cached_property and hasattr(obj, "lock"):
@@ -364,7 +365,7 @@ def _pickler_class() -> Any:
             """Reduces a class of the worker's main module: by name for the same program, else by value."""
             program = self._namespace.get(PROGRAM)
             if program is None or not _found_in_main(kind):
-                return _whole_class(super().reducer_override(kind), kind)
+                return _unless_known(_whole_class(super().reducer_override(kind), kind))
             try:
                 value = _by_value_pickler(kind)
             except Exception:
@@ -415,6 +416,18 @@ def _whole_class(reduced: Any, kind: type) -> Any:
     if made == "_make_skeleton_enum":
         return _with_all_members(reduced, kind)
     return _with_slots(reduced, kind) if made == "_make_skeleton_class" else reduced
+
+
+def _unless_known(reduced: Any) -> Any:
+    """Leaves a class alone where it is known already: what a worker has changed in its copy does not come back."""
+    made = getattr(reduced[0], "__name__", "") if isinstance(reduced, tuple) else ""
+    if made not in ("_make_skeleton_class", "_make_skeleton_enum"):
+        return reduced
+    make, args, state, *_, fill = reduced
+    return (
+        *(_portable(_known_or_made), (make, args), (fill, state)),
+        *(None, None, _portable(_fill_if_made)),
+    )
 
 
 def _with_all_members(reduced: Any, kind: Any) -> Any:
@@ -589,6 +602,25 @@ def _cached_property(fn, name, doc):  # type: ignore[no-untyped-def]
     made = functools.cached_property(fn)
     made.attrname, made.__doc__ = name, doc
     return made
+
+
+def _known_or_made(make, args):  # type: ignore[no-untyped-def]
+    from cloudpickle import cloudpickle
+
+    # The last arguments are what cloudpickle knows a class by, and one without a use.
+    known = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(args[-2])
+    if known is not None:
+        return known
+    made = make(*args)
+    type.__setattr__(made, "__flowlite_made__", True)
+    return made
+
+
+def _fill_if_made(kind, state):  # type: ignore[no-untyped-def]
+    fill, content = state
+    if "__flowlite_made__" in vars(kind):
+        type.__delattr__(kind, "__flowlite_made__")
+        fill(kind, content)
 
 
 def _fill_enum(kind, state):  # type: ignore[no-untyped-def]
