@@ -18,7 +18,16 @@ from flowlite.in_worker import should_stop
 from flowlite.node.preemption import shared_page
 from flowlite.node.preemption.shared_page import StopPage
 from flowlite.node.protocol.messages import MessageError
-from flowlite.node.rendezvous.stop_vote import MARGIN
+from flowlite.node.rendezvous.stop_vote import (
+    DEADLINE,
+    LEAST_GRACE,
+    MARGIN,
+    PREEMPTED,
+    Hold,
+    Resume,
+    StopNow,
+    Vote,
+)
 from tests.checkpoints.remote import newest
 from tests.helpers import eventually
 from tests.node.agents import RealGang
@@ -259,6 +268,45 @@ def test_the_stop_signal_carries_the_grace_that_is_left() -> None:
     # Longer than a gang usually takes to stop.
     leader.wait(60.0, 0, 1, SUPERVISOR)
     assert leader.machine.phase == "stopping"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "after_stop", "last", "grace"),
+    [
+        (120.0, 20.0, 67.0, 30.0),
+        # The last copy of checkpoints gets half of the time at most.
+        (120.0, 100.0, 27.0, 30.0),
+        (300.0, 0.0, 267.0, 30.0),
+        (10.0, 20.0, 0.0, 2.0),
+        (4.0, 20.0, 0.0, LEAST_GRACE),
+    ],
+)
+def test_the_stop_signal_leaves_time_to_stop_and_for_the_last_copy(
+    seconds: float, after_stop: float, last: float, grace: float
+) -> None:
+    vote = Vote(grace=30.0, after_stop=after_stop)
+    step = vote.notice(PREEMPTED, "spot", seconds, now=0.0)
+    if last > 0:
+        assert step == Hold(last)
+        # Each node has its own notice; one of more time changes nothing.
+        assert vote.notice(PREEMPTED, "spot", seconds + 60.0, now=0.0) is None
+        vote.tell(0, 1, [])
+        assert vote.step([0], last - 0.1) is None
+        step = vote.step([0], last)
+    assert step == StopNow(grace)
+    assert vote.step([0], last + 1.0) is None
+    words = {name: name for name in ("done", "failed", "lost", "preempted", "deadline", "growing")}
+    outcomes = [vote.outcome(each, words, last) for each in ("done", "failed", "lost", "stopped")]
+    assert outcomes == ["done", "preempted", "preempted", "stopped"]
+
+
+def test_before_a_deadline_whoever_waits_goes_on_at_its_last_moment() -> None:
+    vote = Vote(grace=30.0, after_stop=20.0)
+    assert vote.notice(DEADLINE, "over", 100.0, now=0.0) == Hold(100.0 - MARGIN)
+    vote.tell(0, 2, [7])
+    assert vote.step([0], 96.9) is None
+    assert vote.step([0], 97.0) == Resume(None)
+    assert vote.step([0], 98.0) is None
 
 
 def test_notice_of_what_nobody_knows_is_refused() -> None:
