@@ -172,6 +172,10 @@ def test_what_nobody_used_lately_is_removed(flow_home: Path, root: Path, tmp_pat
     remove_unused(flow_home, [needed.path, tmp_path / "of no task"])
     assert not old.exists()
     assert contents(flow_home, needed) == {"data.csv": b"1"}
+    # A task that is being submitted uses it, and its manifest is not known yet.
+    again = take(flow_home, root)
+    remove_unused(flow_home, [])
+    assert contents(flow_home, again) == {"data.csv": b"1"}
     assert remove_unused(tmp_path / "nowhere", []) == 0
 
 

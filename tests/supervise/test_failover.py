@@ -55,7 +55,7 @@ def test_the_places_are_asked_in_their_order_and_then_again_with_growing_pauses(
     assert pauses[:2] == [0.0, 0.0]
     rounds = [pauses[index] for index in (2, 5, 8)]
     assert rounds == sorted(rounds)
-    assert rounds[0] > 0.0
+    assert 0.0 < rounds[0] < rounds[1]
 
 
 def test_a_boot_that_fails_once_is_tried_again_there_and_a_second_one_is_not() -> None:
@@ -119,6 +119,10 @@ def test_the_search_begins_when_nodes_were_asked_for_first() -> None:
     assert not failover.all_were_tried(found)
     assert failover.all_were_tried(after(found, Kind.FULL, NOW + 90.0))
     assert failover.report(found) == "own big: no; near big: no"
+    # Another attempt searches anew.
+    later = dataclasses.replace(found, attempt=found.attempt + 1)
+    assert (failover.began(later), failover.report(later)) == (0.0, "")
+    assert failover.came_at(later, NOW + 99.0) == NOW + 99.0
 
 
 @given(st.lists(st.sampled_from([Kind.FULL, Kind.QUOTA, Kind.QUEUED, Kind.REFUSED]), max_size=30))
