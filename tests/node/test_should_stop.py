@@ -309,6 +309,18 @@ def test_before_a_deadline_whoever_waits_goes_on_at_its_last_moment() -> None:
     assert vote.step([0], 98.0) is None
 
 
+def test_the_stop_signal_is_sent_at_its_last_moment_though_nobody_says_anything() -> None:
+    leader = holding()
+    for node in (0, 1):
+        leader.say(node, "calls", callers=1, waiting=[])
+    # With the two seconds in which its workers stop.
+    last = 120.0 - 2.0 - MARGIN
+    leader.wait(last - 1.0, 0, 1, SUPERVISOR)
+    assert leader.machine.phase == "running"
+    leader.wait(1.5, 0, 1, SUPERVISOR)
+    assert [leader.told[node][-1]["type"] for node in (0, 1)] == ["stop", "stop"]
+
+
 def test_notice_of_what_nobody_knows_is_refused() -> None:
     leader = Leader()
     leader.go()
