@@ -312,6 +312,8 @@ def test_refusals_of_sbatch_in_words() -> None:
         {"qos": "long"},
     )
     assert isinstance(many, QuotaExceeded)
+    untold = f"{begin}Time limit specification required, but not provided"
+    assert str(refusals.explained(untold, {})).endswith("not provided; set max_run_time_hours")
     # The partition may want more nodes than were asked for (MinNodes), or fewer.
     count = str(refusals.explained(f"{begin}Node count specification invalid", {}))
     assert "fewer nodes" not in count

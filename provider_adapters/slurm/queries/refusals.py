@@ -26,6 +26,7 @@ _ABOUT: tuple[tuple[str, tuple[str, ...], str], ...] = (
         (),
         "`sacctmgr show associations user=$USER` and `sacctmgr show qos` list the limits",
     ),
+    ("time limit specification required", (), "set max_run_time_hours"),
     ("time limit", (), "lower max_run_time_hours, or choose another partition"),
     (
         "node count",
