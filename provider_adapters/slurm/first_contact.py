@@ -18,6 +18,7 @@ from flowlite.node.sbatch import hostlist
 from flowlite.provider import Instance, LaunchPending
 from flowlite.state import clock
 from provider_adapters.slurm import nodes
+from provider_adapters.slurm.job_submission import SAID
 from provider_adapters.slurm.launch_notes import frozen_of, outlives_nodes
 from provider_adapters.slurm.queries import state_words
 
@@ -98,11 +99,18 @@ class FirstContact:
             for place, each in zip(places, met, strict=True)
             if isinstance(each, dict)
         ]
-        if lost or silent:
-            found[0] = dataclasses.replace(found[0], note=_passed_over(job, lost, [*silent]))
+        notes = [f"sbatch says: {said}"] if (said := call.detail.get(SAID)) else []
+        notes += [_passed_over(job, lost, [*silent])] if lost or silent else []
+        if notes:
+            found[0] = dataclasses.replace(found[0], note="; ".join(notes))
         self._note_shared(launch, frozen, found)
-        notes = {"given": [each.to_json() for each in found], "restart": told[0].restarts}
-        ledger.note(launch.token, begun=None, unmet=[*silent], **notes)
+        ledger.note(
+            launch.token,
+            begun=None,
+            unmet=[*silent],
+            given=[each.to_json() for each in found],
+            restart=told[0].restarts,
+        )
         return found
 
     def _hosts_at_start(

@@ -27,6 +27,8 @@ _UNDERWAY_SECONDS = 10.0
 _LOOKS = 3
 _NEVER_SECONDS = 30.0
 _PAUSE = 2.0
+SAID = "said"
+"""Key in the detail of a call: what `sbatch` has told the user, besides the number of the job."""
 
 
 class JobSubmission:
@@ -63,7 +65,9 @@ class JobSubmission:
             ledger.refused(launch.token, call.name, {"why": last_line(done)})
             raise refusals.explained(said, frozen["asked"])
         self._place.queue(frozen["login"]).hurry()
-        ledger.made(launch.token, call.name, numbers)
+        # Such as that the site has set a time limit, by job_submit/lua.
+        said = refusals.remarks(done.stderr.decode("utf-8", "replace"))
+        ledger.made(launch.token, call.name, numbers, {SAID: said} if said else None)
         return self.call_of(launch, call)
 
     def settle(self, launch: Launch, *, repeat: bool) -> bool:

@@ -99,6 +99,7 @@ class PaperSlurm(Connection):
         refuse: What `sbatch` says instead of taking a job.
         most: How many jobs, or elements of arrays, the user may submit at a time; None for any number.
         printed: What it prints for a job that it has taken, with `{}` for its number.
+        remarks: What it tells the user besides that.
         accounts: Whether `sacct` knows anything.
         accounting_down: Whether slurmdbd does not answer `sacct`, while slurmctld answers everything else.
         dead: Nodes that are down.
@@ -119,6 +120,7 @@ class PaperSlurm(Connection):
     refuse: str = ""
     most: int | None = None
     printed: str = "{}\n"
+    remarks: str = ""
     accounts: bool = True
     accounting_down: bool = False
     sinfo: str = SINFO
@@ -194,7 +196,7 @@ class PaperSlurm(Connection):
         job = Job(str(next(self.numbers)), told["comment"], min(most, self.idle), script)
         job.exclude = tuple(filter(None, told.get("exclude", "").split(",")))
         self.jobs.append(job)
-        return _ok(self.printed.format(job.id))
+        return Completed(0, self.printed.format(job.id).encode(), self.remarks.encode())
 
     def _squeue(self, words: list[str], _: str) -> Completed:
         if "%T" in words:

@@ -230,6 +230,16 @@ def test_a_job_beyond_the_limit_of_submitted_jobs_waits_for_another_to_end(
     assert len(slurm.live()) == 1
 
 
+def test_what_a_site_tells_of_a_job_that_it_takes_is_shown(slurm_paper: Paper) -> None:
+    """As by `slurm.log_user` of a job_submit.lua that changes the job."""
+    slurm_paper.slurm.remarks = (
+        "a banner\nsbatch: NOTE: no time limit given; 30 minutes set\nsbatch: lua: ok\n"
+    )
+    found = slurm_paper.launch(slurm_paper.intend())
+    said = "sbatch says: NOTE: no time limit given; 30 minutes set; lua: ok"
+    assert [each.note for each in found] == [said, ""]
+
+
 def test_a_limit_that_allows_no_job_is_an_error(slurm_paper: Paper) -> None:
     slurm_paper.slurm.most = 0
     with pytest.raises(QuotaExceeded, match="AssocMaxSubmitJobLimit"):

@@ -52,12 +52,21 @@ _ABOUT: tuple[tuple[str, tuple[str, ...], str], ...] = (
 )
 # Of AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit and such.
 _SUBMITTED = "submitjob"
+_FROM = "sbatch: "
+_LONGEST_REMARKS = 500
 _QUOTA = ("policy", "limit", "maximum")
 _DENIED = ("access/permission denied", "not permitted", "access denied", "user's group")
 
 
 class TooManySubmitted(QuotaExceeded):
     """As many jobs as may be submitted at a time are."""
+
+
+def remarks(said: str) -> str:
+    """What `sbatch` tells the user of a job that it has taken, on one line."""
+    lines = [line.strip() for line in said.splitlines()]
+    told = [line.removeprefix(_FROM) for line in lines if line.startswith(_FROM)]
+    return "; ".join(told)[:_LONGEST_REMARKS]
 
 
 def explained(said: str, asked: Mapping[str, Any]) -> ProviderError:
