@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -49,6 +50,20 @@ dist.all_reduce(value)
 print("sum", value.item())
 dist.destroy_process_group()  # Without it, torch 2.13 aborts now and then on a busy machine when Python ends.
 """
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("node", [0, 1], ids=["leader", "member"])
+def test_a_node_whose_directory_is_removed_while_it_runs_ends_all_the_same(
+    site: Site, node: int
+) -> None:
+    """As a home that is purged at night, or by somebody who tidies up. Our program goes with it."""
+    gang = site.submit(shell(COUNT))
+    gang.wait("running")
+    eventually(lambda: min(gang.counted(rank) for rank in range(2)) > 20)
+    shutil.rmtree(site.hosts[node].root / "root" / ".flowlite-node")
+    site.go()
+    assert gang.end().attempt == 1
 
 
 @pytest.mark.slow

@@ -525,16 +525,17 @@ class Agent:
         return workdir.is_relative_to(self._paths.home)
 
     async def _tell_unkept(self) -> None:
-        """Send a notice that names the files which no pattern of `outputs=` keeps."""
-        from ..outputs import listing
-
+        """Send a notice that names the files which no pattern of `outputs=` keeps. Never raises."""
         workdir, home = self._config.workdir or str(self._paths.home), str(self._paths.home)
         begin = str(self._paths.environment)
         try:
+            # Not there any more where somebody has removed the node's directory, with our program in it.
+            from ..outputs import listing
+
             found = await asyncio.to_thread(
                 listing.unkept, workdir, home, self._config.outputs, begin
             )
-        except OSError as error:
+        except (OSError, ImportError) as error:
             log.warning("the working directory cannot be looked through: %s", error)
             return
         if text := listing.sentence(found):
@@ -553,15 +554,18 @@ class Agent:
         checkpoints = self._storage.checkpoints
         if checkpoints is not None and self._workers.running:
             checkpoints.hurry()
-        if self._setup is not None:
-            await self._setup.stop(grace)
-        await self._workers.stop(grace)
-        if checkpoints is not None and not checkpoints.for_all:
-            await checkpoints.finish()
-        if self._unkept is not None:
-            await asyncio.shield(self._unkept)
-        while self._held_back:
-            self._report(self._held_back.pop())
+        try:
+            if self._setup is not None:
+                await self._setup.stop(grace)
+            await self._workers.stop(grace)
+            if checkpoints is not None and not checkpoints.for_all:
+                await checkpoints.finish()
+            if self._unkept is not None:
+                await asyncio.shield(self._unkept)
+        finally:
+            # The gang would wait for them for ever, whatever went wrong here.
+            while self._held_back:
+                self._report(self._held_back.pop())
         if checkpoints is not None and checkpoints.for_all:
             try:
                 await checkpoints.finish()
