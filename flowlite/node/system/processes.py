@@ -88,7 +88,8 @@ def table() -> dict[int, Row]:
 def _ps(arguments: list[str]) -> list[str]:
     import subprocess
 
-    environment = {**os.environ, "LC_ALL": "C"}
+    # The start of a process must be the same text for a laptop that has travelled.
+    environment = {**os.environ, "LC_ALL": "C", "TZ": "UTC0"}
     listed = subprocess.run(
         ["ps", *arguments], capture_output=True, text=True, env=environment, check=False
     )

@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import socket
-import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import Any
 
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system import processes
+from flowlite.state import clock
 from flowlite.supervise.record.paths import TaskPaths, write_private
 
 
@@ -100,8 +100,8 @@ def _place() -> str:
     """Returns `host/boot/process namespace`, the scope in which a process id is unique."""
     host = socket.gethostname().replace("/", "_").replace("|", "_")
     if sys.platform != "linux":
-        boot = _output("sysctl", "-n", "kern.boottime").replace("/", "_").replace("|", "_")
-        return f"{host}/{boot}/-"
+        # Not `kern.boottime`, which moves with the wall clock.
+        return f"{host}/{clock.boot() or '-'}/-"
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
@@ -109,11 +109,3 @@ def _place() -> str:
     except OSError:
         return f"{host}/-/-"
     return f"{host}/{boot}/{namespace}"
-
-
-def _output(*argv: str) -> str:
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    except OSError:
-        return ""
-    return done.stdout.strip()
