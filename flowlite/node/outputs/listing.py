@@ -72,7 +72,7 @@ def outputs(workdir: str, home: str, wanted: Sequence[str]) -> dict[str, Any]:
             elif len(files) + len(links) >= MOST_FILES:
                 return {**found, "too_many": True, "place": _place(workdir)}
             elif stat.S_ISLNK(status.st_mode):
-                target = os.readlink(os.path.join(workdir, relative))
+                target = _target(workdir, relative)
                 if leads_out(relative, target):
                     why = "links that lead out of the working directory"
                     left_out[why] = left_out.get(why, 0) + 1
@@ -85,6 +85,15 @@ def outputs(workdir: str, home: str, wanted: Sequence[str]) -> dict[str, Any]:
                 program = bool(status.st_mode & stat.S_IXUSR)
                 files.append((relative, status.st_size, status.st_mtime_ns, program))
     return {**found, "place": _place(workdir)}
+
+
+def _target(workdir: str, relative: str) -> str:
+    """What a link contains; relative to the link if that is an absolute path in the working directory."""
+    target = os.readlink(os.path.join(workdir, relative))
+    for top in (workdir, os.path.realpath(workdir)):
+        if target == top or target.startswith(f"{top}/"):
+            return os.path.relpath(target, os.path.dirname(os.path.join(top, relative)))
+    return target
 
 
 def everything(path: str) -> dict[str, Any]:
@@ -207,7 +216,8 @@ def _below(workdir: str, root: str, home: str) -> Iterator[tuple[str, os.stat_re
                 yield root, os.lstat(start)
         return
     with suppress(OSError):
-        status = os.lstat(start)
+        # The working directory itself may be reached through a link.
+        status = os.lstat(start) if root else os.stat(start)
         if not stat.S_ISDIR(status.st_mode):
             yield root, status
             return
