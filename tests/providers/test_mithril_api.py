@@ -89,7 +89,7 @@ def test_no_redirect_gets_the_key() -> None:
 
 @pytest.fixture
 def reached(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
-    """An API on this machine: its address, and the first line of what it was asked. No variable names a proxy."""
+    """An API or proxy here: its address, and the first lines of what it was asked. No variable names a proxy."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
@@ -101,6 +101,10 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
             self.send_response(200)
             self.end_headers()
             self.wfile.write(b"{}")
+
+        def do_CONNECT(self) -> None:
+            asked.append(self.requestline)
+            self.send_error(502)
 
         def log_message(self, *_: object) -> None: ...
 
@@ -120,27 +124,39 @@ def test_an_entry_of_no_proxy_for_other_hosts_does_no_harm(
     assert asked == ["GET /v2/me HTTP/1.1"]
 
 
-@pytest.mark.parametrize("variable", ["HTTP_PROXY", "all_proxy"])
+@pytest.mark.parametrize("variable", ["HTTPS_PROXY", "all_proxy"])
 @pytest.mark.parametrize("scheme", ["http://", ""])
 def test_a_proxy_is_used(
     reached: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch, variable: str, scheme: str
 ) -> None:
     where, asked = reached
     monkeypatch.setenv(variable, f"{scheme}{where}")
-    # A program that serves CGI must not take HTTP_PROXY from a request; a test is none.
-    monkeypatch.delenv("REQUEST_METHOD", raising=False)
-    assert MithrilApi("http://api.example", Key(SECRET, "x")).get("/v2/me") == {}
-    assert asked == ["GET http://api.example/v2/me HTTP/1.1"]
+    with pytest.raises(Unreachable, match="Bad Gateway"):
+        MithrilApi("https://api.example", Key(SECRET, "x"), sleep=lambda _: None).get("/v2/me")
+    assert {*asked} == {"CONNECT api.example:443 HTTP/1.1"}
 
 
 def test_a_host_of_no_proxy_is_reached_directly(
     reached: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where, asked = reached
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("HTTPS_PROXY", f"http://{where}")
     monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1,::1/128")
-    assert MithrilApi(f"http://{where}", Key(SECRET, "x")).get("/v2/me") == {}
-    assert asked == ["GET /v2/me HTTP/1.1"]
+    with pytest.raises(Unreachable):
+        MithrilApi("https://127.0.0.1:9", Key(SECRET, "x"), sleep=lambda _: None).get("/v2/me")
+    assert asked == []
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "ALL_PROXY"])
+def test_no_proxy_gets_the_key_of_an_api_on_this_machine(
+    reached: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """Such as a tunnel, whose way from here to there is not encrypted."""
+    where, asked = reached
+    monkeypatch.setenv(variable, f"http://{where}")
+    with pytest.raises(Unreachable):
+        MithrilApi("http://127.0.0.1:9", Key(SECRET, "x"), sleep=lambda _: None).get("/v2/me")
+    assert asked == []
 
 
 @pytest.mark.parametrize(
