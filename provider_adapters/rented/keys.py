@@ -90,7 +90,7 @@ def _make(path: Path) -> None:
     partial = path.with_name(f".{_NAME}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        with os.fdopen(descriptor, "w") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(pair.private)
             file.flush()
             os.fsync(file.fileno())

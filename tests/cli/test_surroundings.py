@@ -250,3 +250,13 @@ def test_pwd_is_the_directory_of_the_ranks(sync: str, flow_home: Path, tmp_path:
     assert done.returncode == 0, done.stderr
     assert "PWD True" in done.stdout
     assert (f" {tmp_path / 'link'}\n" in done.stdout) == (sync == "--no-sync")
+
+
+def test_warnings_of_python_that_are_errors(
+    flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the tests of a project may run; the supervisor inherits both."""
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    monkeypatch.setenv("PYTHONWARNDEFAULTENCODING", "1")
+    code, printed = _run(flow_home, tmp_path)
+    assert code == 0, printed
