@@ -278,12 +278,12 @@ def test_a_directory_is_known_from_that_of_another_machine(
 def test_an_absolute_link_into_the_working_directory_is_a_relative_one(tmp_path: Path) -> None:
     """Also if the directory was reached through a link, as a home may be."""
     (tmp_path / "real" / "runs" / "step").mkdir(parents=True)
-    (tmp_path / "work").symlink_to(tmp_path / "real")
-    for name, top in (("one", tmp_path / "work"), ("two", tmp_path / "real")):
+    (tmp_path / "linked").symlink_to(tmp_path / "real")
+    for name, top in (("one", tmp_path / "linked"), ("two", tmp_path / "real")):
         (top / "runs" / name).symlink_to(top / "runs" / "step")
-    (tmp_path / "real" / "runs" / "out").symlink_to(f"{tmp_path}/work/../secret")
+    (tmp_path / "real" / "runs" / "out").symlink_to(f"{tmp_path}/linked/../secret")
     (tmp_path / "real" / "runs" / "beside").symlink_to(f"{tmp_path}/real2")
-    found = listing.outputs(str(tmp_path / "work"), str(tmp_path / "home"), ["**"])
+    found = listing.outputs(str(tmp_path / "linked"), str(tmp_path / "home"), ["**"])
     assert sorted(found["links"]) == [("runs/one", "step"), ("runs/two", "step")]
     assert found["left_out"] == {"links that lead out of the working directory": 2}
 
