@@ -53,7 +53,11 @@ class Ledger:
     def _write(self, text: str) -> None:
         partial = self._path.with_suffix(f".{os.getpid()}.part")
         try:
-            with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            with open(
+                os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
+                "w",
+                encoding="utf-8",
+            ) as file:
                 file.write(text)
             os.replace(partial, self._path)
         except OSError as error:
