@@ -11,6 +11,7 @@ from flowlite.api.adapters import adapter
 from flowlite.errors import CapacityUnavailable, QuotaExceeded
 from flowlite.provider import Instance, LaunchIntent, LaunchPending
 from provider_adapters.aws.listing import Listing
+from provider_adapters.rented.ledger import Ledger
 from tests.helpers import eventually
 from tests.providers.aws_client import SECONDS, TYPE, ZONES, Client
 
@@ -183,6 +184,9 @@ def test_a_machine_that_is_taken_back_while_it_boots(
     assert len(found) == fewest
     assert len(aws.launches()) == launches
     assert (found < first) == (launches == 1)
-    # The same token is the same machines, also after this.
+    # The same token is the same machines, also after this, and when EC2 has forgotten the one that it has taken.
     assert {each.id for each in aws.launch(intent)} == found
+    launch = Ledger(aws.home / "aws" / "launches").read(intent.token)
+    assert launch is not None
+    assert launch.notes.get("taken") == ([taken] if launches == 1 else None)
     aws.end()
