@@ -185,7 +185,7 @@ def test_what_a_host_answers_to_a_request_for_its_lease(flow_home: Path) -> None
 
 def test_what_a_host_lists_as_its_volumes() -> None:
     said = b"12\tdata\nx\ty\n" + b"9" * 5000 + b"\tz\n-1\tv\n\xc2\xb2\tw\n\t\n7\n"
-    assert volumes._sizes(Completed(0, said, b"")) == {"data": 12 * 1024}
+    assert volumes.sizes(Completed(0, said, b"")) == {"data": 12 * 1024}
 
 
 @pytest.mark.parametrize(
