@@ -131,7 +131,6 @@ def test_what_a_running_bid_has_cost_so_far_is_on_the_bill(paper: Paper) -> None
     payer.check()
 
 
-@pytest.mark.parametrize("interface", ["file", "block"])
 def period(begin: int, end: int | None, cents: int) -> dict[str, object]:
     """An entry of the history of prices; minutes of an hour."""
     until = None if end is None else f"2025-01-31T10:{end:02}:00Z"
@@ -187,6 +186,7 @@ def test_a_history_of_prices_and_states_is_a_bill() -> None:
         assert cost_of([found], ten + 50 * 60) == pytest.approx(expected), name
 
 
+@pytest.mark.parametrize("interface", ["file", "block"])
 def test_a_volume_costs_by_the_month_from_its_creation_to_its_deletion(
     paper: Paper, interface: str
 ) -> None:
