@@ -8,7 +8,7 @@ BENCH_READY := $(VENV)/.bench-ready
 DOCS_READY := $(VENV)/.docs-ready
 # Most tests wait more than they compute, and those with hosts, clouds and Slurm even more.
 TEST_PROCESSES ?= 8
-ALL_PROCESSES ?= 14
+ALL_PROCESSES ?= 10
 N ?= 4
 
 # More options for pip, such as: make env PIP_FLAGS="--find-links https://download.pytorch.org/whl/cpu/torch/"
