@@ -15,7 +15,7 @@ from flowlite.errors import ConfigError, ProviderError, QuotaExceeded
 from flowlite.provider import Instance, LaunchPending, Plan, Provider
 from flowlite.state import clock
 from flowlite.state.store import Store
-from flowlite.supervise.cleanup.reconcile import reconcile
+from flowlite.supervise.cleanup.reconcile import Reconciled, reconcile
 from flowlite.testing.subject import ProviderUnderTest
 from provider_adapters.aws import ending, launching, session
 from tests.helpers import eventually
@@ -286,7 +286,13 @@ def test_machines_of_another_home_are_overdue_by_the_wall_clock_alone(
     (mine,) = aws.launch(aws.intent(num_instances=1, max_run_time_hours=1.0))
     differ(tmp_path, 86400.0)
     monkeypatch.setenv("FLOW_HOME", str(tmp_path))
-    found = reconcile(Store(tmp_path / "state.db"), tmp_path, here=settings_here)
+
+    def looked() -> Reconciled | None:
+        """What a look finds. EC2's lists lag, so that a machine that has just begun may be in none yet."""
+        found = reconcile(Store(tmp_path / "state.db"), tmp_path, here=settings_here)
+        return found if found.others else None
+
+    found = eventually(looked, timeout=SECONDS, every=0.1)
     (other,) = found.others
     assert (other["id"], other["ended"]) == (mine.id, False)
     assert any("ends by itself in" in line for line in found.lines())
@@ -558,7 +564,8 @@ def test_machines_that_nobody_can_see_are_ended_when_the_boot_time_is_over(
     aws: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "_TRIES", 1)
-    aws.settings('boot_timeout = "4s"')
+    # Long enough for a first look on a busy machine, so that it is known what cannot be seen.
+    aws.settings('boot_timeout = "12s"')
     aws.box.aws.timing(boot=600.0)
     aws.box.aws.fault("DescribeInstances", code="Unavailable", status=503, times=1000)
     said = str(aws.refused(aws.intent()))
