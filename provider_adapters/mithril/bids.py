@@ -8,8 +8,8 @@ from typing import Any
 
 from flowlite.node.quick_dataclass import dataclass
 from provider_adapters.mithril.rest import requests
-from provider_adapters.mithril.rest.answer_forms import understood
 from provider_adapters.mithril.rest.client import ApiRefused, MithrilApi, NotThere
+from provider_adapters.mithril.rest.response_format import understood
 
 _SSH = re.compile(r"(?:\[([^\]]+)\]|([^:\s]+))(?::(\d+))?")
 # A query with hundreds of ids is longer than servers accept.

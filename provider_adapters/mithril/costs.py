@@ -11,8 +11,8 @@ from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import PRICES, Instance
 from flowlite.state import clock
 from provider_adapters.mithril.rest import requests
-from provider_adapters.mithril.rest.answer_forms import understood
 from provider_adapters.mithril.rest.client import MithrilApi
+from provider_adapters.mithril.rest.response_format import understood
 
 LIMIT = "limit_price"
 """Key in the `data` of a listed instance: what it can cost at most, in US dollars per hour."""

@@ -14,8 +14,8 @@ from flowlite.node.quick_dataclass import dataclass
 from flowlite.spec.gpu import KINDS, GpuRequest
 from flowlite.state import clock
 from provider_adapters.mithril.rest import requests
-from provider_adapters.mithril.rest.answer_forms import understood
 from provider_adapters.mithril.rest.client import MithrilApi
+from provider_adapters.mithril.rest.response_format import understood
 
 # Prices change with every auction, every two minutes.
 _FRESH_SECONDS = 60.0

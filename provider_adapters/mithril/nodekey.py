@@ -86,7 +86,7 @@ def trust():
 
 
 def ask(method, path):
-    """Status and body of what the API says; (0, "") for nothing. Whatever is answered, the caller goes on."""
+    """Returns the status and body of the API's answer, or (0, "") if there is none. Never raises."""
     request = urllib.request.Request(BIDS + path, method=method)
     request.add_header("Authorization", "Bearer " + KEY)
     request.add_header("User-Agent", "flowlite-node")

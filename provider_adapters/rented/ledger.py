@@ -244,7 +244,7 @@ class Ledger:
             return write(replace(launch, calls=calls, frozen={}, ended=True))
 
     def drop(self, token: str) -> None:
-        """Removes a launch of which nothing was ever made. Whoever calls this holds it.
+        """Removes a launch for which nothing was created. The caller must hold the launch.
 
         Raises:
             Unsettled: A call may have had an effect.

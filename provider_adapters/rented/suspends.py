@@ -14,8 +14,8 @@ _UNTIL_CONNECTED = 30.0
 class Suspends:
     """The suspends of this machine during the life of a process.
 
-    What has taken too long by the clock may have been done meanwhile, with nobody there to see it. Before it is given
-    up, it is looked at with the network up again.
+    Machines may have booted while this one was suspended. A launch that is over its time is therefore checked once more
+    when the network is up again.
     """
 
     def __init__(self) -> None:
@@ -32,5 +32,5 @@ class Suspends:
 
 
 def _suspended() -> float:
-    """Seconds of suspends, up to a constant: only one of the clocks goes on then."""
+    """Seconds of suspends, up to a constant. The clock since boot counts them, and the monotonic clock does not."""
     return clock.since_boot() - clock.monotonic()

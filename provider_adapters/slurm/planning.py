@@ -33,7 +33,7 @@ def make_plan(config: TaskConfig, settings: SlurmSettings, cluster: Cluster) -> 
         ConfigError: The cluster cannot provide an option.
         ProviderError: Slurm cannot be asked.
     """
-    # sbatch would take them from the environment of whoever submits, which is another one after a restart.
+    # sbatch would read them from the environment of the process that submits, which changes with a restart.
     asked = {**cluster.defaults, **settings.options, **config.slurm}
     if config.one_region and "partition" not in config.slurm:
         asked["partition"] = config.one_region

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flowlite.connect.ssh import link, segments, transport
+from flowlite.connect.ssh import link, tcp_segments, transport
 from flowlite.connect.ssh.connection import SshConnection, resolve_target
 from flowlite.errors import NodeUnreachable
 
@@ -46,7 +46,7 @@ def losing(sender: Host | Laptop, receiver: Host | Laptop, limit: int) -> Iterat
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """What to call once a host is silent."""
-    monkeypatch.setattr(segments, "_silent", set())
+    monkeypatch.setattr(tcp_segments, "_silent", set())
     monkeypatch.setattr(transport.Transport, "_active_check_timeout", 0.1)
     return lambda: monkeypatch.setattr(transport, "PULSE_SECONDS", 1.0)
 

@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from flowlite.connect.ssh import half_open, host_keys, segments
+from flowlite.connect.ssh import half_open, host_keys, tcp_segments
 from flowlite.connect.ssh.library import paramiko
 from flowlite.connect.ssh.quoting import readable
 from flowlite.connect.ssh.targets import SshTarget
@@ -108,11 +108,11 @@ class _Packets(paramiko.packet.Packetizer):
             return
         if self.unanswered >= UNANSWERED:
             if self.ends is not None:
-                segments.fell_silent(self.ends.there)
+                tcp_segments.fell_silent(self.ends.there)
             silent = self.unanswered * PULSE_SECONDS
             # It was hardly logged in to.
             soon = now - self.watched < silent + _SOON_SECONDS
-            advice = f", right after the login; {segments.ADVICE}" if soon else ""
+            advice = f", right after the login; {tcp_segments.ADVICE}" if soon else ""
             raise _HostSilent(f"it has not answered for {silent:.0f} s{advice}")
         self.asked = now
         self.unanswered += 1
@@ -348,7 +348,7 @@ def _connected(target: SshTarget) -> socket.socket:
             # A system without IPv6 refuses the socket itself.
             sock = socket.socket(kind, how, protocol)
             sock.settimeout(CONNECT_SECONDS)
-            segments.limit(sock, address)
+            tcp_segments.limit(sock, address)
             if target.bind_address:
                 sock.bind((target.bind_address, 0))
             sock.connect(address)
@@ -405,10 +405,10 @@ def _no_greeting(error: BaseException, transport: Transport) -> str:
     said = readable(packets.before_greeting)
     if transport.remote_version and transport.greeted_for() >= HANDSHAKE_SECONDS:
         if transport.ends is not None:
-            segments.fell_silent(transport.ends.there)
+            tcp_segments.fell_silent(transport.ends.there)
         return (
             f"it greets as SSH, and then sends nothing for {HANDSHAKE_SECONDS:.0f} s; the host may be overloaded or "
-            f"hang; {segments.ADVICE}"
+            f"hang; {tcp_segments.ADVICE}"
         )
     if isinstance(error, EOFError) or "banner" in text.lower() or "Timeout" in text:
         return (

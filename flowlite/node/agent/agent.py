@@ -563,7 +563,7 @@ class Agent:
             if self._unkept is not None:
                 await asyncio.shield(self._unkept)
         finally:
-            # The gang would wait for them for ever, whatever went wrong here.
+            # Without these reports, the gang would never end.
             while self._held_back:
                 self._report(self._held_back.pop())
         if checkpoints is not None and checkpoints.for_all:

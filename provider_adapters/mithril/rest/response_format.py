@@ -1,4 +1,4 @@
-"""Answers whose form flowlite does not know: a field is missing, or is of another type than the API's document says."""
+"""Answers whose format flowlite does not know: a field is missing, or has another type than in the API's document."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flowlite.errors import FlowError, ProviderError
 
 @contextmanager
 def understood(what: str) -> Iterator[None]:
-    """Reports such an answer as an error of the provider, which is asked again; a gang that runs goes on meanwhile.
+    """Raises ProviderError for such an answer. The provider is asked again, and a running gang is not stopped for it.
 
     Args:
         what: What is read, for the error.
