@@ -8,6 +8,7 @@ with everything that it uses.
 
 from __future__ import annotations
 
+import dis
 import sys
 import threading
 import types
@@ -282,8 +283,6 @@ def _stored(code: types.CodeType) -> Iterable[str]:
 
 def _code_loaded_by(code: types.CodeType) -> Iterator[types.CodeType]:
     """The functions and classes that instructions make. Python 3.11 has more: those under a false `if`."""
-    import dis
-
     for each in dis.get_instructions(code):
         if each.opcode in dis.hasconst and isinstance(each.argval, types.CodeType):
             yield each.argval
