@@ -87,6 +87,11 @@ def is_environment(directory: str) -> bool:
     return os.path.exists(os.path.join(directory, "pyvenv.cfg"))
 
 
+def is_environment_file(name: str) -> bool:
+    """Whether a file of this name has variables for programs, which may be secrets."""
+    return name == ".env" or name.startswith(".env.")
+
+
 def is_skipped_directory(directory: str, name: str, below: str, patterns: Sequence[str]) -> bool:
     """Whether a directory is left out with everything in it.
 

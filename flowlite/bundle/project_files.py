@@ -17,12 +17,11 @@ import glob
 import os
 import shutil
 import stat
-import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from pathlib import Path
 
-from flowlite.bundle import ignore_rules
+from flowlite.bundle import git, ignore_rules
 from flowlite.errors import BundleError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system.byte_sizes import human_size
@@ -31,17 +30,6 @@ from flowlite.settings.private_files import directories_above, home_directory
 
 _MARKERS = ("pyproject.toml", ".git")
 MOST_FILES = 50_000
-_GIT_SECONDS = 60.0
-# Listing files runs no program that the repository names. A partial clone would fetch the objects that it lacks, by a
-# command in its own configuration.
-_GIT_HARMLESS = {
-    "LC_ALL": "C",
-    "GIT_OPTIONAL_LOCKS": "0",
-    "GIT_NO_LAZY_FETCH": "1",
-    "GIT_ALLOW_PROTOCOL": "none",
-}
-# These would make git use another repository than that of the directory.
-_GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
 
 
 @dataclass(slots=True)
@@ -151,9 +139,13 @@ def _candidates(root: str, patterns: Sequence[str]) -> Iterator[tuple[str, str]]
 def _of_git(root: str, below: str, patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The files of a repository below a directory of the project, including those of nested repositories."""
     directory = os.path.join(root, below)
-    tracked = set(_ask_git(directory, "--cached"))
-    others = set(_ask_git(directory, "--others", "--exclude-standard", "--directory")) - tracked
-    ignored = _ask_git(directory, "--others", "--ignored", "--exclude-standard", "--directory")
+    tracked = set(git.list_files(directory, "--cached"))
+    others = (
+        set(git.list_files(directory, "--others", "--exclude-standard", "--directory")) - tracked
+    )
+    ignored = git.list_files(
+        directory, "--others", "--ignored", "--exclude-standard", "--directory"
+    )
     never = {_join(below, name.rstrip("/")) for name in ignored}
     for path in sorted(never):
         full, name = os.path.join(root, path), os.path.basename(path)
@@ -196,7 +188,7 @@ def _of_untracked(
     root: str, path: str, patterns: Sequence[str], never: set[str]
 ) -> Iterator[tuple[str, str]]:
     """The files and empty directories of a directory in which git tracks nothing, except ignored ones."""
-    for name in sorted(_ask_git(os.path.join(root, path), "--others", "--exclude-standard")):
+    for name in sorted(git.list_files(os.path.join(root, path), "--others", "--exclude-standard")):
         inner = _join(path, name.rstrip("/"))
         if name.endswith("/"):
             yield from _of_inner(root, inner, patterns)
@@ -235,7 +227,7 @@ def _why_not_untracked(path: str, patterns: Sequence[str]) -> str:
     name = os.path.basename(path)
     if ignore_rules.matches(path, patterns):
         return f"{ignore_rules.IGNORE_FILE} names it"
-    if name == ".env" or name.startswith(".env."):
+    if ignore_rules.is_environment_file(name):
         return "it may hold secrets, and git does not track it"
     return "it can be made anew" if ignore_rules.is_generated(name) else ""
 
@@ -249,31 +241,6 @@ def _why_not_directory(root: str, path: str, patterns: Sequence[str]) -> str:
     if generated or ignore_rules.is_environment(os.path.join(root, path)):
         return "it can be made anew"
     return ""
-
-
-def _ask_git(directory: str, *how: str) -> list[str]:
-    environment = {k: v for k, v in os.environ.items() if k not in _GIT_VARIABLES}
-    argv = ["git", "-c", "core.fsmonitor=false", "-C", directory, "ls-files", "-z", *how]
-    try:
-        done = subprocess.run(
-            argv,
-            env={**environment, **_GIT_HARMLESS},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_GIT_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise BundleError(
-            f"git did not list the files of {directory} within {_GIT_SECONDS:.0f} s"
-        ) from None
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise BundleError(
-            f"git cannot list the files of {directory}: {said[0] if said else done.returncode}; mend that, or run "
-            "with --no-sync"
-        )
-    return [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
 
 
 # Files of a directory without git

@@ -8,14 +8,16 @@ It has, for every module that the call can reach through imports (those inside f
 - the files of all other project modules that are loaded now, since modules may be imported by computed names.
 
 It never has hidden directories, caches, virtual environments, `node_modules`, or files that `.flowignore` in the root
-names (one shell pattern per line). There is one zip for each directory of `sys.path` concerned. The same source always
-gives the same zip.
+names (one shell pattern per line). Files that git ignores, `.env` files that it does not track and, without git, hidden
+files may be secrets: of them, it has only compiled modules, and Python files that are imported. There is one zip for
+each directory of `sys.path` concerned. The same source always gives the same zip.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.machinery
 import io
 import os
 import sys
@@ -24,9 +26,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import field
 from pathlib import Path
 
-from flowlite.bundle import scan
+from flowlite.bundle import git, scan
 from flowlite.bundle.ignore_rules import (
     IGNORE_FILE,
+    is_environment_file,
     is_generated,
     is_skipped_directory,
     matches,
@@ -34,6 +37,7 @@ from flowlite.bundle.ignore_rules import (
 )
 from flowlite.bundle.main_file import MainFile
 from flowlite.bundle.project import NEVER_SENT, Project, Top
+from flowlite.bundle.project_files import find_root
 from flowlite.errors import BundleError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system.byte_sizes import human_size
@@ -44,6 +48,7 @@ MOST_FILES = 10_000
 MOST_BYTES = 128 * 1024 * 1024
 # Below this size in bytes, compressing takes longer than sending.
 _PACK_FROM = 4 * 1024 * 1024
+_COMPILED = tuple(importlib.machinery.EXTENSION_SUFFIXES)
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,7 @@ def _imported(project: Project, code: types.CodeType, package: str) -> Iterator[
 def _files(project: Project, modules: Iterable[str]) -> dict[str, dict[str, str]]:
     """The files to send: root -> name in the zip -> file."""
     roots: dict[str, dict[str, str]] = {}
+    modules = list(modules)
     tops = {top for name in modules for top in project.tops(name)}
     if not tops:
         return {}
@@ -133,6 +139,10 @@ def _files(project: Project, modules: Iterable[str]) -> dict[str, dict[str, str]
             _tree(top, ignored[top.root]) if top.package else _beside(top, ignored[top.root])
         ):
             files[os.path.relpath(path, top.root)] = path
+    imported = {project.file(name) for name in modules}
+    for root, files in roots.items():
+        for name in _private(root, [n for n, path in files.items() if path not in imported]):
+            del files[name]
     for name, path in project.loaded():
         for top in project.tops(name):
             if path.startswith(top.root + os.sep):
@@ -169,6 +179,52 @@ def _beside(top: Top, ignored: list[str]) -> Iterator[str]:
             ):
                 package = Top(entry.name, top.root, entry.path, package=True)
                 yield from _tree(package, ignored, only_python=True)
+
+
+def _private(root: str, names: Iterable[str]) -> set[str]:
+    """Those of the files of a root that may be secrets: what git ignores; without git, what is hidden or ignored."""
+    private: set[str] = set()
+    known: dict[str, tuple[str | None, str]] = {}
+    asked: dict[str | None, dict[str, str]] = {}
+    for name in names:
+        if name.endswith(_COMPILED):
+            continue
+        above, last = os.path.split(name)
+        if above not in known:
+            real = os.path.realpath(os.path.join(root, above))
+            known[above] = git.repository_of(real), real
+        repository, directory = known[above]
+        below = os.path.relpath(os.path.join(directory, last), repository or root)
+        asked.setdefault(repository, {})[below] = name
+    for repository, files in asked.items():
+        try:
+            found = _private_to_git(repository, files) if repository else None
+        except BundleError:
+            # As where a repository belongs to another user. The call may do without git.
+            found = None
+        if found is None:
+            found = _private_without_git(root, files)
+        private.update(files[below] for below in found)
+    return private
+
+
+def _private_to_git(repository: str, files: Iterable[str]) -> set[str]:
+    private = git.ignored_among(repository, files)
+    environments = [each for each in files if is_environment_file(os.path.basename(each))]
+    if unknown := set(environments) - private:
+        private |= unknown - git.tracked_among(repository, sorted(unknown))
+    return private
+
+
+def _private_without_git(root: str, files: dict[str, str]) -> set[str]:
+    project = find_root(root) or root
+    patterns = read_patterns(project, ".gitignore")
+    return {
+        below
+        for below, name in files.items()
+        if os.path.basename(name).startswith(".")
+        or matches(os.path.relpath(os.path.join(root, name), project), patterns)
+    }
 
 
 def _is_package(entry: os.DirEntry[str]) -> bool:

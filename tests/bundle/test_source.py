@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
@@ -63,6 +64,76 @@ def test_a_package_is_taken_whole(build: Build, project: Project) -> None:
         "pack/sub/deep.py",
         "pack/work.py",
     ]
+
+
+SECRETS = (".env", ".env.local", "sub/.env", "key.pem", "sub/credentials.json", "unused_keys.py")
+PLAIN = ("__init__.py", "data/table.csv", "ignored_but_imported.py", "sub/deep.py", "work.py")
+
+
+@pytest.fixture
+def with_secrets(project: Project) -> Project:
+    """A package with files beside its code that git ignores, some of which its code needs."""
+    for name in (*PLAIN, *SECRETS, ".netrc", "fast.abi3.so"):
+        project.write(f"pack/{name}", "")
+    project.write(
+        "pack/work.py",
+        """
+        def train():
+            from pack import ignored_but_imported
+            return ignored_but_imported
+        """,
+    )
+    project.write(".gitignore", "*.pem\ncredentials.json\n*keys.py\nignored*.py\n*.so\n.netrc\n")
+    return project
+
+
+def git(project: Project, *words: str) -> None:
+    subprocess.run(["git", "-C", str(project.root), *words], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("how", ["git", "no git", "not asked"])
+def test_secrets_beside_the_code_of_a_package_stay_here(
+    build: Build, with_secrets: Project, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how != "no git":
+        git(with_secrets, "init", "-q", ".")
+    if how == "not asked":
+        monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    expected = [f"pack/{name}" for name in sorted((*PLAIN, "fast.abi3.so"))]
+    assert names(build(importlib.import_module("pack.work").train)) == expected
+
+
+def test_what_git_tracks_is_no_secret(build: Build, with_secrets: Project) -> None:
+    git(with_secrets, "init", "-q", ".")
+    git(with_secrets, "add", "--force", "pack/.env", "pack/key.pem")
+    found = names(build(importlib.import_module("pack.work").train))
+    assert {"pack/.env", "pack/key.pem"} <= set(found)
+    assert not {"pack/.env.local", "pack/sub/.env", "pack/.netrc"} & set(found)
+
+
+def test_secrets_of_a_repository_in_a_package_stay_here(build: Build, project: Project) -> None:
+    for name in ("__init__.py", "work.py", "inner/__init__.py", "inner/key.txt", "inner/[1].txt"):
+        project.write(f"pack/{name}", "def train(): return 1\n" if name == "work.py" else "")
+    project.write("pack/inner/.gitignore", "key.txt\n")
+    git(project, "init", "-q", ".")
+    git(project, "init", "-q", "pack/inner")
+    assert names(build(importlib.import_module("pack.work").train)) == [
+        "pack/__init__.py",
+        "pack/inner/.gitignore",
+        "pack/inner/[1].txt",
+        "pack/inner/__init__.py",
+        "pack/work.py",
+    ]
+
+
+def test_secrets_beside_a_script_stay_here(build: Build, project: Project) -> None:
+    project.write("script.py", "import needed\ndef train(): return needed.x\n")
+    for name in ("needed.py", "my_keys.py", "sibling.py"):
+        project.write(name, "x = 1\n")
+    project.write(".gitignore", "needed.py\nmy_keys.py\n")
+    git(project, "init", "-q", ".")
+    found = names(build(importlib.import_module("script").train))
+    assert found == ["needed.py", "script.py", "sibling.py"]
 
 
 def test_beside_a_script_all_python_is_taken(build: Build, project: Project) -> None:
