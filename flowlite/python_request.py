@@ -20,10 +20,23 @@ from flowlite.errors import ConfigError
 if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
 
-_INCLUDE = re.compile(r"(?:-r|--requirement)[ =]*(\S+)")
-_CONSTRAINT = re.compile(r"(?:-c|--constraint)[ =]*(\S+)")
-_EDITABLE = re.compile(r"(?:-e|--editable)[ =]*(\S+)")
-_LOCAL = re.compile(r"(?:\./|\.\./|/|~/|file:|[^@;#\s]+ @ file:)")
+_INCLUDE = re.compile(r"(?:-r|--requirement(?=[ =]))[ =]*(.+)")
+_CONSTRAINT = re.compile(r"(?:-c|--constraint(?=[ =]))[ =]*(.+)")
+_EDITABLE = re.compile(r"(?:-e|--editable)[ =]*(.+)")
+_FIND_LINKS = re.compile(r"(?:-f|--find-links)[ =]*(.+)")
+# What may follow a requirement on its line: `--hash=sha256:…`.
+_ITS_OPTIONS = re.compile(r"\s--?[a-z].*")
+_NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(?:\[[^\]]*\])?\s*@\s*(?P<place>.*)")
+_BY_VERSION = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(?:\[[^\]]*\])?\s*(?:[<>=!~]{1,3}\s*[\w*][^;]*|\([^;]*\)\s*)?(?:;.*)?"
+)
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9.-]*(?:\+[A-Za-z]+)?://")
+_ADDRESS_HERE = re.compile(r"(?:[A-Za-z]+\+)?file:")
+_PATH = re.compile(
+    r"\.{1,2}(?:$|\[)|[^;@<>=!~\s]*/|.*\.(?:whl|zip|tar\.(?:gz|bz2|xz)|tgz)(?:$|[\[;\s])"
+)
+# As pip and uv read it in a requirements file.
+_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 # Settings of pip, each with the equivalent setting of uv and its separator. pip separates by blanks.
 _PIP = {
     "index-url": ("UV_DEFAULT_INDEX", " "),
@@ -59,6 +72,12 @@ def order(config: TaskConfig) -> dict[str, Any] | None:
     here = version_here()
     requirements = requirements_text(config.dependencies)
     wanted = config.python or here
+    given = {*os.environ, *config.environment, *(secret.name for secret in config.secrets)}
+    if missing := sorted(variables_in(requirements) - given):
+        raise ConfigError(
+            f"dependencies: ${{{missing[0]}}} has no value: the variable is not set here. Set it before you submit; it "
+            "is sent to the nodes in a file that only its owner can read"
+        )
     if config.command is None and minor_of(wanted) != here:
         # flowlite itself cannot be installed in an older Python.
         too_old = tuple(map(int, minor_of(wanted).split("."))) < _OLDEST
@@ -114,29 +133,35 @@ def requirements_text(given: str | tuple[str, ...] | list[str]) -> str | None:
     if isinstance(given, str):
         lines = list(_lines_of(Path(given).expanduser(), ()))
     else:
-        lines = [_portable(each.strip(), "dependencies") for each in given]
+        lines = [line for each in given for line in _lines_in(each, Path(), (), "dependencies")]
     return "".join(f"{line}\n" for line in lines)
 
 
 def _lines_of(path: Path, within: tuple[Path, ...]) -> Iterator[str]:
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"dependencies: {path.absolute()} cannot be read: {why}") from None
     if path.resolve() in within:
         raise ConfigError(f"dependencies: {path} includes itself")
+    yield from _lines_in(text, path.parent, (*within, path.resolve()), str(path))
+
+
+def _lines_in(text: str, beside: Path, within: tuple[Path, ...], where: str) -> Iterator[str]:
+    """Yields the lines of a text that stands in a file, or in a list. Files that it includes are `beside` it."""
     for line in _joined(text):
         included = _INCLUDE.fullmatch(line)
         if included:
-            yield from _lines_of(path.parent / included[1], (*within, path.resolve()))
+            yield from _lines_of(beside / _unquoted(included[1]), within)
         elif _CONSTRAINT.fullmatch(line):
             raise ConfigError(
-                f"dependencies: {path} has {line!r}: constraints are not sent along. Write the versions into the "
+                f"dependencies: {where} has {line!r}: constraints are not sent along. Write the versions into the "
                 "requirements themselves, as `uv pip compile` and `pip freeze` do"
             )
         else:
-            yield _portable(line, str(path))
+            _check(line, where)
+            yield line
 
 
 def _joined(text: str) -> Iterator[str]:
@@ -147,13 +172,65 @@ def _joined(text: str) -> Iterator[str]:
             yield line
 
 
-def _portable(line: str, where: str) -> str:
-    if _EDITABLE.fullmatch(line) or _LOCAL.match(line):
+def _check(line: str, where: str) -> None:
+    """Raises ConfigError for a line that would fail on a node, where time costs money already."""
+    meant = _VARIABLE.sub(lambda found: os.environ.get(found[1], found[0]), line)
+    if editable := _EDITABLE.fullmatch(meant):
+        place = _unquoted(editable[1])
+        if _ADDRESS_HERE.match(place) or not _ADDRESS.match(place):
+            raise _only_here(line, where)
         raise ConfigError(
-            f"dependencies: {line!r} ({where}) lies on this machine only. Modules of your project travel with the "
-            "function by themselves; a package can be named by an index or by an address (https://…, git+https://…)"
+            f"dependencies: {line!r} ({where}) asks for an editable install, which uv makes of local directories only. "
+            "Write the address without -e"
         )
-    return line
+    if links := _FIND_LINKS.fullmatch(meant):
+        # An absolute path may be a file system that the nodes have, too.
+        place = _unquoted(links[1])
+        if not place.startswith("/") and not _ADDRESS.match(place):
+            raise _only_here(line, where)
+        return
+    if re.match(r"--?[a-zA-Z]", meant):
+        return
+    wanted = without_options(meant)
+    named = _NAMED.fullmatch(wanted)
+    place = named["place"] if named else wanted
+    if _ADDRESS_HERE.match(place):
+        raise _only_here(line, where)
+    if is_address(place) or place.startswith("${"):
+        return
+    if named or _PATH.match(place):
+        raise _only_here(line, where)
+    if not _BY_VERSION.fullmatch(wanted):
+        raise ConfigError(
+            f"dependencies: {line!r} ({where}) is not a requirement. A requirements file has one on each line, such as "
+            "`torch==2.5.1`; `uv export`, `poetry export` and `pip freeze` write such a file"
+        )
+
+
+def without_options(line: str) -> str:
+    """Returns a requirement without what pip may be told about it on the same line (`--hash=sha256:…`)."""
+    return _ITS_OPTIONS.sub("", line).strip()
+
+
+def is_address(requirement: str) -> bool:
+    """Whether a requirement is an address alone, such as `git+https://host/package.git`."""
+    return _ADDRESS.match(requirement) is not None
+
+
+def _only_here(line: str, where: str) -> ConfigError:
+    return ConfigError(
+        f"dependencies: {line!r} ({where}) lies on this machine only. Modules of your project travel with the "
+        "function by themselves; a package can be named by an index or by an address (https://…, git+https://…)"
+    )
+
+
+def _unquoted(word: str) -> str:
+    return word[1:-1] if len(word) > 1 and word[0] == word[-1] and word[0] in "\"'" else word
+
+
+def variables_in(requirements: str | None) -> set[str]:
+    """Returns the variables that a requirements file names: `--index-url https://${TOKEN}@host/simple`."""
+    return set(_VARIABLE.findall(requirements or ""))
 
 
 # Package indexes

@@ -92,6 +92,21 @@ class TestRequirementFiles:
             ("./wheels/a.whl", "lies on this machine only"),
             ("a @ file:///home/me/a", "lies on this machine only"),
             ("-c constraints.txt", "constraints are not sent"),
+            ("-e git+https://host/a.git", "without -e"),
+            (".", "lies on this machine only"),
+            (".[gpu]", "lies on this machine only"),
+            ("libs/mine", "lies on this machine only"),
+            ("wheels/a-1.0-py3-none-any.whl", "lies on this machine only"),
+            ("a-1.0.tar.gz", "lies on this machine only"),
+            ("a@file:///home/me/a", "lies on this machine only"),
+            ("a @ ../a", "lies on this machine only"),
+            ("git+file:///home/me/a", "lies on this machine only"),
+            ("--find-links ./wheels", "lies on this machine only"),
+            ("-f wheels", "lies on this machine only"),
+            ("torch 2.0", "is not a requirement"),
+            ("six==", "is not a requirement"),
+            ("name: base", "is not a requirement"),
+            ("- python=3.11", "is not a requirement"),
             ("-r missing.txt", "missing.txt cannot be read"),
             ("-r all.txt", "includes itself"),
         ],
@@ -106,6 +121,52 @@ class TestRequirementFiles:
     def test_a_list_is_checked_too(self) -> None:
         with pytest.raises(ConfigError, match="lies on this machine only"):
             python_request.requirements_text(["a @ file:///x"])
+
+    def test_names_with_blanks_and_the_mark_of_windows(self, tmp_path: Path) -> None:
+        (tmp_path / "more of it.txt").write_text("\ufeff# said\none\n")
+        (tmp_path / "all.txt").write_text('\ufeff-r "more of it.txt"\ntwo\n')
+        assert python_request.requirements_text(str(tmp_path / "all.txt")) == "one\ntwo\n"
+
+    def test_a_project_file_is_no_requirements_file(self, tmp_path: Path) -> None:
+        (tmp_path / "pyproject.toml").write_text("[project]\nname = 'a'\n")
+        with pytest.raises(ConfigError, match=r"\[project\].*not a requirement.*uv export"):
+            python_request.requirements_text(str(tmp_path / "pyproject.toml"))
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "a",
+            "a[x,y]>=1,<2 ; python_version < '3.12'",
+            "a (>=1)",
+            "a==1.*",
+            "a===1-local",
+            "a ~= 2.2  --hash=sha256:00  --hash=sha256:01",
+            "a @ git+ssh://git@host/a.git@v1",
+            "git+https://host/a.git#subdirectory=b",
+            "https://host/a-1.0-py3-none-any.whl",
+            "https://${TOKEN}@host/a.zip",
+            "--index-url=https://host/simple",
+            "--find-links https://host/links",
+            "--find-links /nfs/wheels",
+            "--no-binary :all:",
+        ],
+    )
+    def test_what_means_the_same_there_is_sent(self, tmp_path: Path, line: str) -> None:
+        (tmp_path / "all.txt").write_text(f"{line}\n")
+        assert python_request.requirements_text(str(tmp_path / "all.txt")) == f"{line}\n"
+
+    def test_a_variable_that_is_not_set_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        wanted = str(tmp_path / "all.txt")
+        Path(wanted).write_text("--index-url https://${PROBE_TOKEN}@host/simple\na\n")
+        monkeypatch.delenv("PROBE_TOKEN", raising=False)
+        with pytest.raises(ConfigError, match=r"\$\{PROBE_TOKEN\} has no value"):
+            python_request.order(TaskConfig(dependencies=wanted))
+        given = TaskConfig(dependencies=wanted, environment={"PROBE_TOKEN": "x"})
+        assert python_request.order(given) is not None
+        monkeypatch.setenv("PROBE_TOKEN", "x")
+        assert python_request.order(TaskConfig(dependencies=wanted)) is not None
 
 
 class TestWherePackagesComeFrom:

@@ -124,7 +124,7 @@ def submit(
     after = _ids_of(session, config.after)
     with launch.draft_task(session.home) as draft:
         trace.write_to(draft.paths.trace)
-        _note_packages(places, draft)
+        _note_packages(places, {**os.environ, **config.environment, **secrets}, draft)
         with launch.explained(session.home):
             notifications.keep_targets(draft.paths, config.notify, os.getcwd())
         if inputs_of is not None and config.command is None:
@@ -303,14 +303,23 @@ def command_line(command: str | Sequence[str]) -> str:
     return command if isinstance(command, str) else shlex.join(command)
 
 
-def _note_packages(places: Sequence[Candidate], draft: TaskDraft) -> None:
-    """Writes the settings of package indexes for nodes that install packages."""
-    if all(each.plan.options.get("python_spec") is None for each in places):
+def _note_packages(
+    places: Sequence[Candidate], variables: Mapping[str, str], draft: TaskDraft
+) -> None:
+    """Writes the settings of package indexes for nodes that install packages.
+
+    Args:
+        variables: Values of the variables that requirements name.
+    """
+    specs = [spec for each in places if (spec := each.plan.options.get("python_spec")) is not None]
+    if not specs:
         return
-    from flowlite.python_request import index_settings
+    from flowlite.python_request import index_settings, variables_in
     from flowlite.supervise.record.paths import write_private
 
-    found = index_settings()
+    named = variables_in("".join(spec.get("requirements") or "" for spec in specs))
+    found = {name: variables[name] for name in sorted(named & variables.keys())}
+    found |= index_settings()
     if found:
         write_private(draft.paths.packages, json.dumps(found).encode())
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite import python_request
 from flowlite.errors import ConfigError
+from flowlite.node.python_env.uv import without_credentials
 
 if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
@@ -73,7 +74,11 @@ def missing_requirements(lines: Iterable[str]) -> list[str]:
     return [problem for line in lines if line[:1] not in ("-", "") and (problem := _problem(line))]
 
 
-def _problem(requirement: str) -> str:
+def _problem(line: str) -> str:
+    requirement = python_request.without_options(line)
+    if python_request.is_address(requirement):
+        # Which package it leads to is known when it has been fetched.
+        return f"{without_credentials(requirement)} (an address)"
     try:
         from packaging.requirements import InvalidRequirement, Requirement
     except ImportError:

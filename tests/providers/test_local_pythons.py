@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import secrets
 import sys
 from collections.abc import Iterator
@@ -126,6 +127,31 @@ def test_without_uv_it_is_refused(
 
 def test_requirements_with_extras_and_markers() -> None:
     assert missing_requirements(["pydantic[email]>=2", "nothing; python_version < '3'"]) == []
+
+
+def test_requirements_with_hashes_and_addresses() -> None:
+    here = f"cloudpickle=={importlib.metadata.version('cloudpickle')} --hash=sha256:00"
+    assert missing_requirements([here, "git+https://me:pw@host/a.git"]) == [
+        "git+https://***@host/a.git (an address)"
+    ]
+
+
+def test_a_variable_in_the_requirements_reaches_uv_and_nobody_else(
+    flow_home: Path, index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listing = tmp_path / "requirements.txt"
+    listing.write_text(
+        f"--index-url {index.replace(PASSWORD, '${PROBE_TOKEN}')}\nflowlite-probe-one\n"
+    )
+    monkeypatch.setenv("PROBE_TOKEN", PASSWORD)
+    command = ["python", "-c", "import flowlite_probe_one as it; print(it.VERSION)"]
+    task = Flow().run(TaskConfig(command=command, dependencies=str(listing)))
+    task.wait()
+    assert [line.text for line in task.logs()] == ["1.5"], task.status
+    files = [path for path in flow_home.rglob("*") if path.is_file()]
+    holding = {path.name for path in files if PASSWORD.encode() in path.read_bytes()}
+    # A node elsewhere has it from that file alone.
+    assert holding == {"packages.json"}
 
 
 if OTHERS:
