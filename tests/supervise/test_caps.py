@@ -111,12 +111,12 @@ def test_how_long_the_money_lasts() -> None:
         # A cap says more than that, even if it was reached half a second early.
         (
             {"max_run_seconds": 3600.0},
-            None,
+            1.0,
             3599.5,
             "the job has ended",
             "max_run_time_hours: stopped after 60 min",
         ),
-        ({"max_run_seconds": 600.0}, None, None, "", "max_run_time_hours: stopped after 10 min"),
+        ({"max_run_seconds": 600.0}, 1 / 6, None, "", "max_run_time_hours: stopped after 10 min"),
         (
             {"max_cost": 2.0, "reserved_seconds": 0.0},
             None,
@@ -139,13 +139,36 @@ def test_how_long_the_money_lasts() -> None:
             "the deadline",
             "max_cost: stopped after 100 s, so that it ends below $2.00",
         ),
-        # The plan's own time is shorter where the provider asks for it, or the money does not last.
+        # The plan's own time is shorter where the provider asks for it, such as a partition or a capacity block.
         (
             {"max_run_seconds": 600.0},
             1.0,
             600.0,
+            "the longest run of 600 s is over",
+            "the longest run of 10 min is over: cloud allows no more there, less than max_run_time_hours (1)",
+        ),
+        # Nobody else set a time.
+        (
+            {"max_run_seconds": 600.0},
+            None,
+            600.0,
+            "the longest run of 600 s is over",
+            "the longest run of 10 min is over: cloud allows no more there",
+        ),
+        # Money would have lasted for 780 s, or 100 s.
+        (
+            {"max_run_seconds": 600.0, "max_cost": 16.0},
+            1.0,
+            600.0,
             "",
-            "max_run_time_hours: stopped after 60 min",
+            "the longest run of 10 min is over: cloud allows no more there, less than max_run_time_hours (1)",
+        ),
+        (
+            {"max_run_seconds": 100.0, "max_cost": 2.4},
+            1.0,
+            100.0,
+            "",
+            "max_cost: stopped after 100 s, so that it ends below $2.40",
         ),
     ],
 )

@@ -103,14 +103,25 @@ class Caps:
         if told and cap is None and (most is None or clock.now() - since < most - _NEAR):
             return told
         hours = self.config.get("max_run_time_hours")
-        ran = clock.now() - record.started_at if record.started_at is not None else most or 0.0
-        asked = most if hours is None else float(hours) * 3600
-        if cap is None or (hours is not None and asked is not None and ran >= asked - _NEAR):
-            return f"max_run_time_hours: stopped after {wording.duration(asked or 0.0)}"
+        asked = math.inf if hours is None else float(hours) * 3600
+        ran = clock.now() - record.started_at if record.started_at is not None else 0.0
+        if ran >= asked - _NEAR or (cap is None and most is not None and asked <= most):
+            return f"max_run_time_hours: stopped after {wording.duration(asked)}"
+        if cap is None or self._reached_longest_run(ran):
+            over = f"the longest run of {wording.duration(ran if most is None else most)} is over"
+            less = "" if hours is None else f", less than max_run_time_hours ({hours:g})"
+            return f"{over}: {self.plan.provider} allows no more there{less}"
         lasted = wording.duration(ran)
         if not self.plan.reserved_seconds:
             return f"max_cost: {exact(cap)} are used up after {lasted}"
         return f"max_cost: stopped after {lasted}, so that it ends below {exact(cap)}"
+
+    def _reached_longest_run(self, ran: float) -> bool:
+        """Whether the plan's longest run is over, and it is shorter than what the money was planned to last."""
+        most, paid = self.plan.max_run_seconds, self.plan.paid_seconds
+        if most is None or ran < most - _NEAR:
+            return False
+        return paid is None or most < paid - self.plan.reserved_seconds - _NEAR
 
     def _by_time(self, record: TaskRecord) -> float | None:
         most = self.plan.max_run_seconds
