@@ -244,6 +244,24 @@ def test_a_copy_that_may_take_long_leaves_time_to_stop() -> None:
     assert vote.notice(PREEMPTED, "why", 120, now=0) == Hold(120 - 60 - 10 - MARGIN)
 
 
+def test_the_notices_of_other_nodes_take_no_time_from_the_copy() -> None:
+    vote = Vote(grace=10, after_stop=50)
+    assert vote.notice(PREEMPTED, "node 0", 120, now=0) == Hold(120 - 50 - 10 - MARGIN)
+    # The same preemption, as other nodes learn of it, a little later and with other clocks.
+    assert vote.notice(PREEMPTED, "node 1", 90.5, now=30) is None
+    assert vote.notice(PREEMPTED, "node 2", 63.5, now=56) is None
+    assert vote.step([0, 1, 2], 56.8) is None
+    assert vote.step([0, 1, 2], 57.0) == StopNow(119.5 - 57 - 49.5 - MARGIN)
+
+
+def test_a_shorter_notice_takes_its_time_from_the_copy_too() -> None:
+    vote = Vote(grace=10, after_stop=50)
+    vote.notice(PREEMPTED, "node 0", 120, now=0)
+    assert vote.notice(PREEMPTED, "node 1", 40, now=10) is None
+    assert vote.step([0, 1], 16.8) is None
+    assert vote.step([0, 1], 17.0) == StopNow(50 - 17 - 20 - MARGIN)
+
+
 def test_at_a_deadline_nobody_is_stopped_by_the_vote() -> None:
     vote = Vote(10, 0)
     assert isinstance(vote.notice(DEADLINE, "time", 60, now=0), Hold)

@@ -136,9 +136,15 @@ class Vote:
         if kind == PREEMPTED or self.kind in ("", GROWING):
             until = now + max(0.0, seconds)
             again = self.kind == kind
-            self._until = min(self._until, until) if again else until
+            least = 0.0
+            if again:
+                # Each node of a gang gives its notice. What was reserved is given up only for time that is lost.
+                until = min(self._until, until)
+                least = self._copying - (self._until - until)
+            self._until = until
             self._margin = min(MARGIN, seconds / 4)
-            self._copying = min(self._after_stop, COPYING * max(0.0, self._until - now))
+            copying = max(least, COPYING * max(0.0, until - now))
+            self._copying = min(self._copying if again else self._after_stop, copying)
             self.kind, self.reason = kind, self.reason if again else reason
         if interrupts:
             # Processes that wait already would not wait for longer than they were told.
