@@ -145,7 +145,12 @@ class Database:
             self._db.text_factory = _text
             _secure(self.path)
             self._file = _identity(self.path)
-            self._prepare()
+            try:
+                self._prepare()
+            except BaseException:
+                # Else it would be used next time as it is: without tables, foreign keys or a write-ahead log.
+                self._file = None
+                raise
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._explain(error) from error
         except OSError as error:
@@ -255,10 +260,10 @@ class Database:
             self._is_parents = False
             return
         found = _identity(self.path)
-        if found == self._file:
-            return
         if found is None:
             raise StoreDamaged(f"{self.path} is gone; {RESTORE}")
+        if found == self._file:
+            return
         self._db.close()
         self._open()
 

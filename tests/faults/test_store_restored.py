@@ -168,6 +168,37 @@ def test_a_damaged_store_pushes_out_no_copy(tmp_path: Path) -> None:
     assert len(backups.list_backups(tmp_path)) == 1
 
 
+def test_a_file_that_took_the_place_of_the_store_is_refused_each_time(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    store = Store(path)
+    store.create_task(task("t1"))
+    newer = tmp_path / "newer.db"
+    with (
+        contextlib.closing(sqlite3.connect(path)) as db,
+        contextlib.closing(sqlite3.connect(newer)) as to,
+    ):
+        db.backup(to)
+        to.execute(f"PRAGMA user_version = {database.SCHEMA_VERSION + 1}")
+    lose(tmp_path)
+    newer.rename(path)
+    for _ in range(3):
+        with pytest.raises(StoreError, match="newer flowlite"):
+            store.get_task("t1")
+
+
+def test_copies_from_a_clock_that_was_ahead_displace_no_others(tmp_path: Path) -> None:
+    store = Store(tmp_path / "state.db")
+    store.create_task(task("t1"))
+    ahead = tmp_path / "backups"
+    ahead.mkdir(exist_ok=True)
+    for day in range(1, 8):
+        (ahead / f"2199010{day}T000000-daily.db").write_bytes(b"of another time")
+    for _ in range(2):
+        made = backups.take(store.path, backups.DAILY)
+        assert backups.list_backups(tmp_path)[0].path == made
+        assert made.exists()
+
+
 def test_copies_are_bounded_in_number_and_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
