@@ -29,6 +29,8 @@ _BUSY_TIMEOUT_SECONDS = 30.0
 _PARTIAL = ".part"
 # A part of a copy that is older was left by a process that was killed.
 _ABANDONED_SECONDS = 86400.0
+# A copy that is dated further ahead was made while the clock was wrong. Less may be another time zone.
+_AHEAD_SECONDS = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +72,14 @@ def is_due(home: Path) -> bool:
 
 
 def list_backups(home: Path) -> list[Backup]:
-    """Returns all copies, newest first."""
+    """Returns all copies, newest first. Those that are dated in the future come last: their age is not known."""
     found = []
+    latest = time.time() + _AHEAD_SECONDS
     for path in home.glob(f"{DIRECTORY}/*.db"):
         if match := _NAME.fullmatch(path.name):
             made_at = time.mktime(time.strptime(match[1], _STAMP))
             found.append(Backup(path, match[2], made_at, path.stat().st_size))
-    return sorted(found, key=lambda backup: backup.path.name, reverse=True)
+    return sorted(found, key=lambda each: (each.made_at <= latest, each.path.name), reverse=True)
 
 
 def take(store: Path, kind: str, number: int | None = None) -> Path:
