@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import signal
 import threading
 import time
@@ -54,6 +56,13 @@ class Slotted(Exception):
 
 
 # What is known
+
+
+def test_a_task_that_is_to_be_pickled_says_what_to_hand_on_instead() -> None:
+    task = HandMade().task
+    for attempt in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match=rf"task {task.id} .*get_task\(id\)"):
+            attempt(task)
 
 
 @pytest.mark.timeout(30)

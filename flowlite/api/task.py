@@ -83,6 +83,12 @@ class Task(Generic[R_co]):
 
         return summaries.of_task(self)
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"the task {self.id} cannot be pickled or copied, as a process pool does with arguments and results: give "
+            "the other process its id, and let Flow().get_task(id) find it there"
+        )
+
     def __await__(self) -> Generator[Any, None, R_co]:
         """`await task` returns what `result()` returns, without blocking the event loop or using a thread of its own.
 
