@@ -335,6 +335,9 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
     def exits() -> None:
         sys.exit(42)
 
+    def exits_with_no_byte() -> None:
+        sys.exit(256)
+
     def exits_with_text() -> None:
         sys.exit("bad config")
 
@@ -421,6 +424,8 @@ class TestEnds:
         assert ended["exits_well"].value is None
         assert ended["exits"].code == 42
         assert ended["exits"].failure == {"kind": "exit", "type": "", "message": "exited with 42"}
+        assert ended["exits_with_no_byte"].code == 0
+        assert ended["exits_with_no_byte"].value is None
         assert ended["exits_with_text"].code == 1
         assert ended["exits_with_text"].failure["message"] == "bad config"
         assert ended["exits_with_text"].err == "bad config\n"

@@ -240,7 +240,8 @@ def _exit_code(order: Mapping[str, Any], error: SystemExit) -> int:
     from ..serialization import result_file
 
     code = error.code
-    if code is None or code == 0:
+    if code is None or (isinstance(code, int) and not code & 0xFF):
+        # The system keeps one byte of an exit code: 256 is 0 to whoever looks at it.
         result_file.write_value(order["result"], None, node=order["node"], rank=order["rank"])
         return 0
     if isinstance(code, int):
