@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -590,6 +592,20 @@ def test_completion_makes_no_home(
     monkeypatch.setenv("FLOW_HOME", str(tmp_path / "new"))
     assert complete(flow, monkeypatch, "status", "d") == []
     assert not os.path.exists(tmp_path / "new")
+
+
+@pytest.mark.parametrize("module", ["flowlite", "flowlite.cli"])
+def test_the_command_runs_as_a_module(module: str, tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", module, "status"],
+        env={**os.environ, "FLOW_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (ran.returncode, ran.stderr) == (0, ""), ran
+    assert "no tasks" in ran.stdout
 
 
 def test_the_command_is_announced() -> None:
