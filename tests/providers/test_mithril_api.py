@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +25,9 @@ from flowlite.errors import (
 )
 from flowlite.provider import LaunchPending
 from flowlite.settings.credentials import Key
+from flowlite.settings.provider_settings import ProviderSettings
 from provider_adapters.mithril import costs
+from provider_adapters.mithril.account import Account
 from provider_adapters.mithril.rest.client import (
     ApiRefused,
     MithrilApi,
@@ -451,6 +455,38 @@ def test_no_error_and_no_log_has_the_key(caplog: pytest.LogCaptureFixture) -> No
     assert other not in text
     assert "fkey_…" in text
     assert "POST /v2/api-keys: 201" in caplog.text, "there is a log at all"
+
+
+def test_a_key_of_the_environment_is_replaced_in_a_process_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    valid = {SECRET}
+
+    def answer(request: Any) -> Any:
+        known = request.headers["Authorization"].removeprefix("Bearer ") in valid
+        return reply(200, {"fid": "user_1"}) if known else reply(401, {"detail": "no"})
+
+    monkeypatch.setenv("MITHRIL_API_KEY", SECRET)
+    server = Server(answer)
+    settings = ProviderSettings("mithril", {"api_url": "https://api.example"})
+    account = Account(tmp_path, settings, httpx.MockTransport(server))
+    assert account.api.get("/v2/me")
+    valid.clear()
+    with pytest.raises(PermissionRefused, match=r"MITHRIL_API_KEY.*keys/mithril of FLOW_HOME"):
+        account.api.get("/v2/me")
+    valid.add("fkey_new")
+    key_file(tmp_path, "fkey_new")
+    assert account.api.get("/v2/me")
+    # The variable is the first choice of a process that starts now, also if what it has was never right.
+    fresh = Account(tmp_path, settings, httpx.MockTransport(server))
+    with pytest.raises(PermissionRefused, match="MITHRIL_API_KEY"):
+        fresh.api.get("/v2/me")
+
+
+def key_file(home: Path, key: str) -> None:
+    (home / "keys").mkdir(mode=0o700)
+    with open(home / "keys" / "mithril", "x", opener=lambda p, f: os.open(p, f, 0o600)) as file:
+        file.write(key)
 
 
 def test_the_client_brings_no_terminal_along() -> None:

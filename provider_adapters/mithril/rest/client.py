@@ -89,14 +89,15 @@ class MithrilApi:
         *,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = clock.sleep,
-        key_now: Callable[[], Key | None] = lambda: None,
+        key_now: Callable[[str], Key | None] = lambda _: None,
     ) -> None:
         """
         Args:
             url: URL of the API.
             key: The account's key.
             key_now: Returns the key as it is now. It is asked when the API does not take the one before any more: a
-                supervisor may outlive it, and the user has put another one in its place.
+                supervisor may outlive it, and the user has put another one in its place. It is given the key that was
+                refused if the API has taken it before, else "".
         """
         module = import_httpx()
         from flowlite import __version__
@@ -104,6 +105,7 @@ class MithrilApi:
         self._url = url
         self._sleep = sleep
         self._secret = key.value
+        self._taken = ""
         self._key_now = key_now
         self.key_origin = key.origin
         # Redirects are not followed: the key is only sent to the configured host.
@@ -226,6 +228,8 @@ class MithrilApi:
                 if answer.status_code == 401 and not last and self._has_other_key(answer):
                     # Nothing was done.
                     continue
+                if answer.is_success:
+                    self._taken = answer.request.headers["Authorization"].removeprefix("Bearer ")
                 if not _worth_repeating(method, answer.status_code):
                     return answer
                 asked = _retry_after(answer)
@@ -238,7 +242,7 @@ class MithrilApi:
     def _has_other_key(self, refused: httpx.Response) -> bool:
         """Whether there is another key than the one that was refused, with which requests are sent from now on."""
         try:
-            key = self._key_now()
+            key = self._key_now(self._taken)
         except PermissionRefused:
             return False
         if key is None:
@@ -330,7 +334,8 @@ class MithrilApi:
         if status == 401:
             return PermissionRefused(
                 f"Mithril does not take the API key from {self.key_origin}: {said}. "
-                "Make a new one in its console, under API keys"
+                "Make a new one in its console, under API keys; for tasks that run, put it into keys/mithril of "
+                "FLOW_HOME (mode 0600)"
             )
         if status == 403:
             return PermissionRefused(

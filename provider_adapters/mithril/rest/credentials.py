@@ -14,7 +14,7 @@ from provider_adapters.mithril.settings import KEY_VARIABLE as VARIABLE
 _ANY_KEY = re.compile(r"fkey_[A-Za-z0-9_-]+")
 
 
-def find_key(api_key_file: str, home: Path) -> Key | None:
+def find_key(api_key_file: str, home: Path, *, without_variable: bool = False) -> Key | None:
     """The account's key; None if there is none.
 
     It is read from the configured file; without one, from the environment, the usual file (0600) or the keyring.
@@ -23,6 +23,7 @@ def find_key(api_key_file: str, home: Path) -> Key | None:
         api_key_file: The setting of that name. The submitting user's environment variable has taken precedence already
             (`settings.py`); a variable of this process's starter does not concern the task.
         home: FLOW_HOME.
+        without_variable: Do not look at the environment.
 
     Raises:
         PermissionRefused: A file with a key can be read by others, or its content is not a key.
@@ -32,7 +33,7 @@ def find_key(api_key_file: str, home: Path) -> Key | None:
         variable=VARIABLE,
         file=api_key_file or None,
         usual=usual_file(home),
-        environment={} if api_key_file else None,
+        environment={} if api_key_file or without_variable else None,
     )
 
 
