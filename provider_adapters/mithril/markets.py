@@ -14,7 +14,7 @@ from flowlite.node.quick_dataclass import dataclass
 from flowlite.spec.gpu import KINDS, GpuRequest
 from flowlite.state import clock
 from provider_adapters.mithril.rest import requests
-from provider_adapters.mithril.rest.client import MithrilApi
+from provider_adapters.mithril.rest.client import ApiRefused, MithrilApi
 from provider_adapters.mithril.rest.response_format import understood
 
 # Prices change with every auction, every two minutes.
@@ -228,9 +228,14 @@ class Price:
 
 
 def price_now(api: MithrilApi, market: Market, count: int) -> Price:
-    """The present price for `count` machines. Raises ProviderError."""
+    """The present price for `count` machines, or that of the market's list if it is not told. Raises ProviderError."""
     query = requests.price_of(market.type_id, market.region, count)
-    return read_price(api.get("/v2/pricing/current", query), market.price)
+    try:
+        answer = api.get("/v2/pricing/current", query)
+    except ApiRefused:
+        # It does not price so many machines, for example. A bid says by itself what is wrong with it.
+        answer = {}
+    return read_price(answer, market.price)
 
 
 @understood("the present price")

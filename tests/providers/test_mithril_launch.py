@@ -520,6 +520,15 @@ def test_a_price_that_is_refused_ends_no_bid_that_waits(paper: Paper, status: in
     assert len(paper.launch(intent)) == 2
 
 
+@pytest.mark.parametrize("status", [400, 404])
+def test_a_plan_without_the_present_price_has_that_of_the_list(paper: Paper, status: int) -> None:
+    known = paper.intend().plan["price_per_hour"]
+    paper.cloud.fault("get_current_prices", status=status, times=1000)
+    intent = paper.intend()
+    assert intent.plan["price_per_hour"] == known
+    assert len(paper.launch(intent)) == 2
+
+
 @pytest.mark.parametrize("status", [400, 403, 404])
 def test_a_bill_that_is_refused_ends_no_machines_that_are_ready(paper: Paper, status: int) -> None:
     paper.cloud.fault("get_instance_pricing_history", status=status, times=1000)
