@@ -75,7 +75,12 @@ def charged(prices: Iterable[Mapping[str, Any]], ended: Mapping[str, float]) -> 
         if not periods:
             continue
         schedule: list[tuple[float, float]] = []
-        for begin, end, price in periods:
+        over_at = max(end for _, end, _ in periods)
+        for number, (begin, end, price) in enumerate(periods, 1):
+            # A machine has one price at a time: a period whose end is not told yet ends where the next one begins.
+            end = min(end, periods[number][0]) if number < len(periods) else over_at
+            if begin == end:
+                continue
             if schedule and schedule[-1] == (begin, 0.0):
                 schedule.pop()
             if not schedule or schedule[-1][1] != price:

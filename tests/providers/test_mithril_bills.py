@@ -142,6 +142,27 @@ def state(minute: int, status: str) -> dict[str, object]:
     return {"timestamp": f"2025-01-31T10:{minute:02}:00Z", "status": status}
 
 
+def test_a_price_whose_end_is_not_told_yet_is_charged_until_the_next_one() -> None:
+    ten = requests.unix("2025-01-31T10:00:00Z")
+    assert ten is not None
+    histories = {
+        "open": [period(0, None, 120), period(10, None, 240)],
+        "late": [period(0, 15, 120), period(10, 30, 240)],
+        "within": [period(0, 30, 120), period(10, 20, 240)],
+        "twice": [period(0, 30, 120), period(0, 30, 120)],
+    }
+    entries = [{"instance_fid": name, "events": events} for name, events in histories.items()]
+    bill = costs.charged(entries, {})
+    both = ((ten, 1.2), (ten + 600, 2.4))
+    assert {name: each.prices for name, each in bill.items()} == {
+        "open": both,
+        "late": both,
+        "within": both,
+        "twice": ((ten, 1.2),),
+    }
+    assert [each.until for each in bill.values()] == [0.0, *[ten + 1800] * 3]
+
+
 def test_a_history_of_prices_and_states_is_a_bill() -> None:
     ten = requests.unix("2025-01-31T10:00:00Z")
     assert ten is not None
