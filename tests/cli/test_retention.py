@@ -127,11 +127,28 @@ def test_what_must_stay_is_not_removed(flow: Flow) -> None:
 
 def test_old_tasks_are_removed_together(flow: Flow) -> None:
     ended("old", 8), ended("new", 1)
-    assert flow("rm", "--older-than", "a week").code == 2
+    # The last of them is a date, for `flow logs --since`.
+    for wrong in ("a week", "7x", "7", "7.d", "20251231"):
+        ran = flow("rm", "-y", "--older-than", wrong)
+        assert (ran.code, ran.err) == (
+            2,
+            f"error: --older-than: {wrong!r} is not allowed; write 12h or 7d\n",
+        )
     assert flow("rm").code == 2
     assert "old" in flow("rm", "--older-than", "7d").out
     assert flow("rm", "--older-than", "7d").out == "no task is that old\n"
     assert [task["name"] for task in flow("status", "--json").json] == ["new"]
+
+
+def test_a_wall_clock_that_was_set_makes_no_task_old(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended("new", 1)
+    flow("status")
+    wall = time.time
+    monkeypatch.setattr(time, "time", lambda: wall() + 30 * 86400)
+    assert flow("rm", "-y", "--older-than", "7d").out == "no task is that old\n"
+    assert flow("gc", "--older-than", "7d", "--json").json["forgotten"] == []
 
 
 def test_a_task_whose_files_cannot_be_deleted_stays(

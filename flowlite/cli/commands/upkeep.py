@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from flowlite.state.store import TaskRecord
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])", re.ASCII)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def register(application: typer.Typer, command: str) -> None:
@@ -123,7 +127,7 @@ def rm(
     tasks: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Ids, names or unique prefixes.", autocompletion=complete_task, metavar="TASK"
+            help="Ids, names or unique prefixes.", autocompletion=complete_task, metavar="TASK..."
         ),
     ] = None,
     older_than: Annotated[
@@ -174,11 +178,10 @@ def rm(
 
 def old_tasks(records: list[TaskRecord], age: str, now: float) -> list[TaskRecord]:
     """The final tasks that ended at least this long ago. Raises ConfigError if the age cannot be read."""
-    from flowlite.output.reader import parse_since
-
-    if not age[:-1].replace(".", "", 1).isdigit():
+    found = _AGE.fullmatch(age.strip())
+    if found is None:
         raise ConfigError(f"--older-than: {age!r} is not allowed; write 12h or 7d")
-    before: Any = parse_since(age)
+    before = now - float(found[1]) * _SECONDS[found[2]]
     return [one for one in records if one.final and (one.finished_at or now) < before]
 
 
