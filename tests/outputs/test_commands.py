@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,7 +58,8 @@ def test_a_running_task(lab: Lab, running: str, tmp_path: Path) -> None:
     assert (here / "runs" / "big").stat().st_size == 3_000_000
     flow("cp", f"{running}:/etc/hostname", "name")
     # What has no size is not copied as nothing.
-    assert "it has no size" in flow("cp", f"{running}:/proc/cpuinfo", "cpu", code=5)
+    no_size = flow("cp", f"{running}:/proc/cpuinfo", "cpu", code=5)
+    assert f"node 0 of task sh ({running}): " in no_size and "it has no size" in no_size
     assert "neither a file nor" in flow("cp", f"{running}:/dev/zero", "zero", code=5)
     # Again: nothing is overwritten, and what is there is there.
     flow("cp", f"{running}:runs", ".")
@@ -76,8 +78,10 @@ def test_a_running_task(lab: Lab, running: str, tmp_path: Path) -> None:
     flow("cp", f"{running}:new/name", "named")
     assert (here / "named").read_text() == "mine"
     # What is wrong.
-    assert "No such file" in flow("cp", f"{running}:none", ".", code=5)
+    absent = flow("cp", f"{running}:1:none", ".", code=3)
+    assert re.search(rf"error: node 1 of task sh \({running}\): No such file .*/none\n", absent)
     assert "neither path is on a node" in flow("cp", "a", "b", code=2)
+    assert "a path here that has a colon" in flow("cp", "a:b", f"{running}:x", code=2).lower()
     assert "does not exist" in flow("cp", "none", f"{running}:x", code=2)
     # The outputs as they are now.
     assert "its outputs come at its end" in flow("outputs", running, code=2)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flowlite.cli import output
-from flowlite.errors import ConfigError, FlowError
+from flowlite.errors import ConfigError, FlowError, NotFound, ProviderError
 
 if TYPE_CHECKING:
     from flowlite.api.node_files import CopyResult
@@ -25,8 +27,12 @@ def register(application: typer.Typer, command: str) -> None:
 
 
 def cp(
-    source: Annotated[str, typer.Argument(help="TASK[:NODE]:PATH, or a path here.")],
-    target: Annotated[str, typer.Argument(help="A path here, or TASK[:NODE]:PATH.")],
+    source: Annotated[
+        str, typer.Argument(help="TASK[:NODE]:PATH, or a path here.", metavar="SOURCE")
+    ],
+    target: Annotated[
+        str, typer.Argument(help="A path here, or TASK[:NODE]:PATH.", metavar="TARGET")
+    ],
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Copy files or directories from a node of a running task, or to it.
@@ -38,7 +44,9 @@ def cp(
     if here == [True, True]:
         raise ConfigError("neither path is on a node; write TASK:PATH, or TASK:NODE:PATH")
     if here == [False, False]:
-        raise ConfigError("both paths are on nodes; copy to this machine first")
+        raise ConfigError(
+            "both paths are on nodes; copy to this machine first. A path here that has a colon begins with ./"
+        )
     from flowlite.api.client import Flow
 
     found = _on_node(target if here[0] else source)
@@ -74,7 +82,7 @@ def _bring(task: Task[Any], node: int, path: str, target: str) -> tuple[CopyResu
     from flowlite.cli.transfer_progress import Transfer
     from flowlite.supervise.attempt.outputs.output_directory import OutputDirectory
 
-    with task.reach(node) as there:
+    with task.reach(node) as there, _naming(task, node):
         found = node_files.files_at(there, path)
         root, name = _place_here(path, target, single=found.single)
         with Transfer(path, found.size) as transfer:
@@ -83,6 +91,17 @@ def _bring(task: Task[Any], node: int, path: str, target: str) -> tuple[CopyResu
             )
     output.warn_of_left_out(copied.left_out)
     return copied, root, name
+
+
+@contextmanager
+def _naming(task: Task[Any], node: int) -> Iterator[None]:
+    """Adds the node to errors about its files, which do not name it."""
+    try:
+        yield
+    except (NotFound, ProviderError) as error:
+        if type(error) not in (NotFound, ProviderError):
+            raise
+        raise type(error)(f"node {node} of task {task.name} ({task.id}): {error.text}") from None
 
 
 def _place_here(path: str, target: str | Path, *, single: bool) -> tuple[Path, str]:
@@ -117,7 +136,7 @@ def _send(task: Task[Any], node: int, source: Path, path: str, shown: str) -> Co
 
     if not source.exists():
         raise ConfigError(f"{source} does not exist")
-    with task.reach(node) as there:
+    with task.reach(node) as there, _naming(task, node):
         target = node_files.place_for(there, source, path)
         total = sum(each.stat().st_size for each in files_below(source))
         with Transfer(shown, total) as transfer:

@@ -41,7 +41,7 @@ def outputs(
     if not found.record.config.get("outputs"):
         raise ConfigError(
             f"task {found.name} ({found.id}) was submitted without outputs=; "
-            f"what its nodes have while it runs: flow ssh {found.id}"
+            f"while it runs, what its nodes have is copied by: flow cp {found.id}:PATH ."
         )
     if not found.record.final:
         _bring_now(found, to, json)

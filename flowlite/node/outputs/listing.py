@@ -28,6 +28,8 @@ from . import contents, patterns
 
 MOST_FILES = 100_000
 """Most files that are collected from one node; a task that writes more needs a volume, or an archive."""
+ABSENT = 3
+"""The exit status of `outputs` if there is nothing at the path."""
 # Most files that are examined in the search for files that are not kept.
 _MOST_LOOKED_AT = 200_000
 _LARGEST = 3
@@ -343,7 +345,7 @@ def main(_: list[str]) -> int:
             found = {**outputs(workdir, home, list(asked["patterns"])), "root": workdir}
     except OSError as error:
         sys.stderr.write(f"{error.strerror or error}: {error.filename or home}\n")
-        return 1
+        return ABSENT if isinstance(error, FileNotFoundError | NotADirectoryError) else 1
     files, links = found.pop("files"), found.pop("links")
     for line in (found, *files, *links):
         sys.stdout.write(json.dumps(line, separators=(",", ":")) + "\n")

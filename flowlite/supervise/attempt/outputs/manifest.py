@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from flowlite.connect.base import Connection
 from flowlite.connect.bounded import parse_json
-from flowlite.errors import AnswerTooLong, ProviderError
-from flowlite.node.outputs.listing import MOST_FILES
+from flowlite.errors import AnswerTooLong, NotFound, ProviderError
+from flowlite.node.outputs.listing import ABSENT, MOST_FILES
 from flowlite.node.project_files.links import conflict, leads_out
 from flowlite.node.protocol.json_shapes import count, integer
 from flowlite.node.quick_dataclass import dataclass
@@ -91,6 +91,7 @@ def ask(
 
     Raises:
         NodeUnreachable: The node does not answer.
+        NotFound: There is nothing at the path.
         ProviderError: The node cannot list its files, or its answer is invalid.
     """
     which = {"patterns": list(patterns)} if path is None else {"path": path}
@@ -104,8 +105,10 @@ def ask(
             f"its list of files is longer than {_LONGEST_LIST >> 20} MiB; bring fewer, or pack them into an archive"
         ) from None
     if done.code != 0:
-        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise ProviderError(f"its files cannot be listed: {' '.join(said) or done.code}")
+        said = " ".join(done.stderr.decode(errors="replace").strip().splitlines()[-1:])
+        if done.code == ABSENT and path is not None:
+            raise NotFound(said)
+        raise ProviderError(f"its files cannot be listed: {said or done.code}")
     try:
         return read(done.stdout)
     except (ValueError, KeyError, TypeError) as error:
