@@ -23,6 +23,15 @@ OptionalTask = Annotated[
         metavar="TASK",
     ),
 ]
+OptionalRunningTask = Annotated[
+    str | None,
+    typer.Argument(
+        help="Id, name or unique prefix; without it, the newest task that has not ended, or else the newest one.",
+        autocompletion=complete_task,
+        metavar="TASK",
+    ),
+]
+"""For commands that call `task_or_newest` with `unfinished`."""
 
 
 def task_or_newest(flow: Flow, name: str | None, *, unfinished: bool = False) -> Task[Any]:

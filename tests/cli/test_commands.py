@@ -520,14 +520,19 @@ def test_help_is_there(flow: Flow, words: list[str]) -> None:
     assert "Usage: flow" in ran.out
 
 
-def test_usage_lines_are_not_marked_twice() -> None:
-    """Typer itself marks what is optional or repeated: [TASK]... and not [[TASK]...]..."""
+def test_usage_lines_are_marked_once() -> None:
+    """Typer itself marks what is optional, but not what is repeated: [TASK...], and not [[TASK]...]..."""
     found, commands = [], [("flow", get_command(flowlite.cli._application(None)))]
     while commands:
         words, command = commands.pop()
         usage = command.get_usage(command.make_context(words, [], resilient_parsing=True))
         if re.search(r"\[\[|\.\.\.[\]}]+\.\.\.", usage):
             found.append(usage)
+        arguments = [each for each in command.params if each.param_type_name == "argument"]
+        for each in arguments:
+            shown = each.metavar or ""
+            if (each.nargs == -1) != shown.endswith("...") or shown == shown.lower():
+                found.append(f"{words}: {each.name}")
         inner: dict[str, Any] = getattr(command, "commands", {})
         commands += [(f"{words} {name}", each) for name, each in inner.items()]
     assert found == []

@@ -17,7 +17,9 @@ def register(application: typer.Typer, command: str) -> None:
 def cloud_in_a_box(
     command: Annotated[
         list[str] | None,
-        typer.Argument(help="Command to run beside the box; a shell by default."),
+        typer.Argument(
+            help="Command to run beside the box; a shell by default.", metavar="COMMAND..."
+        ),
     ] = None,
     machines: Annotated[
         int,

@@ -13,7 +13,7 @@ import typer
 from flowlite import terminal
 from flowlite.cli import output
 from flowlite.cli.node_queries import ask_program, on_nodes
-from flowlite.cli.task_argument import OptionalTask, task_or_newest
+from flowlite.cli.task_argument import OptionalRunningTask, task_or_newest
 from flowlite.connect.bounded import parse_object
 from flowlite.errors import FlowError, NotFound
 
@@ -40,7 +40,7 @@ def register(application: typer.Typer, command: str) -> None:
 
 
 def doctor(
-    task: OptionalTask = None,
+    task: OptionalRunningTask = None,
     links: Annotated[
         bool, typer.Option("--links/--no-links", help="Measure the network between the nodes.")
     ] = True,

@@ -35,7 +35,7 @@ def forward(
     ports: Annotated[
         list[str],
         typer.Argument(
-            help="A port of the node; HERE:THERE for another port here.", metavar="PORT"
+            help="A port of the node; HERE:THERE for another port here.", metavar="PORT..."
         ),
     ],
     node: Annotated[int, typer.Option("--node", min=0, help="Node rank.", metavar="N")] = 0,

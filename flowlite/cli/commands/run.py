@@ -50,7 +50,7 @@ def run(
     ] = None,
     rest: Annotated[
         list[str] | None,
-        typer.Argument(help="Arguments of the function or command.", metavar="ARGS"),
+        typer.Argument(help="Arguments of the function or command.", metavar="ARGS..."),
     ] = None,
     schedule: Annotated[
         str | None,

@@ -109,7 +109,7 @@ def scale(
     ] = None,
     rest: Annotated[
         list[str] | None,
-        typer.Argument(help="Arguments of the function or command.", metavar="ARGS"),
+        typer.Argument(help="Arguments of the function or command.", metavar="ARGS..."),
     ] = None,
     nodes: Annotated[
         str,

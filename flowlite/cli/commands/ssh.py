@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from flowlite.cli import output
-from flowlite.cli.task_argument import OptionalTask, task_or_newest
+from flowlite.cli.task_argument import OptionalRunningTask, task_or_newest
 from flowlite.errors import ConfigError, FlowError
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ def register(application: typer.Typer, command: str) -> None:
 
 
 def ssh(
-    task: OptionalTask = None,
+    task: OptionalRunningTask = None,
     words: Annotated[
         list[str] | None,
         typer.Argument(
             help="Program to run there, with its arguments; one word alone is text for the shell.",
-            metavar="-- PROGRAM",
+            metavar="-- PROGRAM...",
         ),
     ] = None,
     node: Annotated[str, typer.Option("--node", help="Node rank, or all.", metavar="N|all")] = "0",
@@ -167,7 +167,7 @@ def _status(code: int) -> int:
 
 
 def ssh_config(
-    task: OptionalTask = None,
+    task: OptionalRunningTask = None,
     path: Annotated[
         bool, typer.Option("--path", help="Print the path of the file only, for `ssh -F`.")
     ] = False,

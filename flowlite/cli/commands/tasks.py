@@ -37,7 +37,7 @@ def cancel(
         typer.Argument(
             help="Ids, names or unique prefixes; without them, the newest unfinished task, after a question.",
             autocompletion=complete_task,
-            metavar="TASK",
+            metavar="TASK...",
         ),
     ] = None,
     wait: Annotated[
@@ -90,7 +90,7 @@ def resume(
     tasks: Annotated[
         list[str],
         typer.Argument(
-            help="Ids, names or unique prefixes.", autocompletion=complete_task, metavar="TASK"
+            help="Ids, names or unique prefixes.", autocompletion=complete_task, metavar="TASK..."
         ),
     ],
     yes: Annotated[

@@ -11,7 +11,7 @@ import typer
 
 from flowlite.cli import output
 from flowlite.cli.node_queries import ask_program, on_nodes
-from flowlite.cli.task_argument import OptionalTask, task_or_newest
+from flowlite.cli.task_argument import OptionalRunningTask, task_or_newest
 from flowlite.errors import NotFound
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def register(application: typer.Typer, command: str) -> None:
 
 
 def top(
-    task: OptionalTask = None,
+    task: OptionalRunningTask = None,
     interval: Annotated[
         float, typer.Option("--interval", "-i", min=0.5, help="Seconds between two updates.")
     ] = 2.0,

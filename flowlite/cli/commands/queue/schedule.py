@@ -16,7 +16,7 @@ from flowlite.errors import FlowError
 if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
 
-Name = Annotated[str, typer.Argument(help="Name of the schedule.")]
+Name = Annotated[str, typer.Argument(help="Name of the schedule.", metavar="NAME")]
 
 
 def register(application: typer.Typer, command: str) -> None:
