@@ -1,8 +1,9 @@
 """Refuses commands that start a launcher such as torchrun in a way that would train several separate models.
 
 A launcher starts the processes of a node itself. If it is started as a worker, once for each rank, each launcher forms
-a separate world: the gang trains that many models and exits with 0. A command is refused only if it certainly starts
-such a launcher; a script or variable that is read at run time is not looked into.
+a separate world: the gang trains that many models and exits with 0. So does one that is started once per node and not
+told of the other nodes, unless it reads torchrun's variables (`worker/environment.py`). A command is refused only if it
+certainly starts such a launcher; a script or variable that is read at run time is not looked into.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _TOLD: Mapping[str, tuple[str, ...]] = {
     "torchrun": ("nnodes", "rdzv_endpoint", "master_addr"),
     "accelerate launch": ("num_machines", "machine_rank", "config_file"),
     "deepspeed": ("no_ssh", "node_rank"),
+    "fabric run": ("num_nodes",),
     "horovodrun": (),
     "mpirun": (),
 }
@@ -38,6 +40,44 @@ _ALONE: Mapping[str, Mapping[str, tuple[str, ...] | None]] = {
     "torchrun": {"nnodes": ("1", "1:1"), "standalone": None},
     "accelerate launch": {"num_machines": ("1",)},
 }
+
+# Options with which a launcher that runs once per node forms the gang, besides those in `_TOLD`.
+_FORMS: Mapping[str, tuple[str, ...]] = {
+    # It has torchrun inside then, which reads the variables of manual mode; or mpirun.
+    "accelerate launch": ("multi_gpu", "use_fsdp", "use_deepspeed", "use_megatron_lm", "tpu", "mpirun_hostfile"),
+    "deepspeed": ("hostfile", "H"),
+}  # fmt: skip
+
+# What tells a launcher that runs once per node of the others.
+_TELLING: Mapping[str, str] = {
+    "accelerate launch": "--config_file $FLOW_ACCELERATE_CONFIG",
+    "deepspeed": "--no_ssh --hostfile $FLOW_HOSTFILE --node_rank $FLOW_NODE_RANK --master_addr $MASTER_ADDR "
+    "--master_port $MASTER_PORT",
+    "fabric run": "--num-nodes $FLOW_NUM_NODES --node-rank $FLOW_NODE_RANK --main-address $FLOW_MAIN_IP "
+    "--main-port $MASTER_PORT",
+}
+
+# Trainers' own programs that start a launcher, by program and first argument.
+_TRAINERS = frozenset(
+    {("accelerate", "launch"), ("axolotl", "train"), ("fabric", "run"), ("llamafactory-cli", "train"), ("tune", "run")}
+)  # fmt: skip
+
+# Programs that run a command in an environment, with those of their options that take a value.
+_ENVIRONMENTS: Mapping[str, tuple[str, ...]] = {
+    "uv": (
+        *("--with", "--with-editable", "--with-requirements", "--python", "-p", "--extra", "--no-extra", "--group"),
+        *("--no-group", "--only-group", "--package", "--env-file", "--project", "--directory", "--index"),
+        *("--index-url", "--extra-index-url", "--find-links", "-f", "--refresh-package", "--upgrade-package", "-P"),
+        "--config-file",
+    ),
+    "poetry": ("-C", "--directory", "-P", "--project"),
+    "conda": ("-n", "--name", "-p", "--prefix", "--cwd"),
+    "mamba": ("-n", "--name", "-p", "--prefix", "--cwd"),
+    "micromamba": ("-n", "--name", "-p", "--prefix", "--cwd", "-a", "--attach", "-e", "--env", "-r", "--root-prefix"),
+    "pixi": ("-e", "--environment", "--manifest-path"),
+    "pdm": ("-p", "--project", "-s", "--site-packages"),
+    "pipenv": (),
+}  # fmt: skip
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
@@ -71,12 +111,14 @@ class Launcher:
     """A launcher that a command starts.
 
     Attributes:
-        name: Its usual name: "torchrun", "accelerate launch".
-        arguments: The words after it.
+        name: Its usual name: "torchrun", "accelerate launch". That of a trainer which starts one: "axolotl train".
+        arguments: The words after it; of a trainer those for the launcher.
+        inside: The launcher that a trainer starts; "" for a launcher itself.
     """
 
     name: str
     arguments: tuple[str, ...]
+    inside: str = ""
 
     @property
     def once_for_all_nodes(self) -> bool:
@@ -89,22 +131,53 @@ class Launcher:
         return ("--mode", "mpi") if self.once_for_all_nodes else ("--manual",)
 
     @property
+    def program(self) -> str:
+        """The launcher itself."""
+        return self.inside or self.name
+
+    @property
     def knows_other_nodes(self) -> bool:
         """Whether its options name other nodes, so that the launchers of all nodes form one world."""
-        given: dict[str, str] = {}
-        for word, following in zip(self.arguments, (*self.arguments[1:], ""), strict=True):
-            if word.startswith("-"):
-                name, has_value, value = word.lstrip("-").partition("=")
-                # The options of the script come after those of the launcher.
-                given.setdefault(name.replace("-", "_"), value if has_value else following)
-        for name, values in _ALONE.get(self.name, {}).items():
+        given = _options_in(self.arguments)
+        for name, values in _ALONE.get(self.program, {}).items():
             if name in given and (values is None or given[name] in values):
                 return False
-        return bool(given.keys() & set(_TOLD[self.name]))
+        return bool(given.keys() & set(_TOLD[self.program]))
+
+    def alone_on_each_node(self, nodes: int, gpus: int) -> str:
+        """What is wrong, and what to write, if it is started once per node and not told of the others; else "".
+
+        Args:
+            nodes: Of the gang.
+            gpus: That were asked for on each node.
+        """
+        given = _options_in(self.arguments)
+        if self.name == "torchrun" and "standalone" in given and "nnodes" not in given:
+            return (
+                f"torchrun --standalone makes a rendezvous on each of {nodes} nodes, to which the other nodes never "
+                "come; leave out --standalone"
+            )
+        if self.program not in _TELLING or self.knows_other_nodes:
+            return ""
+        if given.keys() & {*_TOLD[self.program], *_FORMS.get(self.program, ())}:
+            # Also one that was told in so many words that there are no others.
+            return ""
+        why, besides = "", ""
+        if self.program == "accelerate launch" and "cpu" not in given:
+            if gpus > 1:
+                # It starts torchrun then.
+                return ""
+            why, besides = ", with at most one GPU on each", ", or --multi_gpu if there are several"
+        call = f"{self.name} … --" if self.inside else self.name
+        rest = "" if self.inside else " …"
+        return (
+            f"{self.name} is not told of the other nodes: each of {nodes} would train a separate model{why}; write "
+            f"sh -c '{call} {_TELLING[self.program]}{rest}'{besides}"
+        )
 
 
 def launcher_problem(
-    command: Sequence[str] | str | None, mode: str, processes: int, per_node: int
+    command: Sequence[str] | str | None, mode: str, processes: int, per_node: int, gpus: int = 0
 ) -> str:
     """Why a command must not run like this, with what to add; "" if there is no problem.
 
@@ -113,11 +186,20 @@ def launcher_problem(
         mode: `distributed_mode`.
         processes: How often the command is started on all nodes together.
         per_node: How often it is started on each node.
+        gpus: How many GPUs were asked for on each node.
     """
-    if command is None or mode != "auto" or processes == 1:
+    if command is None or mode not in ("auto", "manual") or processes == 1:
         return ""
     found = launcher_in(command)
-    if found is None or (per_node == 1 and found.knows_other_nodes):
+    if found is None:
+        return ""
+    if mode == "manual":
+        alone = found.alone_on_each_node(processes, gpus)
+        return f"command: {alone}" if alone else ""
+    if per_node == 1 and found.knows_other_nodes:
+        return ""
+    if found.name == "llamafactory-cli train" and gpus <= 1:
+        # It starts no torchrun then, and is a rank itself.
         return ""
     if found.once_for_all_nodes:
         add = "add --mode mpi (distributed_mode='mpi'), which starts it once for all nodes"
@@ -129,6 +211,18 @@ def launcher_problem(
     )
 
 
+def _options_in(arguments: Sequence[str]) -> dict[str, str]:
+    """The options among these words, without the dashes in front, and the values that they may have."""
+    given: dict[str, str] = {}
+    for at, word in enumerate(arguments, start=1):
+        if word.startswith("-"):
+            name, has_value, value = word.lstrip("-").partition("=")
+            following = "".join(arguments[at : at + 1])
+            # The options of the script come after those of the launcher.
+            given.setdefault(name.replace("-", "_"), value if has_value else following)
+    return given
+
+
 def launcher_in(command: Sequence[str] | str) -> Launcher | None:
     """The launcher that a command certainly starts; None if there is none."""
     return _in_line(command, 0) if isinstance(command, str) else _in_words(command, 0)
@@ -136,8 +230,8 @@ def launcher_in(command: Sequence[str] | str) -> Launcher | None:
 
 def _in_words(words: Sequence[str], depth: int) -> Launcher | None:
     rest = wrapped(words)
-    while rest and os.path.basename(rest[0]) == "uv" and rest[1:2] == ["run"]:
-        rest = wrapped(rest[2:]) if not rest[2:3] or not rest[2].startswith("-") else []
+    while rest and os.path.basename(rest[0]) in _ENVIRONMENTS:
+        rest = wrapped(_in_environment(os.path.basename(rest[0]), rest[1:]))
     if not rest:
         return None
     name, arguments = os.path.basename(rest[0]), rest[1:]
@@ -146,8 +240,8 @@ def _in_words(words: Sequence[str], depth: int) -> Launcher | None:
         return None if line is None or depth >= _DEEPEST else _in_line(line, depth + 1)
     if _PYTHON.fullmatch(name):
         name, arguments = _module_of_python(arguments)
-    elif name == "accelerate" and arguments[:1] == ["launch"]:
-        name, arguments = "accelerate launch", arguments[1:]
+    elif arguments and (name, arguments[0]) in _TRAINERS:
+        return _of_trainer(f"{name} {arguments[0]}", arguments[1:])
     elif name == "accelerate-launch":
         name = "accelerate launch"
     elif name in MPI:
@@ -155,6 +249,41 @@ def _in_words(words: Sequence[str], depth: int) -> Launcher | None:
     if name not in _TOLD or {"-h", "--help", "--version"} & set(arguments):
         return None
     return Launcher(name, tuple(arguments))
+
+
+def _of_trainer(name: str, arguments: Sequence[str]) -> Launcher | None:
+    """The launcher that a trainer's own program starts with these arguments; None if it starts none."""
+    if {"-h", "--help"} & set(arguments):
+        return None
+    if name in _TOLD:
+        return Launcher(name, tuple(arguments))
+    if name == "tune run":
+        # torchtune starts torchrun if it is given an option of torchrun, before the recipe.
+        told = bool(arguments) and arguments[0].startswith("-")
+        return Launcher(name, tuple(arguments), "torchrun") if told else None
+    if name == "llamafactory-cli train":
+        return Launcher(name, (), "torchrun")
+    # Axolotl: what its launcher is given comes after `--`.
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    chosen = _options_in(arguments[:end]).get("launcher", "accelerate")
+    inside = {"accelerate": "accelerate launch", "torchrun": "torchrun"}.get(chosen, "")
+    return Launcher(name, tuple(arguments[end + 1 :]), inside) if inside else None
+
+
+def _in_environment(program: str, arguments: Sequence[str]) -> list[str]:
+    """The command that `uv run` or the like runs; empty if there is none."""
+    left = list(arguments)
+    if not left or left.pop(0) != "run":
+        return []
+    while left and left[0].startswith("-"):
+        option = left.pop(0)
+        if option == "--":
+            break
+        if program == "uv" and option in ("-m", "--module"):
+            return ["python", "-m", *left]
+        if option in _ENVIRONMENTS[program]:
+            del left[:1]
+    return left
 
 
 def _module_of_python(arguments: Sequence[str]) -> tuple[str, list[str]]:

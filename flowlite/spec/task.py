@@ -349,7 +349,11 @@ class TaskConfig(Spec):
         # With several kinds of GPU, this is checked for each of them once it is the only one.
         if not isinstance(self.gpu, tuple):
             problem = problem or launcher_problem(
-                self.command, self.distributed_mode, self.total_processes, self.workers_per_node
+                self.command,
+                self.distributed_mode,
+                self.total_processes,
+                self.workers_per_node,
+                self.gpus_per_node,
             )
         if problem:
             raise ValueError(problem)

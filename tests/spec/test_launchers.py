@@ -34,6 +34,14 @@ SEEN: list[tuple[list[str] | str, str]] = [
     (["taskset", "-c", "0-3", "torchrun", "train.py"], "torchrun"),
     (["mpirun", "-n", "2", "python", "train.py"], "mpirun"),
     ("cd /code && mpiexec.hydra -n 2 ./train", "mpirun"),
+    (["uv", "run", "--with", "rich", "--frozen", "torchrun", "train.py"], "torchrun"),
+    (["uv", "run", "-m", "torch.distributed.run", "train.py"], "torchrun"),
+    ("poetry run accelerate launch train.py", "accelerate launch"),
+    (["conda", "run", "-n", "llm", "--no-capture-output", "torchrun", "train.py"], "torchrun"),
+    (["axolotl", "train", "llama.yaml"], "axolotl train"),
+    (["axolotl", "train", "llama.yaml", "--launcher=torchrun"], "axolotl train"),
+    (["tune", "run", "--nproc_per_node", "2", "full_finetune_distributed"], "tune run"),
+    (["fabric", "run", "--devices", "2", "train.py"], "fabric run"),
 ]
 
 NOT_SEEN: list[list[str] | str] = [
@@ -61,6 +69,45 @@ NOT_SEEN: list[list[str] | str] = [
     "python train.py || torchrun train.py",
     "run() { torchrun train.py; }; python train.py",
     'torchrun "train.py',
+    ["uv", "run", "--with", "torchrun", "train.py"],
+    ["uv", "run"],
+    ["poetry", "run", "python", "torchrun"],
+    ["conda", "install", "deepspeed"],
+    ["axolotl", "train", "llama.yaml", "--launcher", "python"],
+    ["axolotl", "preprocess", "llama.yaml"],
+    ["tune", "run", "full_finetune_single_device", "--config", "torchrun"],
+    ["tune", "run"],
+    ["llamafactory-cli", "export", "llama.yaml"],
+]
+
+# What is not told of the other nodes when it runs once on each, and what it must be given.
+ALONE: list[tuple[str, str]] = [
+    ("accelerate launch train.py", "accelerate launch --config_file $FLOW_ACCELERATE_CONFIG"),
+    ("python -m accelerate.commands.launch a.py", "--config_file $FLOW_ACCELERATE_CONFIG"),
+    ("accelerate launch --num_processes 2 a.py", "--config_file $FLOW_ACCELERATE_CONFIG"),
+    ("axolotl train a.yaml", "axolotl train … -- --config_file $FLOW_ACCELERATE_CONFIG"),
+    ("deepspeed --num_gpus 8 a.py --deepspeed ds.json", "deepspeed --no_ssh --hostfile $FLOW_HOSTFILE"),
+    ("cd /code && poetry run deepspeed train.py", "--no_ssh --hostfile $FLOW_HOSTFILE"),
+    ("fabric run --devices 2 train.py", "--num-nodes $FLOW_NUM_NODES --node-rank $FLOW_NODE_RANK"),
+    ("torchrun --standalone --nproc_per_node=8 train.py", "leave out --standalone"),
+]  # fmt: skip
+
+FORMS_THE_GANG = [
+    "torchrun train.py",
+    "torchrun --standalone --nnodes=1 train.py",
+    "torchrun train.py --standalone --nnodes=1",
+    "accelerate launch --config_file $FLOW_ACCELERATE_CONFIG train.py",
+    "accelerate launch --num_machines 2 --machine_rank $NODE_RANK train.py",
+    "accelerate launch --num_machines 1 train.py",
+    "accelerate launch --multi_gpu train.py",
+    "accelerate launch --use-fsdp train.py",
+    "axolotl train a.yaml --launcher torchrun",
+    "axolotl train a.yaml -- --config_file $FLOW_ACCELERATE_CONFIG",
+    "deepspeed --no_ssh --hostfile $FLOW_HOSTFILE --node_rank $NODE_RANK train.py",
+    "deepspeed -H hosts train.py",
+    "fabric run --num-nodes=2 --node-rank=$NODE_RANK train.py",
+    "tune run --nproc_per_node 2 full_finetune_distributed",
+    "python train.py",
 ]
 
 
@@ -77,13 +124,55 @@ def test_a_launcher_is_seen_and_refused_with_what_to_add(
     (line,) = str(refused.value).splitlines()
     assert f"{name} starts the workers itself; 4 of them would train 4 separate models" in line
     assert ("--mode mpi" if name in ("horovodrun", "mpirun") else "--manual") in line
-    assert TaskConfig(**options, distributed_mode="manual").command
+    if name in ("torchrun", "horovodrun", "mpirun", "tune run"):
+        assert TaskConfig(**options, distributed_mode="manual").command
 
 
 @pytest.mark.parametrize("command", NOT_SEEN, ids=str)
 def test_what_is_no_launcher_or_not_certain_is_left_alone(command: list[str] | str) -> None:
     assert launcher_in(command) is None
     assert TaskConfig(command=command, num_instances=2, processes_per_node=2).command
+
+
+@pytest.mark.parametrize(("command", "write"), ALONE, ids=[each for each, _ in ALONE])
+def test_once_per_node_a_launcher_that_is_not_told_of_the_others_is_refused(
+    command: str, write: str
+) -> None:
+    """It would form a gang of each node, and end with 0."""
+    with pytest.raises(SpecError) as refused:
+        TaskConfig(command=command, num_instances=(2, 3), distributed_mode="manual")
+    (line,) = str(refused.value).splitlines()
+    assert write in line
+    assert "each of 3" in line
+    assert TaskConfig(command=command, distributed_mode="manual").command
+
+
+@pytest.mark.parametrize("command", FORMS_THE_GANG)
+def test_once_per_node_a_launcher_that_knows_the_others_or_reads_them_is_right(
+    command: str,
+) -> None:
+    assert TaskConfig(command=command, num_instances=2, distributed_mode="manual").command
+
+
+def test_accelerate_reads_the_other_nodes_by_itself_where_a_node_has_several_gpus() -> None:
+    config: dict[str, Any] = {"num_instances": 2, "distributed_mode": "manual"}
+    for command in ("accelerate launch train.py", "axolotl train llama.yaml"):
+        assert TaskConfig(command=command, gpu="h100:8", **config).command
+        with pytest.raises(SpecError, match="at most one GPU"):
+            TaskConfig(command=command, gpu="h100:1", **config)
+    with pytest.raises(SpecError, match="separate model; write"):
+        TaskConfig(command="accelerate launch --cpu train.py", gpu="h100:8", **config)
+
+
+def test_llama_factory_starts_torchrun_only_where_it_sees_several_gpus() -> None:
+    command = ["llamafactory-cli", "train", "llama.yaml"]
+    with pytest.raises(SpecError, match="llamafactory-cli train starts the workers itself; 16"):
+        TaskConfig(command=command, num_instances=2, gpu="h100:8")
+    assert TaskConfig(command=command, num_instances=2, gpu="h100:1").command
+    assert TaskConfig(command=command, num_instances=2, processes_per_node=2).command
+    assert TaskConfig(
+        command=command, num_instances=2, gpu="h100:8", distributed_mode="manual"
+    ).command
 
 
 def test_one_process_in_all_may_be_a_launcher() -> None:
