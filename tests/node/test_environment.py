@@ -55,6 +55,8 @@ STALE = {
     "TORCHELASTIC_USE_AGENT_STORE": "True",
     "TORCHELASTIC_RUN_ID": "old",
     "PET_NNODES": "9",
+    "NNODES": "9",
+    "NPROC_PER_NODE": "9",
     "PET_STANDALONE": "1",
     "CROSS_RANK": "0",
     "LOCAL_SIZE": "4",
@@ -132,6 +134,16 @@ def test_manual_mode_leaves_ranks_to_the_users_launcher() -> None:
         "PET_MASTER_ADDR": "10.0.0.1",
         "PET_MASTER_PORT": "29501",
     }
+    # What scripts of OpenMMLab, LLaMA-Factory and ms-swift give to their torchrun; 1 node, where it is not set.
+    assert (made["NNODES"], made["NPROC_PER_NODE"]) == ("2", "8")
+    one = worker_environment(STALE, place(mode="manual", local_rank=0, processes_per_node=1))
+    assert one["NNODES"] == "2"
+    assert "NPROC_PER_NODE" not in one
+
+
+def test_a_rank_has_none_of_the_variables_for_launchers() -> None:
+    """A trainer that sees them starts torchrun."""
+    assert not {"NNODES", "NPROC_PER_NODE"} & set(worker_environment(STALE, place()))
 
 
 @pytest.mark.parametrize("mode", ["auto", "manual"])

@@ -33,6 +33,11 @@ GUIDES = {
     ),
     # As `axolotl train config.yaml --launcher torchrun` calls it.
     "Axolotl's torchrun": "torchrun -m stack.train config.yaml",
+    # As OpenMMLab's dist_train.sh, LLaMA-Factory and ms-swift call it.
+    "torchrun with NNODES": (
+        "torchrun --nnodes ${NNODES:-1} --node_rank ${NODE_RANK:-0} --nproc_per_node ${NPROC_PER_NODE:-1} "
+        "--master_addr ${MASTER_ADDR:-127.0.0.1} --master_port ${MASTER_PORT:-29500} -m stack.train"
+    ),
     # With `-- --rdzv_endpoint=… --rdzv_id=…`; the backend is its own addition.
     "Axolotl's torchrun, dynamic": (
         "torchrun --rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT --rdzv_id=$FLOW_TASK_ID-$FLOW_ATTEMPT "

@@ -75,6 +75,14 @@ class WorkerPlace(NamedTuple):
         """Returns "true" if the processes of a gang have to find each other without an accelerator, else None."""
         return "true" if self.only_cpu and self.world_size > 1 else None
 
+    @property
+    def launched_processes(self) -> int | None:
+        """Returns how many processes a launcher is to start here.
+
+        None for one, which also stands for "not said": trainers then count the GPUs that they see.
+        """
+        return self.processes_per_node if self.processes_per_node > 1 else None
+
     def launcher_file(self, name: str) -> str | None:
         """Returns the path of one of the files for launchers."""
         return None if self.launcher_files is None else f"{self.launcher_files}/{name}"
@@ -179,6 +187,20 @@ TABLE: tuple[Variable, ...] = (
     ),
     Variable("PET_MASTER_ADDR", GIVEN, lambda s: s.master_addr, "for a bare torchrun", _MANUAL),
     Variable("PET_MASTER_PORT", GIVEN, lambda s: s.master_port, "for a bare torchrun", _MANUAL),
+    Variable(
+        "NNODES",
+        GIVEN,
+        lambda s: len(s.addresses),
+        "nodes of the gang, for scripts and trainers that start torchrun with it",
+        _MANUAL,
+    ),
+    Variable(
+        "NPROC_PER_NODE",
+        GIVEN,
+        lambda s: s.launched_processes,
+        "processes that the launcher is to start on each node, if several; for the same",
+        _MANUAL,
+    ),
     Variable(
         "FLOW_HOSTFILE",
         GIVEN,
