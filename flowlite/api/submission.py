@@ -68,13 +68,21 @@ def supervisor_ahead(
 def _without_collection(ahead: AbstractContextManager[None]) -> Iterator[None]:
     # The garbage collector would look several times through what the submission imports, and find nothing.
     enabled = gc.isenabled()
-    with ahead:
-        gc.disable()
-        try:
-            yield
-        finally:
-            if enabled:
-                gc.enable()
+    try:
+        with ahead:
+            gc.disable()
+            try:
+                yield
+            finally:
+                if enabled:
+                    gc.enable()
+    except (ImportError, AttributeError) as error:
+        # Most modules are imported in this block, and may find a file of the user's in place of Python's own.
+        from flowlite.in_worker.hidden_modules import hidden_module
+
+        if hidden := hidden_module(error):
+            raise ImportError(hidden) from None
+        raise
 
 
 def providers_of(config: TaskConfig, provider: str | None = None) -> tuple[str, ...]:

@@ -21,8 +21,9 @@ if __name__ == "__main__": print(f.remote())
 """
 
 
-def test_python_says_which_file_is_in_the_way(flow_home: Path, tmp_path: Path) -> None:
-    name = "random"
+# Imported with the first name of flowlite's, while a task is submitted, and when its supervisor has been started.
+@pytest.mark.parametrize("name", ["random", "logging", "queue", "signal"])
+def test_python_says_which_file_is_in_the_way(flow_home: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / f"{name}.py").write_text("X = 1\n")
     (tmp_path / "train.py").write_text(SCRIPT.format(first=""))
     done = subprocess.run(
