@@ -179,10 +179,14 @@ def _cancel_interrupted(tasks: Sequence[Task[Any]]) -> None:
 
 
 def _cancel_unheard(task: Task[Any]) -> None:
+    """Cancels a task whose await was given up, for example by Ctrl-C or a timeout. Says so in one line."""
     try:
-        task.cancel()
+        if not task.cancel():
+            return
+        text = f"is being cancelled, since its await was; its end: flow status {task.id}"
     except (FlowError, OSError) as error:
-        _say(f"task {task.name} ({task.id}) could not be cancelled and continues: {error}")
+        text = f"could not be cancelled and continues: {error}"
+    _say(f"task {task.name} ({task.id}) {text}")
 
 
 def _say(text: str) -> None:

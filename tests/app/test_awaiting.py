@@ -204,7 +204,9 @@ def test_remote_from_an_event_loop() -> None:
     assert run(both()) == [2, 3]
 
 
-def test_cancelling_a_remote_call_cancels_its_task(tmp_path: Path) -> None:
+def test_cancelling_a_remote_call_cancels_its_task(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def give_up() -> None:
         call = asyncio.ensure_future(hold.remote.aio(str(tmp_path / "go")))
         while not any(task.status == "running" for task in Flow().list_tasks()):
@@ -215,6 +217,7 @@ def test_cancelling_a_remote_call_cancels_its_task(tmp_path: Path) -> None:
 
     run(give_up())
     (task,) = Flow().list_tasks()
+    assert f"({task.id}) is being cancelled, since its await was" in capsys.readouterr().err
     assert task.wait(60, show_logs=False).status == "cancelled"
 
 
