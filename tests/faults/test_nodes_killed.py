@@ -55,7 +55,7 @@ def test_an_agent_is_killed(flow_home: Path, node: int) -> None:
     assert time.monotonic() - began < FENCE_AFTER
     assert record.reason.startswith(f"node {node} ({record.roster[node]})"), record.reason
     assert "lost" in record.reason
-    assert "agent process is gone" in record.reason
+    assert "agent process is gone (killed from outside, or out of memory?)" in record.reason
     assert gang.output(2).strip().isdigit()
 
 

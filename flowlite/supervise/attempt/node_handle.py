@@ -26,6 +26,8 @@ from flowlite.supervise.attempt.node_verdict import PATIENCE, ProbeAnswer
 from flowlite.supervise.attempt.shared_listing import SharedListing
 from flowlite.supervise.record.paths import write_private
 
+# An agent ends itself otherwise. The kernel kills it for memory where it kills a control group as a whole.
+_GONE_WHY = "its agent process is gone (killed from outside, or out of memory?)"
 # Prints the /proc stat line of process $1, with its state and start time. Fails if the process is gone.
 _LOOK = 'kill -0 "$1" 2>/dev/null || exit 3; cat "/proc/$1/stat" 2>/dev/null || exit 0'
 _GONE = 3
@@ -445,7 +447,7 @@ def _found(looked: Completed) -> Finding:
         ) from None
     if _lives(looked, stat, start):
         return Finding(ProbeAnswer.ALIVE, "its agent runs", hears)
-    return Finding(ProbeAnswer.DEAD, "its agent process is gone", hears)
+    return Finding(ProbeAnswer.DEAD, _GONE_WHY, hears)
 
 
 def _lives(looked: Completed, stat: bytes, start: str) -> bool:
