@@ -7,10 +7,10 @@ It has, for every module that the call can reach through imports (those inside f
 - the program's own file, as it was when the program started, if the node loads it as its main module;
 - the files of all other project modules that are loaded now, since modules may be imported by computed names.
 
-It never has hidden directories, caches, virtual environments, `node_modules`, or files that `.flowignore` in the root
-names (one shell pattern per line). Files that git ignores, `.env` files that it does not track and, without git, hidden
-files may be secrets: of them, it has only compiled modules, and Python files that are imported. There is one zip for
-each directory of `sys.path` concerned. The same source always gives the same zip.
+It never has hidden directories, caches, virtual environments, `node_modules`, or files that the `.flowignore` of the
+root or of the project names (one shell pattern per line). Files that git ignores, `.env` files that it does not track
+and, without git, hidden files may be secrets: of them, it has only compiled modules, and Python files that are
+imported. There is one zip for each directory of `sys.path` concerned. The same source always gives the same zip.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import io
 import os
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
 from pathlib import Path
 
@@ -48,6 +48,7 @@ MOST_FILES = 10_000
 MOST_BYTES = 128 * 1024 * 1024
 # Below this size in bytes, compressing takes longer than sending.
 _PACK_FROM = 4 * 1024 * 1024
+Ignored = Callable[[str], bool]
 _COMPILED = tuple(importlib.machinery.EXTENSION_SUFFIXES)
 
 
@@ -132,7 +133,7 @@ def _files(project: Project, modules: Iterable[str]) -> dict[str, dict[str, str]
     tops = {top for name in modules for top in project.tops(name)}
     if not tops:
         return {}
-    ignored = {top.root: read_patterns(top.root) for top in tops}
+    ignored = {root: _ignored(root) for root in {top.root for top in tops}}
     for top in tops:
         files = roots.setdefault(top.root, {})
         for path in (
@@ -150,32 +151,44 @@ def _files(project: Project, modules: Iterable[str]) -> dict[str, dict[str, str]
     return {root: files for root, files in roots.items() if files}
 
 
-def _tree(top: Top, ignored: list[str], *, only_python: bool = False) -> Iterator[str]:
+def _ignored(root: str) -> Ignored:
+    """Tells which paths below a root `.flowignore` names: that of the root, and that of the project it is in."""
+    own, real = read_patterns(root), os.path.realpath(root)
+    project = find_root(real) or real
+    above = os.path.relpath(real, project)
+    theirs = read_patterns(project) if project != real else []
+    if not theirs or matches(above, theirs):
+        # Where the project's names the root itself, it is about the working directory: calls need source.
+        return lambda below: matches(below, own)
+    return lambda below: matches(below, own) or matches(os.path.join(above, below), theirs)
+
+
+def _tree(top: Top, ignored: Ignored, *, only_python: bool = False) -> Iterator[str]:
     for directory, names, files in os.walk(top.path):
         below = os.path.relpath(directory, top.root)
         names[:] = sorted(
             n
             for n in names
-            if not is_skipped_directory(directory, n, os.path.join(below, n), ignored)
+            if not (is_skipped_directory(directory, n, n, ()) or ignored(os.path.join(below, n)))
         )
         for name in files:
             path = os.path.join(directory, name)
             if is_generated(name) or (only_python and not name.endswith(".py")):
                 continue
-            if not matches(os.path.join(below, name), ignored) and os.path.isfile(path):
+            if not ignored(os.path.join(below, name)) and os.path.isfile(path):
                 yield path
 
 
-def _beside(top: Top, ignored: list[str]) -> Iterator[str]:
+def _beside(top: Top, ignored: Ignored) -> Iterator[str]:
     yield top.path
     with os.scandir(top.root) as entries:
         for entry in entries:
-            if matches(entry.name, ignored):
+            if ignored(entry.name):
                 continue
             if entry.is_file() and entry.name.endswith(".py"):
                 yield entry.path
             elif _is_package(entry) and not is_skipped_directory(
-                top.root, entry.name, entry.name, ignored
+                top.root, entry.name, entry.name, ()
             ):
                 package = Top(entry.name, top.root, entry.path, package=True)
                 yield from _tree(package, ignored, only_python=True)

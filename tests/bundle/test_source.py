@@ -136,6 +136,32 @@ def test_secrets_beside_a_script_stay_here(build: Build, project: Project) -> No
     assert found == ["needed.py", "script.py", "sibling.py"]
 
 
+@pytest.mark.parametrize("pattern", ["private/", "src/*/private", "lib", "src/pack/private/*"])
+def test_the_ignore_file_of_the_project_counts_for_source_further_down(
+    build: Build, project: Project, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    monkeypatch.syspath_prepend(str(project.root / "src"))
+    for name in ("__init__.py", "work.py", "private/customers.csv", "lib/own.so"):
+        project.write(f"src/pack/{name}", "def train(): return 1\n" if name == "work.py" else "")
+    project.write("pyproject.toml", "")
+    project.write(".flowignore", f"{pattern}\n")
+    left = "pack/lib/own.so" if pattern == "lib" else "pack/private/customers.csv"
+    found = {"pack/__init__.py", "pack/lib/own.so", "pack/private/customers.csv", "pack/work.py"}
+    assert set(names(build(importlib.import_module("pack.work").train))) == found - {left}
+
+
+def test_an_ignore_file_of_the_project_that_names_all_the_source_is_about_files(
+    build: Build, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(project.root / "src"))
+    project.write("src/pack/__init__.py", "def train(): return 1\n")
+    project.write("src/pack/other.py", "")
+    project.write("pyproject.toml", "")
+    project.write(".flowignore", "src/\n")
+    found = names(build(importlib.import_module("pack").train))
+    assert found == ["pack/__init__.py", "pack/other.py"]
+
+
 def test_beside_a_script_all_python_is_taken(build: Build, project: Project) -> None:
     project.write("script.py", "def train(): return 1\n")
     project.write("sibling.py", "")
