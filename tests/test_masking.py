@@ -17,9 +17,13 @@ from hypothesis import strategies as st
 
 from flowlite import Flow, FlowApp, TaskConfig, TaskFailed, terminal
 from flowlite.cli import output
+from flowlite.node.log_stream import output_tail
+from flowlite.node.protocol import messages
+from flowlite.node.serialization import remote_exception
 from flowlite.output import redact
 from flowlite.output.reader import Logs
 from flowlite.output.redact import SHOWN, Mask
+from flowlite.supervise.attempt import leader_events
 
 SECRET = 'hunter2/&"x'
 
@@ -281,7 +285,67 @@ def test_a_value_alone_in_base64_is_masked_with_its_padding(before: str, value: 
     assert len(shown) <= len(f"key {SHOWN} end") + 8 * len(before) // 6
 
 
+def pieces_of(value: str, text: str) -> list[str]:
+    """What is in a text of a value, in pieces of as many characters as are masked."""
+    starts = range(len(value) - redact.SHORTEST + 1)
+    found = (value[at : at + redact.SHORTEST] for at in starts)
+    return [piece for piece in found if piece in text]
+
+
+# Nothing that is written around it has one of its letters.
+LONG = "".join(f"{number:04x}" for number in range(7, 60000, 97))[:1500].translate(
+    str.maketrans("0123456789abcdef", "ABCDEFGHIJKLMNOP")
+)
+
+
+@given(
+    st.integers(0, 3000), st.integers(4, len(LONG)), st.integers(0, 3000), st.integers(100, 2000)
+)
+def test_where_a_text_was_cut_no_piece_of_it_is_left(
+    before: int, size: int, after: int, limit: int
+) -> None:
+    value = LONG[:size]
+    mask = Mask([value])
+    text = f"{'x' * before}{value}{'y' * after}"
+    for cut in (
+        messages.shorten(text, limit),
+        remote_exception._cut(text, limit),
+        # Twice, as the last bytes of a long line.
+        messages.shorten(f"[… {limit} characters …] {text[-limit:]}", limit // 2),
+        leader_events.trimmed({"a": "z" * (leader_events._MOST_CHARACTERS - limit), "b": text})[
+            "b"
+        ],
+    ):
+        shown = mask(cut)
+        assert pieces_of(value, shown) == []
+        # The value begins or ends with these, if at all, as often as it is cut.
+        assert shown.count("x") + shown.count("y") >= cut.count("x") + cut.count("y")
+        assert mask.finds(cut) == (shown != cut)
+
+
+@pytest.mark.parametrize("size", [100, 3000, 9000])
+def test_the_last_words_of_a_worker_have_no_piece_of_it(tmp_path: Path, size: int) -> None:
+    value = (LONG * 9)[:size]
+    path = tmp_path / "err"
+    for text in (f"{'x' * 4000}{value}", f"{value}{'x' * 4050}", f"one\n{value}\nno", value):
+        path.write_text(text)
+        body = {"tail": output_tail.tail(path)}
+        shown = Mask([value]).inside(messages.shorten_body(body))
+        assert pieces_of(value, "\n".join(shown["tail"])) == []
+
+
 # The whole way
+
+
+def leak_long(end: bool) -> None:
+    import os
+    import sys
+
+    value = os.environ["API_TOKEN"]
+    if end:
+        sys.stderr.write(f"refused: {value}\n")
+        os._exit(3)
+    raise SystemError(f"{'x' * 8000} refused: {value} {'y' * 80000}")
 
 
 def leak() -> None:
@@ -339,6 +403,26 @@ def test_a_task_that_fails_shows_its_secret_nowhere(
         name for name, content in everything_under(flow_home).items() if secret.encode() in content
     ]
     assert found == []
+
+
+def test_a_task_that_fails_shows_no_piece_of_a_long_secret(
+    flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a session token or the key file of a cloud: the texts of failures are shorter."""
+    secret = token_hex(2000)
+    monkeypatch.setenv("API_TOKEN", secret)
+    run = FlowApp().function(leak_long, secrets=["API_TOKEN"])
+    shown = ""
+    for task in (run.spawn(True), run.spawn(False)):
+        error = task.exception(show_logs=False)
+        assert "refused: ***" in str(error)
+        events = [(event.text, event.data) for event in task.events()]
+        shown += f"{error} {error.__cause__} {task.reason} {task.logs()} {events}"
+    for content in everything_under(flow_home).values():
+        shown += content.decode(errors="replace")
+    longest = 12
+    left = [at for at in range(len(secret) - longest) if secret[at : at + longest] in shown]
+    assert left == []
 
 
 def test_a_command_line_does_not_show_it(

@@ -2,8 +2,8 @@
 
 The output of workers is kept byte for byte, in files that only their owner may read. Values are masked when lines are
 read, which also finds values that arrived in two pieces. A value is found as it is, as encoded in URLs, JSON and
-base64, and with colours and control sequences inside it, which a terminal does not show. This does not protect against
-a worker that shows a value deliberately.
+base64, and with colours and control sequences inside it, which a terminal does not show; and what is left of it where
+flowlite has cut a long text. This does not protect against a worker that shows a value deliberately.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ SHORTEST = 4
 SHOWN = "***"
 # A line of a multi-line value, or a piece of base64, is less specific than a whole value, so it must be longer.
 _SHORTEST_PART = 8
+# What stands where a node has cut the middle out of a text, or its beginning (`node/protocol/messages.py: shorten`,
+# `node/serialization/remote_exception.py`), with a word of it.
+_CUT_WORD = "characters"
+_CUT = re.compile(r"( ?\[… [\d,]+ characters …\] ?|\n\.\.\. \d+ characters left out \.\.\.\n)")
 # Characters that programs leave as they are in a URL: all are escaped, Python's `quote`, JavaScript's two functions.
 _KEPT_IN_URLS = ("", "/", "!'()*", ";,/?:@&=+$!*'()#")
 
@@ -47,6 +51,7 @@ class Mask:
         """Returns the text with the values masked."""
         if not self._forms:
             return text
+        text = self._without_pieces(text)
         for form in self._forms:
             if form in text:
                 text = self._patterns[form].sub(SHOWN, text)
@@ -59,7 +64,8 @@ class Mask:
     def finds(self, text: str) -> bool:
         """Whether the text has one of the values."""
         return bool(self._forms) and (
-            self._is_in(text)
+            self._without_pieces(text) != text
+            or self._is_in(text)
             or any(self._is_in(hidden.sub("", text)) for hidden in _hidden_in(text))
         )
 
@@ -96,6 +102,21 @@ class Mask:
         if isinstance(value, list | tuple):
             return [self.inside(each) for each in value]
         return value
+
+    def _without_pieces(self, text: str) -> str:
+        """Masks what is left of values in a text that was cut: their beginnings before a cut, their ends after it."""
+        if _CUT_WORD not in text:
+            return text
+        parts = _CUT.split(text)
+        # Every second one is a cut.
+        for at in range(0, len(parts) - 2, 2):
+            parts[at] = self._without_beginning(parts[at])
+            parts[at + 2] = self._without_end(parts[at + 2])
+        for at in range(2, len(parts) - 2, 2):
+            # It may have neither end of a value.
+            if len(parts[at]) >= SHORTEST and any(parts[at] in form for form in self._forms):
+                parts[at] = SHOWN
+        return "".join(parts)
 
     def _without_beginning(self, line: str) -> str:
         for hidden in (None, *_hidden_in(line)):

@@ -407,7 +407,8 @@ def test_an_import_that_crashes_the_warm_process_is_left_to_the_worker(tmp_path:
         (b"\xff\xfe\n", ["\ufffd\ufffd"]),
         (b"".join(b"%d\n" % each for each in range(100)), [str(each) for each in range(80, 100)]),
         (b"x" * 9000 + b"\nlast\n", ["last"]),
-        (b"y" * 9000, ["y" * 4096]),
+        (b"y" * 9000, [f"[… 4904 characters …] {'y' * 4096}"]),
+        (b"y" * 9000 + b"\r10%", ["10%"]),
     ],
 )
 def test_last_words(tmp_path: Path, written: bytes, shown: list[str]) -> None:

@@ -36,22 +36,26 @@ def tail(path: Path, begin: int = 0) -> list[str]:
     lines, cut = _end(path, TAIL_BYTES, begin)
     if cut and len(lines) > 1:
         del lines[0]
+        cut = 0
     shown = [line.rstrip("\r").rpartition("\r")[2] for line in lines]
+    if cut and shown[0] == lines[0].rstrip("\r"):
+        # As `messages.shorten` says it: the line may begin in the middle of a secret.
+        shown[0] = f"[… {cut} characters …] {shown[0]}"
     while shown and not shown[-1].strip():
         shown.pop()
     return shown[-TAIL_LINES:]
 
 
-def _end(path: Path, most: int, begin: int = 0) -> tuple[list[str], bool]:
-    """The lines in the last `most` bytes of a file, and whether earlier bytes were cut off."""
+def _end(path: Path, most: int, begin: int = 0) -> tuple[list[str], int]:
+    """The lines in the last `most` bytes of a file, and how many earlier bytes were cut off."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(begin, size - most))
             data = file.read(most)
     except OSError:
-        return [], False
-    return data.decode("utf-8", "replace").split("\n"), size - begin > most
+        return [], 0
+    return data.decode("utf-8", "replace").split("\n"), max(0, size - begin - most)
 
 
 def last_words(files: Mapping[str, Path]) -> list[str]:

@@ -210,7 +210,8 @@ _TAIL_LINES, _TAIL_LIMIT = 20, 8 * 1024
 def shorten(text: Any, limit: int = TEXT_LIMIT) -> str:
     """Returns a text that fits into a message and can be stored, with its beginning and its end.
 
-    Lone surrogates, as in the names of files that are not UTF-8, are written as escapes: SQLite takes none.
+    Lone surrogates, as in the names of files that are not UTF-8, are written as escapes: SQLite takes none. A secret
+    that is cut here is found by the words in the middle (`output/redact.py`).
     """
     whole = str(text)
     if not whole.isascii():

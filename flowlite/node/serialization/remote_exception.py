@@ -25,6 +25,7 @@ from .safe_base import type_name
 
 _LONGEST_MESSAGE = 64 * 1024
 _LONGEST_TRACEBACK = 256 * 1024
+_LONGEST_ARGUMENT = 1000
 # An exception larger than this (with a tensor in its arguments, say) is sent as text.
 _LARGEST_PICKLE = 16 * 1024 * 1024
 
@@ -114,7 +115,8 @@ def _forms(error: BaseException) -> Iterator[tuple[str, Any, bool]]:
     # An argument that cannot be pickled is replaced by its text: the exception's type is worth more than an exact
     # message.
     args = tuple(
-        item if fits else repr(item)[:1000] for item, fits in zip(error.args, travels, strict=True)
+        item if fits else _cut(repr(item), _LONGEST_ARGUMENT)
+        for item, fits in zip(error.args, travels, strict=True)
     )
     state = {name: item for name, item in vars(error).items() if _travels(item)}
     yield "rebuild", (type(error), args, state), all(travels)
@@ -171,7 +173,7 @@ _OWN_DIRECTORY = os.path.dirname(os.path.dirname(_is_own.__code__.co_filename))
 
 
 def _cut(text: str, longest: int) -> str:
-    """Shortens a text to its beginning and end if it is too long."""
+    """Shortens a text to its beginning and end if it is too long. Secrets are masked by these words, too."""
     text = text.encode("utf-8", "backslashreplace").decode()
     if len(text) <= longest:
         return text

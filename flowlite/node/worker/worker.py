@@ -237,6 +237,7 @@ def _end_child(error: BaseException) -> int:
 
 def _exit_code(order: Mapping[str, Any], error: SystemExit) -> int:
     """Returns the exit code that Python itself would use."""
+    from ..protocol.messages import shorten
     from ..serialization import result_file
 
     code = error.code
@@ -247,7 +248,7 @@ def _exit_code(order: Mapping[str, Any], error: SystemExit) -> int:
     if isinstance(code, int):
         return code & 0xFF
     sys.stderr.write(f"{code}\n")
-    failure = {"kind": "exit", "type": "SystemExit", "message": str(code)[:4096]}
+    failure = {"kind": "exit", "type": "SystemExit", "message": shorten(code, 4096)}
     note_failure(order, failure)
     return EXIT_FAILED
 

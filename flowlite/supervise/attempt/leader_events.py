@@ -85,9 +85,11 @@ class _Trimming:
         if kind is int or kind is float or kind is bool or value is None:
             return value
         if kind is str:
-            text = shorten(value)[: max(0, self._characters)]
+            text, room = shorten(value), max(0, self._characters)
             self._characters -= len(text)
-            return text
+            # With a cut, before which the mask looks for the beginning of a secret.
+            more = len(text) - room
+            return text if more <= 0 else f"{text[:room]} [… {more} characters …]"
         if kind is dict or isinstance(value, Mapping):
             return {self.of(name): self.of(each) for name, each in value.items() if self._room()}
         if isinstance(value, list | tuple):

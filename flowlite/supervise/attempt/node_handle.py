@@ -268,8 +268,10 @@ class Node:
         """Fetches the end of a log, with the values of secrets masked. Does nothing if the log does not exist."""
         end = self._end_of(name, _MOST_LOG)
         if end:
-            said = mask(end.decode("utf-8", "surrogateescape"))
             cut = f"… the end of it: {_MOST_LOG:,} bytes\n" if len(end) == _MOST_LOG else ""
+            # Its first line may begin in the middle of a secret.
+            end = end.partition(b"\n")[2] if cut else end
+            said = mask(end.decode("utf-8", "surrogateescape"))
             write_private(target, (cut + said).encode("utf-8", "surrogateescape"))
 
     def get(self, name: str, target: Path, size: int | None = None) -> bool:
