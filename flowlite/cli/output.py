@@ -393,7 +393,14 @@ def report(error: BaseException, *, json: bool = False, brief: bool = False) -> 
     if os.environ.get("FLOW_DEBUG") == "1":
         tell("".join(traceback.format_exception(error)).rstrip())
     if json:
-        print_json("error", error_json(error))
+        try:
+            print_json("error", error_json(error))
+            sys.stdout.flush()
+        except OSError as again:
+            # Standard output may be what the error is about: a long text is written past the buffer, so that nothing
+            # was left in it by which `drop_unusable_streams` could tell.
+            if not drop_unusable_streams(again):
+                raise
     first, _, rest = _message(error).partition("\n")
     if not brief and isinstance(error.__cause__, RemoteTraceback):
         tell(error.__cause__.text.rstrip())

@@ -77,6 +77,12 @@ def test_a_full_disk_is_told_where_messages_go_to_a_file(
     assert done.returncode == 1
     said = (tmp_path / "messages").read_text()
     assert said == "error: [Errno 28] No space left on device\n"
+    # Longer than what is buffered.
+    done = bash(f"{FLOW} run -d -- echo {'x' * 9000}", flow_home, tmp_path)
+    task = done.stdout.strip()
+    done = bash(f"{FLOW} status {options}{task} >/dev/full 2>messages", flow_home, tmp_path)
+    assert done.returncode == 1
+    assert (tmp_path / "messages").read_text() == said
 
 
 @pytest.mark.parametrize("messages", ["2>&1 | true", pytest.param("2>/dev/full", marks=FULL)])
