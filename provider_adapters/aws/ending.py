@@ -175,10 +175,10 @@ class Ending:
                 ledger.end(launch.token)
         regions = self._known_regions() | {str(each.data["region"]) for each in listed}
         ledger.prune(_FORGOTTEN_SECONDS)
-        current = [each for each in ledger.launches() if not each.ended]
+        current = ledger.live()
         for task in {each.task for each in current}:
             self.tidy(task, listed)
-        busy = _tasks_of(each for each in ledger.launches(everywhere=True) if not each.ended)
+        busy = _tasks_of(ledger.live(everywhere=True))
         busy |= {each.task_id for each in listed if each.state != "ended"}
         self._remove_strays(regions, busy)
 
@@ -190,9 +190,9 @@ class Ending:
         """
         ledger = self._context.ledger
         busy = set(live)
-        current = [each for each in ledger.launches() if not each.ended]
+        current = ledger.live()
         mine = {each.token for each in current}
-        everywhere = [each for each in ledger.launches(everywhere=True) if not each.ended]
+        everywhere = ledger.live(everywhere=True)
         busy |= _tasks_of(each for each in everywhere if each.token not in mine)
         vain = []
         for launch in current:

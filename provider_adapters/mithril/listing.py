@@ -55,7 +55,7 @@ class Listing:
     def of_all(self) -> list[Instance]:
         """All instances that may cost money, known to the ledger or only to Mithril."""
         self._place.ledger.prune(_KEEP_SECONDS)
-        launches = [each for each in self._place.ledger.launches() if not each.ended]
+        launches = self._place.ledger.live()
         if not launches and not self._place.account.has_key:
             return []
         found = self._alive(launches)

@@ -219,8 +219,7 @@ class KeptGangs:
     def _fitting(self, wanted: str) -> list[Launch]:
         if not wanted:
             return []
-        found = self._ledger.launches()
-        return [each for each in found if not each.ended and each.frozen.get("fits") == wanted]
+        return [each for each in self._ledger.live() if each.frozen.get("fits") == wanted]
 
     def _take(self, launch: Launch, intent: LaunchIntent, cloud: GangCloud) -> list[Instance]:
         """Hands a gang to the task of an intent, once all its machines have answered. It may have it already.

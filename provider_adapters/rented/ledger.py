@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import io
 import json
 import os
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, field, replace
 from pathlib import Path
@@ -37,6 +38,8 @@ from provider_adapters.rented.durable import make_directory, write_durably
 INTENDED, MADE, REFUSED = "intended", "made", "refused"
 _TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LONGEST_NAME = 64
+# The task of a launch is the second field of its file, after a token that is the name of the file.
+_HEAD = 1024
 
 
 class Unsettled(ProviderError):
@@ -159,14 +162,18 @@ class Ledger:
         Args:
             everywhere: Include other accounts: two sets of settings may lead to the same account.
         """
-        tokens = sorted(path.stem for path in self._directory.glob("[!.]*.json"))
-        found = [launch for token in tokens if (launch := self.read(token))]
-        mine = [
-            each
-            for each in found
-            if task in (None, each.task) and (everywhere or each.account in (None, self._account))
-        ]
-        return sorted(mine, key=lambda launch: launch.at)
+        found = self._read_all(lambda file: task is not None and _is_of_another(file, task))
+        return self._ours((each for each in found if task in (None, each.task)), everywhere)
+
+    def live(self, *, everywhere: bool = False) -> list[Launch]:
+        """The launches that have not ended, the oldest first; as `launches`."""
+        found = self._read_all(_has_ended)
+        return self._ours((each for each in found if not each.ended), everywhere)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anything was ever launched."""
+        return bool(self._tokens())
 
     # Writing
 
@@ -288,6 +295,32 @@ class Ledger:
 
     # Helpers
 
+    def _read_all(self, is_unwanted: Callable[[io.FileIO], bool]) -> Iterator[Launch]:
+        """Yields the launches, without those whose files show that they are unwanted.
+
+        Launches are kept for weeks after their end, and to parse thousands of them takes ten times as long as to look
+        at their files. A damaged file shows nothing, so that `read` raises for it.
+        """
+        directory = str(self._directory)
+        for token in self._tokens():
+            with suppress(OSError), io.FileIO(f"{directory}/{token}.json") as file:
+                if is_unwanted(file):
+                    continue
+            if launch := self.read(token):
+                yield launch
+
+    def _tokens(self) -> list[str]:
+        try:
+            names = os.listdir(self._directory)
+        except FileNotFoundError:
+            return []
+        found = (name.removesuffix(".json") for name in names if name.endswith(".json"))
+        return sorted(name for name in found if name and not name.startswith("."))
+
+    def _ours(self, found: Iterable[Launch], everywhere: bool) -> list[Launch]:
+        mine = (each for each in found if everywhere or each.account in (None, self._account))
+        return sorted(mine, key=lambda launch: launch.at)
+
     def _settle(
         self,
         token: str,
@@ -349,6 +382,17 @@ class Ledger:
 
     def _lock_path(self, token: str) -> Path:
         return self._path(token).with_suffix(".lock")
+
+
+def _is_of_another(file: io.FileIO, task: str) -> bool:
+    """Whether a file certainly is that of another task's launch."""
+    value = file.read(_HEAD).partition(b'"task": ')[2]
+    return value.startswith(b'"') and not value.startswith(json.dumps(task).encode())
+
+
+def _has_ended(file: io.FileIO) -> bool:
+    """Whether a file certainly is that of a launch that has ended. Only the settings of its account come after that."""
+    return file.read().rpartition(b'"ended": ')[2].startswith(b"true")
 
 
 def _locked(descriptor: int, path: Path) -> bool:

@@ -56,6 +56,8 @@ class Arrays:
         self._place = copy.copy(place)
         self._place.ledger = self._ledger = Ledger(place.directory / "arrays")
         self._submission = JobSubmission(self._place)
+        # By token: a task's later launches do not change which one was its first.
+        self._is_first: dict[str, bool] = {}
 
     def bind(self, launch: Launch, script: ScriptOf) -> Call | None:
         """The call that binds a launch to its element; None if the launch gets a job of its own.
@@ -122,8 +124,10 @@ class Arrays:
         """Whether a launch belongs to an array. Only the first launch of a task does; a retry is a job of its own."""
         if not launch.frozen.get("array"):
             return False
-        first = min(self._tasks.launches(launch.task), key=lambda each: each.at)
-        return first.token == launch.token
+        if launch.token not in self._is_first:
+            first = min(self._tasks.launches(launch.task), key=lambda each: each.at)
+            self._is_first[launch.token] = first.token == launch.token
+        return self._is_first[launch.token]
 
     def _join(self, array: Launch, launch: Launch) -> Launch:
         """Records that a launch is ready. Raises LaunchPending while others are not."""

@@ -63,7 +63,7 @@ class SlurmContext:
         """Whether the user has configured Slurm, or Slurm is on this machine."""
         if self._given.names_provider:
             return True
-        return bool(self.ledger.launches()) or _is_login_node()
+        return self.ledger.is_used or _is_login_node()
 
     @property
     def home_id(self) -> str:

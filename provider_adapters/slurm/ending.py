@@ -63,7 +63,7 @@ class Ending:
             ProviderError: Slurm did not obey.
         """
         instances = self._kept.to_end(instances)
-        launches = {each.token: each for each in self._place.ledger.launches() if not each.ended}
+        launches = {each.token: each for each in self._place.ledger.live()}
         by_job: dict[str, list[Launch]] = {}
         for each in launches.values():
             for job in each.ids:

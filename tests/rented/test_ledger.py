@@ -28,6 +28,7 @@ from provider_adapters.rented.ledger import (
     MADE,
     REFUSED,
     Call,
+    Launch,
     Ledger,
     Unsettled,
     accounts,
@@ -144,6 +145,43 @@ def test_a_launch_is_handed_over_with_its_notes(ledger: Ledger) -> None:
     launch = ledger.hand_over(token, "t2", held={"by": "t2"})
     assert (launch.task, launch.notes) == ("t2", {"seen": 1, "held": {"by": "t2"}})
     assert (ledger.launches("t1"), ledger.launches("t2")) == ([], [launch])
+
+
+def test_launches_of_other_tasks_and_ended_ones_are_not_parsed(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6):
+        token = begun(ledger, f"t{number}-launch-1", f"t{number}")
+        ledger.note(token, over=[{"task": "t4", "ended": True}, {"ended": False}])
+        if number < 3:
+            ledger.end(token)
+    ledger.hand_over("t5-launch-1", "t4")
+    parsed: list[str] = []
+    parse = Launch.from_json
+
+    def counted(data: dict[str, Any]) -> Launch:
+        parsed.append(data["token"])
+        return parse(data)
+
+    monkeypatch.setattr(Launch, "from_json", counted)
+    found = [each.token for each in ledger.launches("t4")]
+    assert (found, parsed) == (["t4-launch-1", "t5-launch-1"],) * 2
+    parsed.clear()
+    found = [each.token for each in ledger.live()]
+    assert (found, parsed) == ([f"t{number}-launch-1" for number in (3, 4, 5)],) * 2
+    assert len(ledger.launches()) == 6
+
+
+@pytest.mark.parametrize("content", [b"", bytes(4096), b'{"token": "t1-launch-1", "ta'])
+def test_a_damaged_file_hides_no_launch(ledger: Ledger, content: bytes) -> None:
+    begun(ledger)
+    begun(ledger, "t2-launch-1", "t2")
+    ledger._path("t1-launch-1").write_bytes(content)
+    for task in ("t1", "t2", None):
+        with pytest.raises(ProviderError, match="look with `flow gc`"):
+            ledger.launches(task)
+    with pytest.raises(ProviderError, match="look with `flow gc`"):
+        ledger.live()
 
 
 def test_a_full_disk_is_an_error_that_people_understand(
