@@ -82,6 +82,30 @@ def test_the_queue_goes_on_when_all_who_are_awake_are_killed(flow_home: Path) ->
     assert len(started(gangs)) == len(gangs)
 
 
+def test_a_client_that_waits_for_many_looks_after_all_of_them_once_a_second(
+    flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at all reads each task, so that one for each of them would take minutes for some hundreds."""
+    timeline = Timeline()
+    looks: list[float] = []
+    monkeypatch.setattr(launch.waking, "wake_due", lambda *_: looks.append(timeline.now))
+    kind = {"slots": ["host"], "count": 1}
+    with clock.running_on(timeline):
+        store = Store(flow_home / "state.db")
+        names = [f"task{number}" for number in range(20)]
+        for name in names:
+            store.create_task(task(name, plan={**PLAN, "slots": [kind]}))
+            assert store.acquire_lease(name, "somebody", 600.0)
+        for _ in range(6):
+            for name in names:
+                assert launch.ensure_supervisors(store, flow_home, only=name) == []
+            timeline.sleep(0.5)
+        assert len(looks) == 3
+        # Whoever asks for all of them gets that.
+        launch.ensure_supervisors(store, flow_home)
+        assert len(looks) == 4
+
+
 def test_who_waits_looks_after_the_others_once_a_second_and_not_in_its_own_turn(
     flow_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

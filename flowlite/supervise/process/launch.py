@@ -10,6 +10,7 @@ A client submits a task in these steps:
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets as random_secrets
 import shutil
@@ -37,6 +38,9 @@ OUTPUTS = "flow-outputs"
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 # How long a supervisor that was just started may take to be noted before its task counts as abandoned.
 _START_SECONDS = 5.0
+# How often one process looks at all tasks for those that wait. Each of hundreds may be waited for.
+_ALL_EVERY = 1.0
+_looked_at: dict[Path, float] = {}
 
 
 @dataclass(slots=True)
@@ -217,6 +221,15 @@ def _waits(record: TaskRecord) -> bool:
     return not launched and bool(record.plan.get("slots") or record.config.get("after"))
 
 
+def _may_look_at_all(home: Path) -> bool:
+    """Whether this process has not looked at all tasks of a FLOW_HOME just now. If not, it is about to."""
+    now = clock.monotonic()
+    if 0 <= now - _looked_at.get(home, -math.inf) < _ALL_EVERY:
+        return False
+    _looked_at[home] = now
+    return True
+
+
 def start_supervisor(
     home: Path,
     task_id: str,
@@ -290,7 +303,7 @@ def ensure_supervisors(store: Store, home: Path, *, only: str | None = None) -> 
     """
     awaited = only
     with suppress(StoreError, NotFound):
-        if only is not None and _waits(store.get_task(only)):
+        if only is not None and _waits(store.get_task(only)) and _may_look_at_all(home):
             # Its turn comes only if the tasks before it go on.
             only = None
     begun: list[str] = []
