@@ -186,10 +186,32 @@ def test_an_object_that_is_replaced_between_two_parts(
         tree = bucket.tree("last.pt")
         return bucket.get("last.pt", tree, OutputDirectory(tmp_path), "last.pt", move)
 
-    with pytest.raises(FlowError, match=r"last\.pt was replaced while it was copied; run it again"):
+    with pytest.raises(
+        FlowError, match=r"last\.pt was replaced or removed while it was copied; run it again$"
+    ):
         get()
     assert get() == []
     assert (tmp_path / "last.pt").read_bytes() == b"b" * size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("server", ["one_s3_server", "ceph_server"])
+def test_objects_that_are_replaced_or_removed_after_they_were_listed_keep_no_others_back(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str
+) -> None:
+    s3: S3Server = request.getfixturevalue(server)
+    for name, value in s3.variables().items():
+        monkeypatch.setenv(name, value)
+    s3.fill("written", {name: name.encode() * 100 for name in ("a", "b", "c", "d")})
+    bucket = in_bucket.open_bucket("s3://written")
+    tree = bucket.tree("")
+    s3.client().put_object(Bucket="written", Key="b", Body=b"B" * 100)
+    s3.client().delete_object(Bucket="written", Key="c")
+    with pytest.raises(FlowError, match=r"b, c were replaced .* all other files were copied"):
+        bucket.get("", tree, OutputDirectory(tmp_path), "", lambda _: None)
+    assert sorted(contents(tmp_path)) == ["a", "d"]
+    assert bucket.get("", bucket.tree(""), OutputDirectory(tmp_path), "", lambda _: None) == []
+    assert sorted(contents(tmp_path)) == ["a", "b", "d"]
 
 
 def test_a_bucket_that_is_busy_now_and_then(

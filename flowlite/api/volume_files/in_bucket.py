@@ -54,6 +54,10 @@ def open_bucket(url: str) -> BucketFiles:
     return BucketFiles(files.asking(partial(patiently, store.located)))
 
 
+class _Changed(FlowError):
+    """The object was replaced or removed after it was listed, so that nothing of it is kept."""
+
+
 class BucketFiles:
     """One bucket. Directories are the parts of keys before slashes."""
 
@@ -114,6 +118,7 @@ class BucketFiles:
         self, path: str, tree: Tree, destination: OutputDirectory, name: str, moved: Moved
     ) -> list[str]:
         taken: list[str] = []
+        changed: list[str] = []
         for file in tree.files:
             place = name or file.path
             if destination.has(place, file) and _fits(destination.root / place, file.version):
@@ -136,8 +141,18 @@ class BucketFiles:
                 )
             except NameTaken as error:
                 taken.append(str(error))
+            except _Changed:
+                # The others are copied still: a task that runs may write its next checkpoint at any time.
+                changed.append(file.path)
         if not taken:
             destination.finish()
+        if changed:
+            were, they = ("was", "it was") if len(changed) == 1 else ("were", "they were")
+            more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+            raise FlowError(
+                f"{self.name}: {', '.join(changed[:3])}{more} {were} replaced or removed while {they} copied; run it "
+                f"again{'' if tree.single else '; all other files were copied'}"
+            )
         return taken
 
     def put(self, sources: list[Source], moved: Moved) -> None:
@@ -202,13 +217,17 @@ class BucketFiles:
             last = min(offset + _RANGE, size) - 1
             headers = {"range": f"bytes={offset}-{last}"}
             ask = partial(self._store.request, "GET", key, headers=headers, timeout=_SECONDS)
-            found = self.asking(partial(patiently, ask))
+            try:
+                found = self.asking(partial(patiently, ask))
+            except NotFound as error:
+                # Not if it is the bucket that is gone.
+                if isinstance(error.__cause__, S3Error) and error.__cause__.code == "NoSuchKey":
+                    raise _Changed(key) from error
+                raise
             # Parts of two versions would be neither of them.
             etag = found.headers.get("etag", "").strip('"')
             if etag and file.version and etag != file.version:
-                raise FlowError(
-                    f"{self.name}: {key} was replaced while it was copied; run it again"
-                )
+                raise _Changed(key)
             # Not every server answers with the status of a part (206).
             asked = found.headers.get("content-range", "").startswith(f"bytes {offset}-")
             whole = offset == 0 and len(found.body) == size
