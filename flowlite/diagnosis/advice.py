@@ -167,7 +167,8 @@ SYMPTOMS: tuple[KnownFailure, ...] = (
     _symptom(
         "disk-full",
         r"No space left on device|Disk quota exceeded",
-        "a disk is full; while the task runs, `flow doctor` shows which, and `flow ssh` gets you there",
+        "a disk is full, or can hold no more files (`df -i`); while the task runs, `flow doctor` shows which, and "
+        "`flow ssh` gets you there",
     ),
 )
 

@@ -39,6 +39,7 @@ _NO_ROOM = {
     errno.ENOSPC: "the disk is full; free some space",
     errno.EDQUOT: "your disk quota is used up; free some space",
 }
+_NO_INODES = "its disk can hold no more files (`df -i`); remove some"
 
 
 def home(environment: Mapping[str, str] | None = None) -> Path:
@@ -165,14 +166,29 @@ def why_not_writable(path: Path, room: int = _PROBE) -> str:
     except FileNotFoundError:
         return ""  # Not a matter of room: it was removed, which the store tells.
     except OSError as error:
-        return _NO_ROOM.get(error.errno or 0, str(error.strerror))
+        return _no_room(path).get(error.errno or 0, str(error.strerror))
     return ""
+
+
+def has_no_inodes(path: Path) -> bool:
+    """Whether a file system has room for bytes but for no file more, which the system tells as one that is full."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return False
+    # Some file systems have no table of inodes, and tell 0 of 0.
+    return found.f_files > 0 and found.f_favail == 0 and found.f_bavail > 0
+
+
+def _no_room(path: Path) -> dict[int, str]:
+    return {**_NO_ROOM, errno.ENOSPC: _NO_INODES} if has_no_inodes(path) else _NO_ROOM
 
 
 def explain_os_error(path: Path, error: OSError) -> str:
     """Why FLOW_HOME cannot be used, and what to do."""
+    full = _no_room(path).items()
     fixes = {
-        **{number: f"{fix}, or set FLOW_HOME to another disk" for number, fix in _NO_ROOM.items()},
+        **{number: f"{fix}, or set FLOW_HOME to another disk" for number, fix in full},
         errno.EFBIG: "a file would exceed the limit for the size of files; raise it with `ulimit -f unlimited`",
         errno.EROFS: "it is on a read-only file system; set FLOW_HOME to a directory you can write",
         errno.ENOTDIR: "it, or a directory of its path, is a file; set FLOW_HOME to a directory",

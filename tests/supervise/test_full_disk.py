@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.errors import StoreError
+from flowlite.errors import ConfigError, StoreError
+from flowlite.settings import flow_home as flow_home_settings
 from flowlite.supervise.process import launch
 from tests.gangs import Gang, submit, waiting
 from tests.helpers import eventually, process_alive
@@ -120,6 +122,22 @@ def test_without_a_supervisor_it_is_refused(small_disk: Path, gang: Gang) -> Non
     resize(small_disk, ROOM)
     assert launch.cancel(gang.store, small_disk, gang.id)
     gang.end("cancelled")
+
+
+def test_a_disk_that_can_hold_no_more_files_is_not_told_as_full(small_disk: Path) -> None:
+    assert flow_home_settings.why_not_writable(small_disk) == ""
+    mount("-o", "remount,nr_inodes=200", str(small_disk))
+    with contextlib.suppress(OSError):
+        for number in range(400):
+            (small_disk / f"file-{number}").touch()
+    assert "no more files (`df -i`)" in flow_home_settings.why_not_writable(small_disk)
+    with pytest.raises(ConfigError, match=r"can hold no more files .* set FLOW_HOME to another"):
+        flow_home_settings.ensure_home()
+    with (
+        pytest.raises(StoreError, match=r"nothing was submitted\. Its disk can hold no more files"),
+        launch.explained(small_disk),
+    ):
+        (small_disk / "one-more").touch()
 
 
 def flow(home: Path, *words: str) -> subprocess.CompletedProcess[str]:

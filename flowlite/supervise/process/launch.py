@@ -9,6 +9,7 @@ A client submits a task in these steps:
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -24,6 +25,7 @@ from flowlite.errors import ConfigError, NotFound, StoreError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system import trace
 from flowlite.provider import Candidate, Plan
+from flowlite.settings import flow_home
 from flowlite.settings.private_files import private
 from flowlite.state import clock
 from flowlite.state.store import LeaseHolder, Store, TaskRecord
@@ -379,9 +381,12 @@ def explained(home: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        fix = "Free some space or make it writable"
+        if error.errno == errno.ENOSPC and flow_home.has_no_inodes(home):
+            fix = "Its disk can hold no more files (`df -i`): remove some"
         raise StoreError(
             f"{home} cannot be written: {_in_words(error)}; nothing was submitted. "
-            "Free some space or make it writable, or set FLOW_HOME to another directory"
+            f"{fix}, or set FLOW_HOME to another directory"
         ) from error
 
 
