@@ -437,6 +437,41 @@ def test_enumerations_of_a_program_without_a_file(tmp_path: Path) -> None:
     assert printed("-c", text, cwd=tmp_path) == [[2.0, "one", True, True], [True] * 4]
 
 
+def test_enumerations_of_bytes_and_numbers_with_other_values(tmp_path: Path) -> None:
+    text = IMPORTS + dedent(
+        """
+        import enum
+
+        class Opcode(bytes, enum.Enum):
+            LOAD = (7, "load")
+            SAVE = (9, "save")
+            SAME = (9, "save")
+            def __new__(cls, code, label):
+                made = bytes.__new__(cls, [code])
+                made._value_, made.label = label, label
+                return made
+
+        class Size(int, enum.Enum):
+            SMALL = 1
+            LARGE = 2
+            def __new__(cls, order):
+                made = int.__new__(cls, 1000 * order)
+                made._value_ = order
+                return made
+
+        @app.function
+        def f(opcode, size):
+            found = [[list(bytes(each)), each.value, each.label, Opcode(each.value) is each] for each in Opcode]
+            return found, [int(each) for each in Size], Size(2) is size, len(Opcode), (opcode, size)
+
+        *there, (opcode, size) = f.remote(Opcode.SAVE, Size.LARGE)
+        print(json.dumps([*there, opcode is Opcode.SAVE, size is Size.LARGE]))
+        """
+    )
+    there = [[[7], "load", "load", True], [[9], "save", "save", True]]
+    assert printed("-c", text, cwd=tmp_path) == [there, [1000, 2000], True, 2, True, True]
+
+
 def test_cached_properties_of_a_program_without_a_file(tmp_path: Path) -> None:
     text = IMPORTS + dedent(
         """

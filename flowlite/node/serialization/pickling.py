@@ -444,12 +444,31 @@ def _with_all_members(reduced: Any, kind: Any) -> Any:
     }
     content, slots = reduced[2]
     own = {key: value for key, value in content.items() if key not in members}
+    made_from = _contents_of(kind)
+    values = {each: members[each] for each in made_from}
     return (
         reduced[0],
-        (bases, name, qualname, members, *rest),
-        (own, slots, attributes),
+        (bases, name, qualname, members | made_from, *rest),
+        (own, slots, attributes, values),
         *(None, None, _portable(_fill_enum)),
     )
+
+
+def _contents_of(kind: Any) -> dict[str, Any]:
+    """What members are as bytes, numbers or texts, by name, where a `__new__` of theirs gave them other values.
+
+    Members are made without that method, so that bytes with the value 3 would be three zeros.
+    """
+    base = kind._member_type_
+    if base not in (int, float, complex, str, bytes):
+        return {}
+    contents = {name: base.__getnewargs__(member)[0] for name, member in kind.__members__.items()}
+    same = all(
+        type(content) is type(member._value_) and content == member._value_
+        for content, member in zip(contents.values(), kind.__members__.values(), strict=True)
+    )
+    # Members with one content would become one member.
+    return {} if same or len(set(contents.values())) < len(kind) else contents
 
 
 def _with_slots(reduced: Any, kind: type) -> Any:
@@ -624,12 +643,22 @@ def _fill_if_made(kind, state):  # type: ignore[no-untyped-def]
 
 
 def _fill_enum(kind, state):  # type: ignore[no-untyped-def]
+    import contextlib
+
     from cloudpickle import cloudpickle
 
-    content, slots, attributes = state
+    content, slots, attributes, values = state
     cloudpickle._class_setstate(kind, (content, slots))
     for name, found in attributes.items():
         vars(kind[name]).update(found)
+    known = kind._value2member_map_
+    for name in values:
+        known.pop(kind[name]._value_, None)
+    for name, value in values.items():
+        kind[name]._value_ = value
+        # A value that cannot be hashed is found by comparison.
+        with contextlib.suppress(TypeError):
+            known[value] = kind[name]
 
 
 def _typing(kind, values, settings):  # type: ignore[no-untyped-def]
