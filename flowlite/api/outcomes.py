@@ -25,7 +25,8 @@ class Outcomes:
         record: The task.
         paths: The paths of its files.
         allow_pickle: Whether a pickle may be loaded. If False, nothing in a file can run code here: a pickled value is
-            refused, and an exception becomes a `RemoteError`. A task with `results="plain"` never allows pickles.
+            refused, and an exception becomes a `RemoteError`. A task with `results="plain"` never allows pickles, nor
+            does a command, whose workers send none.
     """
 
     record: TaskRecord
@@ -46,9 +47,10 @@ class Outcomes:
         from flowlite.bundle.result import load_result
 
         record = self.record
+        plain = record.config.get("results") == "plain" or bool(record.config.get("command"))
         return load_result(
             self.paths.result(record.attempt, rank),
-            allow_pickle=self.allow_pickle and record.config.get("results") != "plain",
+            allow_pickle=self.allow_pickle and not plain,
             node=worker_node(record, rank) if node is None else node,
             rank=rank,
             task_name=record.name,

@@ -171,6 +171,7 @@ BY_DEFAULT: dict[str, Callable[[Task[Any]], Any]] = {
     "await": _await,
     "map": _map,
 }
+OF_A_COMMAND = [("result", "{}"), ("result", "{}", "--rank", "3"), ("result", "{}", "--json")]
 COMMANDS = [
     ("result", "{}", "--no-pickle"),
     ("result", "{}", "--no-pickle", "--json"),
@@ -196,14 +197,19 @@ def test_no_call_loads_a_pickle_that_was_refused(
     content = place(Poison(made_by_pickle))
     asked = _task(FILES[file], content)
     plain = _task(FILES[file], content, results="plain")
+    command = _task(FILES[file], content, command=["python", "train.py"])
     for name, call in REFUSING.items():
         with suppress(RemoteError, ResultUnavailable):
             call(asked.task)
         assert not made_by_pickle.exists(), f"{name}(allow_pickle=False) ran it"
     for name, call in BY_DEFAULT.items():
-        with suppress(RemoteError, ResultUnavailable):
-            call(plain.task)
-        assert not made_by_pickle.exists(), f"{name} ran it in spite of results='plain'"
+        for made, why in (
+            (plain, "results='plain'"),
+            (command, "a command, which returns nothing"),
+        ):
+            with suppress(RemoteError, ResultUnavailable):
+                call(made.task)
+            assert not made_by_pickle.exists(), f"{name} ran it in spite of {why}"
     # The poison works: who allows pickles loads it.
     with suppress(Exception):
         asked.task.result()
@@ -218,6 +224,18 @@ def test_no_command_loads_a_pickle_that_was_refused(
     made_by_pickle = tmp_path / "ran"
     made = _task(FILES[file], _argument(Poison(made_by_pickle)))
     flow(*(word.format(made.id) for word in command))
+    assert not made_by_pickle.exists()
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("words", OF_A_COMMAND, ids=" ".join)
+def test_a_command_that_runs_on_a_hostile_node_runs_nothing_here(
+    file: str, words: tuple[str, ...], flow: Flow, tmp_path: Path
+) -> None:
+    made_by_pickle = tmp_path / "ran"
+    poison = _argument(Poison(made_by_pickle))
+    made = _task(FILES[file], poison, command=["python", "train.py"])
+    flow(*(word.format(made.id) for word in words))
     assert not made_by_pickle.exists()
 
 
