@@ -128,13 +128,18 @@ class TestAnEnvironment:
         assert one.python != two.python
         assert len(place.made()) == 2
 
-    def test_of_a_half_made_one_nothing_is_used(self, tmp_path: Path, index: str) -> None:
+    @pytest.mark.parametrize("mark", [None, b""], ids=["no-mark", "empty-mark"])
+    def test_of_a_half_made_one_nothing_is_used(
+        self, tmp_path: Path, index: str, mark: bytes | None
+    ) -> None:
         place = Place(tmp_path, index)
         ready = place.ready(place.spec())
         path = Path(ready.python).parent.parent
         assert ready.lock is not None
         os.close(ready.lock)
         (path / "flowlite.json").unlink()
+        if mark is not None:
+            (path / "flowlite.json").write_bytes(mark)
         (path / "leftover").write_text("of an interrupted run")
         assert place.ready(place.spec()).python == ready.python
         assert not (path / "leftover").exists()

@@ -121,7 +121,12 @@ def requirement_lines(text: str) -> list[str]:
 
 def is_whole(path: Path) -> bool:
     """Whether an environment is complete, and its Python still exists."""
-    return (path / _MADE).is_file() and os.access(path / "bin" / "python", os.X_OK)
+    try:
+        # After a loss of power, what was written just before may be empty: the mark, and the packages.
+        marked = (path / _MADE).stat().st_size > 0
+    except OSError:
+        return False
+    return marked and os.access(path / "bin" / "python", os.X_OK)
 
 
 def packages_of(python: str) -> list[str]:
