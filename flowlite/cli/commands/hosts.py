@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +12,9 @@ import typer
 from flowlite.cli import output
 from flowlite.cli.confirmation import can_ask, confirm
 from flowlite.errors import ConfigError, ProviderError
+
+SAID_AFTER = 3.0
+"""Seconds after which a user is told that hosts are waited for."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[str, typer.Argument(help="A host, as you would pass it to `ssh`.", metavar="NAME")]
@@ -36,7 +42,8 @@ def _list_by_default(context: typer.Context) -> None:
 
 def list_hosts(pool: Pool = None, json: Json = False) -> None:
     """List all hosts, and the tasks that use them."""
-    rows = _host_commands().rows(pool)
+    with _said_if_slow():
+        rows = _host_commands().rows(pool)
     if json:
         output.print_json("hosts", rows)
         return
@@ -45,6 +52,18 @@ def list_hosts(pool: Pool = None, json: Json = False) -> None:
         return
     columns = ("pool", "name", "address", "python", "cores", "gpus", "state", "reason")
     output.table(columns, [_cells(row) for row in rows])
+
+
+@contextmanager
+def _said_if_slow() -> Iterator[None]:
+    """Tells the user why nothing is seen yet, if a host takes long to answer."""
+    timer = threading.Timer(SAID_AFTER, output.tell, ("not all hosts have answered yet",))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -109,7 +128,8 @@ def remove(name: Name, pool: Pool = None, json: Json = False) -> None:
 
 def check(pool: Pool = None, json: Json = False) -> None:
     """Connect to every host and check Python, clocks, disks, links and the shared directory."""
-    told = _host_commands().check(pool)
+    with _said_if_slow():
+        told = _host_commands().check(pool)
     serious = any(problem["serious"] for each in told for problem in each["problems"])
     if json:
         output.print_json("check", told)
