@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flowlite.connect.ssh import host_key_scan, host_keys, link
+from flowlite.connect.ssh import host_key_scan, host_keys, link, system
 from flowlite.connect.ssh.connection import SshConnection, resolve_target
 from flowlite.connect.ssh.targets import SshTarget, key_name
-from flowlite.errors import HostKeyError, NodeUnreachable
+from flowlite.errors import ConfigError, HostKeyError, NodeUnreachable
 from tests.connect.sshd import Sshd, make_key
 from tests.helpers import eventually
 
@@ -162,6 +162,45 @@ def test_a_revoked_key_is_refused(servers: Servers, connect: Connect) -> None:
     with pytest.raises(HostKeyError, match="revoked"):
         host_keys.trust(connection.target, host_key_scan.fetch(connection.target))
     assert not host_keys.own_file().exists()
+
+
+@pytest.mark.parametrize("form", ["text", "krl"])
+def test_a_key_in_a_file_of_revoked_keys_is_refused(
+    servers: Servers, connect: Connect, tmp_path: Path, form: str
+) -> None:
+    server, other = servers(), servers()
+    revoked = tmp_path / "revoked keys"
+
+    def revoke(*keys: Path) -> None:
+        if form == "krl":
+            make = ["ssh-keygen", "-q", "-k", "-f", str(revoked), *map(str, keys)]
+            subprocess.run(make, check=True, stdin=subprocess.DEVNULL)
+        else:
+            revoked.write_text("# lost\n" + "".join(key.read_text() for key in keys))
+
+    keys = [each.directory / "host_ed25519.pub" for each in (server, other)]
+    revoke(keys[1])
+    option = f'  RevokedHostKeys "{revoked}"\n'
+    fine = connect(server, extra=option)
+    assert fine.run(["true"]).code == 0
+    fine.close()
+    link.close_idle()
+    assert system.stream(fine.target, ["true"], terminal=False) == 0
+    revoke(*keys)
+    refused = connect(server, extra=option)
+    for attempt in (
+        lambda: refused.run(["true"]),
+        lambda: system.stream(refused.target, ["true"], terminal=False),
+    ):
+        with pytest.raises(HostKeyError, match=r"revoked in .*revoked keys") as caught:
+            attempt()
+        assert caught.value.revoked
+    with pytest.raises(HostKeyError, match="revoked"):
+        host_keys.trust(refused.target, host_key_scan.fetch(refused.target))
+    # As OpenSSH does: without the list, no host counts as safe.
+    revoked.unlink()
+    with pytest.raises(ConfigError, match=r"RevokedHostKeys .*revoked keys: cannot be read"):
+        connect(server, extra=option).run(["true"])
 
 
 def test_the_key_that_is_known_is_asked_for(servers: Servers, connect: Connect) -> None:

@@ -44,11 +44,12 @@ _KEYWORDS = {
     "hostkeyalias": False,
     "userknownhostsfile": False,
     "globalknownhostsfile": False,
+    "revokedhostkeys": False,
 }
 # Keywords whose value is the rest of the line, not a list of words.
 _WHOLE_LINE = {"proxycommand"}
 _HEADS = {"host", "match"}
-_MANY_WORDS = {"userknownhostsfile", "globalknownhostsfile"}
+_MANY_WORDS = {"userknownhostsfile", "globalknownhostsfile", "revokedhostkeys"}
 _NO_ARGUMENT = {"all", "canonical", "final"}
 _ARGUMENT = {"host", "originalhost", "user", "localuser", "exec"}
 

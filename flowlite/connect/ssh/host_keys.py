@@ -11,6 +11,8 @@ import binascii
 import hashlib
 import hmac
 import re
+import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 OWN_FILE = "known_hosts"
 _REVOKED = "@revoked"
+# How OpenSSH's binary lists of revoked keys begin.
+_KRL = b"SSHKRL\n\0"
+_KEYGEN_SECONDS = 10.0
 # Names with wildcards, negated ones, and hashed ones.
 _SPECIAL = re.compile(r"[*?!|]")
 
@@ -101,11 +106,12 @@ def check(target: SshTarget, key: HostKey) -> None:
 
 
 def refuse_revoked(target: SshTarget, key: HostKey, found: Sequence[KnownKey]) -> None:
-    """Raises HostKeyError if the key is listed as revoked."""
-    revoked = next((entry for entry in found if entry.revoked and entry.key == key), None)
-    if revoked is not None:
+    """Raises HostKeyError if the key is listed as revoked, and ConfigError if a list of those cannot be used."""
+    lists = [entry.file for entry in found if entry.revoked and entry.key == key]
+    lists += [file for file in target.revoked_keys if _revokes(file, key)]
+    if lists:
         raise HostKeyError(
-            f"host {target.label}: its key {key.fingerprint} is marked as revoked in {revoked.file}; do not use that "
+            f"host {target.label}: its key {key.fingerprint} is marked as revoked in {lists[0]}; do not use that "
             "host. If it is yours, give it another key",
             host=target.name,
             fingerprint=key.fingerprint,
@@ -142,6 +148,45 @@ def pinned_lines(target: SshTarget) -> list[str]:
 
 
 # Files
+
+
+def _revokes(file: str, key: HostKey) -> bool:
+    """Whether a file that RevokedHostKeys names has a key: a list of public keys, or OpenSSH's binary form (KRL).
+
+    As for OpenSSH, no host can be reached with a file that cannot be read.
+    """
+    try:
+        content = Path(file).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"RevokedHostKeys {file}: cannot be read: {error.strerror}") from None
+    if content.startswith(_KRL):
+        return _is_in_krl(file, key)
+    blob = base64.b64encode(key.blob)
+    return any(blob in line.split()[:3] for line in content.splitlines() if line[:1] != b"#")
+
+
+def _is_in_krl(file: str, key: HostKey) -> bool:
+    with tempfile.NamedTemporaryFile(suffix=".pub") as shown:
+        shown.write(f"{key.line}\n".encode())
+        shown.flush()
+        try:
+            done = subprocess.run(
+                ["ssh-keygen", "-Q", "-f", file, shown.name],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+                timeout=_KEYGEN_SECONDS,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ConfigError(
+                f"RevokedHostKeys {file}: it needs ssh-keygen to be read: {error}"
+            ) from None
+    if done.returncode == 0:
+        return False
+    if b"REVOKED" in done.stdout:
+        return True
+    said = done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}"
+    raise ConfigError(f"RevokedHostKeys {file}: cannot be read: {said}")
 
 
 @dataclass(slots=True)

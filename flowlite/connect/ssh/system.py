@@ -131,6 +131,8 @@ def _block(alias: str, target: SshTarget, jump: str, known: Path, before: int) -
         ("LogLevel", "ERROR"),
         *(("CertificateFile", _quoted(path)) for path in target.certificates),
     ]
+    if target.revoked_keys:
+        options.append(("RevokedHostKeys", " ".join(map(_quoted, target.revoked_keys))))
     if target.family:
         options.append(("AddressFamily", target.family))
     if target.bind_address:

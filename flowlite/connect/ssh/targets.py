@@ -45,6 +45,7 @@ class SshTarget:
         identities_only: Whether other keys of the SSH agent are ignored.
         agent: Socket of the SSH agent; None for `SSH_AUTH_SOCK`, "" for no agent.
         known_hosts: Files of known host keys, besides flowlite's own.
+        revoked_keys: Files of keys that no host may have (RevokedHostKeys).
         proxy_command: A command whose standard input and output lead to the host.
         family: The only kind of addresses to connect to, "inet" or "inet6"; "" for both.
         bind_address: The address here to connect from; "" for any.
@@ -63,6 +64,7 @@ class SshTarget:
     certificates: tuple[str, ...] = ()
     agent: str | None = None
     known_hosts: tuple[str, ...] = ()
+    revoked_keys: tuple[str, ...] = ()
     proxy_command: str | None = None
     family: str = ""
     bind_address: str = ""
@@ -232,6 +234,11 @@ def _resolve(
         ),
         agent=_agent(first("identityagent"), values),
         known_hosts=_known_hosts(options, values),
+        revoked_keys=tuple(
+            config.expand_path(text, values)
+            for text in options.get("revokedhostkeys", [])
+            if text.lower() != "none"
+        ),
         family=first("addressfamily").lower() if first("addressfamily").lower() != "any" else "",
         bind_address=first("bindaddress"),
     )
