@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 from enum import Enum
 from urllib.parse import parse_qsl, urlsplit
 
 from flowlite.output import redact
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://", re.ASCII)
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=(.*)", re.ASCII | re.DOTALL)
 # Shorter parts of a URL, such as "v1", are not keys.
 _SHORTEST_KEY = 6
 
@@ -34,8 +36,8 @@ def shown(target: str) -> str:
     """Returns a target as it may be shown: host of a webhook, service of Apprise, program of a command."""
     kind = kind_of(target)
     if kind is Kind.COMMAND:
-        first, _, rest = target.strip().partition(" ")
-        return f"{first} {redact.SHOWN}" if rest else first
+        program = _program(target)
+        return program if target.strip() == program else f"{program} {redact.SHOWN}".strip()
     scheme = target.partition("://")[0]
     if kind is Kind.APPRISE:
         return f"{scheme}://{redact.SHOWN}"
@@ -45,10 +47,25 @@ def shown(target: str) -> str:
     return f"{scheme}://{host}" + ("" if bare else f"/{redact.SHOWN}")
 
 
+def _program(target: str) -> str:
+    """The program of a command, which may have variables before it; "" if there is none."""
+    return next((word for word in _words(target) if not _ASSIGNMENT.fullmatch(word)), "")
+
+
+def _words(target: str) -> list[str]:
+    try:
+        return shlex.split(target)
+    except ValueError:  # a quote that is not closed, as in a comment
+        return target.split()
+
+
 def keys_in(target: str) -> list[str]:
     """Returns the parts of a target that must not be shown: a whole URL, and its parts that may be keys."""
     if kind_of(target) is Kind.COMMAND:
-        return [word for word in target.split()[1:] if len(word) >= _SHORTEST_KEY]
+        words = {*target.split(), *_words(target)} - {_program(target)}
+        # `TOKEN=… ./tell.sh`: the program may show the value alone.
+        values = {match[1] for word in words if (match := _ASSIGNMENT.fullmatch(word))}
+        return sorted(word for word in words | values if len(word) >= _SHORTEST_KEY)
     parts = urlsplit(target)
     user = parts.netloc.rpartition("@")[0]
     found = [target, target.partition("://")[2], *user.split(":"), *parts.path.split("/")]

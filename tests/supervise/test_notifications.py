@@ -323,6 +323,11 @@ def test_nobody_is_waited_for_longer_than_that(tmp_path: Path, what: str) -> Non
         ("mailto://me:word@example.org", Kind.APPRISE, "mailto://***"),
         ("notify-send done", Kind.COMMAND, "notify-send ***"),
         ("./tell.sh", Kind.COMMAND, "./tell.sh"),
+        ("TOKEN=xoxb-1234567 ./tell.sh", Kind.COMMAND, "./tell.sh ***"),
+        ("A=1 TOKEN='xoxb 123' ./tell.sh x", Kind.COMMAND, "./tell.sh ***"),
+        ("curl\thttps://example.org/key", Kind.COMMAND, "curl ***"),
+        ("curl \\\n https://example.org/key", Kind.COMMAND, "curl ***"),
+        ("TOKEN=xoxb-1234567", Kind.COMMAND, "***"),
     ],
 )
 def test_targets_are_shown_without_keys(target: str, kind: Kind, said: str) -> None:
@@ -333,10 +338,23 @@ def test_targets_are_shown_without_keys(target: str, kind: Kind, said: str) -> N
     st.sampled_from(["https", "http", "slack", "tgram"]),
     st.from_regex(r"[A-Za-z0-9_-]{8,30}", fullmatch=True),
     st.sampled_from(
-        ["{s}://example.org/a/{k}", "{s}://u:{k}@example.org/", "{s}://example.org/?t={k}"]
+        [
+            *("{s}://example.org/a/{k}", "{s}://u:{k}@example.org/", "{s}://example.org/?t={k}"),
+            *(
+                "{s} {k}",
+                "{s}\t{k}",
+                "A={k} {s}",
+                "A='{k}' {s}",
+                'A="a {k}" B=1 {s} x',
+                "A={k} {s} '",
+            ),
+        ]
     ),
 )
 def test_no_key_is_shown(scheme: str, key: str, form: str) -> None:
     target = form.format(s=scheme, k=f"Q9{key}")
     assert key not in shown(target)
     assert any(key in each for each in keys_in(target))
+    if kind_of(target) is Kind.COMMAND:
+        # A program that fails says the value alone.
+        assert {f"Q9{key}", f"a Q9{key}"} & {*keys_in(target)}
