@@ -320,6 +320,19 @@ class TestRefusals:
         with pytest.raises(environments.PythonError, match="the registry did not answer"):
             place.ready(spec)
 
+    @pytest.mark.parametrize(
+        "credentials", ["token", "me:hunter2", "me:hun@ter2", "me:@hunter2@", ":hunter2"]
+    )
+    def test_no_part_of_credentials_is_shown(self, credentials: str) -> None:
+        """A password may have an `@`, which uv takes as it is."""
+        index = f"https://{credentials}@example.org:8080/simple"
+        assert uv.without_credentials(index) == "https://***@example.org:8080/simple"
+        told = uv.Uv("uv", {"UV_DEFAULT_INDEX": index}, 0).index
+        assert told == "https://***@example.org:8080/simple"
+        both = f"a @ git+{index}, b @ {index} by me@example.org"
+        shown = "https://***@example.org:8080/simple"
+        assert uv.without_credentials(both) == f"a @ git+{shown}, b @ {shown} by me@example.org"
+
     def test_credentials_reach_the_index_and_nobody_else(
         self, tmp_path: Path, wheels: Path, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -26,7 +26,8 @@ _ASTRAY = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONHOME", "PYTHONPATH", "UV_PYTHON
 _UNREACHABLE = re.compile(
     r"error sending request|dns error|tcp connect error|timed out|os error 1(?:01|10|11|13)\b"
 )
-_CREDENTIALS = re.compile(r"//[^/\s@]+@")
+# To the last @ before the path: a password may have one.
+_CREDENTIALS = re.compile(r"//[^/\s]+@")
 _WORDS = 600
 DEFAULT_INDEX = "https://pypi.org/simple"
 
