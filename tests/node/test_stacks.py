@@ -78,6 +78,19 @@ def test_py_spy_sees_the_main_thread(worker: subprocess.Popen[bytes]) -> None:
     eventually(seen)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="read from /proc")
+def test_a_process_that_is_no_python_is_named() -> None:
+    program = subprocess.Popen(["sleep", "60"])
+    try:
+        found = stack_dump.stack_of({"pid": program.pid}, sys.executable)
+    finally:
+        program.kill()
+        program.wait()
+    name = os.path.basename(os.path.realpath(shutil.which("sleep") or "sleep"))
+    assert found["frames"] == []
+    assert found["why"] == f"the rank's process is {name}, which is no Python"
+
+
 def test_without_py_spy_a_process_that_does_not_answer_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,12 +153,25 @@ def stack_of(note: Mapping[str, Any], python: str) -> dict[str, Any]:
         frames, why = with_py_spy(tool, int(note["pid"]))
         if frames:
             return {"how": "py-spy", "frames": frames, "why": ""}
+    if program := _other_program(int(note["pid"])):
+        why = f"the rank's process is {program}, which is no Python"
     if note.get("signal"):
         frames = with_signal(note)
         if frames:
             return {"how": "faulthandler", "frames": frames, "why": ""}
         why = f"{why}; and it did not answer signal {note['signal']}"
     return {"how": "", "frames": [], "why": why}
+
+
+def _other_program(pid: int) -> str:
+    """Returns the name of a process's program; "" if it may be a Python, or is not known."""
+    try:
+        name = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+            embeds = any("python" in line.lower() for line in file)
+    except OSError:
+        return ""
+    return "" if embeds or "python" in name.lower() else name
 
 
 def find_py_spy(python: str) -> str | None:
