@@ -22,6 +22,8 @@ _SKIPPED = frozenset(
     {"__pycache__", "node_modules", "site-packages", "flow-outputs", ".flow-incoming"}
 )
 _MOST_BYTES = 1 << 20
+# conda's environments (`conda create --prefix ./env`) have no `pyvenv.cfg`.
+_MARKS_OF_ENVIRONMENTS = ("pyvenv.cfg", os.path.join("conda-meta", "history"))
 _SKIPPED_SUFFIXES = (".pyc", ".pyo", ".egg-info")
 
 
@@ -83,8 +85,8 @@ def is_generated(name: str) -> bool:
 
 
 def is_environment(directory: str) -> bool:
-    """Whether this directory is a virtual environment."""
-    return os.path.exists(os.path.join(directory, "pyvenv.cfg"))
+    """Whether this directory is a virtual environment, or one of conda."""
+    return any(os.path.exists(os.path.join(directory, mark)) for mark in _MARKS_OF_ENVIRONMENTS)
 
 
 def is_environment_file(name: str) -> bool:

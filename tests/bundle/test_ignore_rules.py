@@ -80,6 +80,7 @@ def test_what_is_generated(name: str, generated: bool) -> None:
         (".git", True),
         ("__pycache__", True),
         ("env", True),
+        ("of-conda", True),
         ("data", True),
         ("scratch", True),
         ("model", False),
@@ -90,5 +91,7 @@ def test_a_directory_is_skipped_for_any_of_the_reasons(
 ) -> None:
     (tmp_path / "env").mkdir()
     (tmp_path / "env" / "pyvenv.cfg").touch()
+    (tmp_path / "of-conda" / "conda-meta").mkdir(parents=True)
+    (tmp_path / "of-conda" / "conda-meta" / "history").touch()
     patterns = ["data", "below/scratch"]
     assert is_skipped_directory(str(tmp_path), name, f"below/{name}", patterns) is skipped

@@ -49,6 +49,7 @@ def test_what_git_tracks_or_would_track(repository: Path) -> None:
     (repository / "deleted.py").unlink()
     write(repository, "new.py", "table.csv", "model.pt", "data/big.bin", ".env", "a b/ü\n.txt")
     write(repository, "lib/__pycache__/x.pyc", "venv/pyvenv.cfg", "venv/lib/y.py")
+    write(repository, "conda/conda-meta/history", "conda/lib/z.so")
     found = list_files(str(repository))
     wanted = [".gitignore", ".github/ci.yaml", "lib/deep/x.py", "new.py", "table.csv", "train.py"]
     assert sorted(found.files) == sorted([*wanted, "a b/ü\n.txt"])
@@ -56,6 +57,7 @@ def test_what_git_tracks_or_would_track(repository: Path) -> None:
     assert {name: found.left_out[name] for name in ignored} == ignored
     assert found.why_not("data/big.bin") == "git ignores it"
     assert found.why_not("venv/lib/y.py") == "it can be made anew"
+    assert found.why_not("conda/lib/z.so") == "it can be made anew"
 
 
 @pytest.mark.parametrize("inside", [False, True])
