@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import signal
 import socket
 import stat
@@ -274,3 +275,18 @@ class TestWhenSomethingIsKilled:
         assert client.ask("exited", do="nothing")["stopped"]
         client.close()
         assert_no_process_left(TASK)
+
+
+def test_where_nothing_can_be_written_it_says_so(spec: dict[str, Any]) -> None:
+    """A limit of files' sizes is as a full /tmp: names can be made, and nothing can be written."""
+    child = os.fork()
+    if child == 0:
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+            warm.begin(spec)
+        except warm.ForkServerError as error:
+            wanted = f"nothing can be written to {os.path.dirname(spec['socket'])} (File too large)"
+            os._exit(0 if wanted in str(error) and error.errno == errno.EFBIG else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -36,6 +37,19 @@ def test_what_is_no_python_here_is_left_out(tmp_path: Path, what: str) -> None:
     found = json.loads(done.stdout)["pythons"]
     assert found[0][0] == sys.executable
     assert str(path) not in [each[0] for each in found]
+
+
+def test_a_place_for_sockets_on_a_full_disk_is_told(tmp_path: Path) -> None:
+    """A limit of files' sizes is as a full disk: names can be made, and nothing can be written."""
+    asked = {"node_dir": str(tmp_path), "lease": f"flowlite-{tmp_path.name}", "pythons": []}
+    program = sent(hosts._PROBE, *hosts._PROBE_NEEDS)
+    limited = 'ulimit -f 0; exec "$@"'
+    argv = ["sh", "-c", limited, "sh", sys.executable, "-I", "-S", "-", json.dumps(asked)]
+    done = subprocess.run(argv, input=program, capture_output=True, check=True, timeout=90)
+    found = json.loads(done.stdout)
+    assert "File too large: make room there, or set TMPDIR" in found["no_sockets"]
+    assert "File too large" in found["unwritable"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_host_that_refuses_our_program_without_a_word_is_refused(tmp_path: Path) -> None:

@@ -295,9 +295,7 @@ def _start(spec: Mapping[str, Any]) -> None:
     spec = {**_held(spec["argv"], spec["python"], environment), **spec}
     try:
         listener = _listen(path)
-        order = os.open(f"{path}.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(order, "w", encoding="utf-8") as file:
-            json.dump({**spec, "environment": {}}, file)
+        _write_order(f"{path}.json", {**spec, "environment": {}})
         log = os.open(spec["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             executable = None
@@ -331,6 +329,18 @@ def _start(spec: Mapping[str, Any]) -> None:
         if listener is not None:
             listener.close()
     _started.append(child)
+
+
+def _write_order(path: str, order: Mapping[str, Any]) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(order, file)
+    except OSError as error:
+        # The directory for temporary files may be full where that of the task is not.
+        directory = os.path.dirname(path)
+        why = f"nothing can be written to {directory} ({error.strerror}); make room there, or set TMPDIR"
+        raise OSError(error.errno, why) from error
 
 
 def _listen(path: str) -> socket.socket:

@@ -165,20 +165,26 @@ def unwritable(path):
         path = os.path.dirname(path)
     probe = os.path.join(path, f".flowlite-check-{os.getpid()}")
     try:
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        os.unlink(probe)
+        with open(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            try:
+                # A full disk may have room for the name of a file.
+                file.write(bytes(4096))
+                file.flush()
+            finally:
+                os.unlink(probe)
     except OSError as error:
         return f"{path}: {error.strerror}"
     return ""
 
 
 def no_sockets():
-    """Why there is no place for sockets; "" if there is."""
+    """Why there is no place for sockets and what belongs to them, with what to do; "" if there is."""
     try:
-        runtime_dir.find()
+        place = runtime_dir.find()
     except OSError as error:
         return error.strerror
-    return ""
+    why = unwritable(place)
+    return why and "nothing can be written to " + why + ": make room there, or set TMPDIR"
 
 
 def main():
