@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -259,6 +259,12 @@ def index_settings(
                 # pip takes the best version of all indexes; uv would look no further than the first that has any.
                 found.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
     return found
+
+
+def read_for_indexes(variables: Iterable[str]) -> list[str]:
+    """Returns the names of variables of which `index_settings` makes its result."""
+    of_pip = {"PIP_CONFIG_FILE", *(f"PIP_{name.replace('-', '_').upper()}" for name in _PIP)}
+    return [name for name in variables if name in of_pip or _TRAVELS.fullmatch(name)]
 
 
 def _pip_files(variables: Mapping[str, str]) -> list[Path]:

@@ -52,14 +52,24 @@ _KEPT = frozenset(
         *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_CONFIG_HOME"),
         *("VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH", "SSH_AUTH_SOCK", "SLURM_CONF"),
         *("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION"),
+        *("MITHRIL_PROJECT", "MITHRIL_API_URL"),
         *("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CA_BUNDLE", "AWS_ENDPOINT_URL"),
         *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
         *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
         *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
     }
 )
-# Credentials that are kept in no file of a timer.
-_CREDENTIAL = "AWS_ACCESS_KEY_ID"
+# Credentials that are kept in no file of a timer, by provider, and what is used instead.
+_CREDENTIALS = {
+    "aws": (
+        "AWS_ACCESS_KEY_ID",
+        "and may have expired by then; it takes those of ~/.aws (`aws configure`, or a profile with AWS_PROFILE)",
+    ),
+    "mithril": (
+        "MITHRIL_API_KEY",
+        "which takes that of a file: FLOW_HOME/keys/mithril, or `api_key_file` in the table [mithril]",
+    ),
+}
 # Has a file for each user whose systemd runs while the user is not logged in.
 _LINGERING = Path("/var/lib/systemd/linger")
 # The names of processes that read the tables of `crontab`.
@@ -288,11 +298,9 @@ def warnings(timer: Timer, given: Mapping[str, str], providers: Sequence[str]) -
         providers: Where the command may run.
     """
     found = [_of_a_systemd_that_ends() if timer.timer == "systemd" else _of_a_cron_that_is_absent()]
-    if "aws" in providers and given.get(_CREDENTIAL) and _CREDENTIAL not in timer.environment:
-        found.append(
-            f"the credentials in {_CREDENTIAL} are not kept for the timer, and may have expired by then; it takes "
-            "those of ~/.aws (`aws configure`, or a profile with AWS_PROFILE)"
-        )
+    for provider, (name, then) in _CREDENTIALS.items():
+        if provider in providers and given.get(name) and name not in timer.environment:
+            found.append(f"the credentials in {name} are not kept for the timer, {then}")
     return [each for each in found if each]
 
 

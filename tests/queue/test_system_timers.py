@@ -56,12 +56,16 @@ def test_credentials_of_this_shell_that_a_timer_does_not_have_are_told(
     assert "AWS_ACCESS_KEY_ID are not kept" in warnings_about("cron", "aws", AWS_ACCESS_KEY_ID="x")
     assert warnings_about("cron", "slurm", AWS_ACCESS_KEY_ID="x") == ""
     assert warnings_about("cron", "aws", AWS_PROFILE="x") == ""
+    told = warnings_about("cron", "mithril", MITHRIL_API_KEY="x")
+    assert "MITHRIL_API_KEY are not kept for the timer" in told
+    assert "api_key_file" in told
 
 
 def test_a_timer_finds_what_its_shell_finds() -> None:
     variables = {
         "AWS_REGION": "eu-north-1",
         "AWS_CONFIG_FILE": "/shared/aws",
+        "MITHRIL_PROJECT": "lab",
         "https_proxy": "http://proxy:3128",
         "SSL_CERT_FILE": "/etc/own.pem",
         "SLURM_CONF": "/shared/slurm.conf",
@@ -155,6 +159,29 @@ def flow(home: Path, directory: Path, *words: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.mark.needs("cron")
+def test_packages_come_from_the_same_index(
+    flow_home: Path, tmp_path: Path, crontab: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {
+        "UV_DEFAULT_INDEX": "https://host/simple",
+        "PIP_EXTRA_INDEX_URL": "https://more/simple",
+        "PROBE_TOKEN": "x",
+        "UV_CACHE_DIR": "/not/for/nodes",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "requirements.txt").write_text("--find-links https://${PROBE_TOKEN}@host/links\n")
+    text = "name: nightly\ncommand: [sh]\n"
+    (tmp_path / "plain.yaml").write_text(text)
+    (tmp_path / "nightly.yaml").write_text(f"{text}dependencies: requirements.txt\n")
+    for file, names in (("plain", set()), ("nightly", given.keys() - {"UV_CACHE_DIR"})):
+        flow(flow_home, tmp_path, "run", f"{file}.yaml", "--schedule", "0 3 * * *")
+        kept = system_timers.read(flow_home, "nightly").environment
+        assert given.keys() & kept.keys() == names
+        flow(flow_home, tmp_path, "schedule", "rm", "nightly")
 
 
 @pytest.mark.needs("cron")

@@ -110,6 +110,7 @@ def make(
     Raises:
         ConfigError: The schedule cannot be made.
     """
+    from flowlite import python_request
     from flowlite.api.submission import providers_of
     from flowlite.settings import settings
 
@@ -119,6 +120,11 @@ def make(
     name = config.name or what.rpartition("::")[2].rpartition("/")[2]
     named = [each for each in env if "=" not in each]
     named += [secret.env or secret.name for secret in config.secrets]
+    if config.dependencies or config.python:
+        # Without them, packages would come from another index.
+        named += python_request.read_for_indexes(os.environ)
+        text = python_request.requirements_text(config.dependencies)
+        named += python_request.variables_in(text)
     timer = system_timers.Timer(
         name=name,
         times=times,
