@@ -226,6 +226,151 @@ class TestAWriterThatDies:
         assert newest(tmp_path / "remote") == {"epoch4.pt": b"4", "log.pt": b"1"}
 
 
+WHOLE = {"checkpoint-2/model.pt": b"2", "checkpoint-2/optimizer.pt": b"2"}
+
+
+class TestACheckpointThatIsADirectory:
+    """Trainers take the last one by its name, as Transformers does, and do not look whether it is whole."""
+
+    def after_the_crash(self, tmp_path: Path) -> Copier:
+        """The writer has died between two files, the first of which was finished long before."""
+        copier = copier_of(tmp_path, every=100.0)
+        self.write(copier, "checkpoint-2/model.pt", "checkpoint-2/optimizer.pt")
+        (copier.root / "latest").symlink_to("checkpoint-2")
+        copier.look(None)
+        copier.end()
+        assert copier.copy()
+        self.write(copier, "checkpoint-4/model.pt")
+        copier.look(None)
+        copier.end()
+        (copier.root / "checkpoint-4" / "optimizer.pt").write_text("half of")
+        (copier.root / "latest").unlink()
+        (copier.root / "latest").symlink_to("checkpoint-4")
+        copier.cut(None, ())
+        copier.end()
+        copier.copy()
+        return copier
+
+    @staticmethod
+    def write(copier: Copier, *paths: str) -> None:
+        for path in paths:
+            (copier.root / path).parent.mkdir(exist_ok=True)
+            (copier.root / path).write_text(path[11])
+
+    @staticmethod
+    def here(root: Path) -> list[str]:
+        return sorted(each.name for each in root.iterdir())
+
+    def test_no_set_has_half_of_it(self, tmp_path: Path) -> None:
+        copier = self.after_the_crash(tmp_path)
+        assert newest(tmp_path / "remote") == WHOLE
+        assert copier.newest is not None
+        assert copier.newest[1].links == {"latest": "checkpoint-2"}
+
+    def test_the_same_node_goes_on_from_the_one_before(self, tmp_path: Path) -> None:
+        root = self.after_the_crash(tmp_path).root
+        told = copier_of(tmp_path, every=100.0, writer="t1.2").restore(aside=True)
+        assert self.here(root) == ["checkpoint-2", "checkpoint-4.unfinished", "latest"]
+        assert self.here(root / "checkpoint-4.unfinished") == ["model.pt", "optimizer.pt"]
+        assert (root / "latest" / "model.pt").read_text() == "2"
+        assert told["aside"] == ["checkpoint-4"]
+
+    def test_a_second_one_takes_the_place_of_the_first_that_was_put_aside(
+        self, tmp_path: Path
+    ) -> None:
+        root = self.after_the_crash(tmp_path).root
+        copier = copier_of(tmp_path, every=100.0, writer="t1.2")
+        copier.restore(aside=True)
+        copier.claim()
+        self.write(copier, "checkpoint-4/other.pt")
+        copier.cut(None, ())
+        copier.end()
+        copier_of(tmp_path, every=100.0, writer="t1.3").restore(aside=True)
+        assert self.here(root) == ["checkpoint-2", "checkpoint-4.unfinished", "latest"]
+        assert self.here(root / "checkpoint-4.unfinished") == ["other.pt"]
+        assert newest(tmp_path / "remote") == WHOLE
+
+    def follower(self, tmp_path: Path) -> Copier:
+        """A node whose ranks have written into the directories of the same checkpoints, and which copies nothing."""
+        copier = copier_of(
+            tmp_path,
+            every=100.0,
+            source=False,
+            root=str(tmp_path / "root1"),
+            memory=str(tmp_path / "memory1.json"),
+        )
+        copier.root.mkdir()
+        self.write(copier, "checkpoint-2/random.pt", "checkpoint-4/random.pt")
+        return copier
+
+    def test_nor_does_another_node_have_it(self, tmp_path: Path) -> None:
+        self.after_the_crash(tmp_path)
+        follower = self.follower(tmp_path)
+        copier_of(tmp_path, every=100.0, writer="t1.2").prove("token", write=True)
+        follower.prove("token", write=False)
+        follower.restore(aside=True)
+        assert self.here(follower.root) == ["checkpoint-2", "checkpoint-4.unfinished", "latest"]
+        assert self.here(follower.root / "checkpoint-2") == [
+            "model.pt",
+            "optimizer.pt",
+            "random.pt",
+        ]
+
+    def test_another_node_keeps_what_the_leader_has_though_no_set_has_it(
+        self, tmp_path: Path
+    ) -> None:
+        copier = self.after_the_crash(tmp_path)
+        (copier.root / "checkpoint-4" / "optimizer.pt").write_text("written again, to its end")
+        copier.look(None)
+        copier.end()
+        follower = self.follower(tmp_path)
+        leader = copier_of(tmp_path, every=100.0, writer="t1.2")
+        leader.prove("token", write=True)
+        follower.prove("token", write=False)
+        follower.restore(aside=True)
+        leader.restore(aside=True)
+        assert self.here(follower.root) == ["checkpoint-2", "checkpoint-4", "latest"]
+        assert self.here(leader.root) == ["checkpoint-2", "checkpoint-4", "latest"]
+
+    def test_a_node_that_leads_for_the_first_time_has_none_that_was_not_copied(
+        self, tmp_path: Path
+    ) -> None:
+        self.after_the_crash(tmp_path)
+        root = self.follower(tmp_path).root
+        leader = copier_of(
+            tmp_path, writer="t1.2", root=str(root), memory=str(tmp_path / "memory2.json")
+        )
+        leader.prove("token", write=True)
+        leader.restore(aside=True)
+        assert self.here(root) == ["checkpoint-2", "checkpoint-4.unfinished", "latest"]
+
+    def test_what_changes_in_a_whole_one_has_its_earlier_version(self, tmp_path: Path) -> None:
+        copier = self.after_the_crash(tmp_path)
+        (copier.root / "checkpoint-2" / "model.pt").write_text("half of 3")
+        copier.cut(None, ())
+        copier.end()
+        copier.copy()
+        assert newest(tmp_path / "remote") == WHOLE
+        copier_of(tmp_path, every=100.0, writer="t1.2").restore(aside=True)
+        assert self.here(copier.root / "checkpoint-2") == [
+            *("model.pt", "model.pt.unfinished", "optimizer.pt"),
+        ]
+        assert (copier.root / "checkpoint-2" / "model.pt").read_text() == "2"
+
+    def test_a_directory_of_many_checkpoints_is_none(self, tmp_path: Path) -> None:
+        copier = copier_of(tmp_path, every=100.0)
+        self.write(copier, "run-20230102/epoch_1.pt")
+        copier.look(None)
+        copier.end()
+        (copier.root / "run-20230102" / "epoch_2.pt").write_text("half of")
+        copier.cut(None, ())
+        copier.end()
+        assert copier.copy()
+        assert list(newest(tmp_path / "remote")) == ["run-20230102/epoch_1.pt"]
+        copier_of(tmp_path, every=100.0, writer="t1.2").restore(aside=True)
+        assert self.here(copier.root / "run-20230102") == ["epoch_1.pt", "epoch_2.pt.unfinished"]
+
+
 @pytest.mark.parametrize("content", ["", '{"format": 2}'])
 def test_a_damaged_manifest_does_not_stop_copies_and_costs_no_file(
     tmp_path: Path, content: str

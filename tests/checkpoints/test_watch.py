@@ -5,7 +5,12 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowlite.node.checkpoints.stability import FileState, StabilityWatch, is_temporary
+from flowlite.node.checkpoints.stability import (
+    FileState,
+    StabilityWatch,
+    checkpoint_above,
+    is_temporary,
+)
 
 SETTLE = 2.0
 
@@ -42,6 +47,20 @@ class TestFinished:
         watch.look(file, set(), 103.0)
         assert watch.finished == file
         assert not watch.busy
+
+    def test_another_file_of_a_checkpoint_may_follow_for_some_time(self) -> None:
+        file = {"out/checkpoint-4/model.pt": seen(5)}
+        watch = watched((file, set(), 0.0), (file, set(), 9.0))
+        assert watch.finished == file
+        assert watch.begun == {"out/checkpoint-4"}
+        assert watch.busy, "a copy that is due waits for it"
+        watch.look(file, set(), 10.0)
+        assert not watch.begun
+        assert not watch.busy
+        watch.look({**file, "out/checkpoint-4/optimizer.pt": seen(1)}, set(), 11.0)
+        assert watch.begun == {"out/checkpoint-4"}
+        watch.end(file)
+        assert not watch.begun
 
     def test_the_same_size_again_is_no_rest(self) -> None:
         watch = watched(({"a": seen(5, 1)}, set(), 0.0), ({"a": seen(5, 2)}, set(), 10.0))
@@ -132,3 +151,27 @@ def test_a_half_written_file_is_never_finished(
         watch.cut()
         watch.end({"f": FileState(size, -999, -999, 0)})
         assert "f" not in watch.finished
+
+
+def test_a_checkpoint_is_known_by_the_name_of_its_directory() -> None:
+    for directory in (
+        *(
+            "checkpoint-500",
+            "out/checkpoint_3",
+            "global_step12",
+            "iter_0000100",
+            "step-7",
+            "ckpt-1",
+        ),
+        "lightning/epoch=1-step=20.ckpt",
+    ):
+        assert checkpoint_above(f"{directory}/model.pt") == directory
+        assert checkpoint_above(f"{directory}/more/checkpoint-1/model.pt") == directory
+    for path in (
+        "checkpoint-500",
+        "run1/a.pt",
+        "epoch_3/log.txt",
+        "checkpoints/a.pt",
+        "checkpoint-5.unfinished/a",
+    ):
+        assert not checkpoint_above(path)

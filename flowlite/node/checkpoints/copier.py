@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import posixpath
 import threading
 import time
@@ -23,7 +24,7 @@ from .manifest import (
     writers,
 )
 from .restore import Restore
-from .stability import FileState, StabilityWatch, is_temporary
+from .stability import FileState, StabilityWatch, checkpoint_above, is_temporary
 from .state import CheckpointState
 from .targets import Target, TargetError, place_of
 
@@ -73,6 +74,8 @@ class Copier:
         self._manifests: dict[str, CheckpointManifest | None] = {}
         self._look = tree.TreeScan()
         self._lock = threading.Lock()
+        # The checkpoints that the node which copies has, each a directory; None if that is not known here.
+        self._of_leader: set[str] | None = None
 
     @property
     def scope(self) -> str:
@@ -86,7 +89,7 @@ class Copier:
         retrying.through_outages(self.place.check, self._trial)
 
     def prove(self, token: str, write: bool) -> None:
-        """Checks that all nodes see the same target. Raises TargetError."""
+        """Checks that all nodes see the same target, and tells them what is whole here. Raises TargetError."""
         retrying.through_outages(lambda: self._prove(token, write), self._trial)
 
     def _prove(self, token: str, write: bool) -> None:
@@ -94,7 +97,7 @@ class Copier:
         if write:
             for old in self.place.sizes("proof/"):
                 self.place.delete([old])
-            self.place.write(name, b"flowlite")
+            self.place.write(name, json.dumps(sorted(self._whole())).encode())
             return
         until = time.monotonic() + PROOF_SECONDS
         while name not in self.place.sizes("proof/"):
@@ -105,6 +108,19 @@ class Copier:
                     "bucket ('s3://bucket/prefix')"
                 )
             time.sleep(0.1)
+        self._of_leader = set(json.loads(self.place.read(name)))
+
+    def _whole(self) -> set[str]:
+        """Returns the directories here that are one whole checkpoint each, if this node has made the copies before."""
+        if not (self.order["source"] and self.memory.copied):
+            return set()
+        files = tree.look_at(self.root, self.shown_at).files
+        return set(map(checkpoint_above, files)) - self._begun(self.memory.doubts(files)) - {""}
+
+    def _begun(self, doubtful: Iterable[str]) -> set[str]:
+        """Returns the directories of checkpoints with such a file, of which no set had anything."""
+        above = set(map(checkpoint_above, doubtful)) - {""}
+        return {each for each in above if not self.memory.knows_below(each)}
 
     def restore(self, aside: bool) -> dict[str, Any]:
         """Restores the newest set.
@@ -116,7 +132,17 @@ class Copier:
         files = tree.look_at(self.root, self.shown_at).files
         self.watch.doubtful = self.memory.doubts(files)
         source = bool(self.order["source"])
-        put = tree.put_aside(self.root, sorted(self.watch.doubtful)) if aside else []
+        begun: set[str] = set()
+        put: list[str] = []
+        if aside:
+            if self.nodes == 1:
+                begun = {
+                    each
+                    for each in self._begun(self.watch.doubtful)
+                    if tree.put_directory_aside(self.root, each)
+                }
+            put = [path for path in files if checkpoint_above(path) in begun]
+            put += tree.put_aside(self.root, sorted(set(self.watch.doubtful).difference(put)))
         # A node that has made the copies has the newest files itself, except for incomplete ones. A node that becomes
         # the leader when the last one is lost has those of the last restore.
         complete = source and self.memory.copied and bool(files)
@@ -137,6 +163,8 @@ class Copier:
 
         restore = retrying.through_outages(bring, self._trial)
         self.newest = restore.taken
+        if aside and self.nodes == 1:
+            self._put_strangers_aside(restore.taken)
         if not source:
             self.memory.give_up_copying()
         return {
@@ -144,8 +172,31 @@ class Copier:
             "bytes": sum(file.size for file in restore.brought),
             "set": set_label(restore.taken[0]) if restore.taken else "",
             "kept": restore.kept,
-            "aside": put,
+            "aside": [
+                *sorted(begun),
+                *(path for path in put if checkpoint_above(path) not in begun),
+            ],
         }
+
+    def _put_strangers_aside(self, taken: tuple[SetName, CheckpointManifest] | None) -> None:
+        """Puts checkpoints aside of which the node that copies has nothing: its ranks would continue from others.
+
+        Ranks of other nodes write into the same directories, such as the state of their random numbers, and leave them
+        when the checkpoint is not completed.
+        """
+        if self.order["source"]:
+            # One that leads now for the first time. What it had itself was never copied.
+            known = None if self.memory.copied or taken is None else set[str]()
+        else:
+            known = self._of_leader
+        if known is None:
+            return
+        stored = taken[1].files if taken is not None else ()
+        known |= {checkpoint_above(file.path) for file in stored}
+        here = set(map(checkpoint_above, tree.look_at(self.root, self.shown_at).files)) - {""}
+        for each in here - known:
+            if not is_temporary(each):
+                tree.put_directory_aside(self.root, each)
 
     def go_on(self, *, cut: bool) -> None:
         """Prepares to go on in the place of a copier of this attempt that was killed, after its sets.
@@ -231,17 +282,23 @@ class Copier:
         """
         with self._lock:
             finished, found = self.watch.finished, self._look
-            unfinished = self.watch.unfinished
+            unfinished, begun = self.watch.unfinished, self.watch.begun
             incomplete = self._cut_off.intersection(self.watch.doubtful)
         self._paths()
+        begun = self._not_whole(begun.union(map(checkpoint_above, unfinished)))
+        finished = {
+            path: seen for path, seen in finished.items() if checkpoint_above(path) not in begun
+        }
         files = self._copy_files(finished, found.modes)
         left_out = [*unfinished, *self._changed(finished, files), *sorted(found.skipped)]
         files += self._earlier(left_out)
         links = found.links
-        if incomplete.difference(file.path for file in files):
+        cut_off = bool(incomplete.difference(file.path for file in files))
+        if cut_off:
             # Its writer may have deleted the checkpoint before the one that it did not complete.
             files += self._deleted(found)
-            links = self._links_to(files, found)
+        if cut_off or begun:
+            links = self._links_to(files, found, begun)
         manifest = CheckpointManifest(
             node=self.node,
             nodes=self.nodes,
@@ -281,14 +338,30 @@ class Copier:
         known = self.newest[1].files if self.newest is not None else ()
         return [file for file in known if file.path in wanted]
 
+    def _not_whole(self, changing: set[str]) -> set[str]:
+        """Returns those of these directories of checkpoints of which the newest set has nothing.
+
+        The files of such a directory come into the sets together. With nodes="all", sets in which all nodes have the
+        same directories are preferred.
+        """
+        if self.nodes > 1:
+            return set()
+        known = {
+            checkpoint_above(file.path)
+            for file in (self.newest[1].files if self.newest is not None else ())
+        }
+        return changing - known - {""}
+
     def _deleted(self, found: tree.TreeScan) -> list[File]:
         """Returns the files of the newest set that are not in the directory any more."""
         known = self.newest[1].files if self.newest is not None else ()
         return [file for file in known if file.path not in found.files]
 
-    def _links_to(self, files: Iterable[File], found: tree.TreeScan) -> dict[str, str]:
-        """Returns the links. One to a file that is not in the set is as in the newest set, or left out."""
-        absent = set(found.files) - {file.path for file in files}
+    def _links_to(
+        self, files: Iterable[File], found: tree.TreeScan, begun: set[str]
+    ) -> dict[str, str]:
+        """Returns the links. One to something that is not in the set is as in the newest set, or left out."""
+        absent = begun.union(found.files) - {file.path for file in files}
         known = self.newest[1].links if self.newest is not None else {}
         links = {}
         for path, target in found.links.items():

@@ -7,6 +7,7 @@ changing may be incomplete. They stay *doubtful* until they change.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Set
 from typing import NamedTuple
 
@@ -16,6 +17,16 @@ _TEMPORARY_ENDS = (
 )
 _TEMPORARY_STARTS = (".tmp", "tmp-", ".nfs", ".fuse_hidden", ".flowlite-", ".~lock")
 _TEMPORARY_INSIDE = ("-checkpoint-tmp-",)
+
+# Directories that hold one checkpoint: of Transformers, Accelerate, DeepSpeed, Megatron and Lightning. Others, such as
+# `run1` or `epoch_3`, may hold several, or a log that is written all the time.
+_ONE_CHECKPOINT = re.compile(
+    r"(checkpoint|ckpt|(global_?)?step|iter)[-_=]?\d+|epoch=\d+-step=\d+\.ckpt"
+)
+
+# How much longer than a file such a directory must not have changed. Between two files of a checkpoint, a trainer may
+# collect what is on its GPUs.
+_WHOLE = 5
 
 _LONG_AGO, _NEVER = float("-inf"), float("inf")
 
@@ -47,6 +58,18 @@ def is_temporary(path: str) -> bool:
         or any(inside in part for inside in _TEMPORARY_INSIDE)
         for part in path.split("/")
     )
+
+
+def checkpoint_above(path: str) -> str:
+    """Returns the directory above a file which is one checkpoint, by its name; "" if there is none.
+
+    Trainers take the last one by its name, and do not look whether it is whole.
+    """
+    parts = path.split("/")[:-1]
+    for count, part in enumerate(parts, start=1):
+        if _ONE_CHECKPOINT.fullmatch(part):
+            return "/".join(parts[:count])
+    return ""
 
 
 class StabilityWatch:
@@ -103,11 +126,19 @@ class StabilityWatch:
     @property
     def busy(self) -> bool:
         """Whether a file is being written now, temporary files included."""
-        return any(
-            self._now - self._since[path] < self._settle
-            for path in self._files
-            if path not in self.doubtful
+        at_rest = (
+            self._now - self._since[p] >= self._settle
+            for p in self._files
+            if p not in self.doubtful
         )
+        return not all(at_rest) or bool(self.begun)
+
+    @property
+    def begun(self) -> set[str]:
+        """The directories of one checkpoint each in which a file has changed lately: another one may follow."""
+        lately = self._settle * _WHOLE
+        above = {checkpoint_above(p) for p in self._files if self._now - self._since[p] < lately}
+        return above - {""}
 
     def cut(self, renamed: Collection[str] = ()) -> None:
         """Records that a writer was killed or failed: files still changing at the last scan may be incomplete.

@@ -83,6 +83,10 @@ class CheckpointState:
         size, mtime_ns, sha256 = self._hashes.get(path, (0, 0, None))
         return sha256 if (size, mtime_ns) == seen.mark else None
 
+    def knows_below(self, directory: str) -> bool:
+        """Returns whether a file of a directory was copied or restored."""
+        return any(path.startswith(f"{directory}/") for path in self._hashes)
+
     def learn(self, path: str, seen: FileState, sha256: str) -> None:
         """Records the hash of a file whose content is in a set or about to be."""
         self._hashes[path] = (*seen.mark, sha256)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Iterable
 from dataclasses import field
@@ -199,6 +200,18 @@ def put_link(root: Path, path: str, target: str) -> bool:
     elif at.exists():
         return False
     os.symlink(target, at)
+    return True
+
+
+def put_directory_aside(root: Path, path: str) -> bool:
+    """Renames a directory to NAME.unfinished, in the place of an earlier one. Returns whether that was possible."""
+    aside = root / f"{path}.unfinished"
+    try:
+        if aside.is_dir() and not aside.is_symlink():
+            shutil.rmtree(aside)
+        os.rename(root / path, aside)
+    except OSError:
+        return False
     return True
 
 
