@@ -45,8 +45,8 @@ _OURS = {
     "--comment": "nothing: flowlite knows its jobs by it",
     "--signal": "signal_seconds under [slurm]",
     "--wrap": "a command after `--`",
-    "--clusters": "a login node of that cluster, as login under [slurm]",
-    "-M": "a login node of that cluster, as login under [slurm]",
+    "--clusters": "a login node of that cluster, as login under [slurm], or cluster there",
+    "-M": "a login node of that cluster, as login under [slurm], or cluster there",
 }
 
 

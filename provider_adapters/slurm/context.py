@@ -61,7 +61,8 @@ class SlurmContext:
     @property
     def configured(self) -> bool:
         """Whether the user has configured Slurm, or Slurm is on this machine."""
-        if self._given.names_provider:
+        # A variable that names a cluster does not say that there is one.
+        if self._given.only(self._given.values.keys() - {"cluster"}).names_provider:
             return True
         return self.ledger.is_used or _is_login_node()
 
@@ -72,7 +73,7 @@ class SlurmContext:
 
     def login(self, written: str | None = None) -> SlurmLogin:
         """The login: that of the settings, or of an earlier launch."""
-        where = self.settings.login if written is None else written
+        where = self.settings.place if written is None else written
         if where not in self._logins:
             python = self.settings.python
             self._logins[where] = SlurmLogin(

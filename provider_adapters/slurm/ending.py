@@ -78,7 +78,7 @@ class Ending:
                 tokens.setdefault(token, []).append(instance)
             elif mine:
                 for each in mine:
-                    if self._ends(each, instance):
+                    if _is_there(each, instance) and self._ends(each, instance):
                         tokens.setdefault(each.token, []).append(instance)
             elif job and (instance.data.get(AGAIN) or not self._known_to_have_ended(job)):
                 foreign[job] = None
@@ -256,6 +256,11 @@ class Ending:
         login.run(["rm", "-f", "--", probe, *daemons, *outputs])
         blobs = [f"{frozen['login_dir']}/blobs", "-type", "f", "-mtime", f"+{_UNUSED_DAYS}"]
         login.run(["find", *blobs, "!", "-name", frozen["program"], "-delete"])
+
+
+def _is_there(launch: Launch, instance: Instance) -> bool:
+    """Whether a launch is at the cluster of an instance. Another cluster may have a job of the same number."""
+    return instance.data.get("login") in (None, launch.frozen.get("login"))
 
 
 def gone(launch: Launch, instance: Instance, job: Job | None) -> Instance:

@@ -22,6 +22,7 @@ from flowlite.connect.bounded import MOST_SAID
 from flowlite.errors import AnswerTooLong, NodeUnreachable, ProviderError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import LaunchPending
+from provider_adapters.slurm.settings import CLUSTERS
 from provider_adapters.ssh.patience import Patience
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ _REMEMBERED_SECONDS = 3600.0
 # Prints where Slurm is, in a format that no output of a login script looks like.
 _PROBE = r"""
 say() { printf 'flowlite:%s:%s\n' "$1" "$2"; }
-look='command -v sbatch; printf "%s\n" "$PATH" "$SLURM_CONF" "$SLURM_CONF_SERVER"; env | grep "^SBATCH_" | tr "\n" " "'
+look='command -v sbatch; printf "%s\n" "$PATH" "$SLURM_CONF" "$SLURM_CONF_SERVER"'
+look="$look"'; printf "%s\n" "${SBATCH_CLUSTERS:-$SLURM_CLUSTERS}"; env | grep "^SBATCH_" | tr "\n" " "'
 found=$(sh -c "$look" 2>/dev/null)
 case $found in /*) ;; *) found=$(bash -lc "printf '@\n'; $look" 2>/dev/null </dev/null | sed '1,/^@$/d');; esac
 at=$(printf '%s\n' "$found" | sed -n 1p)
@@ -47,7 +49,15 @@ case $at in /*) say squeue "$at";; esac
 say path "$path"
 say conf "$(printf '%s\n' "$found" | sed -n 3p)"
 say server "$(printf '%s\n' "$found" | sed -n 4p)"
-say asked "$(printf '%s\n' "$found" | sed -n 5p)"
+asked=@CLUSTER@
+[ -n "$asked" ] || asked=$(printf '%s\n' "$found" | sed -n 5p)
+own() {
+  unset SLURM_CLUSTERS SLURM_CONF
+  conf=$(printf '%s\n' "$found" | sed -n 3p); [ -z "$conf" ] || export SLURM_CONF="$conf"
+  PATH=$path timeout 20 "${at%/*}/scontrol" show config 2>/dev/null | sed -n 's/^ClusterName *= *//p'
+}
+[ -z "$asked" ] || { say clusters "$asked"; say cluster "$(own)"; }
+say asked "$(printf '%s\n' "$found" | sed -n 6p)"
 say home "$HOME"
 say user "$(id -un)"
 say uid "$(id -u)"
@@ -63,6 +73,7 @@ _DEFAULTS = ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVA
 _HERE = ("SLURM_CONF", "SLURM_CONF_SERVER", *_DEFAULTS)
 _STARTERS = ("sbatch", "srun")
 _DENIED = "access/permission denied"
+_NO_CLUSTER = "no cluster '"
 _DOWN = (
     "unable to contact slurm controller",
     "unable to contact the slurm controller",
@@ -73,6 +84,8 @@ _DOWN = (
     "zero bytes were transmitted",
     "slurm controller (connect failure)",
     "temporarily unable to accept",
+    # Of a cluster that has to be looked up, when slurmdbd is down.
+    "can't be reached now",
     # munged is started anew, or too busy. It may be the answer that was not read.
     "protocol authentication error",
     "message receive failure",
@@ -104,6 +117,8 @@ class Facts:
         python: A Python that runs our program; "" if there is none.
         asked: Variables such as `SBATCH_ACCOUNT` that are set for every login, or here.
         server: Where the configuration is fetched from (`SLURM_CONF_SERVER`); "" for the usual place.
+        clusters: The cluster to ask: that of the settings, or else of `SLURM_CLUSTERS` there; "" for `cluster`.
+        cluster: The cluster that is asked by default; "" if it is not known, or no cluster is named.
     """
 
     sbatch: str
@@ -117,13 +132,16 @@ class Facts:
     asked: dict[str, str] = field(default_factory=dict)
     squeue: str = ""
     server: str = ""
+    clusters: str = ""
+    cluster: str = ""
 
 
 class SlurmLogin:
     """The commands of one cluster.
 
     Args:
-        written: As in `user@cluster`; "" for this machine.
+        written: As in `user@cluster`; "" for this machine. With the cluster that is asked, if one is named
+            (`SlurmSettings.place`).
         directory: Where its facts are cached.
         connection: The connection to the login node, in tests.
         ssh_config: OpenSSH configuration in which it is looked up; "" for the usual one.
@@ -138,6 +156,7 @@ class SlurmLogin:
         ssh_config: str = "",
     ) -> None:
         self.written = written
+        self.target, _, self._cluster = written.partition(CLUSTERS)
         self._ssh_config = ssh_config
         self._directory = directory
         self._given = self._connection = connection
@@ -149,7 +168,7 @@ class SlurmLogin:
     @property
     def name(self) -> str:
         """The cluster's name in messages."""
-        return self.written or "this machine"
+        return f"{self.target or 'this machine'}{self._cluster and f' (cluster {self._cluster})'}"
 
     @property
     def key(self) -> str:
@@ -163,12 +182,12 @@ class SlurmLogin:
         """The shared connection to the login node. Raises ConfigError."""
         with self._lock:
             if self._connection is None:
-                self._connection = _connect(self.written, self._ssh_config)
+                self._connection = _connect(self.target, self._ssh_config)
             return self._connection
 
     def another(self) -> Connection:
         """A new connection, to be closed by the caller. Raises ConfigError."""
-        return self._given or _connect(self.written, self._ssh_config)
+        return self._given or _connect(self.target, self._ssh_config)
 
     @property
     def facts(self) -> Facts:
@@ -198,6 +217,7 @@ class SlurmLogin:
             **({} if tool in _STARTERS else {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}),
             **({"SLURM_CONF": facts.conf} if facts.conf else {}),
             **({"SLURM_CONF_SERVER": facts.server} if facts.server else {}),
+            **({"SLURM_CLUSTERS": other} if (other := self._other_cluster(facts)) else {}),
         }
         program = facts.sbatch
         if tool != "sbatch":
@@ -229,7 +249,7 @@ class SlurmLogin:
                 f"{tool} is not where it was on {self.name}; try again, or look whether this is a login node of the "
                 "cluster"
             )
-        if done.code and any(each in said for each in _DOWN):
+        if done.code and any(each in said for each in _DOWN) and _NO_CLUSTER not in said:
             raise SlurmUnreachable(f"Slurm does not answer on {self.name}: {last_line(done)}", 5.0)
         return done
 
@@ -282,9 +302,20 @@ class SlurmLogin:
 
     # Helpers
 
+    def _other_cluster(self, facts: Facts) -> str:
+        """The cluster to name to every command; "" for the one that is asked by default. Raises ProviderError."""
+        # Here, the variable that counts is that of the shell in which the task was submitted, and is in the settings.
+        asked = facts.clusters if self.target else self._cluster
+        if "," in asked or asked == "all":
+            raise ProviderError(
+                f"SLURM_CLUSTERS is {asked} on {self.target}: set cluster under [slurm] to one of them"
+            )
+        # Another one is looked up in slurmdbd, each time.
+        return "" if asked == facts.cluster else asked
+
     @property
     def _file(self) -> Path:
-        if self.written:
+        if self.target:
             return self._directory / f"login-{self.key}.json"
         # A node of a job has the same home, and may have Slurm elsewhere. In a job, SLURM_CONF is that of the node.
         import hashlib
@@ -307,6 +338,7 @@ class SlurmLogin:
         import shlex
 
         script = _PROBE.replace("@PYTHON@", shlex.quote(self._python or "python3"), 1)
+        script = script.replace("@CLUSTER@", shlex.quote(self._cluster), 1)
         done = self.run(["sh", "-c", script])
         told: dict[str, str] = {}
         for line in done.stdout[-MOST_SAID:].decode("utf-8", "replace").splitlines():
@@ -328,14 +360,16 @@ class SlurmLogin:
             asked={name: value for name, value in asked.items() if name in _DEFAULTS},
             squeue=told.get("squeue", ""),
             server=told.get("server", ""),
+            clusters=told.get("clusters", ""),
+            cluster=told.get("cluster", ""),
         )
         self._remember(facts)
         return facts
 
     def _no_slurm(self, done: Completed) -> str:
-        if self.written:
+        if self.target:
             return (
-                f"there is no sbatch on {self.written}, also not for a login shell: set login under [slurm] to a login "
+                f"there is no sbatch on {self.target}, also not for a login shell: set login under [slurm] to a login "
                 f"node of the cluster. It said: {last_line(done)}"
             )
         return (

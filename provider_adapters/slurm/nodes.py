@@ -303,12 +303,12 @@ def _not_fetched(label: str, home: str) -> Callable[[int | None, str], NodeUnrea
 def base_of(login: SlurmLogin, data: Mapping[str, Any]) -> Connection:
     """The login node. From elsewhere, one program of ours there carries all traffic to nodes."""
     program, facts = str(data.get("login_program") or ""), login.facts
-    if not login.written or not program or not facts.python:
+    if not login.target or not program or not facts.python:
         return login.another()
     return StepConnection(
         login.another(),
         [],
-        label=f"the login node {login.written}",
+        label=f"the login node {login.name}",
         python=facts.python,
         program=program,
     )

@@ -59,7 +59,7 @@ def make_plan(config: TaskConfig, settings: SlurmSettings, cluster: Cluster) -> 
         max_cost=config.max_cost,
         notes=(*notes, *cpu_notes, *gpu_notes, *time_notes),
         options={
-            "login": settings.login,
+            "login": settings.place,
             "directives": [list(each) for each in _directives(config, asked, gres)],
             "extra": list(asked.get("sbatch", ())),
             "requeue": bool(asked.get("requeue", True)),

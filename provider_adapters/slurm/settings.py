@@ -14,6 +14,8 @@ from flowlite.settings.provider_settings import SSH_CONFIG_VARIABLE, ProviderSet
 from flowlite.settings.suggest import did_you_mean
 from flowlite.spec import slurm as options_of
 
+CLUSTERS = " --clusters="
+"""What is between login and cluster in the text that names both."""
 _TABLE = "[slurm]"
 _SHARED = "~/.flowlite-slurm"
 _NODE_DIR = "/tmp/flowlite-slurm-%u"
@@ -23,6 +25,7 @@ _SIGNAL = 120
 _LONGEST_SIGNAL = 65535
 # It contains Unix sockets, whose paths are limited to 107 bytes.
 _LONGEST_NODE_DIR = 60
+_CLUSTER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
 # Paths are inserted into the batch script unquoted.
 _PATH = re.compile(r"(?:~|/)[A-Za-z0-9_./@%+=:,-]*", re.ASCII)
 
@@ -33,6 +36,7 @@ class SlurmSettings:
 
     Attributes:
         login: Where its commands run, as in `user@cluster`; "" for this machine.
+        cluster: The cluster that they ask, where a login node serves several; "" for the one that they ask by default.
         shared_dir: A directory that the login node and all nodes share, as a path on the login node; "" for none.
         node_dir: A directory on the disk of each node; %u is the user id.
         python: A Python on the nodes; "" to search for one.
@@ -43,6 +47,7 @@ class SlurmSettings:
     """
 
     login: str = ""
+    cluster: str = ""
     shared_dir: str = _SHARED
     node_dir: str = _NODE_DIR
     python: str = ""
@@ -51,9 +56,19 @@ class SlurmSettings:
     ssh_config: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def place(self) -> str:
+        """Login and cluster as one text, as `SlurmLogin` takes them and launches record them."""
+        return f"{self.login}{CLUSTERS}{self.cluster}" if self.cluster else self.login
+
 
 def from_environment(found: ProviderSettings, environment: Mapping[str, str]) -> ProviderSettings:
-    """The settings, with the submitting user's OpenSSH configuration if they name none."""
+    """The settings, with the submitting user's OpenSSH configuration and cluster if they name none."""
+    if not {"login", "cluster"} & found.values.keys():
+        # As sbatch prefers them. Other commands, and other shells, have to ask the same cluster.
+        named = [each for each in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS") if environment.get(each)]
+        if named:
+            found = found.with_value("cluster", environment[named[0]], named[0])
     path = environment.get(SSH_CONFIG_VARIABLE)
     if not path or "ssh_config" in found.values:
         return found
@@ -96,6 +111,12 @@ def _login(value: object) -> str:
     except ConfigError:
         raise ValueError(what) from None
     return value.strip()
+
+
+def _cluster(value: object) -> str:
+    if not isinstance(value, str) or not _CLUSTER.fullmatch(value) or value == "all":
+        raise ValueError("the name of one cluster, as `sacctmgr show clusters` lists it")
+    return value
 
 
 def _file(value: object) -> str:
@@ -141,6 +162,7 @@ def _signal(value: object) -> int:
 
 _READERS: dict[str, Callable[[object], Any]] = {
     "login": _login,
+    "cluster": _cluster,
     "shared_dir": _shared,
     "node_dir": _node_dir,
     "python": _path,

@@ -74,6 +74,7 @@ CASES: dict[str, dict[str, str]] = {
     },
     "slurm": {
         "login": "[slurm]\nlogin = 'me@cluster'\n",
+        "cluster": "[slurm]\ncluster = 'beta'\n",
         "shared_dir": "[slurm]\nshared_dir = '/shared'\n",
         "node_dir": "[slurm]\nnode_dir = '/scratch'\n",
         "python": "[slurm]\npython = '/opt/python3'\n",

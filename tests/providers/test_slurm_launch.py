@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import pytest
 
+from flowlite.connect.values import Completed
 from flowlite.errors import (
     CapacityUnavailable,
     PermissionRefused,
@@ -18,7 +22,7 @@ from flowlite.node.config.ranks import assign_ranks
 from flowlite.provider import LaunchPending
 from provider_adapters.slurm import ending, first_contact, job_submission, nodes
 from provider_adapters.slurm.queries import queue
-from tests.providers.slurm_on_paper import TASK, Job, Killed, Paper
+from tests.providers.slurm_on_paper import TASK, Job, Killed, Paper, PaperSlurm
 
 
 def states(paper: Paper) -> dict[str, str]:
@@ -115,6 +119,34 @@ def test_a_job_with_the_number_of_one_of_ours_is_not_touched(
     assert states(slurm_paper) == {each.id: "ended" for each in found}
     slurm_paper.provider.terminate(found)
     assert theirs.state == "RUNNING"
+
+
+class TwoClusters(PaperSlurm):
+    """Two clusters that one login node serves, and that number their jobs alike."""
+
+    def run(self, argv: Sequence[str], **how: Any) -> Completed:
+        named = [word for word in argv if word.startswith("SLURM_CLUSTERS=")]
+        self.jobs, self.numbers = self.there.setdefault("".join(named), ([], itertools.count(7)))
+        return super().run(argv, **how)
+
+    @cached_property
+    def there(self) -> dict[str, tuple[list[Job], itertools.count[int]]]:
+        return {}
+
+
+def test_a_job_of_the_same_number_at_another_cluster_goes_on(slurm_paper: Paper) -> None:
+    slurm_paper.slurm = slurm = TwoClusters()
+    slurm_paper.configure()
+    (one, *_) = slurm_paper.launch(slurm_paper.intend())
+    mine = slurm.job()
+    slurm_paper.configure(cluster="beta")
+    found = slurm_paper.launch(slurm_paper.intend("tother-launch-1", "tother"))
+    assert (slurm.job().id, found[0].data["job"]) == (mine.id, one.data["job"])
+    assert slurm.job() is not mine
+    slurm_paper.provider.terminate(found)
+    assert slurm.job().state == "COMPLETED"
+    assert mine.state == "RUNNING"
+    assert states(slurm_paper)[one.id] == "running"
 
 
 def test_a_job_that_is_queued_again_after_its_task_has_ended_is_found(slurm_paper: Paper) -> None:

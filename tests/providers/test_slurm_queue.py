@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from flowlite.connect.local import LocalConnection
-from flowlite.errors import ProviderError
+from flowlite.errors import ConfigError, ProviderError
+from flowlite.settings.provider_settings import ProviderSettings
 from provider_adapters.slurm.login import SlurmLogin, SlurmUnreachable
 from provider_adapters.slurm.queries.queue import HURRY, QUIET, USUAL, Queue
+from provider_adapters.slurm.settings import CLUSTERS, from_environment, read_settings
 from tests.providers.slurm_on_paper import Job, PaperSlurm
 
 COMMENT = "flowlite:0123456789abcdef:tabc:call"
@@ -287,6 +289,54 @@ def test_a_configuration_that_is_fetched_is_fetched_from_the_same_place(
     monkeypatch.setenv("SLURM_CONF_SERVER", "head1:6817,head2")
     login = SlurmLogin("", tmp_path / "home", LocalConnection())
     assert login.ask("squeue") == "fetched from head1:6817,head2\n"
+
+
+def test_the_cluster_that_the_submitting_shell_has_named_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after `module load cluster/beta`. Later shells, and other commands, have to ask the same one."""
+    here = _install(tmp_path / "here", "sbatch", "squeue", "scontrol")
+    (here / "squeue").write_text('#!/bin/sh\necho "asks $SLURM_CLUSTERS"\n')
+    (here / "scontrol").write_text('#!/bin/sh\necho "ClusterName             = alpha"\n')
+    monkeypatch.setenv("PATH", f"{here}:/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_CLUSTERS", "gamma")
+    settings = ProviderSettings("slurm")
+
+    def asked(variables: dict[str, str], settings: ProviderSettings = settings) -> str:
+        place = read_settings(from_environment(settings, variables)).place
+        return SlurmLogin(place, tmp_path / "home", LocalConnection()).ask("squeue").strip()
+
+    assert asked({"SLURM_CLUSTERS": "beta"}) == "asks beta"
+    assert asked({"SLURM_CLUSTERS": "beta", "SBATCH_CLUSTERS": "delta"}) == "asks delta"
+    assert asked({}) == "asks"
+    # The one that is asked by default is found without slurmdbd.
+    assert asked({"SLURM_CLUSTERS": "alpha"}) == "asks"
+    set_there = settings.with_value("cluster", "epsilon", "flow.toml")
+    assert asked({"SLURM_CLUSTERS": "beta"}, set_there) == "asks epsilon"
+    with pytest.raises(ConfigError, match=r"SLURM_CLUSTERS: .*give the name of one cluster"):
+        asked({"SLURM_CLUSTERS": "alpha,beta"})
+    # It says nothing about the clusters of another machine.
+    remote = settings.with_value("login", "ada@login", "flow.toml")
+    assert read_settings(from_environment(remote, {"SLURM_CLUSTERS": "beta"})).place == "ada@login"
+
+
+def test_a_cluster_that_cannot_be_looked_up_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = _install(tmp_path / "here", "sbatch", "squeue", "scontrol")
+    said = (
+        "squeue: error: 'beta' can't be reached now, or it is an invalid entry for SLURM_CLUSTERS."
+    )
+    (here / "squeue").write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
+    monkeypatch.setenv("PATH", f"{here}:/usr/bin:/bin")
+    login = SlurmLogin(f"{CLUSTERS}beta", tmp_path / "home", LocalConnection())
+    with pytest.raises(SlurmUnreachable, match="cluster beta"):
+        login.ask("squeue")
+    unknown = f"squeue: error: No cluster 'beta' known by database.\n{said}"
+    (here / "squeue").write_text(f'#!/bin/sh\necho "{unknown}" >&2\nexit 1\n')
+    with pytest.raises(ProviderError, match="invalid entry") as raised:
+        login.ask("squeue")
+    assert not isinstance(raised.value, SlurmUnreachable)
 
 
 def test_what_holds_in_a_job_is_not_taken_for_the_login_node(
