@@ -237,7 +237,7 @@ class Flow:
         from flowlite.settings.settings import load_settings
         from flowlite.spec.one_or_several import ANY
 
-        _check_current_directory()
+        check_current_directory()
         config = config.with_defaults(load_settings({"provider": self._provider}).task_options())
         names: Sequence[str] = self._providers(config)
         every, known = ANY in names, provider_names()
@@ -565,7 +565,7 @@ def _config_of(target: Any) -> TaskConfig:
     )
 
 
-def _check_current_directory() -> None:
+def check_current_directory() -> None:
     """Raises ConfigError if the current directory was removed, since files are searched from there."""
     try:
         os.getcwd()

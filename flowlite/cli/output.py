@@ -20,7 +20,7 @@ from flowlite.display.format import UNKNOWN
 from flowlite.display.format import cost_of as cost_of
 from flowlite.display.format import duration as duration
 from flowlite.display.format import money as money
-from flowlite.errors import FlowError, RemoteTraceback
+from flowlite.errors import ConfigError, FlowError, RemoteTraceback
 from flowlite.in_worker.hidden_modules import hidden_module
 from flowlite.output import printing, redact
 from flowlite.output.printing import DIM, RED, YELLOW, ColouredText
@@ -390,6 +390,7 @@ def report(error: BaseException, *, json: bool = False, brief: bool = False) -> 
         if asked == _NO_ANSWER:
             tell("\nstopped; what was asked about was not done")
         return asked
+    error = _known(error)
     if os.environ.get("FLOW_DEBUG") == "1":
         tell("".join(traceback.format_exception(error)).rstrip())
     if json:
@@ -411,6 +412,19 @@ def report(error: BaseException, *, json: bool = False, brief: bool = False) -> 
     for note in getattr(error, "__notes__", ()):
         tell("  ", note)
     return exit_code(error)
+
+
+def _known(error: BaseException) -> BaseException:
+    """The error itself, or a ConfigError that says what it comes from: without a current directory, no path is found."""
+    if not isinstance(error, FileNotFoundError) or error.filename is not None:
+        return error
+    from flowlite.api.client import check_current_directory
+
+    try:
+        check_current_directory()
+    except ConfigError as known:
+        return known.with_traceback(error.__traceback__)
+    return error
 
 
 def error_json(error: BaseException) -> dict[str, Any]:

@@ -164,6 +164,37 @@ def test_the_current_directory_was_removed(flow_home: Path, tmp_path: Path) -> N
     )
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "train.py::train"],
+        ["run", "--schedule", "@daily", "--", "true"],
+        ["config", "trust"],
+    ],
+)
+def test_commands_without_a_current_directory(
+    words: list[str], flow_home: Path, tmp_path: Path
+) -> None:
+    """What they need it for, they do before the call of the API that looks whether it is there."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = [sys.executable, "-m", "flowlite.cli", *words]
+    ran = subprocess.run(
+        command,
+        env={**os.environ, "FLOW_HOME": str(flow_home), "PYTHONPATH": str(ROOT)},
+        cwd=gone,
+        preexec_fn=gone.rmdir,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == (
+        "error: the current directory was removed; change to one that exists, such as with `cd ~`\n"
+    )
+
+
 def _limit_sizes() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
 
