@@ -199,6 +199,10 @@ def test_files_that_include_each_other(tmp_path: Path) -> None:
         ('Host "a\n', "line 1: a quote is not closed"),
         ("Match sparkling a\n", "line 1: Match sparkling is not known"),
         ("Match host\n", "line 1: Match host has no value"),
+        (
+            "Match localnetwork 10.0.0.1/8\n",
+            "line 1: Match localnetwork: 10.0.0.1/8 has host bits set",
+        ),
         ("Host a\n ProxyJump b\nHost b\n ProxyJump a\n", "leads in a circle"),
     ],
 )
@@ -206,6 +210,24 @@ def test_what_is_wrong_is_named(config: Callable[..., Path], text: str, said: st
     with pytest.raises(ConfigError) as caught:
         resolve_target("a", config(text))
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("networks", "holds"),
+    [
+        ("localnetwork 127.0.0.0/8", True),
+        ("localnetwork=198.51.100.0/24,127.0.0.1", True),
+        ("localnetwork 198.51.100.0/24,2001:db8::/32", False),
+        ("!localnetwork 198.51.100.0/24", True),
+        ("localnetwork 127.0.0.0/8 host other", False),
+    ],
+)
+def test_the_networks_of_this_machine(
+    config: Callable[..., Path], networks: str, holds: bool
+) -> None:
+    """As ssh from 9.4 on; an older one refuses the file."""
+    text = f"Match {networks}\n User here\nHost *\n User elsewhere\n"
+    assert resolve_target("a", config(text)).user == ("here" if holds else "elsewhere")
 
 
 def test_a_missing_file_says_nothing(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 from flowlite.connect.ssh.kept_values import Sources, read_once
 from flowlite.errors import ConfigError
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.node.system import addresses
 from flowlite.settings import ssh_config_words
 
 SYSTEM_FILE = "/etc/ssh/ssh_config"
@@ -51,7 +52,7 @@ _WHOLE_LINE = {"proxycommand"}
 _HEADS = {"host", "match"}
 _MANY_WORDS = {"userknownhostsfile", "globalknownhostsfile", "revokedhostkeys"}
 _NO_ARGUMENT = {"all", "canonical", "final"}
-_ARGUMENT = {"host", "originalhost", "user", "localuser", "exec"}
+_ARGUMENT = {"host", "originalhost", "user", "localuser", "localnetwork", "exec"}
 
 # The options of one host: the words of each keyword, by its name in lower case.
 Options = dict[str, list[str]]
@@ -311,6 +312,7 @@ def _matches(words: Sequence[str], reading: _Reading, path: Path, number: int) -
         ),
         "user": lambda text: _any_pattern(text.split(","), reading.login()),
         "localuser": lambda text: _any_pattern(text.split(","), local_user()),
+        "localnetwork": lambda text: _is_in_networks(text, reading, path, number),
         "exec": lambda text: _succeeds(text, reading),
     }
     holds = True
@@ -347,6 +349,20 @@ def _criteria(words: Sequence[str]) -> list[str]:
         else:
             found.append(word)
     return found
+
+
+def _is_in_networks(text: str, reading: _Reading, path: Path, number: int) -> bool:
+    """Whether an address of this machine is in one of these networks: `192.0.2.0/24,2001:db8::/32`."""
+    import ipaddress
+
+    # A laptop may move.
+    reading.sources.depend()
+    try:
+        networks = [ipaddress.ip_network(each) for each in text.split(",")]
+    except ValueError as error:
+        raise _wrong(path, number, f"Match localnetwork: {error}") from None
+    own = [ipaddress.ip_address(each) for each in addresses.own_addresses()]
+    return any(address in network for address in own for network in networks)
 
 
 def _succeeds(command: str, reading: _Reading) -> bool:

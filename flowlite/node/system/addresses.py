@@ -14,6 +14,7 @@ _RTM_NEWADDR, _RTM_GETADDR = 20, 22
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _REQUEST_DUMP = 0x301
 _IFA_LOCAL = 2
+_IFF_UP = 1
 _NETLINK_SECONDS = 5.0
 _SIOCGIFNETMASK = 0xC0206925 if sys.platform == "darwin" else 0x891B
 _SIOCGIFADDR = 0xC0206921 if sys.platform == "darwin" else 0x8915
@@ -57,6 +58,27 @@ def network_of(addresses: Iterable[str]) -> str | None:
         if wanted and all(each in network for each in wanted):
             return str(network)
     return None
+
+
+def own_addresses() -> list[str]:
+    """Returns the addresses of all interfaces that are up, without zones. On macOS only those of IPv4."""
+    found = [(name, address) for name, address, _ in _ipv4_of_interfaces()]
+    try:
+        with open("/proc/net/if_inet6", encoding="ascii") as file:
+            rows = [line.split() for line in file]
+    except OSError:
+        rows = []
+    found += [(row[5], socket.inet_ntop(socket.AF_INET6, bytes.fromhex(row[0]))) for row in rows]
+    return [address for name, address in found if _is_up(name)]
+
+
+def _is_up(interface: str) -> bool:
+    try:
+        with open(f"/sys/class/net/{interface}/flags", encoding="ascii") as file:
+            return bool(int(file.read(), 16) & _IFF_UP)
+    except (OSError, ValueError):
+        # Not Linux.
+        return True
 
 
 def _with_ipv4(own: str) -> str | None:
