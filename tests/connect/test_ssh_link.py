@@ -579,6 +579,22 @@ def test_a_handshake_starts_no_timer(
     connect(server).open()
 
 
+@pytest.mark.parametrize(
+    ("option", "only", "needed"),
+    [
+        ("Ciphers", "chacha20-poly1305@openssh.com", "aes256-gcm@openssh.com"),
+        ("KexAlgorithms", "sntrup761x25519-sha512@openssh.com", "curve25519-sha256@libssh.org"),
+    ],
+)
+def test_what_sshd_must_allow_is_named(
+    servers: Servers, connect: Connect, option: str, only: str, needed: str
+) -> None:
+    with pytest.raises(
+        NodeUnreachable, match=rf"{option} in the host's sshd_config must allow one of .*{needed}"
+    ):
+        connect(servers(**{option: only})).run(["true"])
+
+
 def test_what_sshd_says_in_the_place_of_its_greeting(servers: Servers, connect: Connect) -> None:
     server = servers(MaxStartups="1")
     with contextlib.ExitStack() as held:

@@ -417,7 +417,17 @@ def _no_greeting(error: BaseException, transport: Transport) -> str:
             + "; the host may be overloaded or hang, its sshd may refuse more connections (MaxStartups, "
             "PerSourcePenalties), or the port is another service's"
         )
-    return f"no secure connection could be agreed on: {readable(text) or type(error).__name__}"
+    why = f"no secure connection could be agreed on: {readable(text) or type(error).__name__}"
+    options = transport.get_security_options()
+    for what, keyword, known in (
+        ("ciphers", "Ciphers", options.ciphers),
+        ("macs", "MACs", options.digests),
+        ("kex", "KexAlgorithms", options.kex),
+        ("host key", "HostKeyAlgorithms", options.key_types),
+    ):
+        if f"no acceptable {what}" in text:
+            why += f"; {keyword} in the host's sshd_config must allow one of {', '.join(known)}"
+    return why
 
 
 def _known_first(offered: Any, known: Any) -> list[str]:
