@@ -323,6 +323,35 @@ def test_where_a_text_was_cut_no_piece_of_it_is_left(
         assert mask.finds(cut) == (shown != cut)
 
 
+@given(
+    st.binary(min_size=12, max_size=300).map(lambda data: data.hex()[: len(data)]),
+    st.binary(max_size=100),
+    st.binary(max_size=100),
+    st.sampled_from([4, 64, 76]),
+    st.sampled_from(["", "  "]),
+)
+def test_base64_in_lines_is_masked(
+    value: str, before: bytes, after: bytes, width: int, indent: str
+) -> None:
+    """As `base64`, `openssl` and Python's `encodebytes` write it."""
+    encoded = base64.b64encode(before + value.encode() + after).decode()
+    lines = [f"{indent}{encoded[at : at + width]}" for at in range(0, len(encoded), width)]
+    mask = Mask([value])
+    text = "\n".join(["(first)", *lines, "(last)"])
+    for shown in (mask(text), "\n".join(mask.lines(text.split("\n"))), mask.inside([text])[0]):
+        assert shown.startswith("(first)\n")
+        assert shown.endswith("\n(last)")
+        assert shown.count("\n") == text.count("\n")
+        # What is left lies before the value or after it.
+        left = "".join(line.strip() for line in shown.split("\n")[1:-1]).split(SHOWN)
+        first, rest = left[0], left[-1]
+        assert len(left) > 1
+        assert len(first) * 6 <= len(before) * 8
+        assert (len(rest.rstrip("=")) - 1) * 6 <= len(after) * 8
+    assert mask.finds(text)
+    assert mask.inside(["(first)", *lines, "(last)"]) == mask.lines(text.split("\n"))
+
+
 @pytest.mark.parametrize("size", [100, 3000, 9000])
 def test_the_last_words_of_a_worker_have_no_piece_of_it(tmp_path: Path, size: int) -> None:
     value = (LONG * 9)[:size]

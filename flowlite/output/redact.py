@@ -52,6 +52,8 @@ class Mask:
         if not self._forms:
             return text
         text = self._without_pieces(text)
+        if self._is_wrapped_in(text):
+            text = "\n".join(self._without_wrapped(text.split("\n")))
         for form in self._forms:
             if form in text:
                 text = self._patterns[form].sub(SHOWN, text)
@@ -65,6 +67,7 @@ class Mask:
         """Whether the text has one of the values."""
         return bool(self._forms) and (
             self._without_pieces(text) != text
+            or self._is_wrapped_in(text)
             or self._is_in(text)
             or any(self._is_in(hidden.sub("", text)) for hidden in _hidden_in(text))
         )
@@ -86,7 +89,7 @@ class Mask:
         """
         masked = list(lines)
         if self.finds("\n".join(lines)):
-            masked = [self(line) for line in lines]
+            masked = [self(line) for line in self._without_wrapped(lines)]
         if not whole and masked:
             masked[-1] = self._without_beginning(masked[-1])
         if inside and masked:
@@ -100,8 +103,43 @@ class Mask:
         if isinstance(value, dict):
             return {name: self.inside(each) for name, each in value.items()}
         if isinstance(value, list | tuple):
+            if value and all(isinstance(each, str) for each in value):
+                # The last lines of a worker, mostly.
+                value = self._without_wrapped(value)
             return [self.inside(each) for each in value]
         return value
+
+    def _is_wrapped_in(self, text: str) -> bool:
+        """Whether the lines of a text, put together, have a value in base64, of which programs make several lines."""
+        if not self._edged or "\n" not in text:
+            return False
+        joined = "".join(map(str.strip, text.split("\n")))
+        return any(form in joined for form in self._edged)
+
+    def _without_wrapped(self, lines: Sequence[str]) -> list[str]:
+        """Masks values in base64 that go on from line to line."""
+        masked, bare = list(lines), [line.strip() for line in lines]
+        joined = "".join(bare)
+        spans = [
+            match.span()
+            for form in self._edged
+            if form in joined
+            for match in self._patterns[form].finditer(joined)
+        ]
+        begin = 0
+        for at, (line, text) in enumerate(zip(lines, bare, strict=True)):
+            end = begin + len(text)
+            here = [
+                (max(first, begin) - begin, min(last, end) - begin)
+                for first, last in spans
+                if first < end and last > begin
+            ]
+            if here:
+                first, last = min(here)[0], max(last for _, last in here)
+                indent = line[: len(line) - len(line.lstrip())]
+                masked[at] = f"{indent}{text[:first]}{SHOWN}{text[last:]}"
+            begin = end
+        return masked
 
     def _without_pieces(self, text: str) -> str:
         """Masks what is left of values in a text that was cut: their beginnings before a cut, their ends after it."""
