@@ -225,7 +225,24 @@ def _root(name: str | None) -> Any:
     root: Any = get_command(_application(name))
     # typer has all plain commands before all groups.
     root.commands = {each: root.commands[each] for each in COMMANDS if each in root.commands}
+    if sys.stdout.isatty():
+        _join_lines(root)
     return root
+
+
+def _join_lines(command: Any) -> None:
+    """Makes each paragraph of the help of a command, and of those below it, one line, which rich wraps to the terminal.
+
+    Click itself joins them; typer with rich keeps the line breaks of the source after the first paragraph. Those after
+    a backspace are meant, as in Click.
+    """
+    paragraphs = (command.help or "").split("\n\n")
+    command.help = "\n\n".join(
+        each.removeprefix("\b\n") if each.startswith("\b") else " ".join(each.split())
+        for each in paragraphs
+    )
+    for each in getattr(command, "commands", {}).values():
+        _join_lines(each)
 
 
 def _names_a_task(words: Sequence[str]) -> bool:

@@ -415,7 +415,7 @@ def report(error: BaseException, *, json: bool = False, brief: bool = False) -> 
 
 
 def _known(error: BaseException) -> BaseException:
-    """The error itself, or a ConfigError that says what it comes from: without a current directory, no path is found."""
+    """The error itself, or a ConfigError if it comes from a current directory that was removed."""
     if not isinstance(error, FileNotFoundError) or error.filename is not None:
         return error
     from flowlite.api.client import check_current_directory

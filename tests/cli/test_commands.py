@@ -17,6 +17,7 @@ from typer.main import get_command
 import flowlite.cli
 from flowlite.provider import Provider
 from tests.cli.conftest import Flow
+from tests.cli.terminals import on_a_terminal
 from tests.tasks_made_by_hand import HandMade
 
 
@@ -536,6 +537,22 @@ def test_usage_lines_are_marked_once() -> None:
         inner: dict[str, Any] = getattr(command, "commands", {})
         commands += [(f"{words} {name}", each) for name, each in inner.items()]
     assert found == []
+
+
+def test_help_is_wrapped_to_the_terminal(flow_home: Path) -> None:
+    """It is not broken where its source is, but for the examples."""
+
+    def shown_on(columns: int, *words: str) -> list[str]:
+        said = on_a_terminal(*words, columns=columns)
+        return [line.strip() for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said).splitlines()]
+
+    shown = shown_on(90, "cp", "--help")
+    at = next(i for i, line in enumerate(shown) if line.endswith("workers. Nothing here"))
+    assert shown[at + 1].endswith("is overwritten; run again, an interrupted copy resumes.")
+    shown = shown_on(80, "run", "--help")
+    examples = [i for i, line in enumerate(shown) if line.startswith("flow run ")]
+    assert len(examples) == 4
+    assert examples == [*range(examples[0], examples[0] + 4)]
 
 
 def test_every_command_is_in_the_help(flow: Flow) -> None:

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 HELP = """Run a function, a command or a task file on a gang of nodes.
 
 \b
-flow run train.py::train --lr 1e-4        a decorated function; its options come from its signature
-flow run -N 2 -- python train.py          any command, once per worker
-flow run task.yaml                        the options of TaskConfig in a file
-flow run job.sbatch                       a batch script of Slurm, on any provider
+flow run train.py::train --lr 1e-4   a decorated function, with its options
+flow run -N 2 -- python train.py     any command, once per worker
+flow run task.yaml                   the options of TaskConfig in a file
+flow run job.sbatch                  a batch script of Slurm, on any provider
 
 Shows the output of all workers and, at the end, what rank 0 returned. Ctrl-C cancels the task.
 """
