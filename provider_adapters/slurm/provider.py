@@ -20,6 +20,7 @@ from flowlite.provider import (
     Finding,
     Instance,
     LaunchIntent,
+    LaunchPending,
     NodeSettings,
     Offer,
     Plan,
@@ -78,6 +79,8 @@ class SlurmProvider(Provider):
         self._connection = connection
         # When slurmctld has last said how the jobs of nodes are that do not answer.
         self._answered_at = -math.inf
+        # When it has last been asked that in vain.
+        self._speechless_at = -math.inf
 
     @classmethod
     def freeze(cls, settings: Settings, environment: Mapping[str, str]) -> ProviderSettings:
@@ -115,6 +118,9 @@ class SlurmProvider(Provider):
     def answers_beside(self, instances: Sequence[Instance]) -> str:
         if time.monotonic() - self._answered_at < _JUST_NOW:
             return "slurmctld"
+        if time.monotonic() - self._speechless_at < _JUST_NOW:
+            # One that is overloaded still answers a ping, and does not tell suspended nodes from lost ones.
+            return ""
         where = next((str(each.data["login"]) for each in instances if "login" in each.data), None)
         try:
             told = self._place.login(where).ask("scontrol", "ping", seconds=10.0)
@@ -129,6 +135,9 @@ class SlurmProvider(Provider):
             told = self._place.login(where).ask(
                 "squeue", "-h", "-o", "%T", "-j", jobs, seconds=10.0
             )
+        except LaunchPending:
+            self._speechless_at = time.monotonic()
+            return False
         except FlowError:
             return False
         # `answers_beside` is asked next, and a slurmctld that is busy takes a second for each answer.

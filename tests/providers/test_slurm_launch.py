@@ -747,6 +747,19 @@ def test_a_job_that_slurm_has_suspended_is_known_as_such(slurm_paper: Paper) -> 
     assert not slurm_paper.provider.is_suspended(found)
 
 
+def test_a_slurmctld_that_only_answers_a_ping_is_no_witness_that_nodes_are_lost(
+    slurm_paper: Paper,
+) -> None:
+    """They may be suspended, which it does not tell then."""
+    found = slurm_paper.launch(slurm_paper.intend())
+    slurm_paper.slurm.job().state = "SUSPENDED"
+    slurm_paper.slurm.fail["squeue"] = "slurm_load_jobs error: Socket timed out on send/recv"
+    assert not slurm_paper.provider.is_suspended(found)
+    assert slurm_paper.provider.answers_beside(found) == ""
+    # Without that question, as for a task that was cancelled, a ping is enough.
+    assert slurm_paper.make().answers_beside(found) == "slurmctld"
+
+
 def test_a_job_that_slurm_suspends_before_its_nodes_were_met_is_waited_for(
     slurm_paper: Paper,
 ) -> None:
