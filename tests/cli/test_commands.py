@@ -248,6 +248,21 @@ def test_cancel_asks_for_the_end(flow: Flow) -> None:
     assert flow("cancel", "two", "--json").json[0]["cancel_requested"] is False
 
 
+def test_cancel_names_a_namesake_that_goes_on(flow: Flow) -> None:
+    """The newest of the name has ended, and the one before it may cost money."""
+    earlier = HandMade("one", created_at=time.time() - 60)
+    HandMade("other")
+    newest = HandMade("one")
+    newest.end()
+    ran = flow("cancel", "one")
+    assert ran.out == f"one ({newest.id}) had ended before: completed\n"
+    goes_on = f"an earlier one ({earlier.id}) goes on, running; `flow cancel {earlier.id}` ends it"
+    assert ran.err == f"warning: {goes_on}\n"
+    assert flow("cancel", newest.id).err == ""
+    flow("cancel", earlier.id)
+    assert flow("cancel", "one").err == ""
+
+
 def test_a_wrong_name_among_several_cancels_nothing(flow: Flow) -> None:
     made = HandMade("one")
     assert flow("cancel", "one", "nothing").code == 3

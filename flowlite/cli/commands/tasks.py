@@ -14,6 +14,7 @@ from flowlite.cli.task_argument import OptionalTask, confirmed_newest, task_or_n
 from flowlite.errors import TaskTimeout
 
 if TYPE_CHECKING:
+    from flowlite.api.client import Flow
     from flowlite.api.task import Task
 
 _LOOK_SECONDS = 5.0
@@ -56,6 +57,9 @@ def cancel(
     if wait:
         for one in found:
             _wait_for_end(one)
+    for one, was in zip(found, asked, strict=True):
+        if not was and one.name in (tasks or ()):
+            _tell_namesakes(flow, one)
     if json:
         data = [
             {**output.task_json(one), "cancel_requested": was}
@@ -71,6 +75,15 @@ def cancel(
         else:
             output.say(
                 f"{one.name} ({one.id}) is being cancelled; `flow status {one.id}` shows its end"
+            )
+
+
+def _tell_namesakes(flow: Flow, ended: Task[Any]) -> None:
+    """Says which other tasks have the name of one that has ended and do not end by this command: they may cost money."""
+    for one in flow.list_tasks(unfinished=True):
+        if one.name == ended.name and one.record.cancel_requested_at is None:
+            output.warn(
+                f"an earlier {one.name} ({one.id}) goes on, {one.status}; `flow cancel {one.id}` ends it"
             )
 
 
