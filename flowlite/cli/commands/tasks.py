@@ -79,7 +79,7 @@ def cancel(
 
 
 def _tell_namesakes(flow: Flow, ended: Task[Any]) -> None:
-    """Says which other tasks have the name of one that has ended and do not end by this command: they may cost money."""
+    """Says which tasks of that name go on, since they may cost money."""
     for one in flow.list_tasks(unfinished=True):
         if one.name == ended.name and one.record.cancel_requested_at is None:
             output.warn(
