@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowlite.cli.commands import outputs
 from flowlite.cli.commands.cp import _place_here
 from flowlite.errors import FlowError
 from flowlite.node.outputs import listing
@@ -122,6 +123,32 @@ def test_names_of_files_that_are_still_coming_are_not_taken_from_a_node(tmp_path
     assert destination.take_all([(".flow-incoming/f", found.files[0], "", b"x")]) == [
         ".flow-incoming/f"
     ]
+
+
+@pytest.mark.parametrize(
+    "link", [".{}.part", ".{}.tmp", "{}.part", ".flow-incoming.{}", "link-{}", ".{}"]
+)
+def test_what_has_come_is_copied_through_no_link_of_a_node(tmp_path: Path, link: str) -> None:
+    """`flow outputs TASK --to .`: links that stay inside lead to the user's own files there."""
+    place, project = tmp_path / "flow-outputs" / "job", tmp_path / "project"
+    mine = {"train.py": "mine", ".git/config": "mine", "sub/model.pt": "mine"}
+    for name, text in mine.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+    found = listed(
+        ["model.pt", 1, 1, False], ["sub/model.pt", 1, 1, False], ["z", 1, 1, True],
+        [link.format("model.pt"), "train.py"], [link.format("z"), ".git/config"],
+        ["sub/" + link.format("model.pt"), "../train.py"],
+    )  # fmt: skip
+    lay(place, found)
+    refused = outputs._copy(place, list(outputs._files(place)), project)
+    assert {name: (project / name).read_text() for name in mine} == mine
+    assert refused == ["sub/model.pt"]
+    assert not (project / "model.pt").is_symlink()
+    assert (project / "model.pt").read_text() == "x"
+    assert (project / "z").stat().st_mode & 0o111
+    # Again, nothing changes.
+    assert outputs._copy(place, list(outputs._files(place)), project) == refused
 
 
 @pytest.fixture

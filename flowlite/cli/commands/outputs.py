@@ -5,7 +5,9 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
+import stat
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,26 +81,28 @@ def _files(place: Path) -> Iterator[str]:
 
 
 def _copy(place: Path, files: list[str], to: Path) -> list[str]:
-    """Copies files and links. Returns those that were not copied, since a different one exists at the target."""
+    """Copies files and links. Returns those that were not copied, since a different one exists at the target.
+
+    Their names are a node's: another link among them may have any name, also that of a file which is still incomplete.
+    """
+    from flowlite.supervise.attempt.outputs.manifest import OutputFile
     from flowlite.supervise.attempt.outputs.output_directory import NameTaken, OutputDirectory
 
-    refused = []
+    destination, refused = OutputDirectory(to.absolute()), []
     for path in files:
         source, target = place / path, to / path
-        if source.is_symlink():
-            try:
-                OutputDirectory(to).link(path, os.readlink(source))
-            except NameTaken:
-                refused.append(path)
-            continue
-        if target.exists() or target.is_symlink():
-            if not (target.is_file() and filecmp.cmp(source, target, shallow=False)):
-                refused.append(path)
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f".{target.name}.part")
-        shutil.copy2(source, partial)
-        partial.rename(target)
+        found = source.lstat()
+        try:
+            if stat.S_ISLNK(found.st_mode):
+                destination.link(path, os.readlink(source))
+            elif not (target.is_file() and filecmp.cmp(source, target, shallow=False)):
+                program = bool(found.st_mode & stat.S_IXUSR)
+                file = OutputFile(path, found.st_size, found.st_mtime_ns, program)
+                destination.take(path, file, str(source), partial(shutil.copyfile, source))
+        except NameTaken:
+            refused.append(path)
+    if not refused:
+        destination.finish()
     return refused
 
 
