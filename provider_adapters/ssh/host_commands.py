@@ -82,14 +82,16 @@ class HostCommands:
     def pools(self, pool: str | None) -> list[Pool]:
         """One pool, or all."""
         settings = self._read()
-        return [choose_pool(settings, pool)] if pool else list(read_pools(settings).values())
+        return (
+            [choose_pool(settings, pool, "--pool")] if pool else list(read_pools(settings).values())
+        )
 
     def _usual_pool(self) -> str:
         settings = self._read()
         pools = read_pools(settings)
         if not pools:
             return str(settings.values.get("pool") or DEFAULT_POOL)
-        return next(iter(pools)) if len(pools) == 1 else choose_pool(settings).name
+        return next(iter(pools)) if len(pools) == 1 else choose_pool(settings, None, "--pool").name
 
     # The hosts themselves
 

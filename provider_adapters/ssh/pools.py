@@ -112,8 +112,15 @@ def _common(settings: ProviderSettings) -> dict[str, Any]:
     return _read(settings.values, _TABLE, "[ssh]", settings.origin_of())
 
 
-def choose_pool(settings: ProviderSettings, region: str | None = None) -> Pool:
-    """The pool of a task: the one named by `region` or the setting `pool`, or the only one.
+def choose_pool(
+    settings: ProviderSettings, region: str | None = None, option: str = "region"
+) -> Pool:
+    """The pool of a task: the one named by `region` or the setting `pool`, or the only one that has hosts.
+
+    Args:
+        settings: With the pools.
+        region: The name of a pool; None for the usual one.
+        option: What the pool is chosen by, for messages.
 
     Raises:
         ConfigError: There is no pool, or more than one to choose from.
@@ -125,13 +132,16 @@ def choose_pool(settings: ProviderSettings, region: str | None = None) -> Pool:
             "after `ssh`; or write a pool under [ssh.pools.NAME] in flow.toml (docs/providers/ssh.md)"
         )
     wanted = region or settings.values.get("pool")
-    if wanted is None and len(pools) > 1:
+    # `flow hosts remove` leaves a pool without hosts, and its settings.
+    usable = [name for name, pool in pools.items() if pool.hosts] or list(pools)
+    if wanted is None and len(usable) > 1:
+        how = f"{option}=" if option == "region" else option
         raise ConfigError(
-            f"there are {len(pools)} pools: {', '.join(pools)}. Say which with region=, or set `pool` under [ssh]"
+            f"there are {len(usable)} pools: {', '.join(usable)}. Say which with {how}, or set `pool` under [ssh]"
         )
-    name = wanted or next(iter(pools))
+    name = wanted or usable[0]
     if name not in pools:
-        what = "region" if region else f"{settings.origin_of('pool')}: [ssh] pool"
+        what = option if region else f"{settings.origin_of('pool')}: [ssh] pool"
         guess = did_you_mean(name, pools) or f"; known: {', '.join(pools)}"
         raise ConfigError(f"{what}: there is no pool {name!r}{guess}")
     if not pools[name].hosts:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from flowlite.api.adapters import adapter, settings_here
+from flowlite.cli import main
 from flowlite.errors import CapacityUnavailable, ConfigError, ProviderError
 from flowlite.provider import Plan, provider_names
 from flowlite.settings.settings import load_settings
@@ -145,6 +146,25 @@ class TestChoosing:
     def test_the_only_one_needs_no_name(self, flow_home: Path) -> None:
         pools(flow_home, "[ssh.pools.lab]\nhosts = ['a']\n")
         assert choose_pool(settings_here("ssh")).name == "lab"
+
+    def test_a_pool_without_hosts_is_no_choice(self, flow_home: Path) -> None:
+        """`flow hosts remove` leaves it, with its settings."""
+        pools(flow_home, "[ssh.pools.a]\nhosts = []\n[ssh.pools.b]\nhosts = ['y']\n")
+        assert choose_pool(settings_here("ssh")).name == "b"
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["add", "z"], "there are 2 pools: a, b. Say which with --pool, or set `pool`"),
+            (["list", "--pool", "c"], "--pool: there is no pool 'c'; known: a, b"),
+        ],
+    )
+    def test_flow_hosts_names_its_own_option(
+        self, flow_home: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (flow_home / "config.toml").write_text(self.TWO)
+        assert main(["hosts", *words]) == 2
+        assert said in capsys.readouterr().err
 
     def test_region_wins_over_the_setting(self, flow_home: Path) -> None:
         pools(flow_home, f"[ssh]\npool = 'a'\n{self.TWO}")
