@@ -199,6 +199,32 @@ def test_forked_processes_count_for_themselves(tmp_path: Path) -> None:
     assert page.callers() == []
 
 
+def test_a_launcher_may_start_many_ranks_of_which_nothing_was_said(tmp_path: Path) -> None:
+    """As `torchrun --nproc_per_node=64` without --processes-per-node. One that is not heard would go on alone."""
+    page = StopPage(tmp_path / "stop", 1)
+    code = (
+        "import os; from flowlite import should_stop\n"
+        "children = 64\n"
+        "while children and os.fork(): children -= 1\n"
+        "if children: should_stop(); print('up', flush=True); os.read(0, 1)\n"
+        "else: [os.wait() for each in range(64)]"
+    )
+    environment = {
+        **os.environ,
+        should_stop.VARIABLE: str(tmp_path / "stop"),
+        "PYTHONPATH": str(ROOT),
+    }
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert launcher.stdout is not None
+    try:
+        assert [launcher.stdout.readline() for _ in range(64)] == [b"up\n"] * 64
+        assert len(page.callers()) == 64
+    finally:
+        launcher.communicate(timeout=90)
+
+
 @pytest.mark.needs("own-mounts")
 def test_the_last_copy_of_checkpoints_is_made_in_the_time_that_is_left(tmp_path: Path) -> None:
     code = (

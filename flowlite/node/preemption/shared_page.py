@@ -20,8 +20,11 @@ STATE, AT, PATIENCE, SLOTS = 8, 16, 24, 32
 FIRST_SLOT, SLOT_SIZE = 64, 16
 QUIET, HOLD, DECIDED = 0, 1, 2
 
-SPARE = 16
-"""Slots in addition to one for each worker, because processes that the user's code starts may call it, too."""
+SPARE = 256
+"""Slots in addition to one for each worker, because processes that the user's code starts may call it, too.
+
+In manual mode these are all ranks, and nobody need have said how many. A rank without a slot would not stop with the
+others."""
 
 
 class Caller(NamedTuple):
