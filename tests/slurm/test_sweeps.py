@@ -69,6 +69,14 @@ if [ -z "$SLURM_RESTART_COUNT" ]; then trap '' TERM; scontrol requeue "$SLURM_JO
 srun echo goes on
 """
 
+AGAIN_PLAINLY = """\
+echo "run ${SLURM_RESTART_COUNT:-0}"
+if [ -n "$SLURM_RESTART_COUNT" ]; then echo goes on; exit 0; fi
+scontrol show job "$SLURM_JOB_ID" | grep -q "JobId=$SLURM_JOB_ID" || exit 3
+trap 'scontrol requeue "$SLURM_JOB_ID"; exit 0' USR1
+kill -USR1 $$
+"""
+
 # The profile of a site, which defines `module` for login shells, and what scripts rely on that no login shell runs.
 PROFILE = 'module() { export LOADED="$2" PATH="/opt/$2/bin:$PATH"; }\n'
 LOADS = """\
@@ -161,6 +169,19 @@ def test_a_script_that_has_itself_queued_again_runs_again(
     assert [line for line in said if line.startswith(("run", "goes"))] == [
         *("run 0", "run 1", "goes on", "goes on")
     ]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_plain_command_that_has_its_job_queued_again_runs_again(
+    slurm_site: SlurmSite, tmp_path: Path, nodes: int
+) -> None:
+    options = ("--num-instances", str(nodes), "--processes-per-node", "1")
+    words = ("-m", "flowlite.cli", "run", *options, "--", "bash", "-c", AGAIN_PLAINLY)
+    done = run(slurm_site, sys.executable, *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = [line.rpartition("] ")[2] for line in done.stdout.splitlines()]
+    ran = [line for line in said if line.startswith(("run", "goes"))]
+    assert sorted(ran) == sorted(nodes * ["run 0", "run 1", "goes on"]), said
 
 
 def test_a_script_that_loads_modules(

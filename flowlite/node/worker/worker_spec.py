@@ -12,6 +12,7 @@ from ..config.agent_config import AgentConfig, AttemptPaths
 from ..system import addresses, node_facts
 from . import launcher_files
 from .environment import OWNERS, WorkerPlace, path_with, worker_environment
+from .requeue_program import path_with_it
 
 
 def place_before_go(config: AgentConfig, inside: Mapping[str, str] | None) -> WorkerPlace:
@@ -55,7 +56,9 @@ def worker_orders(
         go: addresses (by node rank), master_addr, master_port.
         inside: The environment of the container that the workers run in; None without a container.
     """
-    place = place_before_go(config, inside)._replace(
+    place = place_before_go(config, inside)
+    place = place._replace(
+        path=path_with_it(place.path, paths.directory, call, os.environ),
         addresses=list(go["addresses"]),
         master_addr=str(go["master_addr"]),
         master_port=int(go["master_port"]),
