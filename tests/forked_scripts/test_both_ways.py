@@ -25,7 +25,7 @@ TASK = f"t-both-{os.getpid()}"
 _AHEAD = """
     json logging multiprocessing multiprocessing.pool multiprocessing.queues warnings threading subprocess argparse
     asyncio decimal pickle random tempfile uuid concurrent.futures concurrent.futures.process inspect traceback ctypes
-    dataclasses unittest.mock xml.dom.minidom sqlite3
+    dataclasses unittest.mock xml.dom.minidom sqlite3 rlcompleter
 """
 HOOK = """
 import sys

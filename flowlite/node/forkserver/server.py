@@ -405,6 +405,7 @@ def _freeze_all_but_main() -> None:
     """
     import ctypes
 
+    script.note_what_holds_main()
     main = sys.modules["__main__"]
     seen = [ctypes.py_object(each) for each in (main, vars(main))]
     for each in seen:

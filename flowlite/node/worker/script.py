@@ -29,6 +29,9 @@ HOST_LEAVES_SECONDS = 3.0
 """How long a script on rank 0 waits at its end for ranks that may still need its store."""
 _HIGH_DESCRIPTOR = 500
 _preloaded: dict[str, ModuleType] = {}
+_main: ModuleType | None = None
+_main_references = 0
+_holding_main: list[dict[Any, Any]] = []
 
 
 class Begin(BaseException):
@@ -60,6 +63,9 @@ def get_ready() -> None:
     import threading
 
     _ = ctypes, faulthandler, torch_store
+    global _main, _main_references
+    _main = sys.modules["__main__"]
+    _main_references = sys.getrefcount(_main)
     atexit.register(_leave)
     shutdown = threading._shutdown  # type: ignore[attr-defined]
 
@@ -72,6 +78,23 @@ def get_ready() -> None:
 
 
 _scripts: set[int] = set()
+
+
+def note_what_holds_main() -> None:
+    """Notes the dictionaries that refer to `__main__` because of an import. Call it before they are frozen.
+
+    They are those of modules that import it (`rlcompleter`), and copies of `sys.modules`: `inspect` makes one for
+    `unittest.mock`, and thus for torch, which the garbage collector would soon find.
+    """
+    global _main_references
+    references = sys.getrefcount(_main)
+    if references > _main_references:
+        import gc
+
+        for each in gc.get_referrers(_main):
+            if type(each) is dict and each is not sys.modules and each is not globals():
+                _holding_main.append(each)
+    _main_references = references
 
 
 def become(begin: Begin, target: interpreter_target.InterpreterTarget) -> None:
@@ -142,6 +165,13 @@ def _leave() -> None:
         _skip_destructors()
     import ctypes
 
+    # The collector does not see what is frozen. If that held the main module, none of the script's globals could be
+    # collected: Python would set them to None, and destructors would run after that, or not at all.
+    global _main
+    for names in _holding_main:
+        for name in [name for name, value in names.items() if value is _main]:
+            del names[name]
+    _main = None
     package = __name__.partition(".")[0]
     ours = [name for name in sys.modules if name.partition(".")[0] == package]
     for name in (*_preloaded, *ours):
