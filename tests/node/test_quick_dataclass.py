@@ -191,17 +191,18 @@ def made(decorator):
         "A class."
         a: int
         b: int = 1
-    before = len(compiled)
+    compiled.clear()
     decorator(frozen=True, slots=True)(Made)
-    return len(compiled) - before
+    # From Python 3.13 on, `dataclasses` compiles all methods within one function, and that one if there are none.
+    return "".join(compiled).replace("__create_fn__", "").count("def __")
 
 compiled = []
-sys.addaudithook(lambda event, args: compiled.append(args) if event == "compile" else None)
+sys.addaudithook(lambda event, args: compiled.append(str(args[0])) if event == "compile" else None)
 print(made(quick), made(dataclasses.dataclass) > 0)
 """
 
 
-def test_nothing_is_compiled_for_a_class() -> None:
+def test_no_method_is_compiled_for_a_class() -> None:
     """What makes classes of `dataclasses` slow."""
     done = subprocess.run(
         [sys.executable, "-c", _COUNTS], capture_output=True, text=True, check=True
