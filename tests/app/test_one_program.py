@@ -44,6 +44,17 @@ TABLES: dict[str, dict[str, Any]] = {
         "changed_values": [{"x": 1}, 2],
         "names": ["__main__", "__main__", "__main__", True],
     },
+    "newer_syntax.py": {
+        "aliases": [
+            ["list[float]", "typing.Union[T, list[Tree[T]]]", "Tree[int]", "__main__"],
+            True,
+        ],
+        "function": ["T", True, {"tree": "Tree[T]", "default": "Vector", "return": "T"}, 1],
+        "class": ["__main__.Node[int]", True, "(<class 'int'>, <class 'str'>)", 1],
+        "other_parameters": ["(P, Ts)", "__main__.Wrapped[[int], str]", 2],
+        "default": True,
+        "point": [True, "Vector | None"],
+    },
     "every_way_with_torch.py": {
         "default_dtype": "torch.float64",
         "manual_seed": [7, 0.27938],
@@ -141,18 +152,22 @@ def _environment(minor: str, config: pytest.Config) -> str:
 def others() -> list[Any]:
     """Programs on other Pythons; torch is so large that only this one has it."""
     return [
-        pytest.param(minor, "every_way.py", marks=pytest.mark.needs(f"python{minor}"))
+        pytest.param(minor, name, marks=pytest.mark.needs(f"python{minor}"))
         for minor in ("3.12", "3.13")
+        for name in ("every_way.py", "newer_syntax.py")
         if minor != HERE
     ]
+
+
+def here() -> list[tuple[str, str]]:
+    """Programs on this Python."""
+    return [(HERE, name) for name in TABLES if name != "newer_syntax.py" or HERE != "3.11"]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3 * SECONDS)
 @pytest.mark.parametrize("way", [as_script, by_command, as_notebook])
-@pytest.mark.parametrize(
-    ("python", "program"), [*((HERE, name) for name in TABLES), *others()], indirect=["python"]
-)
+@pytest.mark.parametrize(("python", "program"), [*here(), *others()], indirect=["python"])
 def test_every_way_gives_the_same(
     python: str,
     program: str,

@@ -9,6 +9,7 @@ strides are kept. Tensors on a device are sent as CPU tensors, since the reader 
 is read back cannot be enlarged in place (`resize_`), since its memory is the file's.
 - A decorated flowlite `Function` is pickled as an attribute of its module if the module can be imported (so it is what
 the module makes it there), else as the user's function, which is decorated again where it is loaded.
+- Type aliases and type parameters of a notebook are sent with all that belongs to them (`type_syntax.py`).
 - Functions and classes of the program's file are pickled as attributes of `__main__` (`Program`), with those global
 variables they use that the file alone does not produce. Other objects of `__main__` are pickled by value, share the
 `__main__` of the worker, and are found there by name.
@@ -30,6 +31,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..quick_dataclass import dataclass
+from . import type_syntax
 from .envelope import Piece
 from .main_module import PROGRAM
 
@@ -214,6 +216,8 @@ def _pickler_class() -> Any:
             self._names: dict[str, Any] = {}
             # The names among them that are in the pickle already.
             self._bound: set[str] = set()
+            # Type aliases that are made anew, by the ids of their parameters, and which of them that is.
+            self._aliases: dict[int, tuple[Any, int]] = {}
             if to_worker:
                 self.globals_ref[id(self._namespace)] = _MainGlobals()
 
@@ -261,6 +265,10 @@ def _pickler_class() -> Any:
                 return self._reduce_tensor(obj)
             elif self._to_worker and kind is functools._lru_cache_wrapper:
                 return self._reduce_cached(obj)
+            elif type_syntax.is_parameter(obj):
+                return self._reduce_parameter(obj) or super().reducer_override(obj)
+            elif type_syntax.is_alias(obj) and obj.__module__ == "__main__":
+                return self._reduce_alias(obj) or super().reducer_override(obj)
             elif (
                 self._to_worker
                 and kind.__module__ == "typing"
@@ -287,6 +295,8 @@ def _pickler_class() -> Any:
 
         def _dynamic_function_reduce(self, func: types.FunctionType) -> Any:
             reduced = super()._dynamic_function_reduce(func)
+            if parameters := getattr(func, "__type_params__", ()):
+                reduced[2][1]["__type_params__"] = parameters
             if not self._to_worker or func.__globals__ is not self._namespace:
                 return reduced
             slots = reduced[2][1]
@@ -314,6 +324,44 @@ def _pickler_class() -> Any:
             self._note_name(obj)
             settings = obj.cache_parameters()
             return _portable(_cached), (obj.__wrapped__, settings["maxsize"], settings["typed"])
+
+        def _reduce_parameter(self, obj: Any) -> Any:
+            if id(obj) in self._aliases:
+                return _portable(type_syntax.parameter_of), self._aliases[id(obj)]
+            source = type_syntax.of_parameter(obj)
+            if source is None:
+                return None
+            return self._reduce_source(source, type_syntax.make, _tracker_of(obj))
+
+        def _reduce_alias(self, obj: Any) -> Any:
+            """Reduces a type alias to its name where the program's file has it, else to what makes it anew."""
+            known = self._namespace.get(obj.__name__) is obj
+            if known and self._program is not None:
+                if not self._program.must_send(obj.__name__, obj):
+                    self.main = "file"
+                    return None
+            elif known and not self._to_worker and PROGRAM in self._namespace:
+                return None
+            source = type_syntax.of_alias(obj)
+            if source is None:
+                return None
+            for at, each in enumerate(obj.__type_params__):
+                self._aliases[id(each)] = obj, at
+            if known and self._to_worker:
+                self.main = self.main or "names"
+                self._names.setdefault(obj.__name__, obj)
+            found = known and not self._to_worker
+            make = type_syntax.make_or_find if found else type_syntax.make
+            return self._reduce_source(source, make, None)
+
+        def _reduce_source(
+            self, source: type_syntax.Source, make: Callable[..., Any], tracker: str | None
+        ) -> Any:
+            values: dict[str, Any] = {}
+            return (
+                *(_portable(make), (source.name, source.text, values, tracker)),
+                *((values, source.kept), None, None, _portable(type_syntax.fill)),
+            )
 
         def _note_name(self, obj: Any) -> None:
             """Records an object that is pickled by value, so that the worker's `__main__` has it under its name."""
@@ -394,6 +442,14 @@ def _pickler_class() -> Any:
             )
 
     return Pickler
+
+
+def _tracker_of(obj: Any) -> str:
+    """Returns the number by which cloudpickle knows an object again that comes back."""
+    from cloudpickle.cloudpickle import _get_or_create_tracker_id
+
+    tracker: str = _get_or_create_tracker_id(obj)
+    return tracker
 
 
 def _without_ipython(names: dict[str, Any]) -> dict[str, Any]:
@@ -498,13 +554,20 @@ def _reduce_typing(obj: Any, kind: str) -> Any:
     """Reduces what pickles as its name in `__main__`, which annotations hold and a worker's `__main__` may lack."""
     if kind == "NewType":
         return _portable(_typing), (kind, (obj.__name__, obj.__supertype__), {})
-    if kind == "ParamSpec":
-        settings = {
+    settings = {}
+    # Python 3.13 has defaults, and 3.12 variance that is inferred.
+    if hasattr(obj, "has_default") and obj.has_default():
+        settings["default"] = obj.__default__
+    if getattr(obj, "__infer_variance__", False):
+        settings["infer_variance"] = True
+    if kind == "TypeVarTuple":
+        return _portable(_typing), (kind, (obj.__name__,), settings)
+    if kind == "ParamSpec" or (kind == "TypeVar" and settings):
+        settings |= {
             name: getattr(obj, f"__{name}__") for name in ("bound", "covariant", "contravariant")
         }
-        return _portable(_typing), (kind, (obj.__name__,), settings)
-    if kind == "TypeVarTuple":
-        return _portable(_typing), (kind, (obj.__name__,), {})
+        constraints = getattr(obj, "__constraints__", ())
+        return _portable(_typing), (kind, (obj.__name__, *constraints), settings)
     return None
 
 
