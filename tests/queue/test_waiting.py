@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from flowlite.provider import slots_of_gang
 from flowlite.state import clock
 from flowlite.state.store import Store
 from flowlite.supervise.process import launch
-from flowlite.supervise.queue import asleep, turn
+from flowlite.supervise.queue import asleep, turn, waking
 from flowlite.supervise.queue.backfill import Demand, demand_of
 from flowlite.supervise.queue.current_queue import Queue
 from flowlite.supervise.queue.turn import Turn
@@ -88,7 +89,7 @@ def test_a_client_that_waits_for_many_looks_after_all_of_them_once_a_second(
     """A look at all reads each task, so that one for each of them would take minutes for some hundreds."""
     timeline = Timeline()
     looks: list[float] = []
-    monkeypatch.setattr(launch.waking, "wake_due", lambda *_: looks.append(timeline.now))
+    monkeypatch.setattr(waking, "wake_due", lambda *_: looks.append(timeline.now))
     kind = {"slots": ["host"], "count": 1}
     with clock.running_on(timeline):
         store = Store(flow_home / "state.db")
@@ -136,6 +137,37 @@ def test_who_waits_looks_after_the_others_once_a_second_and_not_in_its_own_turn(
         looks.clear()
         assert asyncio.run(turn_of("first").to_launch(waits.append))
         assert looks == []
+
+
+def test_who_waits_in_a_long_queue_spends_a_tenth_of_a_core_on_it(
+    flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight supervisors are awake, and a queue of 2,000 takes 60 ms to read."""
+    timeline = Timeline()
+    read, reads = Queue.read, 0
+
+    def slowly(store: Store) -> Queue:
+        nonlocal reads
+        reads += 1
+        until = time.thread_time() + 0.05
+        while time.thread_time() < until:
+            pass
+        return read(store)
+
+    monkeypatch.setattr(Queue, "read", slowly)
+    with clock.running_on(timeline):
+        store, other = Store(flow_home / "state.db"), Store(flow_home / "state.db")
+        for name in ("first", "second"):
+            store.create_task(task(name, plan={**PLAN, "slots": [{"slots": ["host"], "count": 1}]}))
+            assert store.acquire_lease(name, "somebody", 600.0)
+
+        async def sleep(seconds: float) -> None:
+            timeline.sleep(seconds)
+            other.add_event("first", "note", "something")
+
+        turn_of_second = Turn(store, "second", sleep, lambda: False)
+        assert not asyncio.run(turn_of_second.to_launch(lambda _: None, clock.now() + 10.0))
+    assert 10 <= reads <= 21
 
 
 @pytest.mark.slow
