@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
+import shutil
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -29,7 +31,7 @@ def choose_python(
     """
     order = python_request.order(config)
     if order is None:
-        return None, []
+        return None, [] if inside else _note_of_another_environment(config)
     same = python_request.version_here().split(".") == order["python"].split(".")[:2]
     missing = missing_requirements((order["requirements"] or "").splitlines()) if same else []
     if same and not missing and not inside:
@@ -55,6 +57,27 @@ def choose_python(
         f"and uv, which installs others, is not installed. Install it (`{sys.executable} -m pip install uv`), or leave "
         "the option out"
     )
+
+
+def _note_of_another_environment(config: TaskConfig) -> list[str]:
+    """A note if the shell's `python` is that of an active environment, and flowlite is installed in another one.
+
+    So it is with `uv tool install` and pipx.
+    """
+    found = shutil.which("python")
+    given = config.command or ()
+    words = [given] if isinstance(given, str) else given
+    if found is None or any(os.path.dirname(found) in word for word in words):
+        return []
+    names = ("VIRTUAL_ENV", "CONDA_PREFIX")
+    active = {os.path.realpath(path) for name in names if (path := os.environ.get(name))}
+    prefix = os.path.realpath(os.path.dirname(os.path.dirname(found)))
+    if prefix not in active or prefix == os.path.realpath(sys.prefix):
+        return []
+    return [
+        f"python: the task finds flowlite's own Python ({sys.executable}) as `python`, not that of the active "
+        f"environment; to use its packages, write {found} in the command, or install flowlite there"
+    ]
 
 
 def _notes(order: dict[str, Any], missing: list[str]) -> list[str]:

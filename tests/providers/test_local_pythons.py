@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,6 +129,32 @@ def test_without_uv_it_is_refused(
 
 def test_requirements_with_extras_and_markers() -> None:
     assert missing_requirements(["pydantic[email]>=2", "nothing; python_version < '3'"]) == []
+
+
+@pytest.mark.parametrize("name", ["VIRTUAL_ENV", "CONDA_PREFIX"])
+def test_an_active_environment_that_is_not_used_is_told(
+    provider: LocalProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def notes(python: str = "python", **options: Any) -> list[str]:
+        plan = provider.plan(TaskConfig(command=[python, "train.py"], **options))
+        return [note for note in plan.notes if "active environment" in note]
+
+    for other in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(other, raising=False)
+    assert notes() == []
+    mine = tmp_path / "env" / "bin" / "python"
+    mine.parent.mkdir(parents=True)
+    mine.symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", str(mine.parent), prepend=os.pathsep)
+    monkeypatch.setenv(name, str(tmp_path / "env"))
+    (note,) = notes()
+    assert f"({sys.executable})" in note
+    assert f"write {mine} in the command" in note
+    assert notes(str(mine)) == []
+    # The one that flowlite is installed in is used.
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable), prepend=os.pathsep)
+    monkeypatch.setenv(name, sys.prefix)
+    assert notes() == []
 
 
 def test_requirements_with_hashes_and_addresses() -> None:
