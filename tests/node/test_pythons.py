@@ -182,6 +182,18 @@ class TestAnEnvironment:
         assert ready.python != sys.executable
         assert environments.packages_of(ready.python) == []
 
+    def test_is_made_where_the_home_cannot_be_written_to(
+        self, tmp_path: Path, index: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("UV_CACHE_DIR", "XDG_CACHE_HOME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("HOME", "/dev/null/home")
+        place = Place(tmp_path, index)
+        assert environments.packages_of(place.ready(place.spec()).python)
+        assert (place.envs / "cache").is_dir()
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        assert uv.cache(place.envs / "cache") == {}
+
     def test_settings_of_the_task_win_over_those_that_came_along(
         self, tmp_path: Path, index: str
     ) -> None:

@@ -11,6 +11,7 @@ Environments are in one directory, named by the hash of their inputs:
     envs/<hash>/            the environment; `flowlite.json` in it is written last and marks it as complete
     envs/<hash>.lock        held shared by agents that use it, and exclusively while it is made or removed
     envs/python/            Pythons that were installed because the node had none of that version
+    envs/cache/             the cache of uv, where uv cannot have it in the home directory
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ async def ready(config: AgentConfig, paths: AttemptPaths) -> Ready:
     found = await asyncio.to_thread(_find, spec, own, place)
     if found is not None and spec.get("requirements") is None:
         return Ready(found[0])
-    settings = uv.settings(paths.packages, config.environment)
+    settings = {**uv.cache(place / "cache"), **uv.settings(paths.packages, config.environment)}
     if found is not None and is_whole(path := place / key(spec, *found, place)):
         return await _make(path, spec, found[0], None, settings)
     tool = _uv(spec)

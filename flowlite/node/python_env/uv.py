@@ -138,6 +138,27 @@ def settings(file: Path, environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
+def cache(place: Path) -> dict[str, str]:
+    """Returns the variable that puts uv's cache at `place`, if uv cannot use its own; {} if it can.
+
+    In pods, the home of a user without an account is `/`, or on a file system that is read-only.
+    """
+    if os.environ.get("UV_CACHE_DIR"):
+        return {}
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not base.startswith("/"):
+        base = os.path.join(os.path.expanduser("~"), ".cache")
+    own = os.path.join(base, "uv")
+    try:
+        if own.startswith("/"):
+            os.makedirs(own, mode=0o700, exist_ok=True)
+            if os.access(own, os.W_OK):
+                return {}
+    except OSError:
+        pass
+    return {"UV_CACHE_DIR": str(place)}
+
+
 def without_credentials(text: str) -> str:
     """Replaces names and passwords in URLs."""
     return _CREDENTIALS.sub("//***@", text)
