@@ -49,6 +49,7 @@ def confirm_launch(places: Candidates, yes: bool, *, tasks: int = 1) -> None:
     dearest, others = places.dearest, len(places.ranked) - 1
     if not asks_before(dearest, yes):
         return
+    _say_why_it_asks()
     many = f"{tasks} tasks, each on " if tasks > 1 else ""
     what, each = price_text.gang(places.best), " for each" if tasks > 1 else ""
     if others:
@@ -57,6 +58,16 @@ def confirm_launch(places: Candidates, yes: bool, *, tasks: int = 1) -> None:
         each += f", for {price_text.gang(dearest)} at {where}"
     worst = price_text.worst_case(dearest, each)
     confirm(f"Launch {many}{what}? Cost at most: {worst}", "nothing was launched")
+
+
+def _say_why_it_asks() -> None:
+    from flowlite.settings.settings import load_settings
+
+    project = load_settings().project
+    if project is not None and "confirm" in project.unasked and not project.trusted:
+        output.tell(
+            f"note: confirm = false in {project.path} counts once you trust that file (`flow config trust`)"
+        )
 
 
 def asks_before(plan: Plan, yes: bool) -> bool:

@@ -238,23 +238,25 @@ class Settings:
             help_ = f"option of the provider {path[0]}"
             trusted = None
             if self.project is not None and file == str(self.project.path):
-                trusted = self.project.trusts(path[0], {path[-1]: value})
+                trusted = self.project.trusts(path[0], dict.fromkeys((*path[1:2], path[-1]), value))
             found.append(Entry(".".join(path), value, file, help_, trusted))
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """The providers' tables of a project's file, some of whose settings need trust.
+    """The settings of a project's file, some of which need trust.
 
     Attributes:
         path: The file.
+        unasked: Those outside of tables that need trust, with the reasons.
         tables: Its tables, by provider.
         trusted: Whether its current content is trusted.
         changed: Whether an earlier content was trusted.
     """
 
     path: Path
+    unasked: Mapping[str, str]
     tables: Mapping[str, Mapping[str, Any]]
     trusted: bool
     changed: bool
@@ -262,9 +264,12 @@ class Project:
     def needing(self) -> list[tuple[str, str]]:
         """The settings that need trust, such as `ssh.config_file`, with the reasons."""
         return [
-            (f"{name}.{key}", reason)
-            for name, table in self.tables.items()
-            for key, reason in trust.needs_trust(name, table)
+            *self.unasked.items(),
+            *(
+                (f"{name}.{key}", reason)
+                for name, table in self.tables.items()
+                for key, reason in trust.needs_trust(name, table)
+            ),
         ]
 
     def trusts(self, provider: str, table: Mapping[str, Any]) -> bool | None:
@@ -310,11 +315,17 @@ def load_settings(
     project = project_file(directory)
     own = home(variables)
     check_owner(own)
+    users = entries
     for path in (own / HOME_FILE, project):
         plain, tables = _parts(_read_file(path), path)
         _merge(providers, tables, str(path), (), origins)
+        users, entries = entries, dict(entries)
         for name, value in plain.items():
             entries[name] = _entry(name, value, str(path))
+    # The second file is that of the project.
+    of_project = _project(project, plain, tables, variables)
+    if of_project is not None and not of_project.trusted:
+        entries |= {name: users[name] for name in of_project.unasked}
     for name in SETTINGS:
         text = variables.get(f"FLOW_{name.upper()}")
         if text:
@@ -322,14 +333,13 @@ def load_settings(
     for name, value in (overrides or {}).items():
         if value is not None:
             entries[name] = _entry(name, value, "keyword")
-    # The second file is that of the project.
-    return Settings(entries, providers, origins, _project(project, tables, variables))
+    return Settings(entries, providers, origins, of_project)
 
 
 def read_project(directory: Path | None = None) -> Project | None:
     """The settings of the project's file that need trust; None if there are none. Raises ConfigError."""
     path = project_file(directory)
-    return _project(path, _parts(_read_file(path), path)[1], os.environ)
+    return _project(path, *_parts(_read_file(path), path), os.environ)
 
 
 def project_file(directory: Path | None = None) -> Path:
@@ -350,14 +360,25 @@ def project_file(directory: Path | None = None) -> Path:
 
 
 def _project(
-    path: Path, tables: Mapping[str, Mapping[str, Any]], variables: Mapping[str, str]
+    path: Path,
+    plain: Mapping[str, Any],
+    tables: Mapping[str, Mapping[str, Any]],
+    variables: Mapping[str, str],
 ) -> Project | None:
-    if not any(any(trust.needs_trust(name, table)) for name, table in tables.items()):
+    unasked = {
+        name: reason
+        for name, reason in trust.UNASKED.items()
+        if name in plain and not _entry(name, plain[name], str(path)).value
+    }
+    if not unasked and not any(
+        any(trust.needs_trust(name, table)) for name, table in tables.items()
+    ):
         return None
     where = home(variables)
     directories = variables.get(trust.VARIABLE, "")
     trusted = trust.is_trusted(path, tables, where, directories)
-    return Project(path, tables, trusted, not trusted and trust.was_trusted(path, where))
+    changed = not trusted and trust.was_trusted(path, where)
+    return Project(path, unasked, tables, trusted, changed)
 
 
 def _parts(content: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

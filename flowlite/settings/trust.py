@@ -50,6 +50,8 @@ SENSITIVE: Mapping[str, Mapping[str, str]] = {
         "shared_config_file": "AWS's configuration runs programs here (`credential_process`)",
         "shared_credentials_file": "AWS's file of credentials runs programs here (`credential_process`)",
         "ssh_config": "an OpenSSH configuration runs programs here (`Match exec`, `ProxyCommand`)",
+        "prices": "costs and caps are reckoned with them, so a low one has a cap allow more than it says",
+        "cny_per_usd": "costs and caps are reckoned with it",
     },
     "mithril": {
         "api_url": "your API key is sent to this address",
@@ -59,7 +61,11 @@ SENSITIVE: Mapping[str, Mapping[str, str]] = {
     },
 }
 """For each adapter, the settings that need trust, and why: they run a program, say where programs are run from, or
-decide where code, secrets and credentials are sent. All settings of an adapter that is not listed need trust."""
+decide where code, secrets and credentials are sent, or what a cap of money allows. All settings of an adapter that is
+not listed need trust."""
+
+UNASKED = {"confirm": "with it, commands launch what costs money without asking you"}
+"""The settings outside of tables that need trust where they are false."""
 
 _UNKNOWN = "what it does is known to its adapter only"
 _FILE = "trusted.json"
@@ -74,7 +80,8 @@ def needs_trust(provider: str, table: Mapping[str, Any]) -> Iterator[tuple[str, 
     if known is None:
         yield from ((key, _UNKNOWN) for key in table)
         return
-    found = {key for key, _ in _values(table)}
+    # At any depth, as in a pool and its hosts; a table in the first one, such as that of prices.
+    found = {*table, *(key for key, _ in _values(table))}
     yield from ((key, reason) for key, reason in known.items() if key in found)
 
 

@@ -128,12 +128,40 @@ def test_what_runs_nothing_needs_no_trust(project: Path) -> None:
         'provider = "ssh"\nmax_cost = 3\n[ssh]\npool = "lab"\nuser = "ada"\n[ssh.pools.lab]\n'
         'shared_dir = "/nfs"\nhosts = ["gpu1", "ada@10.0.0.3:2222", {host = "g", gpus = "h100:8"}]\n'
         '[slurm]\nlogin = "ada@cluster"\npartition = "main"\n'
-        '[aws]\nregion = ["us-east-1"]\nprofile = "research"\n[aws.prices]\n"p5.48xlarge" = 44.0\n'
+        '[aws]\nregion = ["us-east-1"]\nprofile = "research"\n'
     )
     assert len(read_pools(settings_here("ssh"))["lab"].hosts) == 3
     assert options("slurm")["partition"] == "main"
     assert options("aws")["region"] == ["us-east-1"]
     assert all(entry.trusted is None for entry in load_settings().provider_entries())
+
+
+def test_it_does_not_say_what_a_cap_allows(project: Path) -> None:
+    """With a price of nothing, no question is asked, and `max_cost` never ends the machines."""
+    for table in ("[aws.prices]\n'p5.48xlarge' = 0.01\n", "[aws]\ncny_per_usd = 7000\n"):
+        (project / "flow.toml").write_text(f"provider = 'aws'\n{table}")
+        with pytest.raises(ConfigError, match=r"caps are reckoned with .*flow config trust"):
+            options("aws")
+        assert "(not trusted)" in flow("config", "list")[1]
+        assert flow("config", "trust")[0] == 0
+        assert options("aws")
+
+
+@pytest.mark.parametrize("value", ["false", "'no'", "true"])
+def test_it_does_not_keep_you_from_being_asked(project: Path, flow_home: Path, value: str) -> None:
+    (project / "flow.toml").write_text(f"confirm = {value}\nmax_cost = 3\n")
+    asks = value == "true"
+    assert load_settings()["confirm"] is True
+    assert load_settings()["max_cost"] == 3
+    assert ("confirm" in flow("config", "trust")[1]) is not asks
+    assert load_settings()["confirm"] is asks
+    with (project / "flow.toml").open("a") as changed:
+        changed.write("# more\n")
+    assert load_settings()["confirm"] is True
+    # The user's own file and variable count.
+    (flow_home / "config.toml").write_text("confirm = false\n")
+    assert load_settings()["confirm"] is asks
+    assert load_settings(environment={"FLOW_CONFIRM": "0", **os.environ})["confirm"] is False
 
 
 @pytest.mark.parametrize(
@@ -253,10 +281,10 @@ def test_every_setting_was_judged() -> None:
     harmless = {
         "ssh": {"host", "hosts", "name", "private_ip", "gpus", "user", "port", "shared_dir"}
         | {"pool", "pools"},
-        "slurm": {"login", "lease", "signal_seconds"},
+        "slurm": {"login", "cluster", "lease", "signal_seconds"},
         "aws": {"region", "zones", "profile", "subnet", "root_gb", "placement_group", "public_ip"}
         | {"capacity_reservation", "capacity_block", "user", "lease", "boot_timeout", "jump"}
-        | {"prices", "listing_lag", "cny_per_usd"},
+        | {"listing_lag"},
         "mithril": {"project", "region", "user", "lease", "boot_timeout", "jump", "listing_lag"},
     }
     known = {
