@@ -31,8 +31,10 @@ class Session:
 
     def ensure(self, task_id: str | None = None) -> list[str]:
         """Starts a new supervisor for each task whose supervisor was killed; of one task, or of all."""
-        from flowlite.supervise.process.launch import ensure_supervisors
+        from flowlite.supervise.process.launch import ensure_supervisors, look_after_all
 
+        if task_id is None:
+            return look_after_all(self.store, self.home)
         return ensure_supervisors(self.store, self.home, only=task_id)
 
 

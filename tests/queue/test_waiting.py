@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from flowlite import Flow
 from flowlite.provider import slots_of_gang
 from flowlite.state import clock
 from flowlite.state.store import Store
@@ -105,6 +106,10 @@ def test_a_client_that_waits_for_many_looks_after_all_of_them_once_a_second(
         # Whoever asks for all of them gets that.
         launch.ensure_supervisors(store, flow_home)
         assert len(looks) == 4
+        # As `flow cancel TASK...` does, which looks them all up first.
+        for name in names:
+            assert Flow().get_task(name).id == name
+        assert len(looks) == 5
 
 
 def test_who_waits_looks_after_the_others_once_a_second_and_not_in_its_own_turn(
