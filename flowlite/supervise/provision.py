@@ -913,7 +913,11 @@ class Provisioner:
             text = f"in use by others for {wording.duration(now - came)}"
             return PlaceFailed(text, Kind.QUEUED, count, came, turn=True)
         limit = wording.duration(self._asked.max_wait_seconds or 0.0)
-        return LaunchRefused(f"max_wait_hours: no room within {limit}; others were before it")
+        # The queue says there which tasks had the places.
+        last = self._store.get_task(self._lease.task_id).reason
+        known = last.startswith("waiting for ")
+        why = f"at last {last}" if known else "other tasks had the places, or were before it"
+        return LaunchRefused(f"max_wait_hours: no room within {limit}; {why}")
 
     def _check_queue(
         self, record: TaskRecord, since: float, count: int, error: LaunchPending

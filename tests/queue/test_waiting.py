@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -188,6 +189,19 @@ def test_a_task_that_sleeps_is_cancelled(flow_home: Path) -> None:
         gang.end("cancelled", timeout=120)
     launch.cancel(first.store, flow_home, first.id)
     first.end("cancelled")
+
+
+def test_who_waited_too_long_says_for_whom(flow_home: Path) -> None:
+    """It is next, and nobody is before it: the place was in use."""
+    first = submit(flow_home, waiting(), max_tasks=1, name="first")
+    first.wait("running")
+    late = submit(flow_home, ["true"], max_tasks=1, max_wait_hours=2 / 3600).end("failed")
+    assert re.fullmatch(
+        rf"max_wait_hours: no room within 2 s; at last waiting for a place \(.*in use by first \({first.id}\)\): it is next",
+        late.reason,
+    ), late.reason
+    let_go(flow_home)
+    first.end()
 
 
 def test_a_task_begins_after_others_have_completed(flow_home: Path) -> None:
