@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from provider_adapters.mithril.bids import Bid
     from provider_adapters.mithril.context import MithrilContext
 
-# A launch that never got anything and was never ended is dropped after this time.
+# A launch that has nothing, was never ended, and was not asked for is dropped after this time.
 _FORGOTTEN_SECONDS = 86400.0
 
 
@@ -183,7 +183,7 @@ def _is_done(launch: Launch, found: Mapping[str, Bid | None]) -> bool:
 
     Its machines were handed out, it was given up, or somebody else has ended its last bid.
     """
-    old = clock.now() - launch.at > _FORGOTTEN_SECONDS
+    old = clock.now() - last_tried(launch) > _FORGOTTEN_SECONDS
     if launch.notes.get("given") or launch.notes.get("ending") or old:
         return True
     call = launch.made
@@ -191,6 +191,11 @@ def _is_done(launch: Launch, found: Mapping[str, Bid | None]) -> bool:
         return False
     there = [found.get(fid) for fid in call.ids]
     return bool(there) and all(bid is not None and bid.over for bid in there)
+
+
+def last_tried(launch: Launch) -> float:
+    """The Unix time at which a launch was last asked for, to the hour."""
+    return max(launch.at, float(launch.notes.get("tried_at") or 0.0))
 
 
 def ended(instance: Instance, bid: Bid, bill: costs.Charged | None) -> Instance:

@@ -5,7 +5,8 @@ A launch is called repeatedly with the same token and does not block. Its state 
     frozen      what every bid of the launch is made from: script, host key, price, volumes
     calls       the bids that were placed, each under a name of its own; the last one that was not dropped counts
     notes       "allocated_at", "node_key", "key_until", "given": the machines that were handed out, as they were then;
-                "script_key" until then, the secret of a key that is in the script
+                "script_key" until then, the secret of a key that is in the script; "tried_at": when the launch was
+                last asked for, to the hour
 
 A launch may take over a bid that another task has kept (`rented/kept_gangs.py`). The bid keeps its name, which names
 the task that it was placed for, its machines' program to end it, and their key.
@@ -28,6 +29,7 @@ from provider_adapters.mithril import bids, costs, disks, nodekey
 from provider_adapters.mithril.bid_submission import BidSubmission
 from provider_adapters.mithril.bids import Bid
 from provider_adapters.mithril.context import deadline_seconds
+from provider_adapters.mithril.ending import last_tried
 from provider_adapters.mithril.markets import read_price
 from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.settings import IN_SCRIPT
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
 
 _LOOK = 2.0
 _PRICE_SECONDS = 30.0
+# How often it is noted that a launch is still wanted, while it has nothing.
+_NOTED_EVERY = 3600.0
 _PAUSED = "the bid {name} is paused at Mithril: resume it in its console, or cancel the task (`flow cancel {task}`)"
 
 
@@ -84,6 +88,8 @@ class Launching:
                 raise ProviderError(f"the launch {intent.token} has been ended before")
             if launch.notes.get("given"):
                 return given(launch)
+            if clock.now() - last_tried(launch) > _NOTED_EVERY:
+                launch = ledger.note(launch.token, tried_at=clock.now())
             call = self._bid(launch)
             return self._look(intent, ledger.read(intent.token) or launch, call)
 

@@ -681,6 +681,23 @@ def test_machines_taken_away_before_they_were_ready_are_bid_for_again(paper: Pap
     assert {each.data["bid"] for each in found} == {second["fid"]}
 
 
+def test_a_launch_of_days_ago_that_has_lost_its_bid_just_now_goes_on(paper: Paper) -> None:
+    """Whoever lists the machines, between two of its bids, sees nothing of it."""
+    paper.doors.silent = {"silent": "nothing answers"}
+    intent = paper.intend()
+    paper.told(intent, "still starting")
+    (file,) = (paper.home / "mithril" / "launches").glob(f"{intent.token}*.json")
+    begun = json.loads(file.read_bytes())
+    file.write_text(json.dumps({**begun, "at": begun["at"] - 2 * 86400}))
+    (first,) = paper.live()
+    paper.cloud.preempt([first["fid"]], 0.05, again_after=30)
+    paper.told(intent, "bid anew")
+    eventually(lambda: paper.live() == [] or None, "nothing of it is there")
+    assert paper.alive() == []
+    paper.doors.silent = {}
+    assert len(paper.launch(intent)) == 2
+
+
 def test_bids_that_are_over_are_asked_for_once(paper: Paper) -> None:
     """A launch that loses its machines again and again has had hundreds of them after some days."""
     paper.doors.silent = {"silent": "nothing answers"}
