@@ -196,10 +196,9 @@ def test_who_waited_too_long_says_for_whom(flow_home: Path) -> None:
     first = submit(flow_home, waiting(), max_tasks=1, name="first")
     first.wait("running")
     late = submit(flow_home, ["true"], max_tasks=1, max_wait_hours=2 / 3600).end("failed")
-    assert re.fullmatch(
-        rf"max_wait_hours: no room within 2 s; at last waiting for a place \(.*in use by first \({first.id}\)\): it is next",
-        late.reason,
-    ), late.reason
+    used = rf"waiting for a place \(.*in use by first \({first.id}\)\): it is next"
+    told = f"max_wait_hours: no room within 2 s; at last {used}"
+    assert re.fullmatch(told, late.reason), late.reason
     let_go(flow_home)
     first.end()
 

@@ -222,8 +222,8 @@ def _show_plan(ladder: Ladder) -> None:
     tasks = len(ladder.plans) * ladder.repeat
     sizes = ", ".join(str(plan.num_instances) for plan in ladder.plans)
     times = f", {ladder.repeat} times each" if ladder.repeat > 1 else ""
-    one_by_one = ", one after the other" if tasks > 1 else ""
-    output.tell(f"{ladder.label} on {sizes} nodes{times}: {tasks} tasks{one_by_one}")
+    number = f"{tasks} tasks, one after the other" if tasks > 1 else "1 task"
+    output.tell(f"{ladder.label} on {sizes} {'node' if sizes == '1' else 'nodes'}{times}: {number}")
     if any(plan.is_paid for plan in ladder.plans):
         for plan in ladder.plans:
             output.tell(f"  {price_text.sentence(plan)}")
