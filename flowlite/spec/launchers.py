@@ -144,12 +144,13 @@ class Launcher:
                 return False
         return bool(given.keys() & set(_TOLD[self.program]))
 
-    def alone_on_each_node(self, nodes: int, gpus: int) -> str:
+    def alone_on_each_node(self, nodes: int, gpus: int, *, in_shell: bool) -> str:
         """What is wrong, and what to write, if it is started once per node and not told of the others; else "".
 
         Args:
             nodes: Of the gang.
             gpus: That were asked for on each node.
+            in_shell: Whether a shell starts it, which knows the variables.
         """
         given = _options_in(self.arguments)
         if self.name == "torchrun" and "standalone" in given and "nnodes" not in given:
@@ -170,9 +171,11 @@ class Launcher:
             why, besides = ", with at most one GPU on each", ", or --multi_gpu if there are several"
         call = f"{self.name} … --" if self.inside else self.name
         rest = "" if self.inside else " …"
+        write = f"{call} {_TELLING[self.program]}{rest}"
+        write = write if in_shell else f"sh -c '{write}'"
         return (
             f"{self.name} is not told of the other nodes: each of {nodes} would train a separate model{why}; write "
-            f"sh -c '{call} {_TELLING[self.program]}{rest}'{besides}"
+            f"{write}{besides}"
         )
 
 
@@ -194,7 +197,7 @@ def launcher_problem(
     if found is None:
         return ""
     if mode == "manual":
-        alone = found.alone_on_each_node(processes, gpus)
+        alone = found.alone_on_each_node(processes, gpus, in_shell=isinstance(command, str))
         return f"command: {alone}" if alone else ""
     if per_node == 1 and found.knows_other_nodes:
         return ""
