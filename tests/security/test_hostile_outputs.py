@@ -27,9 +27,12 @@ from flowlite.supervise.attempt.outputs.output_directory import NameTaken, Outpu
 THROUGH_ANOTHER = [["a/b/c/short", "../../../s"], ["way", "a/b/c/short/../../victim"]]
 
 
+HEAD = {"left_out": {}, "place": "p", "root": "/w", "too_many": False}
+
+
 def listed(*lines: Sequence[object], **more: object) -> OutputManifest:
     """What a node says, read as the client reads it."""
-    head = {"left_out": {}, "place": "p", "root": "/w", "too_many": False, **more}
+    head = {**HEAD, **more}
     return manifest.read("\n".join(map(json.dumps, (head, *lines))).encode())
 
 
@@ -123,6 +126,45 @@ def test_names_of_files_that_are_still_coming_are_not_taken_from_a_node(tmp_path
     assert destination.take_all([(".flow-incoming/f", found.files[0], "", b"x")]) == [
         ".flow-incoming/f"
     ]
+
+
+WANTED = [
+    ["runs/**"], ["**"], ["*.log", "runs"], [".git/config"], ["**", ".git/config"], ["a/__pycache__/**"], ["**/*.pt"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wanted", WANTED, ids=" ".join)
+def test_a_node_lists_only_what_it_was_asked_for(tmp_path: Path, wanted: list[str]) -> None:
+    """What an agent lists is taken. `flow outputs TASK --to .` puts no hook into the repository that is there."""
+    names = (
+        "a.log",
+        "runs/x.pt",
+        "runs/.git/hooks/pre-commit",
+        ".git/config",
+        ".git/x.pt",
+        ".envrc",
+    )
+    for name in (
+        *names,
+        "a/__pycache__/b.pyc",
+        "a/.git",
+        "runs/a/b.pt",
+        "sub/.ipynb_checkpoints/c.pt",
+    ):
+        (tmp_path / "w" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "w" / name).touch()
+    (tmp_path / "w" / "runs" / "newest.pt").symlink_to("x.pt")
+    found = listing.outputs(str(tmp_path / "w"), str(tmp_path), wanted)
+    listed_there = [each[0] for each in (*found["files"], *found["links"])]
+    asked = manifest._asked(wanted)
+    assert listed_there
+    assert all(map(asked, listed_there))
+    hostile = [".git/hooks/pre-commit", "runs/.git/config", "runs/.GIT/config", "sub/.git/x.pt"]
+    hostile += [] if "**" in wanted else ["sitecustomize.py", "conftest.py", ".vscode/tasks.json"]
+    for path in hostile:
+        for line in ([path, 1, 1, True], [path, "x"]):
+            with pytest.raises(ValueError, match="nobody asked for"):
+                manifest.read(json.dumps(HEAD).encode() + b"\n" + json.dumps(line).encode(), asked)
 
 
 @pytest.mark.parametrize(

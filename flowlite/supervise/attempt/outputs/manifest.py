@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flowlite.connect.base import Connection
 from flowlite.connect.bounded import parse_json
 from flowlite.errors import AnswerTooLong, NotFound, ProviderError
-from flowlite.node.outputs.listing import ABSENT, MOST_FILES
+from flowlite.node.outputs.listing import ABSENT, IGNORED, MOST_FILES
+from flowlite.node.outputs.patterns import expression, roots
 from flowlite.node.project_files.links import conflict, leads_out
 from flowlite.node.protocol.json_shapes import count, integer
 from flowlite.node.quick_dataclass import dataclass
@@ -110,7 +111,7 @@ def ask(
             raise NotFound(said)
         raise ProviderError(f"its files cannot be listed: {said or done.code}")
     try:
-        return read(done.stdout)
+        return read(done.stdout, _asked(patterns) if path is None else None)
     except (ValueError, KeyError, TypeError) as error:
         raise ProviderError(f"its list of files is none that an agent makes: {error}") from None
 
@@ -129,8 +130,30 @@ def look(
         raise ProviderError(f"it does not say where that is: {' '.join(said)}") from None
 
 
-def read(answer: bytes) -> OutputManifest:
-    """Parses the answer of a node. Raises ValueError, KeyError or TypeError if it is invalid."""
+def _asked(wanted: Sequence[str]) -> Callable[[str], bool]:
+    """Tells whether a node that was asked for these patterns may list a path.
+
+    A file such as `.git/hooks/pre-commit` or `sitecustomize.py` would be run where it was brought to.
+    """
+    fits, tops = expression(wanted), roots(wanted)
+
+    def asked(path: str) -> bool:
+        # As on the node: directories such as `.git` are left out below the beginnings of the patterns.
+        below = (path[len(top) :] for top in tops if not top or f"{path}/".startswith(f"{top}/"))
+        return fits.fullmatch(path) is not None and any(
+            IGNORED.isdisjoint(part.casefold() for part in rest.split("/")[:-1]) for rest in below
+        )
+
+    return asked
+
+
+def read(answer: bytes, asked: Callable[[str], bool] | None = None) -> OutputManifest:
+    """Parses the answer of a node. Raises ValueError, KeyError or TypeError if it is invalid.
+
+    Args:
+        answer: What the node has said.
+        asked: Whether it was asked for a path; None if it was asked for all that is there.
+    """
     if answer.count(b"\n") > MOST_FILES + 1:
         raise ValueError(f"it has more than {MOST_FILES:,} entries")
     first, *lines = answer.removesuffix(b"\n").split(b"\n")
@@ -158,6 +181,8 @@ def read(answer: bytes) -> OutputManifest:
         path = found[0]
         if not isinstance(path, str) or not is_inside(path):
             raise ValueError("a path leads out of the working directory, or is none")
+        if asked is not None and not asked(path):
+            raise ValueError(f"nobody asked for {path[:200]!r}")
         if not _can_be_named(path):
             why = "files with names that are too long, or no printable text"
             left_out[why] = left_out.get(why, 0) + 1
