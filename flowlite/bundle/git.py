@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from flowlite.errors import BundleError
-from flowlite.settings.private_files import directories_above
+from flowlite.settings.private_files import directories_above, home_directory
 
 _SECONDS = 60.0
 # Asking about files runs no program that the repository names. A partial clone would fetch the objects that it lacks,
@@ -29,12 +29,17 @@ def list_files(directory: str, *how: str) -> list[str]:
 
 
 def repository_of(directory: str) -> str | None:
-    """The work tree of the git repository that a directory is in; None if it is in none, or git is not installed."""
+    """The work tree of the git repository that a directory is in; None if it is in none, or git is not installed.
+
+    A repository of the home directory, which is never a project, is none: it often ignores all but a few dotfiles.
+    """
     if shutil.which("git") is None:
         return None
-    here = Path(directory)
-    found = (at for at in (here, *directories_above(here)) if os.path.lexists(at / ".git"))
-    return next(map(str, found), None)
+    here, home = Path(directory), home_directory()
+    found = next(
+        (at for at in (here, *directories_above(here)) if os.path.lexists(at / ".git")), None
+    )
+    return str(found) if found is not None and found != home else None
 
 
 def ignored_among(repository: str, files: Iterable[str]) -> set[str]:

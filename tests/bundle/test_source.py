@@ -103,6 +103,18 @@ def test_secrets_beside_the_code_of_a_package_stay_here(
     assert names(build(importlib.import_module("pack.work").train)) == expected
 
 
+def test_a_repository_of_the_home_directory_says_nothing_of_a_project(
+    build: Build, with_secrets: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It often ignores everything, but for some dotfiles."""
+    home = with_secrets.root.parent
+    monkeypatch.setenv("HOME", str(home))
+    subprocess.run(["git", "init", "-q", str(home)], check=True)
+    (home / ".gitignore").write_text("*\n")
+    found = names(build(importlib.import_module("pack.work").train))
+    assert found == [f"pack/{name}" for name in sorted((*PLAIN, "fast.abi3.so"))]
+
+
 def test_what_git_tracks_is_no_secret(build: Build, with_secrets: Project) -> None:
     git(with_secrets, "init", "-q", ".")
     git(with_secrets, "add", "--force", "pack/.env", "pack/key.pem")
