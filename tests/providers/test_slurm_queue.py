@@ -132,6 +132,27 @@ def test_after_several_slurm_is_asked_for_the_job_itself(watched: Watched) -> No
     assert missing(watched, 2) is None
 
 
+def test_a_job_that_has_ended_long_ago_does_not_keep_slurm_busy(watched: Watched) -> None:
+    """As one that Slurm had removed from its memory when it was looked for, after a night of the laptop."""
+    watched.add()
+    watched.queue().find(["7"])
+    watched.slurm.jobs[0].state = "COMPLETED"
+    watched.slurm.listed = watched.slurm.known = False
+    assert missing(watched, 3) == "COMPLETED"
+    for _ in range(120):
+        watched.now += 1.0
+        watched.queue().jobs()
+    before = watched.asked()
+    for _ in range(200):
+        watched.now += 0.5
+        watched.queue().jobs()
+    assert watched.asked() - before == pytest.approx(100 / QUIET, abs=1)
+    assert missing(watched, 1) == "COMPLETED"
+    watched.now += 8 * 86400.0
+    watched.queue().jobs()
+    assert watched.queue()._read().missed == {}
+
+
 def test_answers_that_come_close_together_count_once(watched: Watched) -> None:
     watched.add()
     watched.slurm.listed = False

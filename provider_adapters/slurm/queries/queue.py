@@ -36,6 +36,8 @@ _MISSED, _MISSED_EVERY = 3, 2.0
 _ORPHANED_SECONDS = 60.0
 # A job that is unknown to Slurm is given up after this many seconds if the accounting does not answer how it ended.
 _SPEECHLESS_SECONDS = 120.0
+# A job that answers did not name, and that nobody has asked for since, is forgotten after a week.
+_FORGOTTEN_SECONDS = 7 * 86400.0
 _PREFIX = "flowlite:"
 _PATIENCE = 90.0
 
@@ -66,7 +68,9 @@ class QueueAnswer:
         """Seconds for which the answer may be used."""
         if now < self.hurry_until:
             return HURRY
-        quiet = now - self.changed_at > _QUIET_AFTER and not self.missed
+        # A job that has ended stays among them, and nobody asks for it any more.
+        doubted = any(now - last <= _QUIET_AFTER for _, _, last in self.missed.values())
+        quiet = now - self.changed_at > _QUIET_AFTER and not doubted
         return QUIET if quiet else USUAL
 
 
@@ -202,7 +206,7 @@ class Queue:
         named = {job.id for job in look.jobs}
         before = json.dumps(look.missed)
         for each in list(look.missed):
-            if each in named:
+            if each in named or look.at - look.missed[each][2] > _FORGOTTEN_SECONDS:
                 del look.missed[each]
         for each in ids:
             if each not in named:
