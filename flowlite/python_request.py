@@ -180,8 +180,8 @@ def _check(line: str, where: str) -> None:
         if _ADDRESS_HERE.match(place) or not _ADDRESS.match(place):
             raise _only_here(line, where)
         raise ConfigError(
-            f"dependencies: {line!r} ({where}) asks for an editable install, which uv makes of local directories only. "
-            "Write the address without -e"
+            f"dependencies: {_shown(line)} ({where}) asks for an editable install, which uv makes of local "
+            "directories only. Write the address without -e"
         )
     if links := _FIND_LINKS.fullmatch(meant):
         # An absolute path may be a file system that the nodes have, too.
@@ -202,8 +202,8 @@ def _check(line: str, where: str) -> None:
         raise _only_here(line, where)
     if not _BY_VERSION.fullmatch(wanted):
         raise ConfigError(
-            f"dependencies: {line!r} ({where}) is not a requirement. A requirements file has one on each line, such as "
-            "`torch==2.5.1`; `uv export`, `poetry export` and `pip freeze` write such a file"
+            f"dependencies: {_shown(line)} ({where}) is not a requirement. A requirements file has one on each "
+            "line, such as `torch==2.5.1`; `uv export`, `poetry export` and `pip freeze` write such a file"
         )
 
 
@@ -219,9 +219,15 @@ def is_address(requirement: str) -> bool:
 
 def _only_here(line: str, where: str) -> ConfigError:
     return ConfigError(
-        f"dependencies: {line!r} ({where}) lies on this machine only. Modules of your project travel with the "
+        f"dependencies: {_shown(line)} ({where}) lies on this machine only. Modules of your project travel with the "
         "function by themselves; a package can be named by an index or by an address (https://…, git+https://…)"
     )
+
+
+def _shown(line: str) -> str:
+    from flowlite.node.python_env.uv import without_credentials
+
+    return repr(without_credentials(line))
 
 
 def _unquoted(word: str) -> str:

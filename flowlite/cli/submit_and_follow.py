@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import warnings
 from contextlib import contextmanager, suppress
@@ -46,8 +47,8 @@ def preview(config: TaskConfig, json: bool) -> None:
         travelling = flow.travelling(config, places.sent_to)
     if json:
         data = {
-            "config": config.to_dict(),
-            "plan": plan.to_json(),
+            "config": _without_passwords(config.to_dict(), "dependencies"),
+            "plan": _without_passwords(plan.to_json(), "options", "python_spec", "requirements"),
             **price_text.worst_case_json(plan),
             "files": _files_json(travelling),
             **candidates_json(places),
@@ -61,6 +62,23 @@ def preview(config: TaskConfig, json: bool) -> None:
     for note in plan.notes:
         output.say(f"note: {note}")
     output.tell("dry run: nothing was submitted")
+
+
+def _without_passwords(data: dict[str, Any], *keys: str) -> dict[str, Any]:
+    """Returns data whose entry at `keys`, a requirement or several, has no names and passwords in its addresses."""
+    from flowlite.node.python_env.uv import without_credentials
+
+    *path, last = keys
+    found = copy.deepcopy(data)
+    inner: Any = found
+    for key in path:
+        inner = inner.get(key) or {}
+    given = inner.get(last)
+    if isinstance(given, str):
+        inner[last] = without_credentials(given)
+    elif given:
+        inner[last] = [without_credentials(each) for each in given]
+    return found
 
 
 _MOST_LEFT_OUT = 5

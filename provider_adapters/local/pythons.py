@@ -109,7 +109,8 @@ def _problem(line: str) -> str:
     try:
         wanted = Requirement(requirement)
     except InvalidRequirement as error:
-        raise ConfigError(f"dependencies: {requirement!r} is not a requirement: {error}") from None
+        why = without_credentials(f"{requirement!r} is not a requirement: {error}")
+        raise ConfigError(f"dependencies: {why}") from None
     if wanted.marker is not None and not wanted.marker.evaluate():
         return ""
     have = _installed(wanted.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import secrets
 import sys
@@ -15,6 +16,7 @@ import pytest
 from flowlite import TaskFailed
 from flowlite.api.adapters import adapter
 from flowlite.api.client import Flow
+from flowlite.cli.submit_and_follow import preview
 from flowlite.connect import uv
 from flowlite.errors import ConfigError
 from flowlite.spec import TaskConfig
@@ -162,6 +164,23 @@ def test_requirements_with_hashes_and_addresses() -> None:
     assert missing_requirements([here, "git+https://me:pw@host/a.git"]) == [
         "git+https://***@host/a.git (an address)"
     ]
+
+
+@pytest.mark.usefixtures("flow_home")
+def test_a_plan_that_is_shown_has_no_password(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listing = tmp_path / "requirements.txt"
+    listing.write_text(f"--index-url https://me:{PASSWORD}@host/simple\nno-such-package\n")
+    address = f"no-such-package @ https://me:{PASSWORD}@host/a.whl"
+    for given in (str(listing), [address]):
+        preview(TaskConfig(command=["true"], dependencies=given), json=True)
+        shown = json.loads(capsys.readouterr().out)["data"]
+        assert PASSWORD not in json.dumps(shown)
+        assert "https://***@host/" in shown["plan"]["options"]["python_spec"]["requirements"]
+    with pytest.raises(ConfigError) as caught:
+        preview(TaskConfig(command=["true"], dependencies=[f"{address} b"]), json=True)
+    assert PASSWORD not in str(caught.value)
 
 
 def test_a_variable_in_the_requirements_reaches_uv_and_nobody_else(
