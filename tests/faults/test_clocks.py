@@ -77,7 +77,7 @@ def test_a_limit_holds_although_the_clock_is_put_back(
     flow_home: Path, move_clock: MoveClock
 ) -> None:
     began = time.monotonic()
-    gang = submit(flow_home, waiting(), max_run_seconds=5.0)
+    gang = submit(flow_home, waiting(), max_run_seconds=5.0, max_run_time_hours=5 / 3600)
     gang.wait("running")
     move_clock(-2 * HOUR)
     record = gang.end("failed", timeout=90)
