@@ -45,6 +45,8 @@ _UNKNOWN_TRIES = 5
 _FIRST_LOOK, _LOOK_EVERY = 20.0, 60.0
 # Seconds between two requests for prices that may change.
 _PRICES_EVERY = 60.0
+# How many intents of launches that came to nothing a task keeps.
+_MOST_VAIN = 50
 _SHORTEST_NAP = 0.2
 # Seconds for which a provider may still count ended machines against a quota, and the longest pause between two tries.
 _COUNTED_SECONDS = 600.0
@@ -1013,8 +1015,24 @@ class Provisioner:
             for each in launches
             if each.state == "refused" and each.data.get("purpose") == JOINING
         ]
-        self._store.delete_intents(self._lease, refused)
+        self._store.delete_intents(self._lease, [*refused, *self._long_over(launches)])
         return dataclasses.replace(fresh, preload=preload)
+
+    def _long_over(self, launches: Sequence[Intent]) -> list[str]:
+        """Tokens of launches that came to nothing, without the latest.
+
+        A search asks each place every five minutes, perhaps for weeks, and each change of the task writes all intents.
+        """
+        vain = [
+            each.token
+            for each in launches
+            if each.state in ("refused", "undone") and each.data.get("purpose") != JOINING
+        ][:-_MOST_VAIN]
+        if not vain:
+            return []
+        rows = self._store.instances(self._lease.task_id)
+        known = {str(row.data.get("launch") or "") for row in rows}
+        return [token for token in vain if token not in known]
 
     def _created_at(self, intent: LaunchIntent) -> float:
         return next(each.created_at for each in self._intents() if each.token == intent.token)

@@ -176,6 +176,24 @@ def test_all_nodes_in_the_order_of_their_ids(scene: Scene) -> None:
     assert gathered.settled == {"t1-launch-1": "done"}
 
 
+def test_a_search_of_weeks_does_not_pile_up_launches_that_came_to_nothing(scene: Scene) -> None:
+    """All of them are read at each step, and written at each change of the task."""
+    store, lease = scene.store, scene.lease
+    for number in range(1, 81):
+        token = f"t1-launch-{number}"
+        store.put_intent(lease, token, "launch", {"purpose": JOINING} if number == 1 else {})
+        store.settle_intent(lease, token, "undone" if number % 2 else "refused")
+    old = Instance("old", "t1", "ended", launch="t1-launch-3")
+    row = InstanceRecord("old", "t1", "cloud", "ended", 2.0, 60.0, old.to_json(), ended_at=70.0)
+    store.put_instances(lease, [row])
+    gathered = scene.complete()
+    assert gathered is not None
+    assert gathered.settled == {"t1-launch-81": "done"}
+    left = [int(each.token.rpartition("-")[2]) for each in store.intents("t1")]
+    # That of a machine that was charged stays, and one that tells that a machine was to join a gang that runs.
+    assert left == [1, 3, *range(31, 82)]
+
+
 def test_a_supervisor_that_takes_over_before_it_was_written_down_asks_by_the_same_token(
     scene: Scene,
 ) -> None:
