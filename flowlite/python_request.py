@@ -28,7 +28,7 @@ _FIND_LINKS = re.compile(r"(?:-f|--find-links)[ =]*(.+)")
 _ITS_OPTIONS = re.compile(r"\s--?[a-z].*")
 _NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(?:\[[^\]]*\])?\s*@\s*(?P<place>.*)")
 _BY_VERSION = re.compile(
-    r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(?:\[[^\]]*\])?\s*(?:[<>=!~]{1,3}\s*[\w*][^;]*|\([^;]*\)\s*)?(?:;.*)?"
+    r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(?:\[[^\]]*\])?\s*(?:[<>=!~]{1,3}\s*[\w*$][^;]*|\([^;]*\)\s*)?(?:;.*)?"
 )
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9.-]*(?:\+[A-Za-z]+)?://")
 _ADDRESS_HERE = re.compile(r"(?:[A-Za-z]+\+)?file:")
@@ -203,7 +203,8 @@ def _check(line: str, where: str) -> None:
     if not _BY_VERSION.fullmatch(wanted):
         raise ConfigError(
             f"dependencies: {_shown(line)} ({where}) is not a requirement. A requirements file has one on each "
-            "line, such as `torch==2.5.1`; `uv export`, `poetry export` and `pip freeze` write such a file"
+            "line, such as `torch==2.5.1`; `uv export --no-emit-project`, `poetry export` and `pip freeze` write such "
+            "a file"
         )
 
 

@@ -139,6 +139,8 @@ class TestRequirementFiles:
             "a[x,y]>=1,<2 ; python_version < '3.12'",
             "a (>=1)",
             "a==1.*",
+            "a==${PROBE_VERSION}",
+            "a==1.0 ; python_version >= '3.11' and python_version < '4' --hash=sha256:00",
             "a===1-local",
             "a ~= 2.2  --hash=sha256:00  --hash=sha256:01",
             "a @ git+ssh://git@host/a.git@v1",
