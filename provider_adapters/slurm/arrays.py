@@ -22,8 +22,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowlite.errors import ProviderError
 from flowlite.provider import LaunchPending
 from flowlite.state import clock
+from provider_adapters.rented.durable import make_directory
 from provider_adapters.rented.ledger import MADE, REFUSED, Call, Launch, Ledger
 from provider_adapters.slurm import shared
 from provider_adapters.slurm.job_submission import JobSubmission
@@ -38,6 +40,8 @@ SEEN_SECONDS = 30.0
 """A task that has not been seen for this many seconds does not count as ready."""
 _PAUSE = 0.3
 _UNDERWAY_SECONDS, _LOOKS, _LOOK_PAUSE = 10.0, 3, 2.0
+_DAY_SECONDS = 86400.0
+_KEEP_SECONDS = 30 * _DAY_SECONDS
 _PREFIX = "array-"
 # Fields that must be the same for all elements.
 _SHAPE = (
@@ -108,15 +112,25 @@ class Arrays:
         member = members.get(job_id.partition("_")[2])
         return str(member["task"]) if member else name
 
-    def tidy(self, older_than: float) -> None:
-        """Removes arrays whose tasks have all ended."""
+    def forget_old_daily(self) -> None:
+        """As `forget_old`, once a day. `flow gc` does so, too, and may never be called."""
+        mark = self._place.directory / "tidied"
+        with suppress(OSError, ProviderError):
+            if not mark.exists() or not 0 <= clock.wall() - mark.stat().st_mtime < _DAY_SECONDS:
+                make_directory(mark.parent)
+                mark.touch(mode=0o600)
+                self.forget_old()
+
+    def forget_old(self) -> None:
+        """Removes launches that ended long ago, and arrays whose tasks have all ended. Raises ProviderError."""
         for array in self._ledger.launches():
             members = array.notes.get("members", {}).values()
             launches = [self._tasks.read(str(each["token"])) for each in members]
             over = all(each is None or each.ended for each in launches)
             if over and not array.ended and array.open_call is None:
                 self._ledger.end(array.token)
-        self._ledger.prune(older_than)
+        self._ledger.prune(_KEEP_SECONDS)
+        self._tasks.prune(_KEEP_SECONDS)
 
     # Helpers
 

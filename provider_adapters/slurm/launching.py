@@ -98,6 +98,8 @@ class Launching:
             ProviderError: The launch failed; nothing of it continues.
         """
         ledger = self._place.ledger
+        if ledger.read(intent.token) is None:
+            self._arrays.forget_old_daily()
         with ledger.hold(intent.token):
             if ledger.read(intent.token) is None:
                 if found := self._taken_over(intent):

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from provider_adapters.slurm.queries.parse import Job
 
 _NODES = ("scontrol", "-o", "show", "node")
-_KEEP_SECONDS = 30 * 86400.0
 RETURNING = "returning"
 """State of a job whose nodes were handed out and that Slurm has requeued."""
 
@@ -65,8 +64,7 @@ class Listing:
 
     def of_all(self) -> list[Instance]:
         """All instances that may hold nodes, known to the ledger or only to Slurm."""
-        self._arrays.tidy(_KEEP_SECONDS)
-        self._place.ledger.prune(_KEEP_SECONDS)
+        self._arrays.forget_old()
         launches = self._place.ledger.launches()
         live = [each for each in launches if not each.ended]
         if not self._place.configured:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,6 +21,8 @@ from flowlite.errors import (
 )
 from flowlite.node.config.ranks import assign_ranks
 from flowlite.provider import LaunchPending
+from flowlite.state import clock
+from provider_adapters.rented.ledger import Ledger
 from provider_adapters.slurm import ending, first_contact, job_submission, nodes
 from provider_adapters.slurm.queries import queue
 from tests.providers.slurm_on_paper import TASK, Job, Killed, Paper, PaperSlurm
@@ -119,6 +122,22 @@ def test_a_job_with_the_number_of_one_of_ours_is_not_touched(
     assert states(slurm_paper) == {each.id: "ended" for each in found}
     slurm_paper.provider.terminate(found)
     assert theirs.state == "RUNNING"
+
+
+def test_launches_that_ended_long_ago_are_forgotten_without_flow_gc(slurm_paper: Paper) -> None:
+    slurm_paper.provider.terminate(slurm_paper.launch(slurm_paper.intend()))
+    states(slurm_paper)
+    ledger = Ledger(slurm_paper.home / "slurm" / "launches")
+    (old,) = ledger.launches()
+    assert old.ended
+    ledger._write(replace(old, at=clock.now() - 31 * 86400.0))
+    slurm_paper.launch(slurm_paper.intend("t2-launch-1", "t2"))
+    # Once a day is enough.
+    assert len(ledger.launches()) == 2
+    yesterday = clock.wall() - 2 * 86400.0
+    os.utime(slurm_paper.home / "slurm" / "tidied", (yesterday, yesterday))
+    slurm_paper.launch(slurm_paper.intend("t3-launch-1", "t3"))
+    assert [each.task for each in ledger.launches()] == ["t2", "t3"]
 
 
 class TwoClusters(PaperSlurm):
