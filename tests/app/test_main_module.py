@@ -353,6 +353,33 @@ def test_new_types_and_parameters_of_decorators_without_a_file(tmp_path: Path) -
     ]
 
 
+def test_classes_within_a_function_of_a_program_without_a_file(tmp_path: Path) -> None:
+    """Their bodies look up global variables otherwise than functions do."""
+    text = IMPORTS + dedent(
+        """
+        import functools
+        width, depth = 3, 4
+
+        @app.function
+        def f():
+            class Settings:
+                wide: int = width
+
+                class Inner:
+                    deep = depth
+
+                @functools.cache
+                def both(self):
+                    return self.wide, self.Inner.deep
+
+            return Settings().both()
+
+        print(json.dumps(f.remote()))
+        """
+    )
+    assert printed("-c", text, cwd=tmp_path) == [3, 4]
+
+
 def test_objects_with_slots_of_a_program_without_a_file(tmp_path: Path) -> None:
     """They have no other attributes on a worker, either, and come back."""
     text = IMPORTS + dedent(

@@ -20,6 +20,7 @@ value.
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import io
@@ -38,6 +39,10 @@ from .main_module import PROGRAM
 OUT_OF_BAND = 16 * 1024
 _PROTOCOL = 5
 _NOWHERE = "__flowlite_pickle__"
+# The second is that of type parameters in classes, from Python 3.12 on.
+_CLASS_NAMES = frozenset(
+    dis.opmap[each] for each in ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS") if each in dis.opmap
+)
 
 
 class Program(Protocol):
@@ -297,6 +302,10 @@ def _pickler_class() -> Any:
             reduced = super()._dynamic_function_reduce(func)
             if parameters := getattr(func, "__type_params__", ()):
                 reduced[2][1]["__type_params__"] = parameters
+            used = reduced[2][1]["__globals__"]
+            for name in _names_in_classes(func.__code__) - used.keys():
+                if name in func.__globals__:
+                    used[name] = func.__globals__[name]
             if not self._to_worker or func.__globals__ is not self._namespace:
                 return reduced
             slots = reduced[2][1]
@@ -450,6 +459,20 @@ def _tracker_of(obj: Any) -> str:
 
     tracker: str = _get_or_create_tracker_id(obj)
     return tracker
+
+
+def _names_in_classes(code: types.CodeType) -> set[str]:
+    """Returns what the classes that a function defines look up as globals, which cloudpickle does not see."""
+    left = [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    found: set[str] = set()
+    while left:
+        inner = left.pop()
+        left += [each for each in inner.co_consts if isinstance(each, types.CodeType)]
+        if not _CLASS_NAMES.isdisjoint(inner.co_code[::2]):
+            found |= {
+                each.argval for each in dis.get_instructions(inner) if each.opcode in _CLASS_NAMES
+            }
+    return found
 
 
 def _without_ipython(names: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from flowlite import FlowApp
 app = FlowApp()
 type Vector = list[float]
 type Tree[T] = T | list[Tree[T]]
+LIMITS = {"low": 1}
 if sys.version_info >= (3, 13):
     Defaulted = typing.TypeVar("Defaulted", default=int)
 
@@ -62,6 +63,17 @@ def row_other_parameters(_: str) -> object:
     return str(Wrapped.__type_params__), str(Wrapped[[int], str]), unknown(2)
 
 
+def row_class_within(_: str) -> object:
+    class Inner:
+        type Limits = LIMITS
+
+        def get[T: LIMITS](self) -> T:
+            return self
+
+    (parameter,) = Inner.get.__type_params__
+    return Inner.Limits.__value__, parameter.__bound__
+
+
 def row_default(_: str) -> object:
     return sys.version_info < (3, 13) or Defaulted.__default__ is int
 
@@ -71,7 +83,15 @@ def row_point(path: str) -> object:
         return pickle.load(file) == Point(3, [1.0]), str(typing.get_type_hints(Point)["path"])
 
 
-ROWS = [row_aliases, row_function, row_class, row_other_parameters, row_default, row_point]
+ROWS = [
+    row_aliases,
+    row_function,
+    row_class,
+    row_other_parameters,
+    row_class_within,
+    row_default,
+    row_point,
+]
 
 
 # %%
