@@ -132,12 +132,11 @@ class _ReachableCode:
             self.codes.append(body)
             self.mentioned.update(body.co_names)
             self._imports(body, package, loaded=loaded)
-        for constant in code.co_consts:
-            if isinstance(constant, types.CodeType):
-                if constant.co_name in self.names:
-                    self.add_code(constant, package)
-                else:
-                    self._waiting.setdefault(constant.co_name, []).append((constant, package))
+        for inner in scan.definitions(code):
+            if inner.co_name in self.names:
+                self.add_code(inner, package)
+            else:
+                self._waiting.setdefault(inner.co_name, []).append((inner, package))
 
     def _use(self, names: Iterable[str]) -> None:
         new = set(names) - self.names

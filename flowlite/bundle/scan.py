@@ -12,7 +12,8 @@ _EXTENDED_ARG = dis.EXTENDED_ARG
 _LOAD_CONST = dis.opmap["LOAD_CONST"]
 _LOAD_SMALL_INT = dis.opmap.get("LOAD_SMALL_INT", -1)
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
-_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+# The last is that of type parameters and aliases in classes, from Python 3.12 on.
+_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 # The methods of IPython's shell that run them.
 _MAGICS = frozenset({"system", "getoutput", "run_line_magic", "run_cell_magic"})
 
@@ -43,13 +44,24 @@ def nested(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from nested(constant)
 
 
+def definitions(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The functions and classes that a code object defines itself, those with type parameters included."""
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            # Python 3.12 has a function around them, which runs at once.
+            if constant.co_name.startswith("<generic parameters"):
+                yield from definitions(constant)
+            else:
+                yield constant
+
+
 def class_bodies(code: types.CodeType) -> Iterator[types.CodeType]:
     """The code of a module and of the classes in it, which runs when the module is imported."""
     yield code
-    for constant in code.co_consts:
+    for inner in definitions(code):
         # 0x2 is CO_NEWLOCALS, which functions have and class bodies have not.
-        if isinstance(constant, types.CodeType) and not constant.co_flags & 0x2:
-            yield from class_bodies(constant)
+        if not inner.co_flags & 0x2:
+            yield from class_bodies(inner)
 
 
 def imports(code: types.CodeType) -> Iterator[Import]:
