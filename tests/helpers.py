@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from flowlite.testing.polling import pause_after
+
 Value = TypeVar("Value")
 SUPERVISOR = "flowlite.supervise.process.main"
 
@@ -26,16 +28,10 @@ KILLED = (
 """How the end of a process that a test has killed is told: where there are counters, it was not the kernel."""
 
 
-LONGEST_PAUSE = 2.0
-
-
 def eventually(
     probe: Callable[[], Value], *, timeout: float = 90.0, every: float = 0.01, what: str = ""
 ) -> Value:
     """Calls `probe` until it gives something true, and returns that.
-
-    A probe that takes long, since it starts a program, is called less often: who waits must not keep those busy that he
-    waits for.
 
     Raises:
         AssertionError: It gave nothing true in time; the message holds its last value.
@@ -49,7 +45,7 @@ def eventually(
         ended = time.monotonic()
         if ended > deadline:
             raise AssertionError(f"not within {timeout} s: {what or probe}; last value: {value!r}")
-        time.sleep(max(every, min(2 * (ended - began), LONGEST_PAUSE)))
+        time.sleep(pause_after(ended - began, every))
 
 
 def put_agent(home: Path) -> None:
@@ -62,7 +58,11 @@ def put_agent(home: Path) -> None:
 def processes_of(task_id: str) -> list[int]:
     """Ids of all living processes that belong to a task: agents, fork servers, workers, strays, supervisors."""
     marker = f"FLOW_TASK_ID={task_id}"
-    return [pid for pid in _living() if _bears(pid, marker, task_id)]
+    return [
+        pid
+        for pid in _others()
+        if (_has_entry(pid, marker) or _supervises(pid, task_id)) and _state(pid) != "Z"
+    ]
 
 
 def describe(pids: list[int]) -> list[str]:
@@ -87,7 +87,7 @@ def kill_processes_of(task_id: str) -> None:
 def kill_processes_of_home(home: Path) -> None:
     """Cleans up after a test: SIGKILL to every process that was started for a FLOW_HOME, supervisors first."""
     marker = f"FLOW_HOME={home}"
-    _kill(lambda: [pid for pid in _living() if marker in _environment(pid)])
+    _kill(lambda: [pid for pid in _others() if _has_entry(pid, marker) and _state(pid) != "Z"])
 
 
 def _kill(find: Callable[[], list[int]]) -> None:
@@ -150,40 +150,40 @@ def _threads(pid: int) -> int:
 
 def running(words: str) -> bool:
     """Whether a living process has these words in its command line."""
-    return any(words in _command_line(pid) for pid in _living())
+    return any(words in _command_line(pid) for pid in _others() if _state(pid) != "Z")
 
 
-def _living() -> list[int]:
+def _others() -> list[int]:
+    """All processes but this one. Whether one lives is asked last, since few of them are wanted."""
     if Path("/proc/self/environ").exists():
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     else:
         listed = subprocess.run(["ps", "-axo", "pid="], capture_output=True, text=True, check=True)
         pids = [int(pid) for pid in listed.stdout.split()]
-    return [pid for pid in pids if pid != os.getpid() and _state(pid) != "Z"]
+    return [pid for pid in pids if pid != os.getpid()]
 
 
-def _bears(pid: int, marker: str, task_id: str) -> bool:
-    environment = _environment(pid)
-    if any(entry == marker for entry in environment):
-        return True
+def _supervises(pid: int, task_id: str) -> bool:
     command = _command_line(pid)
     return SUPERVISOR in command and task_id in command.split()
 
 
-def _environment(pid: int) -> list[str]:
+def _has_entry(pid: int, entry: str) -> bool:
+    """Whether the process began with this variable. After every test, all processes of the machine are asked."""
     try:
-        raw = Path(f"/proc/{pid}/environ").read_bytes()
-        return raw.decode(errors="replace").split("\0")
+        with open(f"/proc/{pid}/environ", "rb", buffering=0) as environ:
+            raw = environ.read()
+        return entry.encode() in raw and entry.encode() in raw.split(b"\0")
     except OSError:
         if sys.platform == "linux":
-            return []
+            return False
     shown = subprocess.run(
         ["ps", "-wwE", "-o", "command=", "-p", str(pid)],
         capture_output=True,
         text=True,
         check=False,
     )
-    return shown.stdout.split()
+    return entry in shown.stdout.split()
 
 
 def _command_line(pid: int) -> str:

@@ -18,6 +18,7 @@ from flowlite.connect.base import Connection
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.provider import Instance, LaunchIntent, LaunchPending, Provider, VolumeInfo
 from flowlite.spec import TaskConfig
+from flowlite.testing.polling import pause_after
 
 Value = TypeVar("Value")
 
@@ -179,8 +180,11 @@ class ProviderUnderTest(ABC):
         self, probe: Callable[[], Value | None], what: str, every: float = 0.02
     ) -> Value:
         """Polls until `probe` returns a true value. Raises AssertionError after `patience` seconds."""
-        deadline = time.monotonic() + self.patience
+        began = time.monotonic()
+        deadline = began + self.patience
         while not (value := probe()):
-            assert time.monotonic() < deadline, f"not within {self.patience:g} s: {what}"
-            time.sleep(every)
+            ended = time.monotonic()
+            assert ended < deadline, f"not within {self.patience:g} s: {what}"
+            time.sleep(pause_after(ended - began, every))
+            began = time.monotonic()
         return value

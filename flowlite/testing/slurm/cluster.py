@@ -21,6 +21,7 @@ from typing import Any, Self, TypeVar
 from flowlite.testing.hosts import Cluster, Host
 from flowlite.testing.hosts import why_not as why_no_hosts
 from flowlite.testing.hosts.root import PATH, USER
+from flowlite.testing.polling import pause_after
 from flowlite.testing.slurm import configuration, scripts
 from flowlite.testing.slurm.operations import Operations
 
@@ -237,14 +238,16 @@ class SlurmCluster(Operations):
         """Polls until `probe` returns a true value. Raises RuntimeError after the timeout."""
         deadline = time.monotonic() + timeout
         while True:
+            began = time.monotonic()
             value: Value | None = None
             with contextlib.suppress(RuntimeError, subprocess.TimeoutExpired):
                 value = probe()
             if value:
                 return value
-            if time.monotonic() > deadline:
+            ended = time.monotonic()
+            if ended > deadline:
                 raise RuntimeError(f"not within {timeout:g} s: {what}\n{self.logs()}")
-            time.sleep(0.05)
+            time.sleep(pause_after(ended - began, every=0.05))
 
     def logs(self) -> str:
         """The last lines of each daemon's log."""
