@@ -28,7 +28,7 @@ class Transfer:
         self._done = 0
         self._began = time.monotonic()
         self._next = 0.0
-        self._shows = sys.stderr.isatty()
+        self._shows = printing.can_rewrite(sys.stderr)
 
     def __enter__(self) -> Self:
         return self

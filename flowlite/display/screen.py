@@ -98,7 +98,7 @@ class Screen:
     def has_row(self) -> bool:
         """Whether there is a last row that can be rewritten, as on a terminal."""
         stream = self._usable(self._lines())
-        return stream is not None and printing.is_terminal(stream)
+        return stream is not None and printing.can_rewrite(stream)
 
     def show_row(self, text: str) -> None:
         """Replaces the text of the last row. Does nothing if there is no terminal."""

@@ -61,9 +61,14 @@ def is_terminal(stream: TextIO) -> bool:
     return hasattr(stream, "isatty") and stream.isatty()
 
 
+def can_rewrite(stream: TextIO) -> bool:
+    """Whether what was written can be replaced: not on a terminal that only shows characters, such as Emacs's shell."""
+    return is_terminal(stream) and os.environ.get("TERM") != "dumb"
+
+
 def colourful(stream: TextIO) -> bool:
     """Whether the stream shows colours."""
-    return is_terminal(stream) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return can_rewrite(stream) and "NO_COLOR" not in os.environ
 
 
 def _shown(part: str | ColouredText, stream: TextIO) -> str:

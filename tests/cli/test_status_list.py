@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from flowlite.state import rows
 from tests.cli.conftest import Flow
 from tests.cli.terminals import OnTerminal, on_a_terminal
 from tests.tasks_made_by_hand import HandMade
+from tests.terminals import Terminal
 
 WIDTHS = [60, 80, 120]
 REASON = (
@@ -185,6 +187,17 @@ def test_watching_needs_a_terminal(flow: Flow) -> None:
     ran = flow("status", "--watch")
     assert (ran.code, ran.out) == (2, "")
     assert "--watch needs a terminal" in ran.err
+
+
+def test_a_dumb_terminal_is_not_watched_on(flow_home: Path) -> None:
+    """rich shows nothing there until the end."""
+    HandMade("one")
+    dumb = Terminal(
+        ["/usr/bin/env", "TERM=dumb", sys.executable, "-m", "flowlite.cli", "status", "-w"]
+    )
+    assert dumb.end(60) == 2
+    assert "--watch needs a terminal, and not a dumb one" in dumb.seen
+    dumb.close()
 
 
 @pytest.mark.parametrize("columns", WIDTHS)

@@ -21,6 +21,11 @@ class Tty(io.StringIO):
         return True
 
 
+@pytest.fixture(autouse=True)
+def usual_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+
+
 def rows(sent: str) -> list[str]:
     """What stands on a terminal that knows newlines, carriage returns and the erasing of a row."""
     found = [""]
@@ -60,6 +65,19 @@ def test_only_the_last_row_is_ever_written_anew(did: list[tuple[str, str]]) -> N
             screen.clear_row()
             row = ""
     assert rows(tty.getvalue()) == [*lines, row]
+
+
+def test_a_terminal_that_only_shows_characters_has_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Emacs's shell, for one: it shows the erasing of a row as `^[[K`."""
+    monkeypatch.setenv("TERM", "dumb")
+    tty = Tty()
+    screen = Screen(lambda: tty, lambda: tty)
+    screen.show_row("step 1")
+    screen.tell(ColouredText("hello", RED))
+    screen.show_row("step 2")
+    screen.clear_row()
+    assert not screen.has_row
+    assert tty.getvalue() == "hello\n"
 
 
 def test_threads_do_not_cut_each_others_lines() -> None:

@@ -34,7 +34,8 @@ SENDING = [
 ]
 
 
-def test_a_terminal_has_one_row_for_it() -> None:
+def test_a_terminal_has_one_row_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     written = shown(Tty(), SENDING)
     assert [written.count(f" {n} MB of 9 MB") for n in (1, 4, 8)] == [1, 1, 1]
     told = ["· starting: starting agents on 1 node", "· running: all ranks started", ""]

@@ -16,6 +16,7 @@ from flowlite.cli import output
 from flowlite.cli.completion import complete_state, complete_task
 from flowlite.errors import ConfigError
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.output import printing
 from flowlite.settings.suggest import did_you_mean
 from flowlite.state import clock
 from flowlite.supervise import gang_size
@@ -313,10 +314,10 @@ def _reason(task: Task[Any], left: Collection[str]) -> str:
 
 
 def _refuse_to_watch(json: bool) -> None:
-    """Raises ConfigError if the output is not a terminal, or is JSON."""
-    if json or not sys.stdout.isatty():
+    """Raises ConfigError if the output is no terminal on which the list can be replaced, or is JSON."""
+    if json or not printing.can_rewrite(sys.stdout):
         raise ConfigError(
-            "--watch needs a terminal; elsewhere, call `flow status --json` as often as you like"
+            "--watch needs a terminal, and not a dumb one; elsewhere, call `flow status --json` as often as you like"
         )
 
 

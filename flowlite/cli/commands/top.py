@@ -13,6 +13,7 @@ from flowlite.cli import output
 from flowlite.cli.node_queries import ask_program, on_nodes
 from flowlite.cli.task_argument import OptionalRunningTask, task_or_newest
 from flowlite.errors import NotFound
+from flowlite.output import printing
 
 if TYPE_CHECKING:
     from flowlite.api.task import Task
@@ -53,7 +54,7 @@ def top(
         )
     if json:
         output.print_json("top", {"task": found.id, "nodes": next(_pictures(found, interval))})
-    elif once or not sys.stdout.isatty():
+    elif once or not printing.can_rewrite(sys.stdout):
         output.table(_COLUMNS, [_row(each) for each in next(_pictures(found, interval))])
     else:
         _live(found, interval)
