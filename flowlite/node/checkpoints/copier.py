@@ -100,7 +100,7 @@ class Copier:
             self.place.write(name, json.dumps(sorted(self._whole())).encode())
             return
         until = time.monotonic() + PROOF_SECONDS
-        while name not in self.place.sizes("proof/"):
+        while (content := self._read_proof(name)) is None:
             if time.monotonic() > until:
                 raise TargetError(
                     f"{self.place.name} of checkpoint.sync is not the same place here as on node 0: a file written "
@@ -108,7 +108,14 @@ class Copier:
                     "bucket ('s3://bucket/prefix')"
                 )
             time.sleep(0.1)
-        self._of_leader = set(json.loads(self.place.read(name)))
+        self._of_leader = set(json.loads(content))
+
+    def _read_proof(self, name: str) -> bytes | None:
+        """Returns what the leader has written; None if it is not there, as while it is written again."""
+        with contextlib.suppress(FileNotFoundError):
+            if name in self.place.sizes("proof/"):
+                return self.place.read(name)
+        return None
 
     def _whole(self) -> set[str]:
         """Returns the directories here that are one whole checkpoint each, if this node has made the copies before."""
