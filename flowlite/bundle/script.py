@@ -26,12 +26,10 @@ from flowlite.bundle.imports import (
     module_source,
 )
 from flowlite.bundle.project import is_installed_file
-from flowlite.errors import SpecError
 from flowlite.node.config import python_command
-from flowlite.node.config.command_wrappers import wrapped
 from flowlite.node.config.python_command import NoPython, NotForked, PythonCommand
 from flowlite.node.quick_dataclass import dataclass
-from flowlite.spec.launchers import SHELLS, launcher_in, launcher_problem
+from flowlite.spec.launchers import SHELLS, launcher_in
 
 if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
@@ -67,52 +65,6 @@ def script_call(config: TaskConfig, directory: Path | None) -> dict[str, Any]:
         return {}
     except NotForked as reason:
         return {"start": "spawn", "why": str(reason)}
-
-
-def refuse_launchers(config: TaskConfig, directory: Path | None) -> None:
-    """Refuses a shell script that certainly starts a launcher in a way that would train several separate models.
-
-    Args:
-        config: The task.
-        directory: As for `script_call`.
-
-    Raises:
-        SpecError: It does. The text says what to add.
-    """
-    if isinstance(config.command, str) or not config.command or isinstance(config.gpu, tuple):
-        return
-    if directory is None or config.batch is not None:
-        return
-    words = wrapped(config.command)
-    shell = bool(words) and os.path.basename(words[0]) in SHELLS
-    name = (
-        next((word for word in words[1:] if word[:1] not in "-+"), "")
-        if shell
-        else "".join(words[:1])
-    )
-    if not name or (
-        shell and any(word.startswith("-") and "c" in word for word in words[1 : words.index(name)])
-    ):
-        return
-    try:
-        with open(directory / name, "rb") as file:
-            text = file.read(_LARGEST).decode()
-    except (OSError, ValueError):
-        return
-    first = text.partition("\n")[0].removeprefix("#!").split()
-    if not shell and not (
-        text.startswith("#!") and any(os.path.basename(each) in SHELLS for each in first)
-    ):
-        return
-    problem = launcher_problem(
-        text,
-        config.distributed_mode,
-        config.total_processes,
-        config.workers_per_node,
-        config.gpus_per_node,
-    )
-    if problem:
-        raise SpecError(f"{problem.replace('command:', f'{name}:', 1)}")
 
 
 def _read(config: TaskConfig, directory: Path | None) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flowlite.bundle.script import refuse_launchers
+from flowlite.bundle.shell_script import refuse_launchers
 from flowlite.errors import SpecError
 from flowlite.spec import TaskConfig
 
@@ -87,3 +88,8 @@ def test_a_command_that_does_not_run_it_is_left_alone(tmp_path: Path, command: l
 def test_a_program_of_another_language_is_left_alone(tmp_path: Path) -> None:
     look(tmp_path, "#!/usr/bin/env python3\ntorchrun", ["job/train.sh"])
     look(tmp_path, TORCHRUN.removeprefix("#!/bin/bash"), ["job/train.sh"])
+
+
+def test_a_pipe_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train.sh")
+    refuse_launchers(TaskConfig(command=["bash", "train.sh"], num_instances=2), tmp_path)
