@@ -51,7 +51,7 @@ TABLES: dict[str, dict[str, Any]] = {
         ],
         "function": ["T", True, {"tree": "Tree[T]", "default": "Vector", "return": "T"}, 1],
         "class": ["__main__.Node[int]", True, "(<class 'int'>, <class 'str'>)", 1],
-        "other_parameters": ["(P, Ts)", "__main__.Wrapped[[int], str]", 2],
+        "other_parameters": ["(P, Ts)", "__main__.Wrapped[[int], str]", 2, True],
         "class_within": [{"low": 1}, {"low": 1}],
         "default": True,
         "point": [True, "Vector | None"],

@@ -38,7 +38,12 @@ def is_alias(value: Any) -> bool:
 def is_parameter(value: Any) -> bool:
     """Whether this is a type parameter in square brackets, and not the result of a call as `TypeVar("T")`."""
     kind = type(value)
-    return kind.__module__ == "typing" and kind.__name__ in _STARS and value.__module__ == "typing"
+    if sys.version_info < (3, 12):
+        return False
+    if kind.__module__ != "typing" or kind.__name__ not in _STARS or value.__module__ != "typing":
+        return False
+    # `typing` has some of its own, such as AnyStr.
+    return getattr(typing, value.__name__, None) is not value
 
 
 def of_alias(alias: Any) -> Source | None:

@@ -37,6 +37,10 @@ def first[T: Point](tree: Tree[T], default: Vector) -> T:
     return tree[0]
 
 
+def joined(a: typing.AnyStr, b: typing.AnyStr) -> typing.AnyStr:  # noqa: UP047
+    return a + b
+
+
 def unknown[T: NotDefined](value: T) -> T:  # noqa: F821
     return value
 
@@ -60,7 +64,8 @@ def row_class(_: str) -> object:
 
 
 def row_other_parameters(_: str) -> object:
-    return str(Wrapped.__type_params__), str(Wrapped[[int], str]), unknown(2)
+    own = joined.__annotations__["a"] is typing.AnyStr
+    return str(Wrapped.__type_params__), str(Wrapped[[int], str]), unknown(2), own
 
 
 def row_class_within(_: str) -> object:
