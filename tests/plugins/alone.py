@@ -1,13 +1,16 @@
 """Tests that measure time or memory run alone, and those that compute on all cores one after the other.
 
-Every test holds a shared lock while it runs; one marked `alone` holds it exclusively. The gate keeps the order: who
-waits for the exclusive lock holds the gate, so that no new test slips in before it. One marked `heavy` holds another
-lock besides, which is exclusive; the tests that mostly wait run beside it.
+Every test holds a shared lock while it runs; those marked `alone` hold it exclusively, from the first of a process's to
+the last. They come first: the other processes begin when these have, or else each would wait for the longest test that
+runs just then, and all processes with it. The gate keeps the order: who waits for the exclusive lock holds the gate, so
+that no new test slips in before it. One marked `heavy` holds another lock besides, which is exclusive; the tests that
+mostly wait run beside it.
 """
 
 from __future__ import annotations
 
 import fcntl
+import time
 import zlib
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,10 +20,12 @@ import pytest
 
 from tests.plugins import shared_files
 
+_LONGEST_WAIT = 60.0
+
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts them first: later, all the others would have to wait for the longest test that runs just then.
+    """Puts those that run alone first.
 
     The heavy ones follow, so that one process has them all, and none waits for another's; and then the long ones. The
     rest comes file by file, in an order that has nothing to do with names. The tests of one directory mostly compute or
@@ -35,18 +40,58 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
     """Waits for the lock outside the test, so that waiting does not count against its time-out."""
-    heavy, gate, lock = map(shared_files.path_of, ("heavy", "gate", "lock"))
-    if heavy is None or gate is None or lock is None:
+    begun, heavy, gate, lock = map(shared_files.path_of, ("begun", "heavy", "gate", "lock"))
+    if begun is None or heavy is None or gate is None or lock is None:
         return (yield)
+    if _is(item, "alone"):
+        try:
+            if not _exclusively.held:
+                _exclusively.take(gate, lock)
+                begun.touch()
+            return (yield)
+        finally:
+            if nextitem is None or not _is(nextitem, "alone"):
+                _exclusively.give_back()
+    if _is(item.session.items[0], "alone"):
+        _wait_until_there(begun)
     with ExitStack() as held:
         if _is(item, "heavy"):
             held.enter_context(_locked(heavy, fcntl.LOCK_EX))
         with _locked(gate, fcntl.LOCK_EX):
-            mode = fcntl.LOCK_EX if _is(item, "alone") else fcntl.LOCK_SH
-            held.enter_context(_locked(lock, mode))
+            held.enter_context(_locked(lock, fcntl.LOCK_SH))
         return (yield)
+
+
+class _Exclusively:
+    """The exclusive lock, which is held over several tests."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self.held = False
+
+    def take(self, gate: Path, lock: Path) -> None:
+        with _locked(gate, fcntl.LOCK_EX):
+            self._stack.enter_context(_locked(lock, fcntl.LOCK_EX))
+        self.held = True
+
+    def give_back(self) -> None:
+        self.held = False
+        self._stack.close()
+
+
+_exclusively = _Exclusively()
+
+
+def _wait_until_there(begun: Path) -> None:
+    """Waits until the tests that run alone have begun. The process that has them may have been killed."""
+    until = time.monotonic() + _LONGEST_WAIT
+    while not begun.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    begun.touch()
 
 
 def _is(item: pytest.Item, marker: str) -> bool:
