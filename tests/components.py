@@ -171,6 +171,10 @@ COMPONENTS = {
     "system-python": Component("a Python 3.11 of the system's own", check=_system_python),
     "python3.12": Component("a Python 3.12 beside this one", check=lambda: _other_python("3.12"), optional=True),
     "python3.13": Component("a Python 3.13 beside this one", check=lambda: _other_python("3.13"), optional=True),
+    "syntax-3.12": Component(
+        "Python 3.12 or later, here", check=lambda: "" if sys.version_info >= (3, 12) else "uv python install 3.12",
+        optional=True,
+    ),
     "pypy": Component("another Python", ("pypy3",), ("pypy3",)),
     "gcc": Component("a C compiler", ("gcc",), ("gcc", "libc6-dev")),
     "mpi": Component("Open MPI", ("mpirun", "orted"), ("openmpi-bin", "libopenmpi-dev")),

@@ -164,7 +164,7 @@ def test_a_script_that_uses_flowlite_has_it_imported_once(build: Build, project:
     )
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="it is the syntax of Python 3.12")
+@pytest.mark.needs("syntax-3.12")
 def test_what_has_type_parameters_is_read(build: Build, project: Project) -> None:
     project.write(
         "generic.py",
@@ -187,7 +187,7 @@ def test_what_has_type_parameters_is_read(build: Build, project: Project) -> Non
     assert {"mailbox", "plistlib", "zoneinfo"} <= set(build(train).imports)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="it is the syntax of Python 3.12")
+@pytest.mark.needs("syntax-3.12")
 def test_what_aliases_and_parameters_in_classes_use_is_found() -> None:
     text = "def f():\n  class A:\n    type B = one\n    def g[T: two](self): pass"
     assert {"one", "two"} <= scan.global_names(compile(text, "x", "exec"))
