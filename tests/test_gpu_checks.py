@@ -100,6 +100,7 @@ def test_what_fails_or_is_skipped_is_in_the_table_and_the_others_run(
     assert table in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_checks_run_to_their_end_without_a_gpu(fake_gpus: Path) -> None:

@@ -35,6 +35,7 @@ for step in range((done[-1] if done else 0) + 1, 1000):
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_host_that_lost_its_power_is_replaced_and_goes_on(
     hosts: Cluster, flow_home: Path, tmp_path: Path

@@ -104,6 +104,7 @@ def test_a_flaw_is_found(right: str, wrong: str, test: str, tmp_path: Path) -> N
     assert re.search(rf"^FAILED .*{test}", done.stdout, re.MULTILINE), done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_adapter_of_the_page_passes_the_whole_suite(tmp_path: Path) -> None:

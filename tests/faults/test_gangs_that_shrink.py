@@ -29,6 +29,7 @@ def said(gang: HostGang, attempt: int) -> list[str]:
     return [found[rank] for rank in sorted(found)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_host_is_lost_and_comes_back(
@@ -89,6 +90,7 @@ def begun(gang: HostGang, attempt: int) -> list[list[str]]:
     return [text.split("\n")[0].split() for text in said(gang, attempt)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_gang_grows_at_its_next_step_when_a_host_comes_back(

@@ -178,6 +178,7 @@ CUTS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("which", "seconds", "killed"),

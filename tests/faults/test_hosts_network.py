@@ -20,6 +20,7 @@ from tests.node.agents import SECRET, RealGang
 from tests.node.proxy import Proxy
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_client_is_cut_off_for_minutes_and_nothing_stops(site: Site) -> None:

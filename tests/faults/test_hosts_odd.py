@@ -129,6 +129,7 @@ def test_a_pool_with_too_few_hosts_waits_and_goes_on(
     second.end(timeout=90)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_host_that_lets_in_but_runs_nothing_is_passed_over(

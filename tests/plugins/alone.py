@@ -10,9 +10,10 @@ mostly wait run beside it.
 from __future__ import annotations
 
 import fcntl
+import os
 import time
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -25,11 +26,12 @@ _LONGEST_WAIT = 60.0
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts those that run alone first.
+    """Puts them into the order in which they begin.
 
-    The heavy ones follow, so that one process has them all, and none waits for another's; and then the long ones. The
-    rest comes file by file, in an order that has nothing to do with names. The tests of one directory mostly compute or
-    mostly wait, and in the order of names all processes would do the same at the same time.
+    The first process has those that run alone, and then the heavy ones, so that none waits for another's. The long ones
+    are the first of the other processes: begun last, they would run on when there is nothing else to do. The rest comes
+    file by file, in an order that has nothing to do with names. The tests of one directory mostly compute or mostly
+    wait, and in the order of names all processes would do the same at the same time.
     """
     items.sort(
         key=lambda item: (
@@ -37,6 +39,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             zlib.crc32(item.nodeid.partition("::")[0].encode()),
         )
     )
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    long = [item for item in items if _is(item, "long") and not _is(item, "alone")]
+    if processes > 1 and long:
+        items[:] = _spread(long, [item for item in items if item not in long], processes)
+
+
+def _spread(
+    long: Sequence[pytest.Item], others: Sequence[pytest.Item], processes: int
+) -> list[pytest.Item]:
+    """All tests, with the long ones at the beginning of each part but the first.
+
+    pytest-xdist begins with parts of one size, in the order of the tests, one for each process.
+    """
+    left, rest = len(long) + len(others), list(others)
+    spread: list[pytest.Item] = []
+    for process in range(processes):
+        size = left // (processes - process)
+        left -= size
+        begins = [] if process == 0 else list(long[process - 1 :: processes - 1])
+        fill = max(0, size - len(begins))
+        spread += begins + rest[:fill]
+        del rest[:fill]
+    return spread + rest
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -76,6 +76,7 @@ def lab(fresh_hosts: Callable[..., Cluster], flow_home: Path) -> Iterator[Lab]:
         host.free_disk()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "trouble",

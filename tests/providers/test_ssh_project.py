@@ -116,6 +116,7 @@ while not os.path.exists("/mnt/shared/go"):
 """
 
 
+@pytest.mark.long
 def test_a_node_that_replaces_another_has_the_project(lab: Lab, project: Path) -> None:
     (project / "stay.py").write_text(STAY)
     words = ("-N", "2", "--retries", "1", "--", "python", "stay.py")

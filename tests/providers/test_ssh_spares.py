@@ -33,6 +33,7 @@ def told(task: dict[str, Any]) -> list[str]:
     return [event["text"] for event in task["events"] if event["kind"] == "spare"]
 
 
+@pytest.mark.long
 def test_a_spare_takes_the_rank_of_a_lost_node_and_is_made_good(lab: Lab) -> None:
     task = lab.submit("-N", "2", "--spares", "1", "--", "sh", "-c", ENDLESS)
     ready = "is ready to take the rank of a lost node"

@@ -58,6 +58,7 @@ def kept(box: CloudInABox) -> Iterator[Path]:
     shutil.rmtree(place, ignore_errors=True)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.no_random_faults
 @pytest.mark.timeout(900)
