@@ -256,7 +256,9 @@ def test_cancel_names_a_namesake_that_goes_on(flow: Flow) -> None:
     newest.end()
     ran = flow("cancel", "one")
     assert ran.out == f"one ({newest.id}) had ended before: completed\n"
-    goes_on = f"an earlier one ({earlier.id}) goes on, running; `flow cancel {earlier.id}` ends it"
+    goes_on = (
+        f"an earlier one ({earlier.id}) continues (running); `flow cancel {earlier.id}` ends it"
+    )
     assert ran.err == f"warning: {goes_on}\n"
     assert flow("cancel", newest.id).err == ""
     flow("cancel", earlier.id)

@@ -13,8 +13,8 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from flowlite.api.candidates.ranking import Candidates, LeftOut, ranked
 from flowlite.api.candidates.spot_ceilings import PlannedPlace, with_common_ceilings
 from flowlite.errors import ConfigError, FlowError, ProviderError
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.output.slow_notice import told_if_slow
 from flowlite.provider import Candidate, Plan
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def plan_candidates(
         by_region = alternatives_of(config, provider, 0, alone=True)
         first = [each for found in by_region.values() for each in found]
         if len(first) == 1:
-            with _said_if_slow(provider.name, say):
+            with _told_if_slow(provider.name, say):
                 return _only_one(config, provider, first[0])
         asking = _Asking(config, adapter, REGION_SECONDS)
         asking.plan_all(provider, by_region)
@@ -103,23 +104,15 @@ def ask_patiently(config: TaskConfig, provider: Provider) -> None:
     asking.wait()
 
 
-@contextmanager
-def _said_if_slow(name: str, say: Callable[[str], None] | None) -> Iterator[None]:
+def _told_if_slow(name: str, say: Callable[[str], None] | None) -> AbstractContextManager[None]:
     """Tells the user that the only place is waited for, if it takes long."""
     if say is None:
-        yield
-        return
+        return nullcontext()
     text = (
         f"{name} has not answered for {SAID_AFTER:g} s; it is waited for, since it is the only place. Clouds take "
         "longer at first, when their types and prices are read"
     )
-    timer = threading.Timer(SAID_AFTER, say, (text,))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+    return told_if_slow(say, text, SAID_AFTER)
 
 
 def _only_one(config: TaskConfig, provider: Provider, found: Alternative) -> Candidates:

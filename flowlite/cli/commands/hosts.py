@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +10,7 @@ import typer
 from flowlite.cli import output
 from flowlite.cli.confirmation import can_ask, confirm
 from flowlite.errors import ConfigError, ProviderError
+from flowlite.output.slow_notice import told_if_slow
 
 SAID_AFTER = 3.0
 """Seconds after which a user is told that hosts are waited for."""
@@ -42,7 +41,7 @@ def _list_by_default(context: typer.Context) -> None:
 
 def list_hosts(pool: Pool = None, json: Json = False) -> None:
     """List all hosts, and the tasks that use them."""
-    with _said_if_slow():
+    with _told_if_slow():
         rows = _host_commands().rows(pool)
     if json:
         output.print_json("hosts", rows)
@@ -54,16 +53,8 @@ def list_hosts(pool: Pool = None, json: Json = False) -> None:
     output.table(columns, [_cells(row) for row in rows])
 
 
-@contextmanager
-def _said_if_slow() -> Iterator[None]:
-    """Tells the user why nothing is seen yet, if a host takes long to answer."""
-    timer = threading.Timer(SAID_AFTER, output.tell, ("not all hosts have answered yet",))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+def _told_if_slow() -> AbstractContextManager[None]:
+    return told_if_slow(output.tell, "not all hosts have answered yet", SAID_AFTER)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -128,7 +119,7 @@ def remove(name: Name, pool: Pool = None, json: Json = False) -> None:
 
 def check(pool: Pool = None, json: Json = False) -> None:
     """Connect to every host and check Python, clocks, disks, links and the shared directory."""
-    with _said_if_slow():
+    with _told_if_slow():
         told = _host_commands().check(pool)
     serious = any(problem["serious"] for each in told for problem in each["problems"])
     if json:

@@ -83,7 +83,7 @@ def _tell_namesakes(flow: Flow, ended: Task[Any]) -> None:
     for one in flow.list_tasks(unfinished=True):
         if one.name == ended.name and one.record.cancel_requested_at is None:
             output.warn(
-                f"an earlier {one.name} ({one.id}) goes on, {one.status}; `flow cancel {one.id}` ends it"
+                f"an earlier {one.name} ({one.id}) continues ({one.status}); `flow cancel {one.id}` ends it"
             )
 
 

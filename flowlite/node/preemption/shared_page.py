@@ -23,7 +23,7 @@ QUIET, HOLD, DECIDED = 0, 1, 2
 SPARE = 256
 """Slots in addition to one for each worker, because processes that the user's code starts may call it, too.
 
-In manual mode these are all ranks, and nobody need have said how many. A rank without a slot would not stop with the
+In manual mode these are all ranks, whose number is not known in advance. A rank without a slot would not stop with the
 others."""
 
 

@@ -534,7 +534,7 @@ def _with_all_members(reduced: Any, kind: Any) -> Any:
 
 
 def _contents_of(kind: Any) -> dict[str, Any]:
-    """What members are as bytes, numbers or texts, by name, where a `__new__` of theirs gave them other values.
+    """The bytes, numbers or texts that members are, by name, where their `__new__` gave them other values.
 
     Members are made without that method, so that bytes with the value 3 would be three zeros.
     """

@@ -97,7 +97,7 @@ def _keep(kept: dict[str, Any], key: str, of: Any, name: str) -> None:
     try:
         kept[key] = getattr(of, name)
     except Exception:
-        # It names something that is not there, as it may as long as nobody asks for it.
+        # It names something that does not exist, which is no error until the value is used.
         return
 
 
