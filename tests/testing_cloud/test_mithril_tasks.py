@@ -83,8 +83,10 @@ def run_until_lost(box: CloudInABox, submit: Submit) -> tuple[Task[Any], str]:
 def pause(box: CloudInABox, bid: str, paused: bool) -> None:
     """What somebody does in the console, again and again while the cloud gives no answer or an error."""
     there = box.mithril.environment()
+    unanswered = False
 
     def asked() -> bool:
+        nonlocal unanswered
         try:
             answer = httpx.patch(
                 f"{there['MITHRIL_API_URL']}/v2/spot/bids/{bid}",
@@ -92,8 +94,13 @@ def pause(box: CloudInABox, bid: str, paused: bool) -> None:
                 headers={"Authorization": f"Bearer {there['MITHRIL_API_KEY']}"},
             )
         except httpx.TransportError:
+            unanswered = True
             return False
         busy = answer.status_code == 429 or answer.status_code >= 500
+        unanswered |= busy
+        if unanswered and answer.status_code == 400 and "Bid is terminated" in answer.text:
+            # It was carried out without an answer, and the task has gone on from there meanwhile.
+            return True
         assert busy or answer.status_code == 200, answer.text
         return answer.status_code == 200
 
