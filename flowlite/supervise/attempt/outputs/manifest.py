@@ -182,7 +182,7 @@ def read(answer: bytes, asked: Callable[[str], bool] | None = None) -> OutputMan
         if not isinstance(path, str) or not is_inside(path):
             raise ValueError("a path leads out of the working directory, or is none")
         if asked is not None and not asked(path):
-            raise ValueError(f"nobody asked for {path[:200]!r}")
+            raise ValueError(f"{path[:200]!r} was not asked for")
         if not _can_be_named(path):
             why = "files with names that are too long, or no printable text"
             left_out[why] = left_out.get(why, 0) + 1
