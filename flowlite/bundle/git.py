@@ -33,13 +33,13 @@ def repository_of(directory: str) -> str | None:
 
     A repository of the home directory, which is never a project, is none: it often ignores all but a few dotfiles.
     """
-    if shutil.which("git") is None:
-        return None
     here, home = Path(directory), home_directory()
     found = next(
         (at for at in (here, *directories_above(here)) if os.path.lexists(at / ".git")), None
     )
-    return str(found) if found is not None and found != home else None
+    if found is None or found == home or shutil.which("git") is None:
+        return None
+    return str(found)
 
 
 def ignored_among(repository: str, files: Iterable[str]) -> set[str]:

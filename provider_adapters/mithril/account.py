@@ -86,7 +86,7 @@ class Account:
         found = self._find_key()
         if found is None or found.value != refused:
             return found
-        # Nobody can change the variables of a supervisor that runs.
+        # The variables of a running supervisor cannot be changed.
         return credentials.find_key(self.settings.api_key_file, self.home, without_variable=True)
 
     @property

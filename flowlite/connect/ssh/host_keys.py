@@ -11,8 +11,6 @@ import binascii
 import hashlib
 import hmac
 import re
-import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -166,6 +164,9 @@ def _revokes(file: str, key: HostKey) -> bool:
 
 
 def _is_in_krl(file: str, key: HostKey) -> bool:
+    import subprocess
+    import tempfile
+
     with tempfile.NamedTemporaryFile(suffix=".pub") as shown:
         shown.write(f"{key.line}\n".encode())
         shown.flush()

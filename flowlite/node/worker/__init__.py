@@ -11,6 +11,6 @@ Ranks with a process group exit together, rank 0 last, since it holds the store 
 
 Trainers read the variables of launchers in different orders, and some then silently train alone. The environment
 therefore drops the variables of other launchers. In manual mode `launcher_files.py` writes a hostfile and an Accelerate
-configuration. In a job of Slurm, a command's `scontrol` returns from `requeue` only if the job goes on
-(`requeue_program.py`).
+configuration. In a job of Slurm, `scontrol_wrapper.py` keeps a command that has its job queued again from ending before
+Slurm ends the job.
 """

@@ -242,7 +242,7 @@ def _exit_code(order: Mapping[str, Any], error: SystemExit) -> int:
 
     code = error.code
     if code is None or (isinstance(code, int) and not code & 0xFF):
-        # The system keeps one byte of an exit code: 256 is 0 to whoever looks at it.
+        # The system keeps the lowest byte of an exit code, so that 256 counts as 0.
         result_file.write_value(order["result"], None, node=order["node"], rank=order["rank"])
         return 0
     if isinstance(code, int):

@@ -12,7 +12,7 @@ from ..config.agent_config import AgentConfig, AttemptPaths
 from ..system import addresses, node_facts
 from . import launcher_files
 from .environment import OWNERS, WorkerPlace, path_with, worker_environment
-from .requeue_program import path_with_it
+from .scontrol_wrapper import path_with_scontrol
 
 
 def place_before_go(config: AgentConfig, inside: Mapping[str, str] | None) -> WorkerPlace:
@@ -58,7 +58,7 @@ def worker_orders(
     """
     place = place_before_go(config, inside)
     place = place._replace(
-        path=path_with_it(place.path, paths.directory, call, os.environ),
+        path=path_with_scontrol(place.path, paths.directory, call, os.environ),
         addresses=list(go["addresses"]),
         master_addr=str(go["master_addr"]),
         master_port=int(go["master_port"]),

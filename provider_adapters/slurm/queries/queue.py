@@ -36,7 +36,7 @@ _MISSED, _MISSED_EVERY = 3, 2.0
 _ORPHANED_SECONDS = 60.0
 # A job that is unknown to Slurm is given up after this many seconds if the accounting does not answer how it ended.
 _SPEECHLESS_SECONDS = 120.0
-# A job that answers did not name, and that nobody has asked for since, is forgotten after a week.
+# A job that is missing in the answers, and was not looked up for a week, is forgotten.
 _FORGOTTEN_SECONDS = 7 * 86400.0
 _PREFIX = "flowlite:"
 _PATIENCE = 90.0
@@ -68,7 +68,7 @@ class QueueAnswer:
         """Seconds for which the answer may be used."""
         if now < self.hurry_until:
             return HURRY
-        # A job that has ended stays among them, and nobody asks for it any more.
+        # A job that has ended stays among them, and is not looked up any more.
         doubted = any(now - last <= _QUIET_AFTER for _, _, last in self.missed.values())
         quiet = now - self.changed_at > _QUIET_AFTER and not doubted
         return QUIET if quiet else USUAL

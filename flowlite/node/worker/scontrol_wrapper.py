@@ -35,7 +35,7 @@ while [ "$own" ] && [ "$left" -gt 0 ] && kill -0 "$PPID" 2>/dev/null; do sleep 0
 """
 
 
-def path_with_it(
+def path_with_scontrol(
     path: str | None, attempt: Path, call: Mapping[str, Any], variables: Mapping[str, str]
 ) -> str | None:
     """Returns a command's PATH with this program in front, which is written; as it is where there is no use for it.
