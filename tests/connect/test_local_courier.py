@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,13 +18,16 @@ from flowlite.connect.local import LocalConnection
 from flowlite.node.system import processes
 from tests.helpers import eventually
 
-# Tests of this file run beside one another, in several processes.
-TASK = f"t-courier-{os.getpid()}"
-
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_agent_zip(tmp_path_factory.mktemp("home")).path
+
+
+@pytest.fixture
+def task() -> str:
+    """A task of its own: agents of another test may be ending still, and tests run beside one another."""
+    return f"t-courier-{uuid.uuid4().hex}"
 
 
 @pytest.fixture
@@ -43,7 +47,7 @@ def begin(program: Path) -> Iterator[Callable[[], int]]:
 
 
 @pytest.fixture
-def start(program: Path, tmp_path: Path) -> Callable[..., int | None]:
+def start(program: Path, tmp_path: Path, task: str) -> Callable[..., int | None]:
     """Has the courier start the agents of these directories, which have no configuration and therefore end at once."""
 
     def ask(*names: str, program: Path = program) -> int | None:
@@ -51,7 +55,7 @@ def start(program: Path, tmp_path: Path) -> Callable[..., int | None]:
             (tmp_path / name).mkdir(exist_ok=True)
         argv = [sys.executable, "-I", "-S", str(program), "agent", "--detach"]
         argv += [str(tmp_path / name) for name in names]
-        return local_courier.start_agent(argv, str(tmp_path / "log"), {"FLOW_TASK_ID": TASK})
+        return local_courier.start_agent(argv, str(tmp_path / "log"), {"FLOW_TASK_ID": task})
 
     return ask
 
@@ -86,7 +90,11 @@ def test_it_forks_an_agent_for_each_directory(
 
 
 def test_an_agent_looks_as_one_that_was_started_for_its_task(
-    begin: Callable[[], int], start: Callable[..., int | None], program: Path, tmp_path: Path
+    begin: Callable[[], int],
+    start: Callable[..., int | None],
+    program: Path,
+    task: str,
+    tmp_path: Path,
 ) -> None:
     """The processes of a task are found by their environment, and people look for them with `ps`."""
     courier = begin()
@@ -100,7 +108,7 @@ def test_an_agent_looks_as_one_that_was_started_for_its_task(
 
         def agents() -> set[int]:
             # While it detaches, there are two.
-            found = processes.marked({"FLOW_TASK_ID": TASK})
+            found = processes.marked({"FLOW_TASK_ID": task})
             return found if len(found) == 1 else set()
 
         found = eventually(agents, timeout=30, what="the agent in /proc")
@@ -111,7 +119,7 @@ def test_an_agent_looks_as_one_that_was_started_for_its_task(
         ]
         assert courier not in found
     finally:
-        for each in processes.marked({"FLOW_TASK_ID": TASK}):
+        for each in processes.marked({"FLOW_TASK_ID": task}):
             processes.send(each, signal.SIGKILL)
 
 

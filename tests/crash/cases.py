@@ -216,3 +216,17 @@ def fresh_seed() -> int:
     # Whoever imports this again in this process gets the same.
     os.environ["FLOW_CRASH_SEED"] = str(seed)
     return seed
+
+
+def first_and_last(calls: Sequence[str], beside: int = 1) -> list[int]:
+    """The calls that are the first or the last with just these neighbours, so many before and after.
+
+    A task that waits for half an hour asks the same hundreds of times.
+    """
+    first: dict[tuple[str, ...], int] = {}
+    last: dict[tuple[str, ...], int] = {}
+    for nth in range(len(calls)):
+        around = tuple(calls[max(0, nth - beside) : nth + beside + 1])
+        first.setdefault((*around, str(min(nth, beside))), nth)
+        last[(*around, str(min(nth, beside)))] = nth
+    return sorted({*first.values(), *last.values()})

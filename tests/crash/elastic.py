@@ -7,14 +7,14 @@ nothing is left, and at no call of any of these plays there is more than was ask
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from flowlite import TaskConfig
 from flowlite.state.store import Store
-from tests.crash.cases import AFTER, BEFORE, SEASONS, Fault, Season
+from tests.crash.cases import AFTER, BEFORE, SEASONS, Fault, Season, first_and_last
 from tests.crash.clouds import CLOUDS, QUICK, Cloud
 from tests.crash.harness import COMMAND, Home
 from tests.crash.reenacting import Reenactment
@@ -41,20 +41,6 @@ class Moment:
     def __str__(self) -> str:
         what = "call" if self.action == "*" else self.action
         return f"{self.season}, {self.when} {what} {self.nth} of {self.cloud}"
-
-
-def first_and_last(calls: Sequence[str], beside: int = 1) -> list[int]:
-    """The calls that are the first or the last with just these neighbours, so many before and after.
-
-    A task that waits for half an hour asks the same hundreds of times.
-    """
-    first: dict[tuple[str, ...], int] = {}
-    last: dict[tuple[str, ...], int] = {}
-    for nth in range(len(calls)):
-        around = tuple(calls[max(0, nth - beside) : nth + beside + 1])
-        first.setdefault((*around, str(min(nth, beside))), nth)
-        last[(*around, str(min(nth, beside)))] = nth
-    return sorted({*first.values(), *last.values()})
 
 
 class ElasticGangs(Reenactment):

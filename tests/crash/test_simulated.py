@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.crash.cases import BETWEEN, MARKETS, SEASONS, fresh_seed
+from tests.crash.cases import BETWEEN, MARKETS, SEASONS, first_and_last, fresh_seed
 
 pytest.importorskip("boto3")
 pytest.importorskip("moto")
@@ -70,8 +70,6 @@ def test_a_failover_may_be_killed_at_any_call(market: str, record_property: Any)
 
 
 def test_calls_that_are_asked_again_and_again_are_played_at_their_first_and_last() -> None:
-    from tests.crash.elastic import first_and_last
-
     assert first_and_last(["bid", *["look"] * 100, "end"]) == [0, 1, 2, 99, 100, 101]
     twos = ["bid", *["look", "price"] * 50, "end"]
     assert first_and_last(twos) == [0, 1, 2, 3, 98, 99, 100, 101]

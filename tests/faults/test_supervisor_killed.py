@@ -131,12 +131,17 @@ def test_while_the_gang_runs_and_nothing_is_lost(flow_home: Path) -> None:
 def test_while_the_gang_is_being_stopped(flow_home: Path) -> None:
     gang = submit(
         flow_home,
-        shell("[ $RANK = 1 ] && exit 5; trap '' TERM; while :; do sleep 0.1; done"),
+        shell(
+            "[ $RANK = 1 ] && exit 5; trap '' TERM; "
+            'while [ ! -e "$FLOW_HOME/go" ]; do sleep 0.1; done'
+        ),
         nodes=2,
-        grace_seconds=2.0,
+        # It is being stopped until it is let go.
+        grace_seconds=60.0,
     )
     gang.wait("stopping")
     gang.kill_supervisor()
+    let_go(flow_home)
     assert gang.end("failed").reason == "first failure: node 1, rank 1: exited with 5"
 
 
