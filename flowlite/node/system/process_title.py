@@ -129,9 +129,10 @@ def mark(variables: Mapping[str, str], command: Sequence[str] = ()) -> bool:
     # getenv() in the C library must not read from the memory that is overwritten below.
     for name, value in os.environ.items():
         os.putenv(name, value)
-    ctypes.memmove(begin, block.ljust(end - begin, b"\0"), end - begin)
     words = b"".join(os.fsencode(word) + b"\0" for word in command)
-    begin, end = int(fields[_ARGUMENTS_BEGIN]), int(fields[_ARGUMENTS_END])
-    if words and begin and len(words) <= end - begin:
-        ctypes.memmove(begin, words.ljust(end - begin, b"\0"), end - begin)
+    first, last = int(fields[_ARGUMENTS_BEGIN]), int(fields[_ARGUMENTS_END])
+    if words and first and len(words) <= last - first:
+        ctypes.memmove(first, words.ljust(last - first, b"\0"), last - first)
+    # Last, because the process is found by it: whoever finds it then sees its command line.
+    ctypes.memmove(begin, block.ljust(end - begin, b"\0"), end - begin)
     return True
