@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import gzip
 import importlib.util
 import os
 import signal
@@ -297,6 +299,28 @@ def test_c_libraries_and_children_write_to_the_same_files(tmp_path: Path) -> Non
     (ran,) = run_calls(tmp_path, prints)
     assert ran.code == 0
     assert ran.out == "from C\nfrom Python\nfrom a child\nunfinished"
+
+
+def test_files_that_are_left_open_are_written_out(tmp_path: Path) -> None:
+    def leaves_open(directory: str) -> None:
+        import gzip
+
+        # What Python closes only when it takes its modules apart: a module holds it, or a circle.
+        files = [
+            open(f"{directory}/text.csv", "w"),  # noqa: SIM115
+            open(f"{directory}/bytes", "wb"),  # noqa: SIM115
+            gzip.open(f"{directory}/text.gz", "wt"),  # noqa: SIM115
+        ]
+        files[0].write("epoch,loss\n")
+        files[1].write(b"bytes")
+        files[2].write("compressed")
+        sys.modules["main_of_a_user"] = files  # type: ignore[assignment]
+
+    (ran,) = run_calls(tmp_path, functools.partial(leaves_open, str(tmp_path)))
+    assert ran.code == 0
+    assert (tmp_path / "text.csv").read_text() == "epoch,loss\n"
+    assert (tmp_path / "bytes").read_bytes() == b"bytes"
+    assert gzip.decompress((tmp_path / "text.gz").read_bytes()) == b"compressed"
 
 
 def test_text_and_bytes_that_are_no_utf8_harm_nobody(tmp_path: Path) -> None:
