@@ -179,7 +179,7 @@ def _tidy_up() -> None:
 
 def _run(arguments: list[str]) -> int:
     from flowlite.cli import interrupts
-    from flowlite.cli.output import Quit, Reparse, drop_unusable_streams, report
+    from flowlite.cli.output import Quit, Reparse, drop_unusable_streams, is_of_worker, report
 
     while True:
         try:
@@ -188,15 +188,17 @@ def _run(arguments: list[str]) -> int:
             return code
         except Reparse as again:
             arguments = again.arguments
-        except (KeyboardInterrupt, BrokenPipeError):
-            raise
         except Exception as error:
+            # An error that a worker has raised is about no stream of this process.
+            of_stream = error if isinstance(error, OSError) and not is_of_worker(error) else None
+            if isinstance(of_stream, BrokenPipeError):
+                raise
             if interrupts.pressed() and not isinstance(error, Quit):
                 raise KeyboardInterrupt from error
             # What follows `--` is a program with options of its own.
             own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-            if isinstance(error, OSError):
-                drop_unusable_streams(error)
+            if of_stream is not None:
+                drop_unusable_streams(of_stream)
             return report(error, json="--json" in own)
 
 

@@ -20,7 +20,7 @@ from flowlite.display.format import UNKNOWN
 from flowlite.display.format import cost_of as cost_of
 from flowlite.display.format import duration as duration
 from flowlite.display.format import money as money
-from flowlite.errors import ConfigError, FlowError, RemoteTraceback
+from flowlite.errors import ConfigError, FlowError, RemoteTraceback, TaskFailed
 from flowlite.in_worker.hidden_modules import hidden_module
 from flowlite.output import printing, redact
 from flowlite.output.printing import DIM, RED, YELLOW, ColouredText
@@ -382,15 +382,16 @@ def report(error: BaseException, *, json: bool = False, brief: bool = False) -> 
     """
     if isinstance(error, Quit):
         return error.code
-    if type(error).__name__ == "NoArgsIsHelpError":
-        tell(str(error.format_message()))  # type: ignore[attr-defined]
-        return 2
-    asked = _own_exit(error)
-    if asked is not None:
-        if asked == _NO_ANSWER:
-            tell("\nstopped; what was asked about was not done")
-        return asked
-    error = _known(error)
+    if not is_of_worker(error):
+        if type(error).__name__ == "NoArgsIsHelpError":
+            tell(str(error.format_message()))  # type: ignore[attr-defined]
+            return 2
+        asked = _own_exit(error)
+        if asked is not None:
+            if asked == _NO_ANSWER:
+                tell("\nstopped; what was asked about was not done")
+            return asked
+        error = _known(error)
     if os.environ.get("FLOW_DEBUG") == "1":
         tell("".join(traceback.format_exception(error)).rstrip())
     if json:
@@ -437,8 +438,15 @@ def error_json(error: BaseException) -> dict[str, Any]:
     }
 
 
+def is_of_worker(error: BaseException) -> bool:
+    """Whether a worker has raised the error, so that its type says nothing about this command."""
+    return isinstance(error.__cause__, RemoteTraceback)
+
+
 def exit_code(error: BaseException) -> int:
     """The exit code of `flow` for an error."""
+    if is_of_worker(error):
+        return TaskFailed.exit_code
     if isinstance(error, FlowError):
         return error.exit_code
     if _is_usage(error):
@@ -447,13 +455,13 @@ def exit_code(error: BaseException) -> int:
 
 
 def _message(error: BaseException) -> str:
-    if _is_usage(error):
-        return _usage_message(error)
     if isinstance(error, FlowError):
         # The raw text, which is cleaned when it is printed and complete in JSON.
         return error.text or type(error).__name__
-    if isinstance(error.__cause__, RemoteTraceback):
+    if is_of_worker(error):
         return "".join(traceback.format_exception_only(type(error), error)[:1]).strip()
+    if _is_usage(error):
+        return _usage_message(error)
     if isinstance(error, OSError):
         return str(error)
     if hidden := hidden_module(error):

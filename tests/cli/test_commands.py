@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.main import get_command
 
 import flowlite.cli
+from flowlite.errors import ConfigError
 from flowlite.provider import Provider
 from tests.cli.conftest import Flow
 from tests.cli.terminals import on_a_terminal
@@ -224,6 +226,35 @@ def test_result_of_a_failed_task_shows_the_failure_and_its_traceback(flow: Flow)
     failed = flow("result", made.id, "--json")
     assert failed.json["type"] == "ValueError"
     assert failed.json["exit_code"] == 1
+
+
+class Exit(Exception):
+    """The name of the exception by which typer ends a program well."""
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        BrokenPipeError(32, "Broken pipe"),
+        Exit("the loss is NaN"),
+        typer.Exit(),
+        typer.Abort(),
+        typer.BadParameter("no such data set"),
+        ConfigError("a worker may not start tasks"),
+    ],
+    ids=lambda raised: type(raised).__name__,
+)
+def test_no_exception_of_a_worker_is_taken_for_an_end_of_the_command(
+    flow: Flow, raised: Exception
+) -> None:
+    made = HandMade()
+    made.raises(0, raised, first=True)
+    made.end("failed")
+    ran = flow("result", made.id)
+    assert (ran.code, ran.out) == (1, "")
+    assert "error: " in ran.err
+    assert "raised on node 0, rank 0" in ran.err
+    assert flow("result", made.id, "--json").json["exit_code"] == 1
 
 
 def test_result_waits_no_longer_than_asked(flow: Flow) -> None:
