@@ -24,11 +24,11 @@ from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
-import flowlite
 from flowlite.errors import ConfigError, NotFound
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings import edited_files
 from flowlite.settings.private_files import write_private
+from flowlite.supervise.background import importing, place
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 _RANGES = (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 7))
@@ -74,7 +74,7 @@ _CREDENTIALS = {
 _LINGERING = Path("/var/lib/systemd/linger")
 # The names of processes that read the tables of `crontab`.
 _DAEMONS = frozenset({"cron", "crond", "fcron", "bcron-sched"})
-_PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from flowlite.cli import program; sys.exit(program())"
+_PROGRAM = f"{importing('sys.argv.pop(1)')}from flowlite.cli import program; sys.exit(program())"
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,8 +332,7 @@ def environment_for(named: Sequence[str], given: Mapping[str, str], home: Path) 
 
 
 def _flow(words: Sequence[str]) -> list[str]:
-    root = str(Path(flowlite.__file__).resolve().parent.parent)
-    return [sys.executable, "-P", "-c", _PROGRAM, root, *words]
+    return [sys.executable, "-P", "-c", _PROGRAM, place(), *words]
 
 
 def _refuse_control_characters(home: Path) -> None:

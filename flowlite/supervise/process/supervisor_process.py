@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import IO
 
-import flowlite
+from flowlite.supervise.background import importing, place
 
 AHEAD = "ahead"
 """In place of a task's id on the command line of a supervisor: the id comes on its standard input."""
@@ -21,13 +21,11 @@ NO_LAUNCH = "no-launch"
 # Variables of a surrounding task, which do not apply to the task of the new supervisor.
 _NOT_INHERITED = frozenset({"FLOW_TASK_ID", "FLOW_TASK_NAME", "FLOW_NODE_RANK", "FLOW_ATTEMPT"})
 
-# The supervisor imports flowlite from where this process imported it, which may be a checkout that is not installed.
-# PYTHONPATH is not used, since the workers would inherit it. asyncio imports ssl, which takes long and is not needed
-# here; adapters that need it can still import it. The garbage collector does not run meanwhile: it would look through
-# what is imported again and again, and find nothing.
+# asyncio imports ssl, which takes long and is not needed here; adapters that need it can still import it. The garbage
+# collector does not run meanwhile: it would look through what is imported again and again, and find nothing.
 _PROGRAM = (
-    "import gc, sys; gc.disable(); sys.path.insert(0, sys.argv.pop()); sys.modules['ssl'] = None; import asyncio; "
-    "del sys.modules['ssl']; "
+    f"import gc; gc.disable(); {importing('sys.argv.pop()')}"
+    "sys.modules['ssl'] = None; import asyncio; del sys.modules['ssl']; "
     "from flowlite.supervise.process.early import begin; begin(); "
     "from flowlite.supervise.process.main import main; gc.freeze(); gc.enable(); main()"
 )
@@ -60,8 +58,7 @@ def start(home: Path, arguments: Sequence[str], stdin: int, output: int | IO[byt
 
 def command(arguments: Sequence[str]) -> list[str]:
     """The command of a supervisor, with the arguments as for `start`."""
-    root = str(Path(flowlite.__file__).resolve().parent.parent)
-    return [sys.executable, "-P", "-c", _PROGRAM, *arguments, root]
+    return [sys.executable, "-P", "-c", _PROGRAM, *arguments, place()]
 
 
 def let_go(child: subprocess.Popen[bytes]) -> int:
