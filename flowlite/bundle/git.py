@@ -11,6 +11,8 @@ from flowlite.errors import BundleError
 from flowlite.settings.private_files import directories_above, home_directory
 
 _SECONDS = 60.0
+# Paths of one call, each of 4 KiB at most. The system limits what a command line may have.
+_MOST_PATHS = 250
 # Asking about files runs no program that the repository names. A partial clone would fetch the objects that it lacks,
 # by a command in its own configuration.
 _HARMLESS = {
@@ -26,6 +28,15 @@ _VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_C
 def list_files(directory: str, *how: str) -> list[str]:
     """The names that `git ls-files` prints in a directory, with these options. Raises BundleError."""
     return _ask(directory, ["ls-files", "-z", *how])
+
+
+def list_untracked(directory: str, below: Sequence[str]) -> list[str]:
+    """The files in directories below a directory that git does not track and would track. Raises BundleError."""
+    how = ("ls-files", "-z", "--others", "--exclude-standard", "--")
+    found: list[str] = []
+    for at in range(0, len(below), _MOST_PATHS):
+        found += _ask(directory, ["--literal-pathspecs", *how, *below[at : at + _MOST_PATHS]])
+    return found
 
 
 def repository_of(directory: str) -> str | None:

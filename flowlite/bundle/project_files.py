@@ -162,6 +162,7 @@ def _of_git(root: str, below: str, patterns: Sequence[str]) -> Iterator[tuple[st
             yield from _of_inner(root, path, patterns)
         else:
             yield path, ""
+    unknown: list[str] = []
     for name in sorted(others):
         # Where git tracks nothing, it lists the directory itself, whose `.git` is no repository to it, if it has one.
         itself = name == "./"
@@ -173,7 +174,9 @@ def _of_git(root: str, below: str, patterns: Sequence[str]) -> Iterator[tuple[st
         elif not itself and os.path.lexists(os.path.join(root, path, ".git")):
             yield from _of_git(root, path, patterns)
         else:
-            yield from _of_untracked(root, path, patterns, never)
+            unknown.append(name)
+    if unknown:
+        yield from _of_untracked(root, below, unknown, patterns, never)
 
 
 def _of_inner(root: str, path: str, patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -185,25 +188,52 @@ def _of_inner(root: str, path: str, patterns: Sequence[str]) -> Iterator[tuple[s
 
 
 def _of_untracked(
-    root: str, path: str, patterns: Sequence[str], never: set[str]
+    root: str, below: str, directories: Sequence[str], patterns: Sequence[str], never: set[str]
 ) -> Iterator[tuple[str, str]]:
-    """The files and empty directories of a directory in which git tracks nothing, except ignored ones."""
-    for name in sorted(git.list_files(os.path.join(root, path), "--others", "--exclude-standard")):
-        inner = _join(path, name.rstrip("/"))
+    """The files and empty directories of directories in which git tracks nothing, except ignored ones.
+
+    Args:
+        root: The project.
+        below: The directory of the project that git is asked in.
+        directories: Their paths below that one, as git lists them.
+        patterns: Those of `.flowignore`.
+        never: The paths that git ignores.
+    """
+    left_out: set[str] = set()
+    for name in directories:
+        for directory, names, files in os.walk(os.path.join(root, below, name)):
+            where = os.path.relpath(directory, root)
+            if not names and not files:
+                yield where, ""
+            kept = []
+            for inner in (_join(where, each) for each in sorted(names)):
+                if inner in never or _is_link(root, inner):
+                    continue
+                if why := _why_not_directory(root, inner, patterns):
+                    left_out.add(inner)
+                    yield inner, why
+                else:
+                    kept.append(os.path.basename(inner))
+            names[:] = kept
+    for name in sorted(git.list_untracked(os.path.join(root, below), directories)):
+        path = _join(below, name.rstrip("/"))
+        if not left_out.isdisjoint(_directories_of(path)):
+            continue
         if name.endswith("/"):
-            yield from _of_inner(root, inner, patterns)
+            yield from _of_inner(root, path, patterns)
         else:
-            yield inner, _why_not_untracked(inner, patterns)
-    for directory, below, _ in os.walk(os.path.join(root, path)):
-        where = os.path.relpath(directory, root)
-        below[:] = [
-            name
-            for name in below
-            if _join(where, name) not in never
-            and not _why_not_directory(root, _join(where, name), patterns)
-        ]
-        if not os.listdir(directory):
-            yield where, ""
+            yield path, _why_not_untracked(path, patterns)
+
+
+def _directories_of(path: str) -> Iterator[str]:
+    """The path itself, and the directories above it below the root."""
+    while path:
+        yield path
+        path = os.path.dirname(path)
+
+
+def _is_link(root: str, path: str) -> bool:
+    return os.path.islink(os.path.join(root, path))
 
 
 def _is_behind_link(root: str, path: str, known: dict[str, bool]) -> bool:
@@ -219,8 +249,7 @@ def _is_behind_link(root: str, path: str, known: dict[str, bool]) -> bool:
 
 
 def _is_directory(root: str, path: str) -> bool:
-    full = os.path.join(root, path)
-    return os.path.isdir(full) and not os.path.islink(full)
+    return os.path.isdir(os.path.join(root, path)) and not _is_link(root, path)
 
 
 def _why_not_untracked(path: str, patterns: Sequence[str]) -> str:

@@ -60,6 +60,36 @@ def test_what_git_tracks_or_would_track(repository: Path) -> None:
     assert found.why_not("conda/lib/z.so") == "it can be made anew"
 
 
+@pytest.mark.parametrize("tracked", [False, True])
+def test_what_is_generated_does_not_travel_from_where_git_tracks_nothing(
+    repository: Path, tracked: bool
+) -> None:
+    write(repository, "train.py", "new/fit.py", "new/deep/a b/x.py")
+    if tracked:
+        git(repository, "add", "train.py")
+    for above in ("new", "new/deep"):
+        write(repository / above, "env/pyvenv.cfg", "env/lib/y.py", "node_modules/z/z.js")
+        write(repository / above, "flow-outputs/t1/model.pt", "__pycache__/fit.pyc")
+    (repository / "new/empty").mkdir()
+    found = list_files(str(repository))
+    assert sorted(found.files) == ["new/deep/a b/x.py", "new/fit.py", "train.py"]
+    assert found.directories == {"new/empty"}
+    assert found.why_not("new/deep/env/lib/y.py") == "it can be made anew"
+
+
+def test_git_is_not_asked_for_each_new_directory(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(repository, "runs/.gitkeep")
+    git(repository, "add", "-A")
+    write(repository, *(f"runs/{number}/log" for number in range(300)))
+    asked: list[Any] = []
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: asked.append(a) or run(*a, **k))
+    assert len(list_files(str(repository)).files) == 301
+    assert len(asked) == 5
+
+
 @pytest.mark.parametrize("inside", [False, True])
 def test_what_git_tracks_behind_a_link_is_not_read(
     repository: Path, tmp_path: Path, inside: bool
