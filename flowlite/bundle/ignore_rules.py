@@ -1,13 +1,15 @@
 """Which files are never sent: caches, virtual environments, and files that an ignore file names.
 
 `.flowignore` has one shell pattern per line. A pattern matches a file or a directory by its name, or by its path below
-the directory of the ignore file; a matched directory is left out with everything in it.
+the directory of the ignore file, and by its path only if it begins with a slash. A matched directory is left out with
+everything in it. As in git, the last pattern that matches decides, and one that begins with `!` keeps what it matches.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import functools
+import itertools
 import os
 import re
 import stat
@@ -24,6 +26,7 @@ _SKIPPED = frozenset(
 _MOST_BYTES = 1 << 20
 # conda's environments (`conda create --prefix ./env`) have no `pyvenv.cfg`.
 _MARKS_OF_ENVIRONMENTS = ("pyvenv.cfg", os.path.join("conda-meta", "history"))
+_Match = Callable[[str], object]
 _SKIPPED_SUFFIXES = (".pyc", ".pyo", ".egg-info")
 
 
@@ -51,24 +54,52 @@ def read_patterns(root: str, name: str = IGNORE_FILE) -> list[str]:
         raise BundleError(f"{path} is longer than {_MOST_BYTES:,} bytes")
     # Some editors begin a file with a byte order mark.
     lines = text.decode("utf-8-sig", "surrogateescape").splitlines()
-    return [line.strip().strip("/") for line in lines if line.strip() and line[0] not in "#!"]
+    return [line.strip() for line in lines if line.strip() and line[0] != "#"]
 
 
 def matches(below: str, patterns: Sequence[str]) -> bool:
-    """Whether a pattern matches a path or one of its parent directories."""
+    """Whether patterns leave out a path or one of its parent directories. The path of a directory ends with a slash."""
     if not patterns:
         return False
-    fits, steps = _expression(tuple(patterns)), below.split(os.sep)
+    *above, last = below.rstrip(os.sep).split(os.sep)
+    directories = [*above, last] if below.endswith(os.sep) else above
     return any(
-        fits(os.sep.join(steps[:count])) or fits(steps[count - 1])
-        for count in range(1, len(steps) + 1)
-    )
+        _is_named(directories[:count], patterns, is_directory=True)
+        for count in range(1, len(directories) + 1)
+    ) or (directories is above and _is_named([*above, last], patterns, is_directory=False))
+
+
+def _is_named(steps: Sequence[str], patterns: Sequence[str], *, is_directory: bool) -> bool:
+    path = os.sep.join(steps)
+    for keeps, at_root, anywhere in _expressions(tuple(patterns), is_directory):
+        if at_root(path) or anywhere(path) or anywhere(steps[-1]):
+            return not keeps
+    return False
 
 
 @functools.lru_cache(maxsize=16)
-def _expression(patterns: tuple[str, ...]) -> Callable[[str], object]:
-    """One expression for all patterns: a project has many files, and each is compared with all of them."""
-    return re.compile("|".join(map(fnmatch.translate, _with_short_forms(patterns)))).match
+def _expressions(
+    patterns: tuple[str, ...], is_directory: bool
+) -> tuple[tuple[bool, _Match, _Match], ...]:
+    """The patterns, the last ones first: whether they keep what they match, and expressions for paths and for both.
+
+    Patterns that follow one another are one expression: a project has many files, and each is compared with all.
+    """
+    found = []
+    for keeps, group in itertools.groupby(patterns, lambda each: each.startswith("!")):
+        words = [each.removeprefix("!") for each in group]
+        if keeps and not is_directory:
+            # `!*/` keeps directories only. A pattern that leaves out, as `data/`, may also name a file or a link.
+            words = [each for each in words if not each.endswith("/")]
+        at_root = [each.strip("/") for each in words if each.startswith("/")]
+        anywhere = [each.rstrip("/") for each in words if not each.startswith("/")]
+        found.append((keeps, _expression(at_root), _expression(anywhere)))
+    return tuple(reversed(found))
+
+
+def _expression(patterns: Sequence[str]) -> _Match:
+    each = map(fnmatch.translate, _with_short_forms(patterns))
+    return re.compile("|".join(each) if patterns else "(?!)").match
 
 
 def _with_short_forms(patterns: Sequence[str]) -> Iterator[str]:
@@ -107,5 +138,5 @@ def is_skipped_directory(directory: str, name: str, below: str, patterns: Sequen
         name.startswith(".")
         or is_generated(name)
         or is_environment(os.path.join(directory, name))
-        or matches(below, patterns)
+        or matches(os.path.join(below, ""), patterns)
     )

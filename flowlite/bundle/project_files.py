@@ -100,7 +100,7 @@ def list_files(root: str) -> ProjectListing:
     root = os.path.realpath(root)
     listing = ProjectListing(root)
     ours = os.path.relpath(flow_home.home().resolve(), root)
-    patterns = [*ignore_rules.read_patterns(root), glob.escape(ours)]
+    patterns = [*ignore_rules.read_patterns(root), f"/{glob.escape(ours)}"]
     for path, why in _candidates(root, patterns):
         if path == ignore_rules.IGNORE_FILE and not why:
             # Nodes do not read flowlite's ignore file. Git's own ignore files are sent like all others.
@@ -128,9 +128,8 @@ def _candidates(root: str, patterns: Sequence[str]) -> Iterator[tuple[str, str]]
     if in_repository(root) and shutil.which("git") is not None:
         yield from _of_git(root, "", patterns)
     else:
-        yield from _of_directory(
-            root, "", [*patterns, *ignore_rules.read_patterns(root, ".gitignore")]
-        )
+        ignored = ignore_rules.read_patterns(root, ".gitignore")
+        yield from _of_directory(root, "", patterns, ignored)
 
 
 # Files of a git repository
@@ -262,7 +261,7 @@ def _why_not_untracked(path: str, patterns: Sequence[str]) -> str:
 
 
 def _why_not_directory(root: str, path: str, patterns: Sequence[str]) -> str:
-    if ignore_rules.matches(path, patterns):
+    if ignore_rules.matches(os.path.join(path, ""), patterns):
         return f"{ignore_rules.IGNORE_FILE} names it"
     if os.path.basename(path) == ".git":
         return "it is the repository itself"
@@ -275,7 +274,9 @@ def _why_not_directory(root: str, path: str, patterns: Sequence[str]) -> str:
 # Files of a directory without git
 
 
-def _of_directory(root: str, below: str, patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _of_directory(
+    root: str, below: str, patterns: Sequence[str], ignored: Sequence[str] = ()
+) -> Iterator[tuple[str, str]]:
     def refuse(error: OSError) -> None:
         raise BundleError(f"{error.filename} cannot be read: {error.strerror}") from error
 
@@ -285,22 +286,30 @@ def _of_directory(root: str, below: str, patterns: Sequence[str]) -> Iterator[tu
         links = [n for n in names if os.path.islink(os.path.join(directory, n))]
         kept = []
         for name in sorted(set(names) - set(links)):
-            if why := _why_not_plain(root, _join(here, name), patterns):
+            if why := _why_not_plain(root, _join(here, name) + os.sep, patterns, ignored):
                 yield _join(here, name), why
             else:
                 kept.append(name)
         names[:] = kept
         for name in sorted([*files, *links]):
-            yield _join(here, name), _why_not_plain(root, _join(here, name), patterns)
+            yield _join(here, name), _why_not_plain(root, _join(here, name), patterns, ignored)
         if here and not kept and not files and not links:
             yield here, ""
 
 
-def _why_not_plain(root: str, path: str, patterns: Sequence[str]) -> str:
-    name = os.path.basename(path)
+def _why_not_plain(root: str, path: str, patterns: Sequence[str], ignored: Sequence[str]) -> str:
+    """The reason why a file is left out, or a directory, whose path ends with a slash; "" if it is not.
+
+    Args:
+        root: The project.
+        path: Its path.
+        patterns: Those of `.flowignore`.
+        ignored: Those of `.gitignore`.
+    """
+    name = os.path.basename(path.rstrip(os.sep))
     if name.startswith("."):
         return "its name begins with a dot"
-    if ignore_rules.matches(path, patterns):
+    if ignore_rules.matches(path, patterns) or ignore_rules.matches(path, ignored):
         return f"{ignore_rules.IGNORE_FILE} or .gitignore names it"
     if ignore_rules.is_generated(name) or ignore_rules.is_environment(os.path.join(root, path)):
         return "it can be made anew"

@@ -157,7 +157,7 @@ def _ignored(root: str) -> Ignored:
     project = find_root(real) or real
     above = os.path.relpath(real, project)
     theirs = read_patterns(project) if project != real else []
-    if not theirs or matches(above, theirs):
+    if not theirs or matches(os.path.join(above, ""), theirs):
         # Where the project's names the root itself, it is about the working directory: calls need source.
         return lambda below: matches(below, own)
     return lambda below: matches(below, own) or matches(os.path.join(above, below), theirs)
@@ -169,7 +169,9 @@ def _tree(top: Top, ignored: Ignored, *, only_python: bool = False) -> Iterator[
         names[:] = sorted(
             n
             for n in names
-            if not (is_skipped_directory(directory, n, n, ()) or ignored(os.path.join(below, n)))
+            if not (
+                is_skipped_directory(directory, n, n, ()) or ignored(os.path.join(below, n, ""))
+            )
         )
         for name in files:
             path = os.path.join(directory, name)
@@ -183,7 +185,7 @@ def _beside(top: Top, ignored: Ignored) -> Iterator[str]:
     yield top.path
     with os.scandir(top.root) as entries:
         for entry in entries:
-            if ignored(entry.name):
+            if ignored(os.path.join(entry.name, "") if entry.is_dir() else entry.name):
                 continue
             if entry.is_file() and entry.name.endswith(".py"):
                 yield entry.path

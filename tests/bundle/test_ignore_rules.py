@@ -20,7 +20,7 @@ from flowlite.errors import BundleError
     ("content", "patterns"),
     [
         (b"", []),
-        (b"*.pt\n\n  /data/  \n# big\n#x\n!kept.pt\n   \nx", ["*.pt", "data", "x"]),
+        (b"*.pt\n\n  /data/  \n# big\n#x\n!kept.pt\n   \nx", ["*.pt", "/data/", "!kept.pt", "x"]),
         (b"\xef\xbb\xbfsecret\r\ndata\r\n", ["secret", "data"]),
         # A name in another encoding is found again among the names of files.
         (b"caf\xe9", [os.fsdecode(b"caf\xe9")]),

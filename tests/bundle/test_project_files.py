@@ -206,16 +206,46 @@ WORDS = st.text(alphabet="ab*?[]!./", min_size=1, max_size=6)
     words=st.lists(WORDS),
 )
 def test_ignore_patterns_are_those_of_the_shell(path: list[str], words: list[str]) -> None:
-    forms = [form for word in words for form in (word, word.replace("**/", ""))]
-    tried = [text for n, name in enumerate(path, 1) for text in ("/".join(path[:n]), name)]
-    wanted = any(fnmatch.fnmatchcase(text, form) for text in tried for form in forms)
+    def fits(at: int, word: str) -> bool:
+        below = "/".join(path[: at + 1])
+        texts = [below] if word.startswith("/") else [below, path[at]]
+        forms = [form.strip("/") for form in (word, word.lstrip("/").replace("**/", ""))]
+        return any(fnmatch.fnmatchcase(text, form) for text in texts for form in forms)
+
+    def is_left_out(at: int) -> bool:
+        is_directory = at < len(path) - 1
+        for word in reversed(words):
+            if word.startswith("!") and not (word.endswith("/") and not is_directory):
+                if fits(at, word[1:]):
+                    return False
+            elif not word.startswith("!") and fits(at, word):
+                return True
+        return False
+
+    wanted = any(is_left_out(at) for at in range(len(path)))
     assert ignore_rules.matches("/".join(path), words) == wanted
 
 
 def test_the_patterns_are_read_once_for_all_files() -> None:
-    ignore_rules._expression.cache_clear()
+    ignore_rules._expressions.cache_clear()
     assert sum(ignore_rules.matches(f"data/{n}.bin", ["*.pt", "*7.bin"]) for n in range(100)) == 10
-    assert ignore_rules._expression.cache_info().misses == 1
+    # Once for files, and once for directories.
+    assert ignore_rules._expressions.cache_info().misses == 2
+
+
+def test_patterns_for_the_root_and_patterns_that_keep(tmp_path: Path, flow_home: Path) -> None:
+    """In both ignore files, with git and without."""
+    text = "/data/\n*.pt\n!keep.pt\n/code/*\n!/code/*/\n!*.py\n"
+    files = ("pkg/data/rows.csv", "keep.pt", "code/deep/x.py", "code/x.py")
+    wanted = sorted(files)
+    for name, root in ((".flowignore", tmp_path / "git"), (".gitignore", tmp_path / "plain")):
+        write(root, *files, "data/big.bin", "other.pt", "code/y.txt", "pkg/data/model.pt")
+        write(root, name, text=text)
+        if name == ".flowignore":
+            git(root, "init", "-q")
+        found = list_files(str(root))
+        assert sorted(found.files) == wanted
+        assert {"data", "other.pt", "code/y.txt"} <= set(found.left_out)
 
 
 def test_git_is_not_led_elsewhere_by_its_variables(
