@@ -95,8 +95,7 @@ def _run_array(reading: Reading, how: RunOptions) -> int:
     flow.tell_notes(places.best)
     confirm_launch(places, how.yes or how.json, tasks=count)
     if how.detach:
-        for start in starts:
-            output.say(start().id)
+        _submit_all(starts, how.json)
         return 0
     return _attend_all(starts, len(starts) if together else at_once, how.json)
 
@@ -112,6 +111,17 @@ def _starts(flow: Flow, reading: Reading) -> tuple[list[Start], bool]:
     (lot,) = together(indices, reading.at_once or 0)
     pairs = zip(configs, lot, strict=True)
     return [functools.partial(flow.submit, c, element=element) for c, element in pairs], True
+
+
+def _submit_all(starts: Sequence[Start], json: bool) -> None:
+    """Submits the tasks of an array, and shows each as it is submitted; as JSON, all of them at the end."""
+    submitted = []
+    for start in starts:
+        submitted.append(start())
+        if not json:
+            output.say(submitted[-1].id)
+    if json:
+        output.print_json("tasks", [output.task_json(task) for task in submitted])
 
 
 def _attend_all(starts: Sequence[Start], at_once: int, json: bool) -> int:

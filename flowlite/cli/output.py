@@ -235,12 +235,14 @@ def warn_of_left_out(left_out: Mapping[str, int]) -> None:
         warn(f"not copied: {number} {why}")
 
 
-def not_overwritten(paths: Sequence[str], place: str) -> FlowError:
-    """The error about files that were not copied, since other files have their names in that place."""
+def not_overwritten(paths: Sequence[str], place: str) -> Quit:
+    """Shows the error about files that were not copied, since other files have their names in that place.
+
+    Returns what ends the command. The JSON of what was copied names them, and is the only document of the command.
+    """
     names = ", ".join(paths[:3]) + (", …" if paths[3:] else "")
-    return FlowError(
-        f"not written over other files in {place}: {names}; remove them, or give another target"
-    )
+    text = f"not written over other files in {place}: {names}; remove them, or give another target"
+    return Quit(report(FlowError(text)))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

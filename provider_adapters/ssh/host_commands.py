@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from flowlite.settings.provider_settings import ProviderSettings
 
 DEFAULT_POOL = "default"
+# What a row says only of a host that answers. Programs find the same keys in every row.
+_ANSWERED = ("python", "python_path", "cores", "memory_gb", "gpus", "free_gb", "task", "user")
 
 
 class HostCommands:
@@ -174,7 +176,12 @@ def _name_of(entry: Any) -> str:
 def _row(
     host: Host, answer: tuple[Facts, dict[str, Any] | None] | Exception, unfit: str
 ) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": host.name, "pool": host.pool, "address": host.private_ip or None}
+    row: dict[str, Any] = {
+        "name": host.name,
+        "pool": host.pool,
+        "address": host.private_ip or None,
+        **dict.fromkeys(_ANSWERED),
+    }
     if isinstance(answer, Exception):
         return {**row, "state": "unreachable", "why": str(answer) or type(answer).__name__}
     facts, held = answer

@@ -22,6 +22,8 @@ from tests.cli.conftest import Flow
 from tests.cli.terminals import on_a_terminal
 from tests.tasks_made_by_hand import HandMade
 
+CLI_PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+
 
 @pytest.fixture(autouse=True)
 def no_supervisors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,6 +100,9 @@ def test_status_as_json_has_one_stable_shape(flow: Flow) -> None:
         "warm_until": None,
     }
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", task["created_at"])
+    page = CLI_PAGE.read_text().partition("| field of a task |")[2]
+    listed = [row.split("|")[1] for row in page.partition("\n\n")[0].splitlines()[2:]]
+    assert set(re.findall(r"`(\w+)`", "".join(listed))) == set(task)
 
 
 def test_status_hides_old_finished_tasks_and_says_so(flow: Flow) -> None:
@@ -108,6 +113,8 @@ def test_status_hides_old_finished_tasks_and_says_so(flow: Flow) -> None:
     assert len(ran.out.splitlines()) == 1 + 20 + 1
     assert "alive" in ran.out
     assert "3 older finished tasks are not shown" in ran.err
+    as_json = flow("status", "--json")
+    assert (len(as_json.json), as_json.err) == (21, ran.err)
     assert len(flow("status", "--all").out.splitlines()) == 1 + 24
 
 
@@ -461,6 +468,21 @@ def test_settings_are_shown_and_set(flow: Flow, flow_home: Path) -> None:
     assert wrong.code == 2
     assert "did you mean 'max_cost'" in wrong.err
     assert flow("config", "set", "max_cost", "much").code == 2
+
+
+@pytest.mark.parametrize("group", ["config", "hosts", "providers", "volumes"])
+def test_a_group_that_lists_by_default_does_so_as_json(flow: Flow, group: str) -> None:
+    assert flow(group, "--json").json == flow(group, "list", "--json").json
+
+
+def test_an_array_that_is_left_is_one_json_document(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.sbatch").write_text("#!/bin/sh\n#SBATCH --array=3-4\ntrue\n")
+    left = flow("run", "--detach", "--json", "job.sbatch").json
+    assert [task["name"] for task in left] == ["job-3", "job-4"]
+    assert left[0].keys() <= flow("status", "--json").json[0].keys()
 
 
 def test_providers_are_listed(flow: Flow) -> None:

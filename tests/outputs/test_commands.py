@@ -67,6 +67,9 @@ def test_a_running_task(lab: Lab, running: str, tmp_path: Path) -> None:
     (here / "f").write_text("mine")
     refused = flow("cp", f"{running}:runs/deep/f", ".", code=1)
     assert f"not written over other files in {here}: f; remove them" in refused
+    document, error = flow("cp", f"{running}:runs/deep/f", ".", "--json", code=1).splitlines()
+    assert json.loads(document)["data"]["taken"] == ["f"]
+    assert error == refused.strip()
     assert (here / "f").read_text() == "mine"
     # To the node, and back.
     (here / "data" / "sub").mkdir(parents=True)
@@ -88,6 +91,9 @@ def test_a_running_task(lab: Lab, running: str, tmp_path: Path) -> None:
     assert "its outputs come at its end" in flow("outputs", running, code=2)
     flow("outputs", running, "--to", "now")
     assert (here / "now" / "node1" / "runs" / "deep" / "f").read_text() == "of 1\n"
+    (here / "now" / "node1" / "runs" / "deep" / "f").write_text("mine")
+    told = lab.flow("outputs", running, "--to", "now", "--json", code=1, cwd=here)
+    assert json.loads(told.stdout)["data"]["taken"] == ["node1/runs/deep/f"]
 
 
 def test_an_ended_task(lab: Lab, tmp_path: Path) -> None:
@@ -101,6 +107,8 @@ def test_an_ended_task(lab: Lab, tmp_path: Path) -> None:
     (copy / "runs" / "a").write_text("mine")
     refused = lab.flow("outputs", "job", "--to", str(copy), code=1)
     assert "not written over other files" in refused.stderr
+    told = lab.flow("outputs", "job", "--to", str(copy), "--json", code=1)
+    assert json.loads(told.stdout)["data"]["taken"] == ["runs/a"]
     assert (copy / "runs" / "a").read_text() == "mine"
     data = json.loads(lab.flow("outputs", "job", "--json").stdout)["data"]
     assert [each["path"] for each in data["listed"]] == ["runs/a", "runs/b"]

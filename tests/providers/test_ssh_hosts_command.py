@@ -154,6 +154,8 @@ class TestTrust:
         assert "SHA256:" in asked.stderr
         assert "--yes" in asked.stderr
         lab.flow("hosts", "trust", "node00", "--yes")
+        [known] = lab.json("hosts")
+        assert (known["state"], known.keys()) == ("free", row.keys())
         assert "known already" in lab.flow("hosts", "trust", "node00").stdout
         lab.flow("run", "--", "true")
 

@@ -82,6 +82,10 @@ def there_and_back(volume: str, source: Path, here: Path, run: Run) -> None:
     (here / "a.txt").write_text("mine")
     refused = run("get", f"{volume}new/data/a.txt", str(here), code=1)
     assert "not written over other files" in refused
+    told = run("get", f"{volume}new/data/a.txt", str(here), "--json", code=1)
+    document, error = told.splitlines()
+    assert json.loads(document)["data"]["taken"] == ["a.txt"]
+    assert error == refused.strip()
     assert (here / "a.txt").read_text() == "mine"
     # One file, under another name, over an existing one.
     (source / "a.txt").write_text("changed")

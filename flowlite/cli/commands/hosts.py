@@ -34,9 +34,9 @@ def register(application: typer.Typer, command: str) -> None:
     application.add_typer(group, name=command)
 
 
-def _list_by_default(context: typer.Context) -> None:
+def _list_by_default(context: typer.Context, json: Json = False) -> None:
     if context.invoked_subcommand is None:
-        list_hosts()
+        list_hosts(json=json)
 
 
 def list_hosts(pool: Pool = None, json: Json = False) -> None:

@@ -54,7 +54,8 @@ def outputs(
     refused = _copy(place, files, to) if to is not None else []
     if json:
         shown = [{"path": path, "bytes": (place / path).lstat().st_size} for path in files]
-        output.print_json("outputs", {**came, "to": str(to or place), "listed": shown})
+        copied = {} if to is None else {"to": str(to), "taken": refused}
+        output.print_json("outputs", {**came, "to": str(place), **copied, "listed": shown})
     else:
         _show(came, to or place, files)
     if refused:

@@ -41,9 +41,9 @@ def register(application: typer.Typer, command: str) -> None:
     application.add_typer(group, name=command)
 
 
-def _list_by_default(context: typer.Context) -> None:
+def _list_by_default(context: typer.Context, json: Json = False) -> None:
     if context.invoked_subcommand is None:
-        list_settings()
+        list_settings(json)
 
 
 def list_settings(json: Json = False) -> None:

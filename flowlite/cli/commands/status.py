@@ -215,8 +215,7 @@ def _show_list(flow: Flow, wanted: TaskFilters, json: bool) -> None:
     warm = flow.warm_nodes()
     if json:
         output.print_json("tasks", [_task_json(one, listing.left, warm) for one in listing.tasks])
-        if listing.warning:
-            output.warn(listing.warning)
+        _tell_below(listing)
         return
     if listing.tasks:
         _print_table(listing)
@@ -228,13 +227,17 @@ def _show_list(flow: Flow, wanted: TaskFilters, json: bool) -> None:
     for one in waiting:
         output.tell_wrapped(resuming.sentence(one.record))
     _ask_to_resume(waiting)
+    _tell_below(listing)
+    if warm:
+        output.say()
+        output.say(_warm_line(warm))
+
+
+def _tell_below(listing: TaskSelection) -> None:
     for text in listing.not_shown():
         output.tell_wrapped(text)
     if listing.warning:
         output.warn(listing.warning)
-    if warm:
-        output.say()
-        output.say(_warm_line(warm))
 
 
 def _ask_to_resume(tasks: Sequence[Task[Any]]) -> None:

@@ -53,9 +53,9 @@ def register(application: typer.Typer, command: str) -> None:
     application.add_typer(group, name=command)
 
 
-def _list_by_default(context: typer.Context) -> None:
+def _list_by_default(context: typer.Context, json: Json = False) -> None:
     if context.invoked_subcommand is None:
-        list_volumes()
+        list_volumes(json=json)
 
 
 def list_volumes(provider: Where = None, json: Json = False) -> None:
@@ -311,7 +311,7 @@ def get(
     ]
     place = str(root / single if single else root)
     if copied or json or not taken:
-        _tell_copied(len(copied), sum(file.size for file in copied), place, json)
+        _tell_copied(len(copied), sum(file.size for file in copied), place, json, taken)
     if taken:
         raise output.not_overwritten(taken, str(root))
 
@@ -385,9 +385,12 @@ def _files(count: int) -> str:
     return "1 file" if count == 1 else f"{count:,} files"
 
 
-def _tell_copied(count: int, total: int, place: str, json: bool) -> None:
+def _tell_copied(
+    count: int, total: int, place: str, json: bool, taken: Sequence[str] = ()
+) -> None:
     if json:
-        output.print_json("copied", {"to": place, "files": count, "bytes": total})
+        shown = {"to": place, "files": count, "bytes": total, "taken": list(taken)}
+        output.print_json("copied", shown)
     else:
         output.tell(f"{_files(count)} ({size(total)}) in {place}")
 
