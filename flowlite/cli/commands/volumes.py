@@ -385,9 +385,7 @@ def _files(count: int) -> str:
     return "1 file" if count == 1 else f"{count:,} files"
 
 
-def _tell_copied(
-    count: int, total: int, place: str, json: bool, taken: Sequence[str] = ()
-) -> None:
+def _tell_copied(count: int, total: int, place: str, json: bool, taken: Sequence[str] = ()) -> None:
     if json:
         shown = {"to": place, "files": count, "bytes": total, "taken": list(taken)}
         output.print_json("copied", shown)
