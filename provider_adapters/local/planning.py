@@ -66,6 +66,8 @@ def make_plan(config: TaskConfig, settings: ProviderSettings) -> Plan:
         slots=tuple(_slots(config, gpus, most, int(options["local_tasks"]))),
         options={
             "workdir": _directory(config),
+            # Another one may start the supervisor anew, as that of a `flow` in an environment of its own.
+            "python": sys.executable,
             "hide_gpus": not gpus and which("nvidia-smi") is not None,
             "gpus": [gpu.index for gpu in gpus],
             "max_tasks": options["local_tasks"],

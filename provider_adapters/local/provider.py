@@ -101,7 +101,7 @@ class LocalProvider(Provider):
             "launched_at": clock.now(),
             "volumes": [volume["name"] for volume in volumes],
             "data": {
-                "python": sys.executable,
+                "python": warming.python_of(plan),
                 "workdir": plan.options.get("workdir"),
                 "warm_socket": socket,
                 "volumes": volumes,

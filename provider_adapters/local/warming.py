@@ -25,6 +25,15 @@ _PACKAGE = "flowlite_node"
 _FORGET_SECONDS = 3600.0
 
 
+def python_of(plan: Plan) -> str:
+    """The Python of the agents, and of the workers unless they need another one.
+
+    It is that which submitted the task; that of this process if the other one is gone.
+    """
+    submitted = str(plan.options.get("python", ""))
+    return submitted if os.access(submitted, os.X_OK) else sys.executable
+
+
 def socket_of(home: Path, task_id: str) -> str:
     """The socket path of a fork server that serves one task; short, since socket paths are limited."""
     return client.socket_path(f"{home}/{task_id}")
@@ -48,13 +57,13 @@ def spec_of(home: Path, plan: Plan, intent: LaunchIntent) -> dict[str, Any] | No
     threads = max(1, (os.cpu_count() or 1) // workers)
     environment = {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
-        **(script_environment(sys.executable) if argv else {}),
+        **(script_environment(python_of(plan)) if argv else {}),
         **intent.preload.get("environment", {}),
         "FLOW_HOME": str(home),
     }
     common = {
         "task": intent.task_id,
-        "python": sys.executable,
+        "python": python_of(plan),
         "imports": call.get("imports", ()) if forks else (),
         "environment": environment,
         "argv": argv,

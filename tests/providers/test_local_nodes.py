@@ -147,6 +147,19 @@ def test_what_is_mounted_on_a_node_is_not_deleted_with_it(
     assert (bucket / "precious").exists()
 
 
+def test_nodes_have_the_python_that_submitted_the_task(
+    provider: LocalProvider, tmp_path: Path
+) -> None:
+    """Its supervisor may be another one's by now: of a `flow` that is installed for itself, after a restart."""
+    assert provider.plan(TaskConfig(command=["true"])).options["python"] == sys.executable
+    submitted = tmp_path / "env/bin/python"
+    submitted.parent.mkdir(parents=True)
+    submitted.symlink_to(sys.executable)
+    (one, _) = provider.launch(intent("ta", options={"python": str(submitted)}))
+    (two, _) = provider.launch(intent("tb", options={"python": str(tmp_path / "gone/python")}))
+    assert (one.data["python"], two.data["python"]) == (str(submitted), sys.executable)
+
+
 def test_settings_of_a_node(provider: LocalProvider, flow_home: Path) -> None:
     plan = Plan.from_json(intent(options={"workdir": "/w"}).plan)
     (one, _) = provider.launch(intent(options={"workdir": "/w"}))
