@@ -612,6 +612,34 @@ def test_beats_go_on_while_a_supervisor_does_not_read(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_logs_that_wait_for_a_slow_supervisor_keep_their_order(tmp_path: Path) -> None:
+    """Beats go out while the connection is full, and must not let newer logs pass those that wait."""
+    pattern = random.Random(0).randbytes(4_000_000)
+
+    async def work(node: FakeNode, rank: int) -> Mapping[str, Any]:
+        node.append(rank, "out", pattern)
+        return {}
+
+    async def scenario() -> None:
+        async with (
+            make(nodes=1, processes=1, directory=tmp_path, work=work, beat=0.02) as gang,
+            Proxy(gang.leader) as proxy,
+        ):
+            proxy.slowness = 0.0005
+            gang.attach(leader=proxy.address)
+            ended = asyncio.create_task(gang.until("ended"))
+            await until(lambda: gang.server._connections)
+            for connection in gang.server._connections.values():
+                assert connection._socket is not None
+                connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+            gang.join()
+            assert (await ended)["outcome"] == m.DONE
+            await until(lambda: len(gang.streams.get("0.out", b"")) == len(pattern), within=20)
+            assert gang.streams["0.out"] == pattern
+
+    run(scenario())
+
+
 @pytest.mark.alone
 def test_a_gang_of_a_thousand_nodes_starts() -> None:
     async def scenario() -> None:

@@ -290,7 +290,8 @@ class Channel:
             self._watch(EVENT_READ | EVENT_WRITE)
         self._backlog.append(memoryview(data)[taken:])
         self._backlog_size += len(data) - taken
-        self.full = self._backlog_size > HIGH_WATER
+        # What is full stays so until `on_room` is called: small messages go out meanwhile, and must not end it.
+        self.full = self.full or self._backlog_size > HIGH_WATER
 
     def _writable(self) -> None:
         assert self._socket is not None
