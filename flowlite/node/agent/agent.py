@@ -590,24 +590,32 @@ class Agent:
             self._link.halt("deadline", reason)
         self._soon(self._stop_and_copy())
 
+    @property
+    def _end_of_gang(self) -> tuple[str, str] | None:
+        """Outcome and reason of the gang, once it has ended."""
+        link = self._link
+        return None if link is None or link.outcome is None else (link.outcome, link.reason)
+
     def _on_ending(self, name: str) -> None:
         # Once the gang has ended, no worker needs the time that a notice leaves. The agent has to end before the job.
-        is_over = self._link is not None and self._link.outcome is not None
+        is_over = self._end_of_gang is not None
         waits = not is_over and self._stop_watch.awaits_reason(lambda: self._end_on(name))
         if not waits:
             self._end_on(name)
 
     def _end_on(self, name: str) -> None:
         if self._ended is None:
-            self._ended = ("preempted", f"the agent of node {self._config.node_rank} got {name}")
-            log.info("%s", self._ended[1])
+            why = f"the agent of node {self._config.node_rank} got {name}"
+            log.info("%s", why)
+            # A gang that has ended has not ended because of this signal.
+            self._ended = self._end_of_gang or ("preempted", why)
             self._stop_watch.asked_to_end()
             self._soon(self._end())
 
     async def _end(self) -> None:
         """End because of a signal: tell the leader, stop the workers, and exit."""
         assert self._ended is not None
-        if self._link is not None:
+        if self._link is not None and self._end_of_gang is None:
             self._link.halt(*self._ended)
         if self._storage.checkpoints is not None:
             # The leader says so, unless its order to stop does not arrive.
