@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from flowlite.node.config.agent_config import AgentConfig, ConfigFault, write_atomically
 from flowlite.node.system import processes
-from tests.helpers import eventually
+from tests.helpers import clean_by_age, eventually
 from tests.node.agents import RealGang, agent_command
 
 IDLE = {"kind": "command", "argv": ["sleep", "60"]}
@@ -124,6 +125,48 @@ def test_one_process_can_become_the_agents_of_several_nodes(tmp_path: Path) -> N
         assert asyncio.run(gang.finish())["outcome"] == "done"
         assert {gang.report(node)["outcome"] for node in range(2)} == {"done"}
         gang.assert_nothing_left()
+
+
+@pytest.mark.parametrize(("program", "outcome"), [("true", "done"), ("false", "failed")])
+def test_a_signal_after_the_end_of_its_gang_does_not_change_how_that_ended(
+    tmp_path: Path, program: str, outcome: str
+) -> None:
+    """The agent waits to be collected, and its machine may be shut down before."""
+    call = {"kind": "command", "argv": [program]}
+    with RealGang(tmp_path, call, nodes=1, processes_per_node=1) as gang:
+        agent = gang.start_agent(0)
+
+        async def until_it_has_ended() -> None:
+            assert (await gang.until("ended"))["outcome"] == outcome
+            assert gang.link is not None
+            await gang.link.close()
+
+        asyncio.run(until_it_has_ended())
+        agent.terminate()
+        report = gang.report(0)
+        assert report["outcome"] == outcome
+        assert bool(report["first_failure"]) == (outcome == "failed")
+        gang.assert_nothing_left()
+
+
+@pytest.mark.skipif(not processes.LINUX, reason="other systems clean in other ways")
+def test_what_it_uses_of_a_shared_machine_stays_noted_however_long_it_runs(tmp_path: Path) -> None:
+    # The paths of sockets are short.
+    with (
+        tempfile.TemporaryDirectory(prefix="flow-") as place,
+        RealGang(tmp_path, IDLE, nodes=1, processes_per_node=1, visible_gpus="0") as gang,
+    ):
+        noted = Path(place, f"flowlite-{os.getuid()}", "gpus.json")
+        noted.parent.mkdir(mode=0o700)
+        noted.write_text("{}")
+        agent = gang.start_agent(0, TMPDIR=place)
+        asyncio.run(gang.until("started"))
+        clean_by_age(Path(place))
+        assert noted.exists()
+        agent.terminate()
+        gang.assert_nothing_left()
+        clean_by_age(Path(place))
+        assert not noted.exists()
 
 
 @pytest.mark.skipif(not processes.LINUX, reason="read from /proc")

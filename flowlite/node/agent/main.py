@@ -61,6 +61,8 @@ def run_agent(directory: Path, began: float | None = None) -> int:
         if config.trace:
             trace.begin(f"agent of node {config.node_rank}", paths.trace)
             trace.add_start(began)
+        if config.visible_gpus:
+            _keep_note_of_gpus()
         agent = Agent(config, paths, paths.secret.read_bytes())
         if agent.needs.imports_nothing:
             # Fork before the event loop exists, which must not be forked. An error is reported later by `Workers`.
@@ -75,6 +77,16 @@ def run_agent(directory: Path, began: float | None = None) -> int:
     collect_seldom()
     code = asyncio.run(agent.run())
     os._exit(code)
+
+
+def _keep_note_of_gpus() -> None:
+    """Keeps the directory of /tmp in which the GPUs of this machine's tasks are noted from being cleaned by age."""
+    from ..host_lease import tmpfiles_lock
+    from ..system import runtime_dir
+
+    # Without it, the fork server cannot be started either, and says why.
+    with contextlib.suppress(OSError):
+        tmpfiles_lock.keep_from_cleaners(runtime_dir.find())
 
 
 def _without_links(workdir: str | None, written: Path, home: Path) -> str | None:
