@@ -12,6 +12,7 @@ from flowlite.node.protocol.messages import GangSettings, MessageError
 from flowlite.node.rendezvous.member import (
     FENCED,
     MOST_NOTICES,
+    NOTICE_EVERY,
     REFUSED,
     RELEASED,
     Follow,
@@ -142,6 +143,21 @@ def test_notices_are_numbered_told_again_and_not_without_end() -> None:
     node.act(node.machine.disconnected(node.now))
     again = [a.message["type"] for a in node.connect() if isinstance(a, SendToLeader)]
     assert again.count("notice") == MOST_NOTICES
+
+
+def test_a_node_that_has_warned_often_is_heard_again_later() -> None:
+    """In a run of weeks a bucket may fail and recover many times. How the last copy went must still be told."""
+    node = Node()
+    node.connect()
+    for number in range(2 * MOST_NOTICES):
+        node.act(node.machine.notice(f"trouble {number}"))
+    node.wait(NOTICE_EVERY, beats=True)
+    node.act(node.machine.notice("the last copy failed"))
+    told = [a.message for a in node.only(SendToLeader) if a.message["type"] == "notice"]
+    assert (told[-1]["number"], told[-1]["text"]) == (MOST_NOTICES + 1, "the last copy failed")
+    node.act(node.machine.disconnected(node.now))
+    again = [a.message for a in node.connect() if isinstance(a, SendToLeader)]
+    assert [a["number"] for a in again if a["type"] == "notice"] == list(range(2, MOST_NOTICES + 2))
 
 
 def test_a_stop_before_go_means_there_is_no_start() -> None:

@@ -25,8 +25,8 @@ REFUSED = "refused"
 FENCED = "fenced"
 
 
-MOST_NOTICES = 50
-"""Most notices that one node sends in an attempt. Further ones are dropped."""
+MOST_NOTICES, NOTICE_EVERY = 50, 600.0
+"""How many notices one node may send at once, and after how many seconds it may send one more. Others are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Member:
         self._instance = instance
         self._incarnation = incarnation
         self._rank = settings.rank_of(instance)
-        self._heard = now
+        self._ticked = self._noticed = self._heard = now
         self._heartbeat = Heartbeat(settings, now)
         self._hung_up = now
         self._excused_until = now
@@ -144,6 +144,7 @@ class Member:
         self._leave_after_stop: Leave | None = None
         self._told: dict[str, Message] = {}
         self._notices = 0
+        self._notices_left = float(MOST_NOTICES)
         self.sender = StreamSender()
         self.outcome: str | None = None
         self.reason = ""
@@ -318,14 +319,20 @@ class Member:
 
     def notice(self, text: str, kind: str = "warning") -> list[MemberAction]:
         """Sends a notice for users. The run goes on."""
-        self._notices += 1
-        if self._notices <= MOST_NOTICES:
+        earned = (self._ticked - self._noticed) / NOTICE_EVERY
+        self._noticed = self._ticked
+        self._notices_left = min(MOST_NOTICES, self._notices_left + earned)
+        if self._notices_left >= 1:
+            self._notices_left -= 1
+            self._notices += 1
             body = {
                 "type": "notice",
                 "number": self._notices,
                 "kind": kind,
                 "text": m.shorten(text, 2000),
             }
+            # Those before are known to the leader: it is told so many again at most.
+            self._told.pop(f"notice {self._notices - MOST_NOTICES}", None)
             self._report(f"notice {self._notices}", body)
         return self._take()
 
@@ -359,6 +366,7 @@ class Member:
 
     def tick(self, now: float) -> list[MemberAction]:
         """Handles everything that depends on time. Call it a few times per heartbeat interval."""
+        self._ticked = now
         pause = self._heartbeat.pause(now)
         if self.left is not None or self._leave_after_stop is not None:
             return self._take()
