@@ -15,6 +15,7 @@ import pytest
 from flowlite.node.system import processes
 from tests.helpers import eventually
 
+ROOT = Path(__file__).parents[2]
 MARK = {"FLOW_TASK_ID": f"t-processes-{os.getpid()}"}
 
 
@@ -179,6 +180,21 @@ def test_without_proc_ps_tells_the_same(
         assert not processes.adopt_orphans()
 
 
+def test_all_descriptors_but_these_are_closed() -> None:
+    child = (
+        "import os; from flowlite.node.system import processes\n"
+        "others = [each for _ in range(20) for each in os.pipe()]; kept = others.pop(7)\n"
+        "processes.close_others(kept); os.fstat(kept); os.write(1, b'kept ')\n"
+        "for each in others:\n"
+        "    try: os.fstat(each); os.write(1, b'open ')\n"
+        "    except OSError: os.write(1, b'closed ')"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", child], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert shown.stdout.split() == ["kept", *["closed"] * 39]
+
+
 def test_own_command_runs_this_package() -> None:
     command = processes.own_command(sys.executable, "version", flags=("-I", "-S"))
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -200,7 +216,7 @@ def test_where_the_kernel_does_not_a_thread_follows_the_parent(
         ],
         env={**os.environ, **MARK},
         stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
     )
     started.append(parent)
     assert parent.stdout is not None

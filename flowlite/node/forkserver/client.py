@@ -208,8 +208,7 @@ def _be_forked(spec: Mapping[str, Any], listener: socket.socket, log: int) -> No
         os.setsid()
         for number in (1, 2):
             os.dup2(log, number)
-        os.closerange(3, listener.fileno())
-        os.closerange(listener.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+        processes.close_others(listener.fileno())
         environment = _environment(spec)
         os.environ.clear()
         os.environ.update(environment)

@@ -290,7 +290,7 @@ def _be_child(
         for target, source in enumerate((stdin, stdout, stderr)):
             os.dup2(source, target)
         # Pipes of other children must be closed here, or their input would never end.
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        processes.close_others()
         if request["do"] == "run":
             code = _execute(request["argv"])
         else:

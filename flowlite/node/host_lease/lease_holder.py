@@ -110,10 +110,7 @@ def _detach(root: str, keep: tuple[int, ...]) -> None:
         log = null
     for target, source in ((0, null), (1, log), (2, log)):
         os.dup2(source, target)
-    low = 3
-    for descriptor in (*sorted(keep), os.sysconf("SC_OPEN_MAX")):
-        os.closerange(low, descriptor)
-        low = descriptor + 1
+    processes.close_others(*keep)
 
 
 def _start_guard(holder: Holder, listener: socket.socket, answer: int) -> int:

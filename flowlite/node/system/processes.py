@@ -465,6 +465,22 @@ def stand_alone(log: str) -> None:
     os.close(out)
 
 
+def close_others(*kept: int) -> None:
+    """Closes all descriptors of this process but the standard streams and these.
+
+    Not by `os.closerange` up to their limit, which many containers set to a billion: without close_range(2) in the
+    kernel and in Python's C library, that takes a minute.
+    """
+    for name in os.listdir("/proc/self/fd" if LINUX else "/dev/fd"):
+        descriptor = int(name)
+        if descriptor > 2 and descriptor not in kept:
+            try:
+                os.close(descriptor)
+            except OSError:
+                # That of the list itself, which is closed already.
+                continue
+
+
 def own_command(python: str, *arguments: str, flags: Iterable[str] = ()) -> list[str]:
     """Returns the command that runs a subcommand of this package, from the zipapp or from the source tree."""
     package = (__package__ or "flowlite_node.system").rpartition(".")[0]
