@@ -211,6 +211,13 @@ class TestMoney:
         running = self.row(time.time(), state="running", ended_at=None)
         assert Caps(plan, {}).warm_seconds(600.0, [running]) == pytest.approx(seconds, abs=1)
 
+    def test_the_cap_holds_if_the_price_rises_meanwhile(self) -> None:
+        plan = Plan(
+            "cloud", "big", 1, 1, price_per_hour=3.6, max_cost=1.2, spot=True, price_cap=7.2
+        )
+        running = self.row(time.time(), state="running", ended_at=None)
+        assert Caps(plan, {}).warm_seconds(600.0, [running]) == pytest.approx(100.0, abs=1)
+
     def test_a_node_that_costs_nothing_is_not_capped(self) -> None:
         plan = Plan("cloud", "big", 1, 1, max_cost=0.1)
         free = self.row(time.time(), state="running", ended_at=None, price_per_hour=0.0)

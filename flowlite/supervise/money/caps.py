@@ -88,9 +88,12 @@ class Caps:
         return math.inf if left is None else left
 
     def warm_seconds(self, wanted: float, instances: Iterable[InstanceRecord]) -> float:
-        """Seconds for which nodes may be kept for the next task: as wanted, but no longer than the money lasts."""
+        """Seconds for which nodes may be kept for the next task: as wanted, but no longer than the money lasts.
+
+        Nobody looks at a price that rises meanwhile.
+        """
         found, now = list(instances), clock.now()
-        rate = rate_of(found, now)
+        rate = self._highest_rate(found, now)
         if self.plan.max_cost is None or rate <= 0:
             return wanted
         left = self.plan.max_cost - cost_of(found, now)
