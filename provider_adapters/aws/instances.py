@@ -96,8 +96,15 @@ def charged(instance: Instance, launch: Launch, call: Call) -> Instance:
         instance,
         extras_per_hour=float(call.parameters.get("extras", 0.0)),
         least_seconds=LEAST_SECONDS,
-        ends_by=_number(str(launch.frozen.get("tags", {}).get(DEADLINE, ""))) or 0.0,
+        ends_by=ends_by(launch, call),
     )
+
+
+def ends_by(launch: Launch, call: Call) -> float:
+    """The Unix time by which the machines of a call have ended by themselves; 0 for no limit."""
+    # Calls of older versions have the deadline of their launch.
+    deadline = call.parameters.get("deadline", launch.frozen.get("tags", {}).get(DEADLINE, ""))
+    return _number(str(deadline)) or 0.0
 
 
 def _time_in(text: str) -> float:

@@ -161,10 +161,10 @@ class Launching:
             return False
         if float(call.parameters["price"]) > self._plan.highest_price:
             return False
-        deadline, longest = str(launch.frozen["tags"][DEADLINE]), longest_life(self._plan)
-        if deadline == "none":
+        ends_by, longest = instances.ends_by(launch, call), longest_life(self._plan)
+        if not ends_by:
             return True
-        return longest is not None and clock.wall() + longest + _END_SECONDS <= float(deadline)
+        return longest is not None and clock.wall() + longest + _END_SECONDS <= ends_by
 
     def running(self, launch: Launch) -> list[Instance]:
         """As `GangCloud.running`."""
@@ -255,16 +255,7 @@ class Launching:
             )
         )
         fitting = self._fits()
-        longer = LONGER_LIFE if fitting else 0.0
-        deadline = (
-            "none" if longest is None else str(int(clock.wall() + longest + longer + _END_SECONDS))
-        )
-        tags = {
-            TASK: self._intent.task_id,
-            **self._context.whose(),
-            TOKEN: self._intent.token,
-            DEADLINE: deadline,
-        }
+        tags = {TASK: self._intent.task_id, **self._context.whose(), TOKEN: self._intent.token}
         return {
             "user_data": script,
             "host_key": host_key.public,
@@ -297,6 +288,7 @@ class Launching:
             parameters = {
                 "price": site.price,
                 "extras": self._plan.extras_per_hour,
+                "deadline": order.tags[DEADLINE],
                 "request": requests.run_instances(order),
             }
             call = self._ledger.intend(launch.token, site.where, parameters)
@@ -411,7 +403,7 @@ class Launching:
             groups=groups,
             user_data=str(launch.frozen["user_data"]),
             tags={
-                **launch.frozen["tags"],
+                **self._tags(launch),
                 PRICE: f"{site.price:.6g}",
                 EXTRAS: f"{self._plan.extras_per_hour:.6g}",
                 **tags,
@@ -426,6 +418,14 @@ class Launching:
             name=f"flowlite {options.get('name') or launch.task}",
         )
 
+    def _tags(self, launch: Launch) -> dict[str, str]:
+        """The tags of what is created now. The launch may have waited for days, and machines live from now on."""
+        longest, deadline = longest_life(self._plan), "none"
+        if longest is not None:
+            longer = LONGER_LIFE if launch.frozen.get("fits") else 0.0
+            deadline = str(int(clock.wall() + longest + longer + _END_SECONDS))
+        return {**launch.frozen["tags"], DEADLINE: deadline}
+
     def _highest_bid(self, region: str) -> float | None:
         """The maximum spot price in the currency of the region; None for no limit of ours."""
         cap = self._plan.price_cap
@@ -438,7 +438,7 @@ class Launching:
         known = dict(launch.notes.get("groups", {}))
         here = dict(known.get(site.region, {}))
         settings, clients = self._context.settings, self._context.clients
-        tags = launch.frozen["tags"]
+        tags = self._tags(launch)
         if settings.security_group:
             own = settings.security_group
         else:

@@ -1,0 +1,120 @@
+"""Launches on EC2 that wait for room, for days: what they are launched with then, and what they leave on the disk."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowlite.errors import CapacityUnavailable
+from flowlite.provider import LaunchIntent, LaunchPending, Plan
+from flowlite.state import clock
+from provider_adapters.aws.context import DEADLINE, Context
+from provider_adapters.aws.launching import Launching
+from provider_adapters.aws.listing import Listing
+from provider_adapters.aws.session import Clients
+from provider_adapters.aws.settings import AwsSettings
+
+exceptions = pytest.importorskip("botocore.exceptions")
+
+HOUR, DAY = 3600.0, 86400.0
+ZONES = [f"us-east-1{letter}" for letter in "abc"]
+
+
+class Ec2:
+    """Refuses every launch with `code`, or carries it out if there is none."""
+
+    def __init__(self) -> None:
+        self.code = "InsufficientInstanceCapacity"
+        self.asked: list[dict[str, Any]] = []
+
+    def run_instances(self, **request: Any) -> dict[str, Any]:
+        self.asked.append(request)
+        if self.code == "unreachable":
+            raise exceptions.EndpointConnectionError(endpoint_url="https://ec2")
+        if self.code:
+            said = {"Code": self.code, "Message": "no capacity"}
+            raise exceptions.ClientError({"Error": said}, "RunInstances")
+        made = {
+            "InstanceId": "i-1",
+            "LaunchTime": datetime.fromtimestamp(clock.wall(), UTC),
+            "Tags": request["TagSpecifications"][0]["Tags"],
+        }
+        return {"Instances": [made], "OwnerId": "1"}
+
+    def get_service_quota(self, **_: Any) -> dict[str, Any]:
+        return {"Quota": {"Value": 1000.0}}
+
+    def tags(self) -> dict[str, str]:
+        """The tags of the machine that was asked for last."""
+        return {
+            each["Key"]: each["Value"] for each in self.asked[-1]["TagSpecifications"][0]["Tags"]
+        }
+
+
+class Waiting:
+    """One launch, and the time that passes."""
+
+    def __init__(self, home: Path, clouds: Ec2) -> None:
+        self.ec2 = clouds
+        self.passed = 0.0
+        settings = AwsSettings(
+            region=("us-east-1",), security_group="sg-1", ssh_from=("10.0.0.0/8",)
+        )
+        self.context = Context(home, settings)
+        self.intent = self.intend()
+
+    def intend(self, number: int = 1) -> LaunchIntent:
+        zones = [
+            {"zone": zone, "subnet": f"subnet-{zone}", "vpc": "vpc-1", "price": 1.0}
+            for zone in ZONES
+        ]
+        image = {"id": "ami-1", "root_device": "/dev/sda1", "root_gb": 100}
+        plan = Plan(
+            "aws",
+            "c7i.large",
+            1,
+            1,
+            price_per_hour=1.0,
+            start_seconds=HOUR,
+            max_run_seconds=HOUR,
+            options={
+                "places": [{"region": "us-east-1", "image": image, "zones": zones}],
+                "vcpus": 2,
+            },
+        )
+        return LaunchIntent(f"t1-launch-{number}", "t1", 1, plan.to_json())
+
+    def ask(self) -> None:
+        """Asks once, as the supervisor does, and lets the pause pass."""
+        try:
+            Launching(self.context, Listing(self.context), self.intent).run()
+        except (CapacityUnavailable, LaunchPending) as error:
+            self.passed += error.retry_after
+
+
+@pytest.fixture
+def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Waiting:
+    ec2 = Ec2()
+    monkeypatch.setattr(Clients, "__call__", lambda *_, **__: ec2)
+    made = Waiting(tmp_path, ec2)
+    began = clock.wall()
+    for name in ("now", "wall", "monotonic"):
+        monkeypatch.setattr(clock, name, lambda: began + made.passed)
+    return made
+
+
+def test_machines_that_were_waited_for_have_their_whole_time(waiting: Waiting) -> None:
+    waiting.ask()
+    waiting.passed += 9 * HOUR
+    waiting.ec2.code = ""
+    waiting.ask()
+    # The `flow gc` of anybody ends machines whose time is over.
+    left = float(waiting.ec2.tags()[DEADLINE]) - clock.wall()
+    assert 2 * HOUR <= left <= 2 * HOUR + 200
+    launch = waiting.context.ledger.read(waiting.intent.token)
+    assert launch is not None
+    (listed,) = Listing(waiting.context)._not_listed_yet([launch], {})
+    assert listed.ends_by - clock.wall() == pytest.approx(left, abs=1.0)
