@@ -7,6 +7,7 @@ for all is found. Then it asks each zone for what it has. If the quota refuses, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from flowlite.errors import CapacityUnavailable, ProviderError
@@ -113,11 +114,11 @@ class Launching:
     def _take_further(self) -> list[Instance]:
         token = self._intent.token
         with self._ledger.hold(token):
-            if self._ledger.read(token) is None and (found := self._taken_over()):
-                return found
-            launch = self._ledger.begin(
-                token, self._intent.task_id, self._intent.count, self._freeze
-            )
+            if self._ledger.read(token) is None:
+                if found := self._taken_over():
+                    return found
+                self._begin_after_others()
+            launch = self._read()
             if failed := launch.notes.get("failed"):
                 raise ProviderError(str(failed))
             if launch.ended:
@@ -133,6 +134,25 @@ class Launching:
         if call is None:
             raise ProviderError(f"nothing is known of the machines of {token}")
         return self._booting(launch, call).run()
+
+    def _begin_after_others(self) -> None:
+        """Begins the launch. Launches of the task that came to nothing are dropped, and their groups are its own.
+
+        While a gang runs, it may ask for more nodes, or for a spare, every few minutes for days.
+        """
+        token, task = self._intent.token, self._intent.task_id
+        vain = [each for each in self._ledger.launches(task) if _is_in_vain(each)]
+        self._ledger.begin(token, task, self._intent.count, self._freeze)
+        groups: dict[str, dict[str, Any]] = {}
+        for launch in vain:
+            for region, here in launch.notes.get("groups", {}).items():
+                groups[region] = {k: v for k, v in here.items() if not k.startswith("volume")}
+        if groups:
+            self._ledger.note(token, groups=groups)
+        for launch in vain:
+            # Another thread may go on with it just now.
+            with suppress(ProviderError), self._ledger.hold(launch.token, 0.0):
+                self._ledger.drop(launch.token)
 
     def _booting(self, launch: Launch, call: Call) -> BootingMachines:
         agent = agent_of(self._intent)
@@ -202,8 +222,7 @@ class Launching:
                 self._booting(launch, call).give_up(message)
             return ProviderError(message)
         self._ledger.note(launch.token, **{what: {"since": since, "tries": tries}})
-        pause = min(_MOST_PAUSE, 0.25 * 2**tries)
-        return LaunchPending(f"{error}; it is asked again", min(pause, limit))
+        return LaunchPending(f"{error}; it is asked again", min(_pause(0.25, tries), limit))
 
     def _may_exist(self) -> bool:
         """Whether machines of the launch exist, or may exist."""
@@ -547,9 +566,7 @@ class Launching:
             "throttled": "AWS wants fewer calls just now",
             "unreachable": "AWS cannot be reached",
         }.get(said.kind, "whether EC2 has started the machines is not known; it is asked again")
-        return LaunchPending(
-            f"{told} ({said.code}: {said.message})", min(_MOST_PAUSE, 0.5 * 2**tries)
-        )
+        return LaunchPending(f"{told} ({said.code}: {said.message})", _pause(0.5, tries))
 
     def _no_room(self, launch: Launch) -> ProviderError:
         """The error when all zones of the round have refused."""
@@ -573,6 +590,16 @@ class Launching:
         """Whether no zone of this round has the type at all."""
         said = self._said(launch)
         return bool(said) and all(each.get("code") in _FOR_GOOD for each in said.values())
+
+
+def _is_in_vain(launch: Launch) -> bool:
+    """Whether nothing was ever created for a launch, and nothing will be by what was asked for."""
+    return not launch.ended and all(call.state == REFUSED for call in launch.calls)
+
+
+def _pause(first: float, tries: int) -> float:
+    """Seconds until the next try, after tries that may be those of several days."""
+    return min(_MOST_PAUSE, first * 2.0 ** min(tries, 16))
 
 
 def _lacked_room(call: Call) -> bool:

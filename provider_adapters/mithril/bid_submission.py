@@ -149,7 +149,7 @@ class BidSubmission:
     def _doubt(self, launch: Launch, error: Exception) -> LaunchPending:
         times = int(launch.notes.get("unknown", 0)) + 1
         self._place.ledger.note(launch.token, unknown=times)
-        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (times - 1))
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(times - 1, 16))
         return Unreachable(
             f"whether the bid was placed is not known yet, it is looked up: {error}",
             retry_after=pause,

@@ -53,7 +53,7 @@ class Call:
     Attributes:
         where: Zone, region, or anything else that distinguishes this call from the launch's others.
         name: Idempotency token or unique name at the cloud: at most 64 characters of [A-Za-z0-9._-], never reused.
-        parameters: Frozen parameters of the request: a repetition sends exactly these.
+        parameters: Frozen parameters of the request: a repetition sends exactly these. Dropped once it was refused.
         hash: SHA-256 of the parameters.
         state: "intended", "made" or "refused".
         at: Unix time when it was recorded.
@@ -251,7 +251,7 @@ class Ledger:
             return write(replace(launch, calls=calls, frozen={}, ended=True))
 
     def drop(self, token: str) -> None:
-        """Removes a launch for which nothing was created. The caller must hold the launch.
+        """Removes a launch for which nothing was created, if it exists. The caller must hold the launch.
 
         Raises:
             Unsettled: A call may have had an effect.
@@ -262,6 +262,7 @@ class Ledger:
         if any(call.state != REFUSED for call in launch.calls):
             raise Unsettled(f"{token}: something was made, or may have been")
         self._path(token).unlink()
+        self._lock_path(token).unlink()
 
     def prune(self, older_than: float) -> None:
         """Removes launches that have ended and are older than `older_than` seconds."""
@@ -337,7 +338,12 @@ class Ledger:
                 raise ProviderError(f"{token}: {name} was {call.state} and cannot become {state}")
             known = tuple(dict.fromkeys((*call.ids, *ids)))
             settled = replace(
-                call, state=state, ids=known, detail={**call.detail, **(detail or {})}
+                call,
+                # What was refused is not repeated. A launch that waits for room makes thousands of such calls.
+                parameters={} if state == REFUSED else call.parameters,
+                state=state,
+                ids=known,
+                detail={**call.detail, **(detail or {})},
             )
             calls = tuple(settled if each.name == name else each for each in launch.calls)
             return write(replace(launch, calls=calls))

@@ -19,7 +19,7 @@ from provider_adapters.aws.settings import AwsSettings
 
 exceptions = pytest.importorskip("botocore.exceptions")
 
-HOUR, DAY = 3600.0, 86400.0
+HOUR = 3600.0
 ZONES = [f"us-east-1{letter}" for letter in "abc"]
 
 
@@ -59,6 +59,7 @@ class Waiting:
 
     def __init__(self, home: Path, clouds: Ec2) -> None:
         self.ec2 = clouds
+        self.home = home
         self.passed = 0.0
         settings = AwsSettings(
             region=("us-east-1",), security_group="sg-1", ssh_from=("10.0.0.0/8",)
@@ -87,10 +88,13 @@ class Waiting:
         )
         return LaunchIntent(f"t1-launch-{number}", "t1", 1, plan.to_json())
 
+    def launch(self) -> None:
+        Launching(self.context, Listing(self.context), self.intent).run()
+
     def ask(self) -> None:
         """Asks once, as the supervisor does, and lets the pause pass."""
         try:
-            Launching(self.context, Listing(self.context), self.intent).run()
+            self.launch()
         except (CapacityUnavailable, LaunchPending) as error:
             self.passed += error.retry_after
 
@@ -118,3 +122,33 @@ def test_machines_that_were_waited_for_have_their_whole_time(waiting: Waiting) -
     assert launch is not None
     (listed,) = Listing(waiting.context)._not_listed_yet([launch], {})
     assert listed.ends_by - clock.wall() == pytest.approx(left, abs=1.0)
+
+
+def test_days_without_a_network_end_no_wait(waiting: Waiting) -> None:
+    waiting.ask()
+    waiting.context.ledger.note(waiting.intent.token, tries=5000)
+    waiting.ec2.code = "unreachable"
+    with pytest.raises(LaunchPending) as caught:
+        waiting.launch()
+    assert caught.value.retry_after == 30.0
+
+
+def test_days_of_waiting_leave_little_on_the_disk(waiting: Waiting) -> None:
+    for _ in range(5):
+        waiting.ask()
+    launch = waiting.context.ledger.read(waiting.intent.token)
+    assert launch is not None
+    assert len(launch.calls) == len(waiting.ec2.asked) == 5 * len(ZONES)
+    size = len((waiting.home / "aws" / "launches" / f"{launch.token}.json").read_bytes())
+    # The start-up script alone has 6,000 bytes.
+    assert size < 10_000 + 500 * len(launch.calls)
+
+
+def test_launches_that_came_to_nothing_go_with_the_next_one(waiting: Waiting) -> None:
+    """A gang asks for more nodes, or for a spare, every few minutes, each time under another token."""
+    for number in range(1, 5):
+        waiting.intent = waiting.intend(number)
+        waiting.ask()
+    (last,) = waiting.context.ledger.launches("t1")
+    assert last.token == "t1-launch-4"
+    assert len(list((waiting.home / "aws" / "launches").iterdir())) <= 3

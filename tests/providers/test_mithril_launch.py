@@ -726,3 +726,13 @@ def test_settings_that_have_become_wrong_are_a_refusal(paper: Paper) -> None:
     paper.configure(regoin="x")
     with pytest.raises(ProviderError, match="did you mean 'region'"):
         paper.provider.launch(intent)
+
+
+def test_hours_of_faults_end_no_launch(paper: Paper) -> None:
+    intent = paper.intend()
+    paper.cloud.fault("create_bid", status=502, times=2)
+    paper.waiting(intent)
+    paper.provider._place.ledger.note(intent.token, unknown=5000)
+    paper.waiting(intent)
+    assert len(paper.launch(intent)) == 2
+    paper.end()

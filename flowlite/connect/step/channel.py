@@ -189,7 +189,7 @@ class Channel:
     def _end(self, error: NodeUnreachable) -> None:
         with self._changed:
             if self._facts is None:
-                pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._failures)
+                pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self._failures, 16))
                 self._failures += 1
                 self._next_try = time.monotonic() + pause
             self._failed, self._facts, self._serving = error, None, False
