@@ -5,7 +5,8 @@ It has, for every module that the call can reach through imports (those inside f
 - for a package, the whole tree of its top-level package, data files included;
 - for a single file (such as a script), the Python files and the packages beside it (Python files only);
 - the program's own file, as it was when the program started, if the node loads it as its main module;
-- the files of all other project modules that are loaded now, since modules may be imported by computed names.
+- the files of all other project modules that are loaded now, since modules may be imported by computed names;
+- the modules that the call imports from behind a link to a directory.
 
 It never has hidden directories, caches, virtual environments, `node_modules`, or files that the `.flowignore` of the
 root or of the project names (one shell pattern per line). Files that git ignores, `.env` files that it does not track
@@ -141,14 +142,26 @@ def _files(project: Project, modules: Iterable[str]) -> dict[str, dict[str, str]
         ):
             files[os.path.relpath(path, top.root)] = path
     imported = {project.file(name) for name in modules}
+    for name in modules:
+        # Also behind a link to a directory, which is not followed for all that is there.
+        for top, path in _place_of(project, name):
+            below = os.path.relpath(path, top.root)
+            if top.root in ignored and not ignored[top.root](below):
+                roots.setdefault(top.root, {}).setdefault(below, path)
     for root, files in roots.items():
         for name in _private(root, [n for n, path in files.items() if path not in imported]):
             del files[name]
-    for name, path in project.loaded():
-        for top in project.tops(name):
-            if path.startswith(top.root + os.sep):
-                roots.setdefault(top.root, {}).setdefault(os.path.relpath(path, top.root), path)
+    for name, _ in project.loaded():
+        for top, path in _place_of(project, name):
+            roots.setdefault(top.root, {}).setdefault(os.path.relpath(path, top.root), path)
     return {root: files for root, files in roots.items() if files}
+
+
+def _place_of(project: Project, name: str) -> Iterator[tuple[Top, str]]:
+    """The file of a module, with the top-level module of the project that it is in."""
+    path = project.file(name)
+    if path is not None:
+        yield from ((top, path) for top in project.tops(name) if path.startswith(top.root + os.sep))
 
 
 def _ignored(root: str) -> Ignored:

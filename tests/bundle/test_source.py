@@ -225,6 +225,27 @@ def test_modules_that_are_loaded_come_along(build: Build, project: Project) -> N
     assert "plug/one.py" not in found
 
 
+def test_modules_behind_a_link_come_along(build: Build, project: Project, tmp_path: Path) -> None:
+    """A monorepo may have shared code as a link; data behind a link may be any size."""
+    project.write("pack/__init__.py", "def train():\n    from pack.shared import core\n")
+    shared = tmp_path / "libs/shared"
+    for name in ("__init__.py", "core.py", "aside.py", "data/big.bin"):
+        (shared / name).parent.mkdir(parents=True, exist_ok=True)
+        (shared / name).write_text("from . import deep\n" if name == "core.py" else "")
+    (shared / "deep").mkdir()
+    (shared / "deep/__init__.py").write_text("")
+    (project.root / "pack/shared").symlink_to(shared)
+    train = importlib.import_module("pack").train
+    assert names(build(train)) == [
+        "pack/__init__.py",
+        "pack/shared/__init__.py",
+        "pack/shared/core.py",
+        "pack/shared/deep/__init__.py",
+    ]
+    project.write(".flowignore", "/pack/shared\n")
+    assert names(build(train)) == ["pack/__init__.py"]
+
+
 def test_roots_come_in_the_order_of_the_path(
     build: Build, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
