@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
 
 from flowlite.errors import ConfigError
 from flowlite.node.quick_dataclass import dataclass
@@ -221,6 +221,7 @@ def _by_annotation(parameter: inspect.Parameter, annotation: Any) -> Parameter:
     if annotation is _MISSING:
         annotation = _type_of(default)
     annotation, optional = _without_none(annotation)
+    annotation = _meant(annotation)
     if annotation is bool:
         return Parameter(parameter.name, option, "", _to_bool, flag=True, default=default)
     many = _CONTAINERS.get(get_origin(annotation) or annotation)
@@ -259,7 +260,29 @@ def _type_of(default: Any) -> Any:
     return type(default)
 
 
+def _meant(annotation: Any) -> Any:
+    """The type that an alias (`type Rate = float`), a `NewType` or an `Annotated` stands for; any other type itself."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    try:
+        if _is_alias(annotation):
+            return _meant(annotation.__value__)
+        if _is_alias(origin):
+            return _meant(origin.__value__[inner])
+    except Exception:
+        # Its value is evaluated only now, and may have a name that only type checkers import.
+        return annotation
+    if isinstance(annotation, NewType):
+        return _meant(annotation.__supertype__)
+    return _meant(inner[0]) if origin is Annotated else annotation
+
+
+def _is_alias(value: Any) -> bool:
+    # `typing` has them from Python 3.12 on, and `typing_extensions` its own.
+    return type(value).__name__ == "TypeAliasType"
+
+
 def _without_none(annotation: Any) -> tuple[Any, bool]:
+    annotation = _meant(annotation)
     if get_origin(annotation) in (Union, types.UnionType):
         rest = [one for one in get_args(annotation) if one is not type(None)]
         optional = len(rest) < len(get_args(annotation))
@@ -282,6 +305,7 @@ def _item_of(annotation: Any) -> Any:
 
 def _converter(annotation: Any) -> tuple[Convert | None, str]:
     """The parser of a type (None if the type has no text form), and the description of its values."""
+    annotation = _meant(annotation)
     if annotation in (str, Any, object):
         return str, "TEXT"
     if annotation is int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Optional
+from typing import Annotated, Any, Literal, NewType, Optional
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import TypeAliasType, TypeVar
 
 from flowlite.api.app import FlowApp
 from flowlite.cli.arguments import call_with, parameters_of, read_arguments
@@ -161,6 +162,36 @@ def test_an_annotation_that_cannot_be_resolved_falls_back_to_the_default() -> No
     found = parameters_of(train)
     assert [parameter.option for parameter in found] == ["--model", "--name"]
     assert read(train, "--name", "x") == {"name": "x"}
+
+
+Rate = TypeAliasType("Rate", float)
+Item = TypeVar("Item")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "words", "expected"),
+    [
+        (Rate, "0.3", 0.3),
+        (Rate | None, "none", None),
+        (TypeAliasType("Maybe", Rate | None), "0.3", 0.3),
+        (TypeAliasType("Schedule", Literal["cosine", "linear"]), "linear", "linear"),
+        (TypeAliasType("Sizes", list[int]), "4 5", [4, 5]),
+        (list[Rate], "1 2.5", [1.0, 2.5]),
+        (TypeAliasType("Pair", tuple[Item, Item], type_params=(Item,))[int], "1 2", (1, 2)),
+        (TypeAliasType("Described", Annotated[Rate, "per step"]), "0.3", 0.3),
+        (NewType("Steps", int), "1e3", 1000),
+        (TypeAliasType("Flag", bool), "", True),
+    ],
+    ids=str,
+)
+def test_a_name_of_a_type_is_read_as_the_type(annotation: Any, words: str, expected: Any) -> None:
+    """As `type Rate = float` makes it, from Python 3.12 on."""
+
+    def train(value=None) -> None:  # type: ignore[no-untyped-def]
+        ...
+
+    train.__annotations__["value"] = annotation
+    assert read(train, "--value", *words.split()) == {"value": expected}
 
 
 OTHERS = {"--num-instances": True, "-N": True, "--dry-run": False, "--lr": True}
