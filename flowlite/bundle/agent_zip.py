@@ -19,9 +19,10 @@ import os
 import struct
 import sys
 import tempfile
+import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flowlite.errors import FlowError, StoreError
 from flowlite.in_worker.on_node import CARRIED
@@ -157,7 +158,24 @@ def _zip(files: dict[str, str]) -> bytes:
 def _bytecode(source: bytes, name: str) -> bytes:
     code = compile(source, name, "exec", dont_inherit=True)
     head = importlib.util.MAGIC_NUMBER + struct.pack("<I", _UNCHECKED_HASH)
-    return head + importlib.util.source_hash(source) + marshal.dumps(code, _MARSHAL)
+    slices: dict[bytes, Any] = {}
+    body = marshal.dumps(_without_slices(code, slices), _MARSHAL)
+    for stand_in, each in slices.items():
+        body = body.replace(marshal.dumps(stand_in, _MARSHAL), marshal.dumps(each))
+    return head + importlib.util.source_hash(source) + body
+
+
+def _without_slices(constant: Any, slices: dict[bytes, Any]) -> Any:
+    """Puts stand-ins in the place of slices, which Python 3.14 has among its constants and only version 5 can write."""
+    if isinstance(constant, types.CodeType):
+        return constant.replace(co_consts=_without_slices(constant.co_consts, slices))
+    if isinstance(constant, tuple):
+        return tuple(_without_slices(each, slices) for each in constant)
+    if not isinstance(constant, slice):
+        return constant
+    stand_in = b"\0slice %d\0" % len(slices)
+    slices[stand_in] = constant
+    return stand_in
 
 
 def _replace(path: Path, data: bytes, mode: int) -> None:
