@@ -166,17 +166,28 @@ def test_a_command_that_cannot_start_says_why(tmp_path: Path) -> None:
                 node.order(0, "no-such-command"),
                 node.order(1, str(tmp_path / "file")),
                 node.order(2, "true", workdir="/no/such/directory"),
+                node.order(3, f"{tmp_path}/moved"),
+                node.order(4, f"{tmp_path}/windows"),
             ]
         )
 
+    for name, text in (("moved", "#!/gone/env/bin/python\n"), ("windows", "#!/bin/sh\r\n:\r\n")):
+        (tmp_path / name).write_bytes(text.encode())
+        (tmp_path / name).chmod(0o755)
     found = run(Node(tmp_path), start)
-    assert [found[rank]["code"] for rank in range(3)] == [127, 126, 127]
-    messages = [found[rank]["failure"]["message"] for rank in range(3)]
+    assert [found[rank]["code"] for rank in range(5)] == [127, 126, 127, 127, 127]
+    messages = [found[rank]["failure"]["message"] for rank in range(5)]
     assert "'no-such-command'" in messages[0]
     assert "not on this node's PATH" in messages[0]
     assert "Permission denied" in messages[1]
     assert "working directory /no/such/directory" in messages[2]
-    assert {found[rank]["failure"]["kind"] for rank in range(3)} == {"load"}
+    assert messages[3].endswith(
+        "moved is there, and /gone/env/bin/python, which its first line names, is not"
+    )
+    assert messages[4].endswith(
+        f"its lines end as on Windows (CR LF), which no shell reads: dos2unix {tmp_path}/windows"
+    )
+    assert {found[rank]["failure"]["kind"] for rank in range(5)} == {"load"}
     assert "no-such-command" in (tmp_path / "r0.err").read_text()
 
 

@@ -146,11 +146,28 @@ def _run_command(order: Mapping[str, Any]) -> NoReturn:
     try:
         os.execvpe(argv[0], argv, order["environment"])
     except OSError as error:
-        hint = ""
-        if error.errno == errno.ENOENT and "/" not in argv[0]:
-            hint = "; it is not on this node's PATH"
+        absent = error.errno == errno.ENOENT
+        hint = _what_is_absent(argv[0], order["environment"]) if absent else ""
         _cannot_start(order, error, f"the command {argv[0]!r}: {error.strerror}{hint}")
     raise AssertionError("not reached")
+
+
+def _what_is_absent(program: str, environment: Mapping[str, str]) -> str:
+    """What is not there where a program cannot be started for that, as a clause. Often it is not the program itself."""
+    from shutil import which
+
+    path = program if "/" in program else which(program, path=environment.get("PATH"))
+    try:
+        with open(path or "", "rb") as file:
+            first = file.readline(4096)
+    except OSError:
+        return "" if "/" in program else "; it is not on this node's PATH"
+    if not first.startswith(b"#!"):
+        return f"; {path} is there, and the loader that it was built for is not"
+    interpreter = first[2:].strip(b" \t\n").split(b" ")[0]
+    if interpreter.endswith(b"\r"):
+        return f"; its lines end as on Windows (CR LF), which no shell reads: dos2unix {path}"
+    return f"; {path} is there, and {os.fsdecode(interpreter)}, which its first line names, is not"
 
 
 def _cannot_start(order: Mapping[str, Any], error: OSError, what: str) -> NoReturn:
