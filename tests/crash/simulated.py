@@ -29,7 +29,7 @@ from flowlite.supervise import background
 from flowlite.supervise.attempt.outcome import End
 from flowlite.supervise.cleanup import reconcile
 from flowlite.supervise.process import launch as start
-from flowlite.supervise.process import main, supervisor
+from flowlite.supervise.process import main, supervisor, task_lease
 from flowlite.supervise.process.machines_without_rank import MachinesWithoutRank
 from flowlite.supervise.record import process_identity
 from flowlite.supervise.record.paths import TaskPaths
@@ -313,6 +313,7 @@ class Simulation:
         from botocore.retries.quota import RetryQuota
 
         times = SimpleNamespace(sleep=self.timeline.sleep, time=self.timeline.wall)
+        began = self.timeline.wall() - self.timeline.since_boot()
 
         def start_supervisor(
             home: Path, task: str, *, spare: bool = False, launches: bool = True
@@ -357,6 +358,10 @@ class Simulation:
                 (start, "start_supervisor", start_supervisor),
                 (reconcile, "start_supervisor", start_supervisor),
                 (background, "run_detached", lambda home, module: True),
+                # Homes come and go: the time of a simulation is the same in all.
+                (clock, "_offset", lambda home: began),
+                # A tenth of its looks: a cancellation is noticed within half a second.
+                (task_lease, "_LOOK_EVERY", 0.5),
             ):
                 stack.enter_context(mock.patch.object(where, name, what))
             yield
