@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -260,6 +260,28 @@ class LaunchTests(Suite):
         with pytest.raises((ConfigError, ProviderError)) as refused:
             subject.make().plan(config)
         assert any(word in str(refused.value).lower() for word in ("gpu", "h100", "cpu", "memory"))
+
+    @pytest.mark.parametrize(
+        ("option", "value", "carried"),
+        [
+            ("dependencies", ["no-such-package==1.0"], "python_spec"),
+            ("python", "3.99", "python_spec"),
+            ("workdir", "/", "workdir"),
+        ],
+        ids=["dependencies", "python", "workdir"],
+    )
+    def test_an_option_of_the_workers_is_not_ignored(
+        self, subject: ProviderUnderTest, option: str, value: Any, carried: str
+    ) -> None:
+        told: Sequence[str]
+        try:
+            plan = subject.make().plan(subject.config(**{option: value}))
+        except (ConfigError, ProviderError) as refused:
+            is_carried, told = False, [str(refused)]
+        else:
+            is_carried, told = bool(plan.options.get(carried)), plan.notes
+        named = any(option in each for each in told)
+        assert is_carried or named, f"{option}={value!r} is ignored without a word"
 
 
 def settings_of(subject: ProviderUnderTest, instance: Instance, **options: Any) -> NodeSettings:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from flowlite.errors import ConfigError
+from flowlite.provider import Instance
 from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.spec import TaskConfig
 from tests.docs.blocks import blocks_of
@@ -54,9 +55,14 @@ FLAWS = {
         "test_the_end_of_one_node_is_not_the_end_of_the_others",
     ),
     "an option that is ignored": (
-        'for option in ("gpu", "cpu", "memory", "image", "volumes"):',
+        "for option in refused:",
         'for option in ("image",):',
         "test_an_option_that_cannot_be_honoured_is_refused_by_its_name",
+    ),
+    "an option of the workers that is ignored": (
+        '{"workdir": wanted.directory_on_node}',
+        '{"workdir": None}',
+        "test_an_option_of_the_workers_is_not_ignored",
     ),
     "a connection that cuts what it reads": (
         "return LocalConnection()",
@@ -134,10 +140,16 @@ def test_the_plan_of_the_page_refuses_or_names_what_it_cannot_do(tmp_path: Path)
         provider.plan(TaskConfig(command="true", num_instances=5))
     plain = provider.plan(TaskConfig(command="true", num_instances=3))
     assert (plain.num_instances, plain.notes) == (3, ())
-    odd = provider.plan(TaskConfig(command="true", region="eu", spot=True, keep_warm="10m"))
-    assert odd.notes == tuple(
-        f"{each} has no effect on folders" for each in ("region", "spot", "keep_warm")
-    )
+    odd = {"region": "eu", "spot": True, "keep_warm": "10m", "internode_interconnect": "RoCE"}
+    noted = provider.plan(TaskConfig(command="true", **odd)).notes
+    assert noted == tuple(f"{each} has no effect on folders" for each in odd)
+    for refused in ({"dependencies": ["numpy"]}, {"python": "3.12"}):
+        with pytest.raises(ConfigError, match=f"{next(iter(refused))}: a folder has no such thing"):
+            provider.plan(TaskConfig(command="true", **refused))
+    placed = provider.plan(TaskConfig(command="true", workdir="/var"))
+    node = Instance("folder-0", "t0")
+    assert provider.node_settings(placed, node).workdir == "/var"
+    assert provider.node_settings(plain, node).workdir is None
 
 
 def test_who_forgets_to_say_what_is_tested_is_told(tmp_path: Path) -> None:
