@@ -246,12 +246,15 @@ with open(here / "last.pt", "r+b", buffering=0) as file:
         with gang(tmp_path, body) as run:
             assert run.run()["outcome"] == "failed", run.logs()
         assert newest(remote) == {"last.pt": b"1" * WHOLE}
-        # The next attempt on the same node finds the whole file in its place, and the half under another name.
-        body = 'print((here / "last.pt").read_bytes()[:1], (here / "last.pt.unfinished").exists())'
+        # The next attempt on the same node finds the whole file in its place, and the half nowhere: trainers look at
+        # all names in the directory.
+        body = 'print((here / "last.pt").read_bytes()[:1], os.listdir(here))'
         with gang(tmp_path, body, attempt=2) as again:
             assert again.run()["outcome"] == "done", again.logs()
-            assert again.text(0) == "b'1' True\n"
-            assert "is now NAME.unfinished" in " ".join(told(again, "warning"))
+            assert again.text(0) == "b'1' ['last.pt']\n"
+            aside = tmp_path / "nodes" / "i-000" / "checkpoint.unfinished"
+            assert f"is now below {aside}" in " ".join(told(again, "warning"))
+            assert (aside / "last.pt").read_bytes() == b"2" * (WHOLE // 2) + b"1" * (WHOLE // 2)
         assert newest(remote) == {"last.pt": b"1" * WHOLE}
 
     def test_a_checkpoint_made_at_the_stop_signal_is_copied(
@@ -617,7 +620,8 @@ print(*sorted(p.name for p in here.iterdir()))
     def test_a_set_that_one_node_did_not_finish_is_not_taken(
         self, tmp_path: Path, remote: Path
     ) -> None:
-        shards = {"nodes": "all"}
+        # An earlier copy of the second attempt would have what the first one has left, and take its place.
+        shards = {"nodes": "all", "every": 600.0}
         for attempt in (1, 2):
             body = f'write(here / "shard.pt", b"{attempt}")'
             with gang(tmp_path, body, nodes=2, attempt=attempt, checkpoint=shards) as run:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -187,8 +189,9 @@ class TestAWriterThatDies:
         copier_of(tmp_path, every=100.0, writer="t1.2").restore(aside=True)
         assert (root / "newest").read_text() == "1"
         assert sorted(each.name for each in root.iterdir()) == [
-            *("epoch1.pt", "epoch2.pt.unfinished", "log.pt", "newest"),
+            *("epoch1.pt", "log.pt", "newest"),
         ]
+        assert (tmp_path / "root0.unfinished" / "epoch2.pt").read_text() == "half of"
 
     def test_a_link_to_a_newer_file_stays(self, tmp_path: Path) -> None:
         root = self.after_the_crash(tmp_path).root
@@ -270,8 +273,8 @@ class TestACheckpointThatIsADirectory:
     def test_the_same_node_goes_on_from_the_one_before(self, tmp_path: Path) -> None:
         root = self.after_the_crash(tmp_path).root
         told = copier_of(tmp_path, every=100.0, writer="t1.2").restore(aside=True)
-        assert self.here(root) == ["checkpoint-2", "checkpoint-4.unfinished", "latest"]
-        assert self.here(root / "checkpoint-4.unfinished") == ["model.pt", "optimizer.pt"]
+        assert self.here(root) == ["checkpoint-2", "latest"]
+        assert self.here(tmp_path / "root0.unfinished/checkpoint-4") == ["model.pt", "optimizer.pt"]
         assert (root / "latest" / "model.pt").read_text() == "2"
         assert told["aside"] == ["checkpoint-4"]
 
@@ -286,8 +289,8 @@ class TestACheckpointThatIsADirectory:
         copier.cut(None, ())
         copier.end()
         copier_of(tmp_path, every=100.0, writer="t1.3").restore(aside=True)
-        assert self.here(root) == ["checkpoint-2", "checkpoint-4.unfinished", "latest"]
-        assert self.here(root / "checkpoint-4.unfinished") == ["other.pt"]
+        assert self.here(root) == ["checkpoint-2", "latest"]
+        assert self.here(tmp_path / "root0.unfinished/checkpoint-4") == ["other.pt"]
         assert newest(tmp_path / "remote") == WHOLE
 
     def follower(self, tmp_path: Path) -> Copier:
@@ -309,7 +312,7 @@ class TestACheckpointThatIsADirectory:
         copier_of(tmp_path, every=100.0, writer="t1.2").prove("token", write=True)
         follower.prove("token", write=False)
         follower.restore(aside=True)
-        assert self.here(follower.root) == ["checkpoint-2", "checkpoint-4.unfinished", "latest"]
+        assert self.here(follower.root) == ["checkpoint-2", "latest"]
         assert self.here(follower.root / "checkpoint-2") == [
             "model.pt",
             "optimizer.pt",
@@ -342,7 +345,7 @@ class TestACheckpointThatIsADirectory:
         )
         leader.prove("token", write=True)
         leader.restore(aside=True)
-        assert self.here(root) == ["checkpoint-2", "checkpoint-4.unfinished", "latest"]
+        assert self.here(root) == ["checkpoint-2", "latest"]
 
     def test_what_changes_in_a_whole_one_has_its_earlier_version(self, tmp_path: Path) -> None:
         copier = self.after_the_crash(tmp_path)
@@ -352,9 +355,7 @@ class TestACheckpointThatIsADirectory:
         copier.copy()
         assert newest(tmp_path / "remote") == WHOLE
         copier_of(tmp_path, every=100.0, writer="t1.2").restore(aside=True)
-        assert self.here(copier.root / "checkpoint-2") == [
-            *("model.pt", "model.pt.unfinished", "optimizer.pt"),
-        ]
+        assert self.here(copier.root / "checkpoint-2") == ["model.pt", "optimizer.pt"]
         assert (copier.root / "checkpoint-2" / "model.pt").read_text() == "2"
 
     def test_a_directory_of_many_checkpoints_is_none(self, tmp_path: Path) -> None:
@@ -368,7 +369,84 @@ class TestACheckpointThatIsADirectory:
         assert copier.copy()
         assert list(newest(tmp_path / "remote")) == ["run-20230102/epoch_1.pt"]
         copier_of(tmp_path, every=100.0, writer="t1.2").restore(aside=True)
-        assert self.here(copier.root / "run-20230102") == ["epoch_1.pt", "epoch_2.pt.unfinished"]
+        assert self.here(copier.root / "run-20230102") == ["epoch_1.pt"]
+        assert self.here(tmp_path / "root0.unfinished/run-20230102") == ["epoch_2.pt"]
+
+    def test_one_without_a_file_is_none(self, tmp_path: Path) -> None:
+        """The writer has died when it had made the directory."""
+        root = self.after_the_crash(tmp_path).root
+        copier = copier_of(tmp_path, every=100.0, writer="t1.2")
+        copier.restore(aside=True)
+        (root / "checkpoint-6" / "global_step6").mkdir(parents=True)
+        (root / "empty").mkdir()
+        copier.begin()
+        copier.claim()
+        copier.cut(None, ())
+        copier.end()
+        copier.copy()
+        assert copier.newest is not None
+        assert copier.newest[1].directories == ("empty",)
+        told = copier_of(tmp_path, every=100.0, writer="t1.3").restore(aside=True)
+        assert self.here(root) == ["checkpoint-2", "empty", "latest"]
+        assert told["aside"] == ["checkpoint-6"]
+
+    def test_one_whose_writer_dies_between_two_files_is_none(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Such as while it collects what the second one is to hold, when the first one is at rest."""
+        now = 1000.0
+        monkeypatch.setattr(time, "monotonic", lambda: now)
+        copier = copier_of(tmp_path, every=100.0)
+        copier.begin()
+        self.write(copier, "checkpoint-2/model.pt", "checkpoint-2/optimizer.pt")
+        copier.look(None)
+        now += 20
+        copier.look(None)
+        assert copier.copy()
+        self.write(copier, "checkpoint-4/model.pt", "checkpoint-4/optimizer.pt")
+        copier.look(None)
+        self.write(copier, "checkpoint-6/model.pt")
+        copier.look(None)
+        now += 5
+        copier.cut(None, ())
+        copier.end()
+        copier.copy()
+        whole = {**WHOLE, "checkpoint-4/model.pt": b"4", "checkpoint-4/optimizer.pt": b"4"}
+        assert newest(tmp_path / "remote") == whole
+        following = copier_of(tmp_path, every=100.0, writer="t1.2")
+        following.restore(aside=True)
+        assert self.here(copier.root) == ["checkpoint-2", "checkpoint-4"]
+        # One that dies at its start has written nothing.
+        following.begin()
+        following.cut(None, ())
+        following.end()
+        assert not following.watch.doubtful
+
+    def test_a_set_that_is_copied_while_the_next_one_is_written_has_the_last(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A trainer that keeps one removes it first. The machine may be lost at any moment."""
+        now = 1000.0
+        monkeypatch.setattr(time, "monotonic", lambda: now)
+        copier = copier_of(tmp_path, every=100.0)
+        self.write(copier, "checkpoint-2/model.pt", "checkpoint-2/optimizer.pt")
+        (copier.root / "log.txt").write_text("1")
+        copier.look(None)
+        now += 20
+        copier.look(None)
+        assert copier.copy()
+        shutil.rmtree(copier.root / "checkpoint-2")
+        self.write(copier, "checkpoint-4/model.pt")
+        (copier.root / "log.txt").write_text("12")
+        copier.look(None)
+        now += 3
+        copier.look(None)
+        assert copier.copy()
+        assert newest(tmp_path / "remote") == {**WHOLE, "log.txt": b"12"}
+        now += 20
+        copier.look(None)
+        assert copier.copy()
+        assert newest(tmp_path / "remote") == {"checkpoint-4/model.pt": b"4", "log.txt": b"12"}
 
 
 @pytest.mark.parametrize("content", ["", '{"format": 2}'])

@@ -65,8 +65,10 @@ def test_new_directories(watch: RenameWatch, tmp_path: Path) -> None:
     (tmp_path / "tmp-checkpoint-5" / "deep" / "model.pt").write_text("x")
     (tmp_path / "tmp-checkpoint-5").rename(tmp_path / "checkpoint-5")
     assert renamed_in(watch) == {"step/deep/model.pt", "checkpoint-5/deep/model.pt"}
+    assert watch.brought == {"checkpoint-5/deep/model.pt"}
     (tmp_path / "checkpoint-5" / "deep" / "model.pt").write_text("y")
     assert renamed_in(watch) == {"step/deep/model.pt"}
+    assert not watch.brought
 
 
 def test_what_is_lost_is_not_believed(watch: RenameWatch, tmp_path: Path) -> None:

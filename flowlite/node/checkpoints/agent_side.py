@@ -135,7 +135,7 @@ class Checkpoints:
             names = _some(told["aside"])
             self._tell(
                 "warning",
-                f"checkpoint: {names} was being written when its writer ended, and is now NAME.unfinished",
+                f"checkpoint: {names} was being written when its writer ended, and is now below {told['aside_at']}",
             )
         if told["set"]:
             log.info("set %(set)s: %(files)d files, %(bytes)d bytes brought back", told)

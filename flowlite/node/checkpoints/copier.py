@@ -24,7 +24,14 @@ from .manifest import (
     writers,
 )
 from .restore import Restore
-from .stability import FileState, StabilityWatch, checkpoint_above, is_temporary
+from .stability import (
+    FileState,
+    StabilityWatch,
+    beside_files,
+    checkpoint_above,
+    complete_as_others,
+    is_temporary,
+)
 from .state import CheckpointState
 from .targets import Target, TargetError, place_of
 
@@ -133,23 +140,27 @@ class Copier:
         """Restores the newest set.
 
         Args:
-            aside: The directory is flowlite's own. Incomplete files are renamed, so that they are not taken for
+            aside: The directory is flowlite's own. Incomplete files are moved aside, so that they are not taken for
                 complete ones.
         """
-        files = tree.look_at(self.root, self.shown_at).files
+        found = tree.look_at(self.root, self.shown_at)
+        files = found.files
         self.watch.doubtful = self.memory.doubts(files)
         source = bool(self.order["source"])
         begun: set[str] = set()
         put: list[str] = []
         if aside:
+            empty = set(found.directories).difference(beside_files(found.directories, files))
+            begun = {checkpoint_above(f"{each}/") for each in empty}
             if self.nodes == 1:
-                begun = {
-                    each
-                    for each in self._begun(self.watch.doubtful)
-                    if tree.put_directory_aside(self.root, each)
-                }
+                begun |= self._begun(self.watch.doubtful)
+            begun = {each for each in begun if tree.put_aside(self.root, each)}
             put = [path for path in files if checkpoint_above(path) in begun]
-            put += tree.put_aside(self.root, sorted(set(self.watch.doubtful).difference(put)))
+            put += [
+                path
+                for path in sorted(set(self.watch.doubtful).difference(put))
+                if not is_temporary(path) and tree.put_aside(self.root, path)
+            ]
         # A node that has made the copies has the newest files itself, except for incomplete ones. A node that becomes
         # the leader when the last one is lost has those of the last restore.
         complete = source and self.memory.copied and bool(files)
@@ -183,6 +194,7 @@ class Copier:
                 *sorted(begun),
                 *(path for path in put if checkpoint_above(path) not in begun),
             ],
+            "aside_at": str(tree.aside_of(self.root)),
         }
 
     def _put_strangers_aside(self, taken: tuple[SetName, CheckpointManifest] | None) -> None:
@@ -203,7 +215,7 @@ class Copier:
         here = set(map(checkpoint_above, tree.look_at(self.root, self.shown_at).files)) - {""}
         for each in here - known:
             if not is_temporary(each):
-                tree.put_directory_aside(self.root, each)
+                tree.put_aside(self.root, each)
 
     def go_on(self, *, cut: bool) -> None:
         """Prepares to go on in the place of a copier of this attempt that was killed, after its sets.
@@ -250,23 +262,44 @@ class Copier:
         with self._lock:
             self._look = found
             self.watch.look(found.files, writing, time.monotonic())
-            self.memory.note(found.files, self.watch.finished, self.watch.doubtful)
+            self.memory.note(found.files, self._at_rest(), self.watch.doubtful)
 
-    def cut(self, reaper: int | None, renamed: Collection[str]) -> None:
+    def cut(
+        self, reaper: int | None, renamed: Collection[str], brought: Collection[str] = ()
+    ) -> None:
         """Records that a worker was killed or failed: files still changing before that may be incomplete.
 
         Args:
             reaper: The process above the workers.
             renamed: Files that were seen to be renamed into their place and not to be written since.
+            brought: Those of them that came with their directory.
         """
         found = tree.look_at(self.root, self.shown_at)
         writing = tree.open_for_writing(found, processes.descendants([reaper] if reaper else []))
         with self._lock:
             self.watch.look(found.files, writing, time.monotonic())
             before = set(self.watch.doubtful)
-            self.watch.cut(renamed)
+            files = found.files.items()
+            known = {path for path, seen in files if self.memory.hash_of(path, seen) is not None}
+            stored = {file.path for file in self.newest[1].files} if self.newest else set[str]()
+            whole = complete_as_others(self.watch.begun, found.files, stored)
+            whole_files = {path for path in found.files if checkpoint_above(path) in whole}
+            self.watch.cut(renamed, whole_files.union(brought), known)
             self._cut_off |= set(self.watch.doubtful) - before
-            self.memory.note(found.files, self.watch.finished, self.watch.doubtful)
+            self.memory.note(found.files, self._at_rest(), self.watch.doubtful)
+
+    def _at_rest(self) -> dict[str, FileState]:
+        """Returns the finished files, without those of a checkpoint of which another one may follow."""
+        begun = self.watch.begun
+        return {
+            path: seen
+            for path, seen in self.watch.finished.items()
+            if checkpoint_above(path) not in begun
+        }
+
+    def begin(self) -> None:
+        """Records that no writer has begun yet: files there now are finished unless doubtful."""
+        self.watch.end(tree.look_at(self.root, self.shown_at).files)
 
     def end(self) -> None:
         """Records that all writers have ended."""
@@ -301,7 +334,7 @@ class Copier:
         files += self._earlier(left_out)
         links = found.links
         cut_off = bool(incomplete.difference(file.path for file in files))
-        if cut_off:
+        if cut_off or self._has_no_checkpoint(files, unfinished, begun):
             # Its writer may have deleted the checkpoint before the one that it did not complete.
             files += self._deleted(found)
         if cut_off or begun:
@@ -311,7 +344,7 @@ class Copier:
             nodes=self.nodes,
             files=tuple(sorted(files, key=lambda file: file.path)),
             links=links,
-            directories=tuple(found.directories),
+            directories=tuple(beside_files(found.directories, (file.path for file in files))),
             unfinished=tuple(left_out),
             facts={**self.order["facts"], "time": time.time()},
         )
@@ -358,6 +391,18 @@ class Copier:
             for file in (self.newest[1].files if self.newest is not None else ())
         }
         return changing - known - {""}
+
+    def _has_no_checkpoint(
+        self, files: Iterable[File], unfinished: Iterable[str], begun: set[str]
+    ) -> bool:
+        """Whether the newest set has a checkpoint, and one with these files none, since the next is being written."""
+        paths = {file.path for file in files}
+        known = {file.path for file in self.newest[1].files} if self.newest is not None else set()
+        if not begun and paths.issuperset(unfinished):
+            return False
+        if any(map(checkpoint_above, known)):
+            return not any(map(checkpoint_above, paths))
+        return bool(known) and not paths
 
     def _deleted(self, found: tree.TreeScan) -> list[File]:
         """Returns the files of the newest set that are not in the directory any more."""

@@ -31,10 +31,12 @@ class RenameWatch:
 
     Attributes:
         renamed: The files whose last change was that they got their name, by path relative to the directory.
+        brought: Those of them that got it with a directory that was renamed.
     """
 
     def __init__(self, root: Path) -> None:
         self.renamed: set[str] = set()
+        self.brought: set[str] = set()
         self._root = root
         self._directories: dict[int, str] = {}
         self._descriptor = -1
@@ -74,6 +76,7 @@ class RenameWatch:
         if mask & _OVERFLOW:
             # Which of them were written since is lost.
             self.renamed.clear()
+            self.brought.clear()
             return
         if mask & _IGNORED:
             self._directories.pop(watch, None)
@@ -85,7 +88,9 @@ class RenameWatch:
         if mask & _IS_DIRECTORY:
             if mask & (_CREATE | _MOVED_TO):
                 self._watch(path, whole=bool(mask & _MOVED_TO))
-        elif mask & _MOVED_TO:
+            return
+        self.brought.discard(path)
+        if mask & _MOVED_TO:
             self.renamed.add(path)
         else:
             self.renamed.discard(path)
@@ -114,3 +119,4 @@ class RenameWatch:
                     self._watch(below, whole=whole)
                 elif whole:
                     self.renamed.add(below)
+                    self.brought.add(below)

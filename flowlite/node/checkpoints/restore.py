@@ -20,6 +20,7 @@ from .manifest import (
     is_complete,
     whole_sets,
 )
+from .stability import beside_files
 from .state import CheckpointState
 from .targets import Target, TargetError
 
@@ -142,7 +143,7 @@ class Restore:
                     tree.partial_of(self._root, file.path).unlink(missing_ok=True)
         if self._only is None or self._only:
             self._put_links(mine)
-            for path in mine.directories:
+            for path in beside_files(mine.directories, (file.path for file in mine.files)):
                 tree.make_parents(self._root, f"{path}/.")
         self.taken = (candidate.names[self._node], mine)
         self.brought = wanted

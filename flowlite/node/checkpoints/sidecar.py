@@ -91,7 +91,7 @@ class CheckpointSidecar:
                 self._start(request["reaper"], request.get("again"))
             elif what == "cut" and self._began is not None and self._renames is not None:
                 self._renames.read()
-                self._copier.cut(self._reaper, self._renames.renamed)
+                self._copier.cut(self._reaper, self._renames.renamed, self._renames.brought)
             elif what == "hurry":
                 self._hurried = True
                 self._due = min(self._due, time.monotonic())
@@ -104,7 +104,9 @@ class CheckpointSidecar:
         self._reaper = reaper
         self._renames = RenameWatch(self._copier.root)
         self._began = time.monotonic()
-        if again is not None:
+        if again is None:
+            self._copier.begin()
+        else:
             self._copier.go_on(cut=bool(again["cut"]))
             # The parts of all nodes are numbered by the intervals since the workers were started.
             self._began -= float(again["since"])

@@ -7,8 +7,9 @@ changing may be incomplete. They stay *doubtful* until they change.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from typing import NamedTuple
 
 _TEMPORARY_ENDS = (
@@ -70,6 +71,46 @@ def checkpoint_above(path: str) -> str:
         if _ONE_CHECKPOINT.fullmatch(part):
             return "/".join(parts[:count])
     return ""
+
+
+def beside_files(directories: Iterable[str], files: Iterable[str]) -> list[str]:
+    """Returns those of these empty directories that belong to no checkpoint, or to one of these files'.
+
+    A checkpoint without a file is one that was only begun.
+    """
+    above = {checkpoint_above(path) for path in files} | {""}
+    return [each for each in directories if checkpoint_above(f"{each}/") in above]
+
+
+def complete_as_others(
+    directories: Iterable[str], files: Collection[str], known: Collection[str]
+) -> set[str]:
+    """Returns those of these checkpoints that have all the files which others beside them have.
+
+    Args:
+        directories: Each is one checkpoint.
+        files: All files that exist.
+        known: Files of whole checkpoints.
+    """
+    others: dict[str, set[str]] = {}
+    for each in set(map(checkpoint_above, known)) - {""}:
+        others.setdefault(os.path.dirname(each), set()).update(_names_in(each, known))
+    return {
+        each
+        for each in directories
+        if (names := others.get(os.path.dirname(each))) and names <= _names_in(each, files)
+    }
+
+
+def _names_in(directory: str, files: Iterable[str]) -> set[str]:
+    """Returns the paths below a checkpoint, without its own numbers."""
+    numbers = set(map(int, re.findall(r"\d+", os.path.basename(directory))))
+    return {
+        re.sub(r"\d+", lambda found: "#" if int(found[0]) in numbers else found[0], path)
+        for path in (
+            file[len(directory) + 1 :] for file in files if file.startswith(f"{directory}/")
+        )
+    }
 
 
 class StabilityWatch:
@@ -140,17 +181,30 @@ class StabilityWatch:
         above = {checkpoint_above(p) for p in self._files if self._now - self._since[p] < lately}
         return above - {""}
 
-    def cut(self, renamed: Collection[str] = ()) -> None:
+    def cut(
+        self,
+        renamed: Collection[str] = (),
+        brought: Collection[str] = (),
+        known: Collection[str] = (),
+    ) -> None:
         """Records that a writer was killed or failed: files still changing at the last scan may be incomplete.
+
+        So may be the directories of one checkpoint each in which a file has changed lately.
 
         Args:
             renamed: Files that were seen to be renamed into their place and not to be written since.
+            brought: Files of directories that are whole, as those that were renamed as a whole.
+            known: Files whose present content is in a set.
         """
-        self.doubtful |= {
-            path: self._files[path].mark
-            for path in self.unfinished
-            if self._since[path] == _NEVER or not (self._files[path].was_renamed or path in renamed)
-        }
+        begun, unfinished = self.begun, set(self.unfinished)
+        for path, seen in self._files.items():
+            is_open = self._since[path] == _NEVER
+            if is_temporary(path) or (path in known and not is_open):
+                continue
+            in_place = is_open or not (seen.was_renamed or path in renamed)
+            in_part = checkpoint_above(path) in begun and path not in brought
+            if in_part or (in_place and path in unfinished):
+                self.doubtful[path] = seen.mark
 
     def end(self, files: Mapping[str, FileState]) -> None:
         """Records that all writers have ended: all files there now are finished unless doubtful."""

@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from .stability import FileState
+from .stability import FileState, checkpoint_above
 
 Mark = tuple[int, int]
 
@@ -47,7 +47,9 @@ class CheckpointState:
             doubtful |= {
                 path: seen.mark
                 for path, seen in files.items()
-                if self._finished.get(path) != seen.mark and not seen.was_renamed
+                if self._finished.get(path) != seen.mark
+                and self.hash_of(path, seen) is None
+                and not (seen.was_renamed and not checkpoint_above(path))
             }
         return doubtful
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..quick_dataclass import dataclass
 from .manifest import File, leads_inside
-from .stability import FileState, is_temporary
+from .stability import FileState
 
 _BLOCK = 1 << 20
 _ACCESS_MODE = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
@@ -203,27 +203,23 @@ def put_link(root: Path, path: str, target: str) -> bool:
     return True
 
 
-def put_directory_aside(root: Path, path: str) -> bool:
-    """Renames a directory to NAME.unfinished, in the place of an earlier one. Returns whether that was possible."""
-    aside = root / f"{path}.unfinished"
+def aside_of(root: Path) -> Path:
+    """Returns the directory to which incomplete files are moved.
+
+    It is beside the directory of checkpoints: trainers look at every name in that, and take `checkpoint-5.unfinished`
+    for the last checkpoint, or for no number.
+    """
+    return root.with_name(f"{root.name}.unfinished")
+
+
+def put_aside(root: Path, path: str) -> bool:
+    """Moves an incomplete file or directory aside, in the place of an earlier one. Returns whether it was possible."""
+    aside = aside_of(root) / path
     try:
+        aside.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if aside.is_dir() and not aside.is_symlink():
             shutil.rmtree(aside)
         os.rename(root / path, aside)
     except OSError:
         return False
     return True
-
-
-def put_aside(root: Path, paths: Iterable[str]) -> list[str]:
-    """Renames incomplete files to NAME.unfinished, so that they are not taken for complete. Returns those renamed."""
-    done = []
-    for path in paths:
-        if is_temporary(path):
-            continue
-        try:
-            os.replace(root / path, root / f"{path}.unfinished")
-            done.append(path)
-        except OSError:
-            continue
-    return done

@@ -40,7 +40,7 @@ IGNORED = frozenset({"flow-outputs", ".flow-incoming", ".git", "__pycache__", ".
 """Names of directories that are never searched: earlier outputs, and directories that tools make for themselves."""
 
 _OURS = re.compile(
-    r"a\d+|agent\.pyz|call\.bin|source-.*|checkpoint|warm.*"
+    r"a\d+|agent\.pyz|call\.bin|source-.*|checkpoint(?:\.unfinished)?|warm.*"
     r"|(?:secrets|storage|packages|checkpoint|setup|project)\.json(?:\..*)?"
 )
 """Names of flowlite's own files in a node's directory, which are left out where that is the working directory, too."""
