@@ -23,6 +23,7 @@ _MODULES = {
     "accelerate.commands.launch": "accelerate launch",
     "deepspeed.launcher.runner": "deepspeed",
     "horovod.runner.launch": "horovodrun",
+    "composer.cli.launcher": "composer",
 }
 
 # Options that tell a launcher which runs once per node about the other nodes.
@@ -31,6 +32,8 @@ _TOLD: Mapping[str, tuple[str, ...]] = {
     "accelerate launch": ("num_machines", "machine_rank", "config_file"),
     "deepspeed": ("no_ssh", "node_rank"),
     "fabric run": ("num_nodes",),
+    "composer": ("world_size",),
+    "colossalai run": (),
     "horovodrun": (),
     "mpirun": (),
 }
@@ -55,11 +58,20 @@ _TELLING: Mapping[str, str] = {
     "--master_port $MASTER_PORT",
     "fabric run": "--num-nodes $FLOW_NUM_NODES --node-rank $FLOW_NODE_RANK --main-address $FLOW_MAIN_IP "
     "--main-port $MASTER_PORT",
+    # It reads the rank of the node and the address of node 0 from the environment.
+    "composer": "-n $PET_NPROC_PER_NODE --world_size $((FLOW_NUM_NODES * PET_NPROC_PER_NODE))",
+}
+
+# The launchers that form no gang when they run once per node, and what to start in their place.
+_INSTEAD: Mapping[str, str] = {
+    # It logs in to the nodes that it is told of. What it starts is torchrun.
+    "colossalai run": "torchrun",
 }
 
 # Trainers' own programs that start a launcher, by program and first argument.
 _TRAINERS = frozenset(
-    {("accelerate", "launch"), ("axolotl", "train"), ("fabric", "run"), ("llamafactory-cli", "train"), ("tune", "run")}
+    {("accelerate", "launch"), ("axolotl", "train"), ("colossalai", "run"), ("fabric", "run"),
+     ("llamafactory-cli", "train"), ("tune", "run")}
 )  # fmt: skip
 
 # Programs that run a command in an environment, with those of their options that take a value.
@@ -137,8 +149,11 @@ class Launcher:
 
     @property
     def knows_other_nodes(self) -> bool:
-        """Whether its options name other nodes, so that the launchers of all nodes form one world."""
+        """Whether it knows the other nodes, so that the launchers of all nodes form one world."""
         given = _options_in(self.arguments)
+        if self.name == "composer" and not given.keys() & {"n", "nproc"}:
+            # It reads all of it from the variables of a rank.
+            return True
         for name, values in _ALONE.get(self.program, {}).items():
             if name in given and (values is None or given[name] in values):
                 return False
@@ -158,7 +173,12 @@ class Launcher:
                 f"torchrun --standalone makes a rendezvous on each of {nodes} nodes, to which the other nodes never "
                 "come; leave out --standalone"
             )
-        if self.program not in _TELLING or self.knows_other_nodes:
+        if self.program in _INSTEAD:
+            return (
+                f"{self.name} is not told of the other nodes: each of {nodes} would train a separate model; write "
+                f"{_INSTEAD[self.program]} in its place"
+            )
+        if self.program not in _TELLING:
             return ""
         if given.keys() & {*_TOLD[self.program], *_FORMS.get(self.program, ())}:
             # Also one that was told in so many words that there are no others.
@@ -208,6 +228,8 @@ def launcher_problem(
         add = "add --mode mpi (distributed_mode='mpi'), which starts it once for all nodes"
     else:
         add = "add --manual (distributed_mode='manual'), which starts it once per node"
+    if found.program in _INSTEAD:
+        add = f"write {_INSTEAD[found.program]} in its place, and {add}"
     return (
         f"command: {found.name} starts the workers itself; {processes} of them would train {processes} separate "
         f"models; {add}"
@@ -249,9 +271,21 @@ def _in_words(words: Sequence[str], depth: int) -> Launcher | None:
         name = "accelerate launch"
     elif name in MPI:
         name = "mpirun"
+    if name == "composer":
+        arguments = _until_script(arguments)
     if name not in _TOLD or {"-h", "--help", "--version"} & set(arguments):
         return None
-    return Launcher(name, tuple(arguments))
+    # The package manager of PHP is called composer, too.
+    return Launcher(name, tuple(arguments)) if arguments or name != "composer" else None
+
+
+def _until_script(arguments: Sequence[str]) -> list[str]:
+    """The arguments of Composer's launcher, up to what it starts: a script, a module or a command; else nothing."""
+    modes = {"-m", "--module_mode", "-c", "--command_mode"}
+    for at, word in enumerate(arguments, start=1):
+        if word.endswith(".py") or word in modes:
+            return list(arguments[:at])
+    return []
 
 
 def _of_trainer(name: str, arguments: Sequence[str]) -> Launcher | None:

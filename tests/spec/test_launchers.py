@@ -42,6 +42,10 @@ SEEN: list[tuple[list[str] | str, str]] = [
     (["axolotl", "train", "llama.yaml", "--launcher=torchrun"], "axolotl train"),
     (["tune", "run", "--nproc_per_node", "2", "full_finetune_distributed"], "tune run"),
     (["fabric", "run", "--devices", "2", "train.py"], "fabric run"),
+    (["composer", "-n", "8", "train.py", "config.yaml"], "composer"),
+    (["python", "-m", "composer.cli.launcher", "train.py"], "composer"),
+    ("composer -n 8 -m llmfoundry.train", "composer"),
+    (["colossalai", "run", "--nproc_per_node", "2", "train.py"], "colossalai run"),
 ]
 
 NOT_SEEN: list[list[str] | str] = [
@@ -78,6 +82,8 @@ NOT_SEEN: list[list[str] | str] = [
     ["tune", "run", "full_finetune_single_device", "--config", "torchrun"],
     ["tune", "run"],
     ["llamafactory-cli", "export", "llama.yaml"],
+    "composer install && php train.php",
+    ["colossalai", "check", "-i"],
 ]
 
 # What is not told of the other nodes when it runs once on each, and what it must be given.
@@ -90,6 +96,8 @@ ALONE: list[tuple[str, str]] = [
     ("cd /code && poetry run deepspeed train.py", "--no_ssh --hostfile $FLOW_HOSTFILE"),
     ("fabric run --devices 2 train.py", "--num-nodes $FLOW_NUM_NODES --node-rank $FLOW_NODE_RANK"),
     ("torchrun --standalone --nproc_per_node=8 train.py", "leave out --standalone"),
+    ("composer train.py -n 1 --world_size 2", "--world_size $((FLOW_NUM_NODES * PET_NPROC_PER_NODE)) …"),
+    ("colossalai run --nproc_per_node 2 --host a,b train.py", "write torchrun in its place"),
 ]  # fmt: skip
 
 FORMS_THE_GANG = [
@@ -107,6 +115,7 @@ FORMS_THE_GANG = [
     "deepspeed -H hosts train.py",
     "fabric run --num-nodes=2 --node-rank=$NODE_RANK train.py",
     "tune run --nproc_per_node 2 full_finetune_distributed",
+    "composer -n 8 --world_size $((FLOW_NUM_NODES * 8)) train.py",
     "python train.py",
 ]
 
@@ -197,6 +206,12 @@ def test_a_launcher_on_each_node_that_knows_the_others_is_right(words: list[str]
     assert TaskConfig(command=line, num_instances=2, processes_per_node=1).command == line
     with pytest.raises(SpecError, match="--manual"):
         TaskConfig(command=line, num_instances=2, processes_per_node=2)
+
+
+def test_composer_reads_the_variables_of_a_rank_where_it_starts_one() -> None:
+    assert TaskConfig(command="composer train.py -n 2", num_instances=2).command
+    with pytest.raises(SpecError, match="2 separate models; add --manual"):
+        TaskConfig(command="composer -n 2 train.py", num_instances=2)
 
 
 @pytest.mark.parametrize(
