@@ -294,6 +294,12 @@ class Function(Generic[P, R]):
         ) -> Generator[Any, None, None]:
             # The options are checked once: there may be a hundred thousand calls.
             common = self._config()
+            if common.checkpoint is not None and not (isinstance(calls, list) and len(calls) < 2):
+                raise SpecError(
+                    f"{self.__name__}.{method}: all calls would copy their checkpoints to {common.checkpoint.sync}, "
+                    "and each would go on from those of another; give each call a place of its own, as in "
+                    f"{self.__name__}.options(checkpoint={{…, 'sync': f'…/{{value}}'}}).spawn(value)"
+                )
             configs: Iterable[TaskConfig] = (self._with_call(common, call, {}) for call in calls)
             if isinstance(calls, list):
                 configs = list(configs)

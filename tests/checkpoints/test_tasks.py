@@ -249,3 +249,17 @@ def test_fresh_nodes_get_what_is_there(tmp_path: Path) -> None:
     shutil.copytree(kept, copy)
     moved = app.function(num_instances=3, checkpoint={**options, "sync": str(copy)})(train)
     assert moved.spawn(2, 0).results() == [(2, 2)] * 3
+
+
+def test_the_calls_of_a_sweep_do_not_share_a_place() -> None:
+    """Each would go on from the weights of another."""
+    options = {"path": "/flowlite-ckpt", "sync": "/tmp/kept"}
+    swept = FlowApp().function(checkpoint=options)(train)
+    for results in (
+        lambda: swept.starmap([(1, 2), (3, 4)]),
+        lambda: swept.starmap(iter([(1, 2)])),
+        lambda: swept.starmap.aio([(1, 2), (3, 4)]),
+    ):
+        with pytest.raises(SpecError, match=r"copy their checkpoints to /tmp/kept"):
+            results()
+    assert list(swept.starmap([])) == []
