@@ -2,6 +2,7 @@
 
 state.db  config.toml            the store; settings
 state.db.lock                    held by a process that makes, migrates or replaces the file as a whole
+state.db.machine                 which machine uses the store, where several have this directory
 backups/  damaged/               copies of the store; what `flow store restore` has replaced
 clock.json                       the clock for decisions (`state/clock.py`)
 client                           the id by which hosts and clouds know this FLOW_HOME

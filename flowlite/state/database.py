@@ -17,9 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flowlite.errors import StoreDamaged, StoreError
+from flowlite.node.mount_namespace.mounts import is_shared
 from flowlite.node.system import trace
 from flowlite.settings.flow_home import why_not_writable
-from flowlite.state import backups
+from flowlite.state import backups, one_machine
 
 BUSY_TIMEOUT_SECONDS = 30.0
 _LOCK_PAUSE = 0.02
@@ -134,6 +135,8 @@ class Database:
 
     def _open(self) -> None:
         try:
+            self._is_shared = is_shared(self.path.parent)
+            is_new_here = claim(self.path)
             self._db = sqlite3.connect(
                 self.path,
                 timeout=BUSY_TIMEOUT_SECONDS,
@@ -147,6 +150,9 @@ class Database:
             self._file = _identity(self.path)
             try:
                 self._prepare()
+                if is_new_here:
+                    # Another machine may have noted itself before SQLite's log was there.
+                    _note_machine(self.path)
             except BaseException:
                 # Else it would be used next time as it is: without tables, foreign keys or a write-ahead log.
                 self._file = None
@@ -225,7 +231,7 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
         """Yields the connection inside one transaction: committed at the end, rolled back on any exception."""
-        with self._used(), trace.span("write to the store"):
+        with self._used(writes=True), trace.span("write to the store"):
             try:
                 # In the block: a Ctrl-C that comes while this waits for another writer is raised after it has begun.
                 self._db.execute("BEGIN IMMEDIATE")
@@ -237,11 +243,11 @@ class Database:
                 raise
 
     @contextmanager
-    def _used(self) -> Iterator[None]:
+    def _used(self, *, writes: bool = False) -> Iterator[None]:
         with self.lock:
             try:
                 if self._depth == 0:
-                    self._follow()
+                    self._follow(writes=writes)
                 self._depth += 1
                 try:
                     yield
@@ -250,10 +256,11 @@ class Database:
             except (sqlite3.Error, UnicodeDecodeError) as error:
                 raise self._explain(error) from error
 
-    def _follow(self) -> None:
+    def _follow(self, *, writes: bool) -> None:
         """Opens the file again if it was replaced: SQLite keeps working on a file that was removed or replaced.
 
-        The child of a fork opens it for itself.
+        The child of a fork opens it for itself. Before a write, a file that another machine has used meanwhile is also
+        opened again.
         """
         if self._is_parents:
             self._open()
@@ -262,8 +269,12 @@ class Database:
         found = _identity(self.path)
         if found is None:
             raise StoreDamaged(f"{self.path} is gone; {RESTORE}")
-        if found == self._file:
+        if found == self._file and not (
+            writes and self._is_shared and not one_machine.is_noted(self.path)
+        ):
             return
+        # Closed until it has been opened again.
+        self._file = None
         self._db.close()
         self._open()
 
@@ -356,6 +367,32 @@ def alone_with(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def claim(path: Path) -> bool:
+    """Notes that this machine uses a database, if other machines see it, too.
+
+    Returns:
+        Whether it was not noted before.
+
+    Raises:
+        StoreError: Another machine uses it.
+    """
+    if not is_shared(path.parent) or one_machine.is_noted(path):
+        return False
+    _note_machine(path)
+    return True
+
+
+def _note_machine(path: Path) -> None:
+    with alone_with(path):
+        if other := one_machine.user(path):
+            raise StoreError(
+                f"{path} is in use on {other}, and SQLite cannot share it with another machine: run `flow` on "
+                f"{other}, or set FLOW_HOME to a directory on a local disk of this machine (if nothing runs on {other} "
+                "any more, try again in three minutes)"
+            )
+        one_machine.note(path)
 
 
 def _text(stored: bytes) -> str:

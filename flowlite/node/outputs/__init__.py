@@ -8,5 +8,5 @@ the files that no pattern keeps (the notice "unkept"). `contents.py` prints many
 Nothing is sent from here on its own. The supervisor asks, fetches and writes the files
 (`supervise/attempt/outputs/`), and checks what this room has answered, since a node may lie.
 
-Imports the standard library, `system` and `project_files`. Start with `listing.py`.
+Imports the standard library, `system`, `mount_namespace` and `project_files`. Start with `listing.py`.
 """

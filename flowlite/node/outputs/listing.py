@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..mount_namespace import mounts
 from ..project_files.links import leads_out
 from ..system import atomic_files
 from ..system.byte_sizes import human_size
@@ -301,18 +302,8 @@ def _place(workdir: str) -> str:
 
 def _network_source(path: str) -> str:
     """Returns the source of the network file system that contains a path; "" for a local file system."""
-    best, found = "", ""
-    with (
-        suppress(OSError),
-        open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file,
-    ):
-        for line in file:
-            fields, _, rest = line.partition(" - ")
-            point = fields.split()[4]
-            above = point == "/" or path == point or path.startswith(f"{point}/")
-            if above and len(point) >= len(best):
-                best, found = point, rest.split()[1]
-    return found if ":" in found or found.startswith("//") else ""
+    _, source = mounts.file_system_of(path)
+    return source if mounts.names_server(source) else ""
 
 
 def main(_: list[str]) -> int:

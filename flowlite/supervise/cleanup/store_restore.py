@@ -18,7 +18,7 @@ from flowlite.errors import StoreDamaged, StoreError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.state import backups, snapshots
 from flowlite.state.backups import Backup
-from flowlite.state.database import alone_with
+from flowlite.state.database import alone_with, claim
 from flowlite.state.machine_holder import as_held
 from flowlite.state.rows import JSON_FIELDS
 from flowlite.state.snapshots import Snapshot
@@ -77,6 +77,7 @@ def check(home: Path) -> Checked:
     if not path.exists():
         found.problems.append(f"{path} is missing")
         return found
+    claim(path)
     found.problems += [f"{path}: {problem}" for problem in backups.problems_of(path)]
     try:
         store = Store(path, skip_damaged=True)
@@ -113,9 +114,11 @@ def restore(home: Path, backup: Backup | None) -> Restored:
         backup: The copy; None for an empty store.
 
     Raises:
-        StoreError: The store cannot be written, or the copy is damaged. Nothing was changed.
+        StoreError: The store cannot be written or is used by another machine, or the copy is damaged. Nothing was
+            changed.
     """
     path = home / "state.db"
+    claim(path)
     fresh = path.with_name(f"state.db.{os.getpid()}.part")
     done = Restored()
     try:

@@ -1,0 +1,52 @@
+"""Which file system contains a path, and whether other machines may use it, too."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+# File systems of many machines whose source names no server.
+_SHARED = frozenset({"beegfs", "gpfs", "panfs", "pvfs2", "wekafs"})
+
+
+def file_system_of(path: str) -> tuple[str, str]:
+    """Returns type and source of the file system that contains a resolved path; "" each if that is not known."""
+    best, found = "", ("", "")
+    for point, kind, source in _mounts():
+        above = point == "/" or path == point or path.startswith(f"{point}/")
+        if above and len(point) >= len(best):
+            best, found = point, (kind, source)
+    return found
+
+
+def names_server(source: str) -> bool:
+    """Whether the source of a file system is a directory or share of a server."""
+    return ":" in source or source.startswith("//")
+
+
+def is_shared(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is on a file system that other machines may use at the same time. Linux only."""
+    try:
+        # File systems of a network, and some local ones, have no device of their own.
+        if os.major(os.stat(path).st_dev) != 0:
+            return False
+    except OSError:
+        return False
+    return is_of_many(*file_system_of(os.path.realpath(path)))
+
+
+def is_of_many(kind: str, source: str) -> bool:
+    """Whether many machines may use a file system of this type and source."""
+    return kind in _SHARED or names_server(source)
+
+
+def _mounts() -> Iterator[tuple[str, str, str]]:
+    """Mount point, type and source of each mount."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                fields, _, rest = line.partition(" - ")
+                kind, source, *_ = rest.split()
+                yield fields.split()[4], kind, source
+    except (OSError, ValueError):
+        return
