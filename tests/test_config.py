@@ -247,6 +247,20 @@ def test_home_is_made_for_its_owner_alone(flow_home: Path, monkeypatch: pytest.M
     assert list(ensure_home().iterdir()) == []
 
 
+def test_a_directory_that_all_users_share_is_no_home(
+    flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For root in a container, FLOW_HOME=/tmp took /tmp from everybody else."""
+    shared = flow_home / "tmp"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    monkeypatch.setenv("FLOW_HOME", str(shared))
+    with pytest.raises(ConfigError, match=rf"that all users share; .* {shared}/flowlite-\d+"):
+        ensure_home()
+    assert shared.stat().st_mode & 0o7777 == 0o1777
+    assert list(shared.iterdir()) == []
+
+
 def test_settings_of_another_user_are_not_read(
     flow_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,7 +77,8 @@ def ensure_home() -> Path:
     """Returns FLOW_HOME, after creating it (0700) if needed and checking that it is writable.
 
     Raises:
-        ConfigError: It is not a directory, belongs to another user, is read-only or full; the message says what to do.
+        ConfigError: It is no directory, belongs to another user or to all, is read-only or full; the message says what
+            to do.
     """
     path = home()
     try:
@@ -87,6 +88,12 @@ def ensure_home() -> Path:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if found.st_uid != os.getuid():
             raise ConfigError(_of_another(path, found.st_uid))
+        if found.st_mode & stat.S_ISVTX:
+            # As /tmp. To close it to others would take it away from all programs of theirs.
+            raise ConfigError(
+                f"FLOW_HOME {path} is a directory that all users share; set FLOW_HOME to one of your own, such as "
+                f"{path / f'flowlite-{os.getuid()}'}"
+            )
         if found.st_mode & 0o077:
             path.chmod(0o700)
         _probe(path, _ROOM)
