@@ -270,7 +270,11 @@ def index_settings(
 
 def read_for_indexes(variables: Iterable[str]) -> list[str]:
     """Returns the names of variables of which `index_settings` makes its result."""
-    of_pip = {"PIP_CONFIG_FILE", *(f"PIP_{name.replace('-', '_').upper()}" for name in _PIP)}
+    of_pip = {
+        "PIP_CONFIG_FILE",
+        "XDG_CONFIG_DIRS",
+        *(f"PIP_{name.replace('-', '_').upper()}" for name in _PIP),
+    }
     return [name for name in variables if name in of_pip or _TRAVELS.fullmatch(name)]
 
 
@@ -281,7 +285,9 @@ def _pip_files(variables: Mapping[str, str]) -> list[Path]:
         return []
     home = Path(os.path.expanduser(variables.get("HOME") or "~"))
     config = Path(variables.get("XDG_CONFIG_HOME") or home / ".config")
-    files = [Path("/etc/pip.conf"), home / ".pip/pip.conf", config / "pip/pip.conf"]
+    shared = [each for each in (variables.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":") if each]
+    files = [*(Path(each, "pip/pip.conf") for each in shared), Path("/etc/pip.conf")]
+    files += [home / ".pip/pip.conf", config / "pip/pip.conf"]
     return [*files, Path(sys.prefix) / "pip.conf", *([Path(given)] if given else [])]
 
 

@@ -215,8 +215,13 @@ class TestWherePackagesComeFrom:
         )
         given = tmp_path / "given.conf"
         given.write_text("[global]\nindex-url = https://given/simple\n")
-        environment = {"HOME": str(tmp_path)}
+        site = tmp_path / "site/pip/pip.conf"
+        site.parent.mkdir(parents=True)
+        site.write_text("[global]\nindex-url = https://site/simple\n")
         name = "UV_DEFAULT_INDEX"
+        everybodys = {"HOME": "/nowhere", "XDG_CONFIG_DIRS": f"{tmp_path}/none:{tmp_path}/site"}
+        assert python_request.index_settings(everybodys)[name] == "https://site/simple"
+        environment = {**everybodys, "HOME": str(tmp_path)}
         assert python_request.index_settings(environment)[name] == "https://user/simple"
         environment["PIP_CONFIG_FILE"] = str(given)
         assert python_request.index_settings(environment)[name] == "https://given/simple"
