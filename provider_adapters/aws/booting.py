@@ -286,7 +286,8 @@ class BootingMachines:
         code = str(instance.data.get("code", ""))
         why = instance.why or f"it is {instance.data.get('ec2_state')}"
         if code in _NO_ROOM:
-            self._end()
+            # Others are launched in their place, and until the end of the task nobody would end these again.
+            self._end_all()
             detail = {"over": f"{instance.id}: {why}", "kind": "capacity", "code": code}
             self._context.ledger.made(self._launch.token, self._call.name, [], detail)
             raise LaunchPending(f"EC2 has taken {instance.id} back: {why}", 1.0)
@@ -297,16 +298,20 @@ class BootingMachines:
         raise ProviderError(message)
 
     def _end(self) -> None:
-        self._context.forget(self._launch.token)
         # The end of the task tries again until they are gone.
         with suppress(FlowError):
-            Ending(self._context).end(
-                [
-                    self._listed.get(name)
-                    or Instance(name, self._launch.task, data={"region": self._region})
-                    for name in self._nodes
-                ]
-            )
+            self._end_all()
+
+    def _end_all(self) -> None:
+        """Ends all machines of the launch. Raises ProviderError."""
+        self._context.forget(self._launch.token)
+        Ending(self._context).end(
+            [
+                self._listed.get(name)
+                or Instance(name, self._launch.task, data={"region": self._region})
+                for name in self._nodes
+            ]
+        )
 
     def _console(self, name: str) -> str:
         """The last lines of a machine's console, if EC2 has them."""

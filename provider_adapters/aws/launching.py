@@ -6,7 +6,7 @@ for all is found. Then it asks each zone for what it has. If the quota refuses, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -293,6 +293,7 @@ class Launching:
             allowed = self._check_quota()
             most = launch.count if allowed is None else min(launch.count, allowed)
             self._ledger.note(launch.token, quota=True, most=most)
+        self._look_for_disks(launch)
         refused_regions: set[str] = set()
         while True:
             launch = self._read()
@@ -324,6 +325,23 @@ class Launching:
                 raise NotKnownYet(f"{said.action}: {said.message} ({said.code})")
             elif said.kind != "capacity":
                 raise self._final(said, site.where)
+
+    def _look_for_disks(self, launch: Launch) -> None:
+        """Notes where an earlier launch of the task, or machines of this one, have made disks that the plan lacks.
+
+        Raises:
+            ProviderError: No zone of the plan has all of them.
+        """
+        volumes = self._options.get("volumes")
+        if not volumes or ("disks" in launch.notes and launch.made is None):
+            return
+        zones = self._context.volumes(self._sites[0].region).made_since(volumes)
+        if not any(_has_all(site, zones) for site in self._sites):
+            raise ProviderError(
+                f"volumes: disks of this task have been made in {' and '.join(zones)} since it was planned; run it "
+                "again, so that it is planned there"
+            )
+        self._ledger.note(launch.token, disks=zones)
 
     # How many machines to ask for
 
@@ -376,7 +394,7 @@ class Launching:
         tried = {c.where for c in launch.calls[int(launch.notes.get("round", 0)) :]}
         again = {c.where for c in launch.calls[-1:] if c.detail.get("code") in _NOT_KNOWN_YET}
         return zone_order.order(
-            self._sites,
+            [site for site in self._sites if _has_all(site, launch.notes.get("disks", ()))],
             tried=tried - again,
             beside=self._beside(launch),
             must_be_beside=bool(self._options.get("beside")),
@@ -590,6 +608,11 @@ class Launching:
         """Whether no zone of this round has the type at all."""
         said = self._said(launch)
         return bool(said) and all(each.get("code") in _FOR_GOOD for each in said.values())
+
+
+def _has_all(site: Site, zones: Sequence[str]) -> bool:
+    """Whether disks in these zones can be attached to a machine at a site."""
+    return all(zone == site.zone for zone in zones)
 
 
 def _is_in_vain(launch: Launch) -> bool:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flowlite.errors import ProviderError
+from flowlite.api.adapters import adapter
+from flowlite.errors import CapacityUnavailable, ProviderError
+from flowlite.provider import LaunchPending
 from tests.helpers import eventually, kill_processes_of_home
 from tests.providers.laptop import Laptop
 
 if TYPE_CHECKING:
+    from flowlite.provider import LaunchIntent
     from flowlite.testing.cloud import CloudInABox
     from tests.providers.aws_client import Client
 
@@ -130,6 +135,28 @@ def test_machines_whose_disk_does_not_come_are_ended(aws: Client, code: str, sai
     eventually(lambda: aws.alive() == [])
     # Their root disks go with them; the volume stays.
     eventually(lambda: len(aws.box.aws.leftovers()["volumes"]) == 1)
+
+
+def test_a_later_attempt_is_launched_where_the_first_one_has_made_its_disk(aws: Client) -> None:
+    """Both have the plan of the task, in which the disk is not there yet."""
+    first = aws.intent(num_instances=1, volumes=BLOCK)
+    second = dataclasses.replace(first, token="t1-launch-2")
+    (machine,) = aws.launch(first)
+    zone = machine.data["zone"]
+    aws.end_machines()
+    kind = str(first.plan["instance_type"])
+    aws.box.aws.capacity(kind, zone, 0)
+    with pytest.raises(CapacityUnavailable, match=zone):
+        eventually(lambda: _asked(aws, second), timeout=90, every=0.1)
+    aws.box.aws.capacity(kind, zone, None)
+    (found,) = aws.launch(second)
+    assert found.data["zone"] == zone
+    aws.end_machines()
+
+
+def _asked(aws: Client, intent: LaunchIntent) -> None:
+    with suppress(LaunchPending):
+        adapter("aws").launch(intent)
 
 
 @pytest.mark.no_random_faults

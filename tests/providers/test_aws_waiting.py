@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from flowlite.errors import CapacityUnavailable
-from flowlite.provider import LaunchIntent, LaunchPending, Plan
+from flowlite.errors import CapacityUnavailable, PermissionRefused
+from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan
 from flowlite.state import clock
 from provider_adapters.aws.context import DEADLINE, Context
 from provider_adapters.aws.launching import Launching
@@ -29,6 +29,8 @@ class Ec2:
     def __init__(self) -> None:
         self.code = "InsufficientInstanceCapacity"
         self.asked: list[dict[str, Any]] = []
+        self.may_end = False
+        self.ended: list[str] = []
 
     def run_instances(self, **request: Any) -> dict[str, Any]:
         self.asked.append(request)
@@ -38,11 +40,19 @@ class Ec2:
             said = {"Code": self.code, "Message": "no capacity"}
             raise exceptions.ClientError({"Error": said}, "RunInstances")
         made = {
-            "InstanceId": "i-1",
             "LaunchTime": datetime.fromtimestamp(clock.wall(), UTC),
             "Tags": request["TagSpecifications"][0]["Tags"],
         }
-        return {"Instances": [made], "OwnerId": "1"}
+        names = [f"i-{number + 1}" for number in range(request["MaxCount"])]
+        return {"Instances": [{**made, "InstanceId": name} for name in names], "OwnerId": "1"}
+
+    def terminate_instances(self, InstanceIds: list[str]) -> None:
+        if not self.may_end:
+            said = {"Code": "UnauthorizedOperation", "Message": "you may not"}
+            raise exceptions.ClientError({"Error": said}, "TerminateInstances")
+        self.ended += InstanceIds
+
+    def cancel_spot_instance_requests(self, **_: Any) -> None: ...
 
     def get_service_quota(self, **_: Any) -> dict[str, Any]:
         return {"Quota": {"Value": 1000.0}}
@@ -67,7 +77,7 @@ class Waiting:
         self.context = Context(home, settings)
         self.intent = self.intend()
 
-    def intend(self, number: int = 1) -> LaunchIntent:
+    def intend(self, number: int = 1, count: int = 1) -> LaunchIntent:
         zones = [
             {"zone": zone, "subnet": f"subnet-{zone}", "vpc": "vpc-1", "price": 1.0}
             for zone in ZONES
@@ -76,7 +86,7 @@ class Waiting:
         plan = Plan(
             "aws",
             "c7i.large",
-            1,
+            count,
             1,
             price_per_hour=1.0,
             start_seconds=HOUR,
@@ -86,7 +96,7 @@ class Waiting:
                 "vcpus": 2,
             },
         )
-        return LaunchIntent(f"t1-launch-{number}", "t1", 1, plan.to_json())
+        return LaunchIntent(f"t1-launch-{number}", "t1", count, plan.to_json())
 
     def launch(self) -> None:
         Launching(self.context, Listing(self.context), self.intent).run()
@@ -152,3 +162,27 @@ def test_launches_that_came_to_nothing_go_with_the_next_one(waiting: Waiting) ->
     (last,) = waiting.context.ledger.launches("t1")
     assert last.token == "t1-launch-4"
     assert len(list((waiting.home / "aws" / "launches").iterdir())) <= 3
+
+
+def test_what_is_left_of_a_launch_ends_before_other_machines_are_asked_for(
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EC2 has taken one of two back while they booted, and does not end the other one."""
+    waiting.intent = waiting.intend(count=2)
+    waiting.ec2.code = ""
+    waiting.ask()
+    data = {"region": "us-east-1", "public": "", "code": "Server.InsufficientInstanceCapacity"}
+    listed = [
+        Instance("i-1", "t1", state="ended", data={**data, "ec2_state": "terminated"}),
+        Instance("i-2", "t1", state="running", data={**data, "code": "", "ec2_state": "running"}),
+    ]
+    monkeypatch.setattr(Listing, "of_launch", lambda *_: listed)
+    monkeypatch.setattr(waiting.context.looks, "due", lambda _: True)
+    with pytest.raises(PermissionRefused, match="TerminateInstances"):
+        waiting.launch()
+    assert len(waiting.ec2.asked) == 1
+    waiting.ec2.may_end = True
+    waiting.ask()
+    assert waiting.ec2.ended == ["i-2"]
+    waiting.ask()
+    assert len(waiting.ec2.asked) == 2

@@ -137,6 +137,12 @@ class Volumes:
             tuple(volumes), tuple(dict.fromkeys(notes)), tuple(set(tied.values())), tuple(costs)
         )
 
+    def made_since(self, volumes: Sequence[Mapping[str, Any]]) -> list[str]:
+        """The zones of those disks that were still to be made when their task was planned, and are there now."""
+        new = [str(each["name"]) for each in volumes if each["kind"] == "ebs" and not each["id"]]
+        found = [disk for name in new if (disk := self._disks.known(name)) is not None]
+        return sorted({disk.zone for disk in found})
+
     def ready(
         self, volumes: Sequence[Mapping[str, Any]], vpc: str, task: str
     ) -> tuple[list[dict[str, Any]], list[str]]:
