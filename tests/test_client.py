@@ -23,6 +23,7 @@ from flowlite.api.submission import _name_of
 from flowlite.api.task import Task
 from flowlite.connect.base import Connection
 from flowlite.errors import BundleError, CapExceeded, ConfigError, NotFound, SpecError, StoreError
+from flowlite.node.system import atomic_files
 from flowlite.provider import (
     Instance,
     LaunchIntent,
@@ -32,7 +33,6 @@ from flowlite.provider import (
     VolumeInfo,
 )
 from flowlite.spec import TaskConfig
-from flowlite.supervise.record import paths
 from tests.tasks_made_by_hand import HandMade
 
 app = FlowApp()
@@ -310,14 +310,14 @@ def test_a_disk_without_room_for_the_text_of_a_call_is_named(
     def one() -> int:
         return 1
 
-    write = paths.write_private
+    write = atomic_files.write_atomically
 
     def full(path: Path, content: bytes) -> None:
         if path.name == "call.txt":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(path, content)
 
-    monkeypatch.setattr(paths, "write_private", full)
+    monkeypatch.setattr(atomic_files, "write_atomically", full)
     with pytest.raises(StoreError, match=r"cannot be written: No space left .* nothing was submit"):
         quiet()[0].run(one)
     assert tasks_on_disk(paid) == []

@@ -322,14 +322,14 @@ def _note_packages(
     specs = [spec for each in places if (spec := each.plan.options.get("python_spec")) is not None]
     if not specs:
         return
+    from flowlite.node.system.atomic_files import write_atomically
     from flowlite.python_request import index_settings, variables_in
-    from flowlite.supervise.record.paths import write_private
 
     named = variables_in("".join(spec.get("requirements") or "" for spec in specs))
     found = {name: variables[name] for name in sorted(named & variables.keys())}
     found |= index_settings()
     if found:
-        write_private(draft.paths.packages, json.dumps(found).encode())
+        write_atomically(draft.paths.packages, json.dumps(found).encode())
 
 
 def _worked_in(
@@ -366,8 +366,8 @@ def _call(
         raise nothing_to_run()
     from flowlite.bundle.call import build_bundle
     from flowlite.bundle.call_text import call_text
+    from flowlite.node.system.atomic_files import write_atomically
     from flowlite.supervise.process.launch import explained
-    from flowlite.supervise.record.paths import write_private
 
     bundle = build_bundle(
         call.function,
@@ -379,7 +379,7 @@ def _call(
     )
     text = call_text(bundle.function, call.args, call.kwargs)
     with explained(draft.paths.home):
-        write_private(draft.paths.call_text, text.encode("utf-8", "replace"))
+        write_atomically(draft.paths.call_text, text.encode("utf-8", "replace"))
     # The bundle's directory is laid out here as on a node.
     return bundle.function, bundle.call_config(str(draft.paths.bundle))
 

@@ -18,7 +18,6 @@ import marshal
 import os
 import struct
 import sys
-import tempfile
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple
 
 from flowlite.errors import FlowError, StoreError
 from flowlite.in_worker.on_node import CARRIED
+from flowlite.node.system.atomic_files import write_atomically
 from flowlite.settings.flow_home import explain_os_error
 
 _FORMAT = 3
@@ -73,9 +73,9 @@ def build_agent_zip(home: Path) -> AgentZip:
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         # With the mode that it has on a node, a local node gets a hard link.
-        _replace(path, data, 0o700)
+        write_atomically(path, data, 0o700)
         built = {"key": key, "sha256": sha256, "size": len(data)}
-        _replace(index, json.dumps(built).encode(), 0o600)
+        write_atomically(index, json.dumps(built))
     except OSError as error:
         raise StoreError(
             f"the node agent cannot be written: {explain_os_error(home, error)}"
@@ -176,15 +176,3 @@ def _without_slices(constant: Any, slices: dict[bytes, Any]) -> Any:
     stand_in = b"\0slice %d\0" % len(slices)
     slices[stand_in] = constant
     return stand_in
-
-
-def _replace(path: Path, data: bytes, mode: int) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, mode)
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

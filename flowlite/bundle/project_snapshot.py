@@ -23,7 +23,7 @@ from flowlite.errors import BundleError, ConfigError, StoreError
 from flowlite.node.project_files.manifest import Entry, ManifestError, ProjectManifest
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system import atomic_files
-from flowlite.settings.private_files import write_private
+from flowlite.node.system.atomic_files import write_atomically
 
 _BLOCK = 1 << 20
 _TRIES = 3
@@ -86,7 +86,7 @@ def take_snapshot(
     except ManifestError as error:
         raise BundleError(f"files: {error}") from error
     with _explained(target):
-        write_private(target, content)
+        write_atomically(target, content)
     size = sum(entry.size for entry in entries)
     return Snapshot(target, hashlib.sha256(content).hexdigest(), len(entries), size)
 
@@ -189,7 +189,7 @@ class _Store:
     def close(self) -> None:
         """Saves the hashes for the next task of this project."""
         with contextlib.suppress(OSError):
-            write_private(self._index, json.dumps(self._seen).encode())
+            write_atomically(self._index, json.dumps(self._seen).encode())
 
     def _add(self, path: str, source: Path) -> Entry:
         facts = os.stat(source)

@@ -41,8 +41,8 @@ from flowlite.bundle.project import NEVER_SENT, Project, Top
 from flowlite.bundle.project_files import find_root
 from flowlite.errors import BundleError
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.node.system.atomic_files import write_atomically
 from flowlite.node.system.byte_sizes import human_size
-from flowlite.settings.private_files import write_private
 from flowlite.spec.environment import is_unicode
 
 MOST_FILES = 10_000
@@ -316,5 +316,5 @@ def _write(root: str, files: dict[str, str], directory: Path, own: dict[str, byt
     data = buffer.getvalue()
     sha256 = hashlib.sha256(data).hexdigest()
     path = directory / f"source-{sha256}.zip"
-    write_private(path, data)
+    write_atomically(path, data)
     return Source(path, sha256, len(data), root)

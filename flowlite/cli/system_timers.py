@@ -26,8 +26,8 @@ from pathlib import Path
 
 from flowlite.errors import ConfigError, NotFound
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.node.system.atomic_files import write_atomically
 from flowlite.settings import edited_files
-from flowlite.settings.private_files import write_private
 from flowlite.supervise.background import importing, place
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
@@ -183,7 +183,7 @@ def add(home: Path, timer: Timer) -> None:
                 f"there is a schedule {timer.name!r} already; `flow schedule rm {timer.name}` removes it, --name gives "
                 "this one another name"
             )
-        write_private(path, json.dumps(asdict(timer), indent=1).encode())
+        write_atomically(path, json.dumps(asdict(timer), indent=1).encode())
         try:
             if timer.timer == "systemd":
                 _add_unit(home, timer)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,8 @@ from typing import NamedTuple
 
 from flowlite.errors import ProviderError
 from flowlite.node.python_env import uv
+from flowlite.node.system import atomic_files
+from flowlite.node.system.atomic_files import write_atomically
 
 _FETCH_SECONDS = 300.0
 # pip's names of the platforms. The musl builds are linked statically and run with glibc, too.
@@ -104,7 +105,7 @@ def _kept(home: Path, platform: str, own: Path) -> Program:
     except (OSError, ValueError, KeyError, TypeError):
         pass
     sha256 = _sha256(own)
-    _write(note, json.dumps({"key": key, "sha256": sha256}).encode())
+    atomic_files.place(json.dumps({"key": key, "sha256": sha256}).encode(), str(note), 0o600)
     return Program(own, sha256)
 
 
@@ -116,8 +117,8 @@ def _fetch(home: Path, name: str) -> Program:
         data = program.read_bytes()
     sha256 = hashlib.sha256(data).hexdigest()
     target = directory / name / "uv"
-    _write(target, data, mode=0o700)
-    _write(target.with_name("uv.json"), json.dumps({"sha256": sha256}).encode())
+    atomic_files.place(data, str(target), 0o700)
+    write_atomically(target.with_name("uv.json"), json.dumps({"sha256": sha256}))
     return Program(target, sha256)
 
 
@@ -190,16 +191,3 @@ def _unfetched(name: str, done: subprocess.CompletedProcess[bytes]) -> ProviderE
 def _sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _write(path: Path, data: bytes, mode: int = 0o600) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from flowlite.errors import NotFound
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.node.system.atomic_files import write_atomically
 from flowlite.node.system.byte_sizes import human_size
-from flowlite.settings.private_files import write_private
 
 if TYPE_CHECKING:
     from flowlite.api.session import Session
@@ -194,7 +194,7 @@ def prune_in_background(home: Path) -> bool:
         if not any(now - entry.stat().st_mtime > DAY for entry in os.scandir(tasks)):
             return False
         jumped = since > _PAUSE and known != _JUMPED
-        write_private(marker, _JUMPED if jumped else b"")
+        write_atomically(marker, _JUMPED if jumped else b"")
         if jumped:
             return False
         from flowlite.supervise.background import run_detached

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flowlite.errors import ConfigError
-from flowlite.settings.private_files import write_private
+from flowlite.node.system.atomic_files import write_atomically
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def replace(path: Path, content: bytes) -> None:
     """
     try:
         # The file is often a link into a repository of settings.
-        write_private(Path(os.path.realpath(path)), content)
+        write_atomically(Path(os.path.realpath(path)), content)
     except OSError as error:
         raise _cannot_be_written(path, error) from None
 

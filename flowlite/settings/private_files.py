@@ -1,4 +1,4 @@
-"""Writes files that only their owner can read, and makes files durable against a crash of this machine."""
+"""Files and directories that only their owner can read, and files that survive a crash of this machine."""
 
 from __future__ import annotations
 
@@ -8,19 +8,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _SYNCED_AT_A_TIME = 16
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Writes a file that only its owner may read, atomically."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def private(path: str, flags: int) -> int:

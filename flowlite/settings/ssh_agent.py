@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from flowlite.errors import ConfigError
+from flowlite.node.system.atomic_files import write_atomically
 from flowlite.settings import flow_home
-from flowlite.settings.private_files import write_private
 
 _FILE = "ssh-agent"
 
@@ -22,7 +22,7 @@ def note(home: Path) -> None:
     path = os.environ.get("SSH_AUTH_SOCK", "")
     with suppress(OSError, ValueError):
         if os.path.exists(path) and seen_last() != path:
-            write_private(home / _FILE, os.fsencode(path))
+            write_atomically(home / _FILE, os.fsencode(path))
 
 
 def seen_last() -> str:

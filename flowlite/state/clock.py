@@ -28,7 +28,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from flowlite.node.config.agent_config import write_atomically
+from flowlite.node.system.atomic_files import write_atomically
 from flowlite.settings import flow_home
 
 FILE = "clock.json"

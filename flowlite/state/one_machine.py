@@ -15,7 +15,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from flowlite.node.config.agent_config import write_atomically
+from flowlite.node.system.atomic_files import write_atomically
 from flowlite.state import clock
 
 # A log that has not changed for longer was left by a process that was killed. Each supervisor changes it every 10 s;

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.node.system.atomic_files import write_atomically
 from flowlite.provider.json_value import field_names
-from flowlite.settings.private_files import write_private
 from flowlite.state.records import InstanceRecord, Intent, TaskRecord
 
 NAME = "rows.json"
@@ -42,7 +42,7 @@ def write(
     }
     body = {name: [_columns(row) for row in found] for name, found in rows.items()}
     with suppress(OSError):
-        write_private(home / "tasks" / task.id / NAME, json.dumps(body).encode())
+        write_atomically(home / "tasks" / task.id / NAME, json.dumps(body).encode())
 
 
 def _columns(row: TaskRecord | InstanceRecord | Intent) -> dict[str, Any]:

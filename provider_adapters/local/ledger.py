@@ -6,11 +6,12 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from flowlite.errors import ProviderError
+from flowlite.node.system.atomic_files import write_atomically
 
 
 class Ledger:
@@ -46,21 +47,9 @@ class Ledger:
             yield entries
             after = json.dumps(entries)
             if after != before:
-                self._write(after)
+                try:
+                    write_atomically(self._path, after)
+                except OSError as error:
+                    raise ProviderError(f"{self._path} cannot be written: {error}") from error
         finally:
             os.close(lock)
-
-    def _write(self, text: str) -> None:
-        partial = self._path.with_suffix(f".{os.getpid()}.part")
-        try:
-            with open(
-                os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
-                "w",
-                encoding="utf-8",
-            ) as file:
-                file.write(text)
-            os.replace(partial, self._path)
-        except OSError as error:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
-            raise ProviderError(f"{self._path} cannot be written: {error}") from error

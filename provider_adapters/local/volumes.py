@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flowlite.errors import ConfigError, NotFound, ProviderError
+from flowlite.node.system.atomic_files import write_atomically
 from flowlite.provider import VolumeInfo, kept_size
-from flowlite.settings.private_files import write_private
 
 
 class Volumes:
@@ -32,7 +32,7 @@ class Volumes:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not path.is_dir():
                 note = json.dumps({"size_gb": size_gb, "interface": interface})
-                write_private(self._note(name), note.encode())
+                write_atomically(self._note(name), note.encode())
             path.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise ProviderError(

@@ -114,7 +114,7 @@ class Account:
                 return str(kept["project"])
         found = choose_project(self.api.get("/v2/projects"), wanted)
         with suppress(OSError):
-            from flowlite.node.config.agent_config import write_atomically
+            from flowlite.node.system.atomic_files import write_atomically
 
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(file, json.dumps({"of": marks, "project": found}))

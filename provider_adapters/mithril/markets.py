@@ -160,7 +160,7 @@ class Catalogue:
             return None
 
     def _keep(self, markets: Sequence[Market]) -> None:
-        from flowlite.node.config.agent_config import write_atomically
+        from flowlite.node.system.atomic_files import write_atomically
 
         kept = {"url": self._url, "at": clock.wall(), "markets": [asdict(m) for m in markets]}
         try:

@@ -378,7 +378,7 @@ class SlurmLogin:
         )
 
     def _remember(self, facts: Facts) -> None:
-        from flowlite.node.config.agent_config import write_atomically
+        from flowlite.node.system.atomic_files import write_atomically
 
         with suppress(OSError):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -71,7 +71,7 @@ class SharedDirectoryEvidence:
 
     def keep(self, directory: str, shared: bool) -> None:
         """Records what the nodes of a job have reported."""
-        from flowlite.node.config.agent_config import write_atomically
+        from flowlite.node.system.atomic_files import write_atomically
 
         told = {"directory": directory, "shared": shared, "at": clock.now()}
         with suppress(OSError):

@@ -245,7 +245,7 @@ class Memory:
 
     def keep(self, host: Host, facts: Facts) -> None:
         """Caches the facts of a host."""
-        from flowlite.node.config.agent_config import write_atomically
+        from flowlite.node.system.atomic_files import write_atomically
 
         with suppress(OSError):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.errors import ProviderError
-from flowlite.node.config.agent_config import write_atomically
+from flowlite.node.system.atomic_files import write_atomically
 from flowlite.provider import Instance
 from flowlite.state import clock
 from provider_adapters.identity import home_id

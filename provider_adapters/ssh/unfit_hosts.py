@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.connect.bounded import parse_object
-from flowlite.node.config.agent_config import write_atomically
+from flowlite.node.system.atomic_files import write_atomically
 from flowlite.provider import Instance
 from flowlite.state import clock
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.errors import CapacityUnavailable, ProviderError
-from flowlite.node.config.agent_config import write_atomically
+from flowlite.node.system.atomic_files import write_atomically
 
 
 def directory_of(root: str, name: str) -> str:

@@ -12,10 +12,10 @@ from flowlite.api.candidates.ranking import Candidates
 from flowlite.api.client import Flow as Client
 from flowlite.cli import confirmation
 from flowlite.display.task_display import ending
+from flowlite.node.system.atomic_files import write_atomically
 from flowlite.provider import Candidate, Plan
 from flowlite.spec import TaskConfig
 from flowlite.supervise.process.notifications import notify
-from flowlite.supervise.record.paths import write_private
 from provider_adapters.local import LocalProvider
 from tests.cli.conftest import Flow
 from tests.tasks_made_by_hand import HandMade
@@ -160,7 +160,7 @@ def test_a_cost_that_may_be_less_is_marked_everywhere(flow: Flow, flow_home: Pat
     HandMade("seen", nodes=1, price=3.0).instance(0, price=3.0, hours=1, ended=True)
     made.end()
     told = flow_home / "told"
-    write_private(
+    write_atomically(
         made.paths.notify,
         f'{{"targets": ["printf %s \\"$FLOW_NOTIFY_TEXT\\" > {told}"], "directory": "/"}}'.encode(),
     )

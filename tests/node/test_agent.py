@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlite.node.config.agent_config import AgentConfig, ConfigFault, write_atomically
+from flowlite.node.config.agent_config import AgentConfig, ConfigFault
 from flowlite.node.system import processes
+from flowlite.node.system.atomic_files import write_atomically
 from tests.helpers import clean_by_age, eventually
 from tests.node.agents import RealGang, agent_command
 

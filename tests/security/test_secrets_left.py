@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flowlite.node.config import secret_files
+from flowlite.node.host_lease import secret_files
 from tests.helpers import eventually
 from tests.providers.lab import Lab
 

@@ -7,7 +7,6 @@ flowlite.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shlex
 import shutil
@@ -20,6 +19,7 @@ from flowlite.connect.ssh import host_key_scan, host_keys
 from flowlite.connect.ssh.quoting import command, login_line
 from flowlite.connect.ssh.targets import SshTarget
 from flowlite.errors import NodeUnreachable
+from flowlite.node.system.atomic_files import write_atomically
 from flowlite.settings.flow_home import ensure_home
 
 _ALIAS = "flowlite-host"
@@ -85,11 +85,7 @@ def write(directory: Path, text: str, keys: str) -> Path:
     """Writes `config` and `known_hosts`, readable by their owner only. Returns the path of `config`."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, content in (("known_hosts", keys), ("config", text)):
-        partial = directory / f".{name}.{os.getpid()}.part"
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(content)
-        os.replace(partial, directory / name)
+        write_atomically(directory / name, content.encode("utf-8", "surrogateescape"))
     return directory / "config"
 
 

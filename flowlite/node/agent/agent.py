@@ -19,10 +19,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..config import distributed_modes, secret_files
-from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
+from ..config import distributed_modes
+from ..config.agent_config import AgentConfig, AttemptPaths
 from ..config.python_command import STARTED_ANEW
 from ..forkserver.worker_group import Workers, WorkersLost
+from ..host_lease import secret_files
 from ..leader_run.agent_side import LeaderRun
 from ..preemption.stop_watch import StopWatch
 from ..preflight.master_port import PREFERRED, MasterPort
@@ -30,6 +31,7 @@ from ..preflight.readiness import Readiness
 from ..protocol.messages import GangSettings, failed
 from ..rendezvous.member_client import Fenced, MemberClient, PrepareError, Refused
 from ..system import addresses, processes, trace
+from ..system.atomic_files import write_atomically
 from ..system.retrying import RetryWindow
 from ..worker.worker_spec import beyond_inherited, call_with_paths, worker_orders
 from . import go_checks

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..config.agent_config import AgentConfig, AttemptPaths, ConfigFault, write_atomically
+from ..config.agent_config import AgentConfig, AttemptPaths, ConfigFault
 from ..forkserver import client
 from ..system import processes, trace
+from ..system.atomic_files import write_atomically
 from .agent import Agent
 
 log = logging.getLogger("flowlite.agent")

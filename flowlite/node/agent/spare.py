@@ -10,7 +10,8 @@ import asyncio
 import time
 from pathlib import Path
 
-from ..config.agent_config import AttemptPaths, write_atomically
+from ..config.agent_config import AttemptPaths
+from ..system.atomic_files import write_atomically
 
 UNWANTED_SECONDS = 1800.0
 _EVERY = 0.25

@@ -16,9 +16,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
+from ..config.agent_config import AgentConfig, AttemptPaths
 from ..mount_namespace.mount_points import is_mount_point
 from ..sidecar.agent_side import Sidecar
+from ..system.atomic_files import write_atomically
 from ..system.byte_sizes import human_size
 
 NAME = "checkpoint"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from ..system.atomic_files import write_atomically
 from .stability import FileState, checkpoint_above
 
 Mark = tuple[int, int]
@@ -106,15 +106,10 @@ class CheckpointState:
         )
         if text == self._saved:
             return
-        partial = self._path.with_name(f"{self._path.name}.{os.getpid()}.part")
-        try:
-            partial.write_text(text)
-            os.replace(partial, self._path)
+        # If the disk is full, only this state is lost; the next attempt treats more files as doubtful.
+        with contextlib.suppress(OSError):
+            write_atomically(self._path, text)
             self._saved = text
-        except OSError:
-            # The disk is full. Only this state is lost; the next attempt treats more files as doubtful.
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
 
     def _load(self) -> bool:
         """Reads the file. Returns `copied`."""

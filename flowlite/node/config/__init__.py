@@ -2,8 +2,8 @@
 
 `agent_config.py` has `AgentConfig`, all that an agent knows of its task before it joins, and `AttemptPaths`.
 `ranks.py` is the only place where ranks are assigned. `fencing.py` says when the workers of a node that nobody
-reaches have certainly stopped. `python_command.py` and `launcher_programs.py` read command lines. `secret_files.py`
-knows which files of a node contain secrets. The home of a node:
+reaches have certainly stopped. `python_command.py` and `launcher_programs.py` read command lines. The home of a
+node:
 
     agent.pyz  call.bin  source-<sha256>.zip  source-<sha256>/
     project/  project.json                            the working directory of the task, and its manifest

@@ -8,7 +8,6 @@ and one directory for each attempt, `a<attempt>/`, with `agent.json`, `secret`, 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import field, fields
 from pathlib import Path
 from typing import Any
@@ -292,16 +291,3 @@ class AttemptPaths:
     def resolve(self, path: str) -> Path:
         """Returns the absolute form of a path from `agent.json`, which may be relative to the node's directory."""
         return self.home / path
-
-
-def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
-    """Write a file by a rename, so that a reader never sees a part of it."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise

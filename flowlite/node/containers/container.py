@@ -22,9 +22,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
+from ..config.agent_config import AgentConfig, AttemptPaths
 from ..python_env import environments
 from ..system import processes
+from ..system.atomic_files import write_atomically
 from . import engines
 from .engines import ContainerSettings, EngineError
 

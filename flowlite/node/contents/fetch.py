@@ -87,24 +87,16 @@ class Fetch:
     def _store(self, peer: _Peer, sha256: str, size: int) -> None:
         """Writes a content as it arrives. It gets its name only if it has that hash."""
         place = self._wanted.path(sha256)
-        partial = atomic_files.beside(place)
-        try:
-            descriptor = atomic_files.begin(partial)
-            try:
-                digest, left = hashlib.sha256(), size
-                while left:
-                    block = peer.some(left)
-                    digest.update(block)
-                    atomic_files.write(descriptor, block)
-                    left -= len(block)
-            finally:
-                os.close(descriptor)
+        atomic_files.make(os.path.dirname(place))
+        with atomic_files.new(place) as descriptor:
+            digest, left = hashlib.sha256(), size
+            while left:
+                block = peer.some(left)
+                digest.update(block)
+                atomic_files.write(descriptor, block)
+                left -= len(block)
             if digest.hexdigest() != sha256:
                 raise _Refused("sent a content that does not have its hash")
-            os.replace(partial, place)
-        except BaseException:
-            atomic_files.remove(partial)
-            raise
 
 
 class _Peer:

@@ -72,25 +72,15 @@ def _take(file: Mapping[str, Any]) -> None:
     place = file["place"]
     if os.path.isdir(place):
         raise IsADirectoryError(errno.EISDIR, f"{place} is a directory")
-    partial = atomic_files.beside(place)
-    try:
-        descriptor = atomic_files.begin(partial)
-        try:
-            left = int(file["size"])
-            while left:
-                data = os.read(0, min(left, _BLOCK))
-                if not data:
-                    raise OSError(errno.EIO, "only a part of it arrived")
-                atomic_files.write(descriptor, data)
-                left -= len(data)
-            if file["mode"] != 0o600:
-                os.fchmod(descriptor, file["mode"])
-        finally:
-            os.close(descriptor)
-        os.replace(partial, place)
-    except BaseException:
-        atomic_files.remove(partial)
-        raise
+    atomic_files.make(os.path.dirname(place))
+    with atomic_files.new(place, file["mode"]) as descriptor:
+        left = int(file["size"])
+        while left:
+            data = os.read(0, min(left, _BLOCK))
+            if not data:
+                raise OSError(errno.EIO, "only a part of it arrived")
+            atomic_files.write(descriptor, data)
+            left -= len(data)
 
 
 def _has(path: str, sha256: str, size: int) -> bool:

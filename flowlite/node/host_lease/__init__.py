@@ -10,7 +10,7 @@ Every two seconds the holder looks for a running agent of the task, and for file
 and all descendants. A second process, the guard, holds the same socket and does the same if the holder is killed.
 Only the host's monotonic clock is used.
 
-`client.py` is the subcommand `lease`, `cleanup.py` removes what a task leaves, `unused_files.py` what no task has
-used for long, and `kept_machine.py` ends a task on a rented machine that is kept. The side of the submitting machine
-is `provider_adapters/ssh/leases.py`. Start with `lease_holder.py`.
+`client.py` is the subcommand `lease`, `cleanup.py` removes what a task leaves, `secret_files.py` its secrets,
+`unused_files.py` what no task has used for long, and `kept_machine.py` ends a task on a rented machine that is kept.
+The side of the submitting machine is `provider_adapters/ssh/leases.py`. Start with `lease_holder.py`.
 """

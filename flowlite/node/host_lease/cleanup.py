@@ -14,12 +14,11 @@ import fcntl
 import os
 import stat
 
-from ..config import secret_files
-from ..config.secret_files import attempts
 from ..mount_namespace import unmount
 from ..system import atomic_files, processes
-from . import unused_files
+from . import secret_files, unused_files
 from .requests import MARKER
+from .secret_files import attempts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

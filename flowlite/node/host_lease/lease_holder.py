@@ -18,11 +18,10 @@ import socket
 import sys
 import time
 
-from ..config import secret_files
 from ..forkserver import registry
 from ..system import peer_credentials, processes, runtime_dir
 from ..system.accepting import accept
-from . import cleanup, requests, tmpfiles_lock
+from . import cleanup, requests, secret_files, tmpfiles_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
+from ..config.agent_config import AgentConfig, AttemptPaths
 from ..protocol.framing import RELAY_ROLE, Hello, WireError
 from ..protocol.stream import OPENING_SECONDS, Stream, ask
 from ..quick_dataclass import dataclass
+from ..system.atomic_files import write_atomically
 from ..worker.launcher_files import apart
 from .hostnames import node_named
 

@@ -19,8 +19,8 @@ from types import FrameType
 from typing import Any
 
 from ..config import distributed_modes
-from ..config.agent_config import write_atomically
 from ..protocol.framing import WireError
+from ..system.atomic_files import write_atomically
 from ..worker import launcher_files
 from . import ssh_shim
 from .context import GangContext, Unreachable

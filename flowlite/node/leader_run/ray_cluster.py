@@ -22,9 +22,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ..config.agent_config import write_atomically
 from ..forkserver.client import socket_directory
 from ..system import node_facts, processes
+from ..system.atomic_files import write_atomically
 from .context import GangContext
 from .remote_exec import CommandFailed, ask
 from .requirements import python_on

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from pathlib import Path
+
+from ..system.atomic_files import write_atomically
 
 log = logging.getLogger("flowlite.lease")
 
@@ -26,9 +27,7 @@ def uptime() -> float:
 
 def renew(file: Path, seconds: float) -> None:
     """Renew the lease for this many seconds from now. Raises OSError."""
-    partial = file.with_name(f"{file.name}.{os.getpid()}.part")
-    partial.write_text(f"{int(uptime() + seconds)}\n")
-    os.replace(partial, file)
+    write_atomically(file, f"{int(uptime() + seconds)}\n", 0o644)
 
 
 async def keep_renewing(file: Path, seconds: float) -> None:

@@ -29,7 +29,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
+from ..config.agent_config import AgentConfig, AttemptPaths
+from ..system.atomic_files import write_atomically
 from ..worker.environment import path_with
 from . import interpreters, uv
 

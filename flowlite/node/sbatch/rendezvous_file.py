@@ -9,10 +9,11 @@ from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
-from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
+from ..config.agent_config import AgentConfig, AttemptPaths
 from ..protocol.framing import STEP_ROLE, ClientSession, Hello
 from ..quick_dataclass import dataclass
 from ..system import processes
+from ..system.atomic_files import write_atomically
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..quick_dataclass import dataclass
+from ..system import atomic_files
 
 ADDRESSED = b"FLOWc1\r\n"
 SEALED = b"FLOWr1\r\n"
@@ -79,7 +80,7 @@ def write_envelope(
     size = sum(len(piece) for piece in pieces)
     hash_them = functools.partial(_seal_of if sealed else _digest_of, pieces)
     with (
-        _atomically(path) as descriptor,
+        atomic_files.new(path) as descriptor,
         _hashing(hash_them, threaded=size >= _THREAD_FROM) as result,
     ):
         _write_all(descriptor, pieces)
@@ -255,24 +256,6 @@ def _hashing(function: Callable[[], bytes], *, threaded: bool) -> Iterator[Calla
     finally:
         # The caller owns the hashed memory and may change it as soon as we return.
         thread.join()
-
-
-@contextlib.contextmanager
-def _atomically(path: str | os.PathLike[str]) -> Iterator[int]:
-    """Yields a descriptor whose file gets its name on success and is removed otherwise."""
-    target = os.fspath(path)
-    temporary = f"{target}.{os.getpid()}.{threading.get_ident()}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def _write_all(descriptor: int, pieces: Sequence[Piece]) -> None:

@@ -17,6 +17,8 @@ import os
 import sys
 import types
 
+from ..system.atomic_files import write_atomically
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -157,11 +159,7 @@ def fillable_main(directory: str, call: Mapping[str, Any], home: str, *, loader:
     above = os.path.dirname(os.path.dirname(os.path.abspath(str(package.__file__))))
     text = _FILLED.format(above=above, loader=loader, call=dict(call), home=os.path.abspath(home))
     path = os.path.join(directory, f"main-{call['sha256'][:16]}.py")
-    part = f"{path}.{os.getpid()}.part"
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(part, path)
+    write_atomically(path, text)
     main.__file__ = path
 
 

@@ -19,8 +19,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ..config.agent_config import AgentConfig, AttemptPaths, write_atomically
+from ..config.agent_config import AgentConfig, AttemptPaths
 from ..system import runtime_dir
+from ..system.atomic_files import write_atomically
 
 _FORMAT = 1
 # A working directory with more files counts as changed.

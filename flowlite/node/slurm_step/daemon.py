@@ -36,11 +36,10 @@ import socket
 import sys
 import time
 
-from ..config import secret_files
 from ..forkserver import registry
 from ..helper import courier, daemon_client
 from ..helper.daemon_client import home_of, instance_id
-from ..host_lease import cleanup, tmpfiles_lock, unused_files
+from ..host_lease import cleanup, secret_files, tmpfiles_lock, unused_files
 from ..system import atomic_files, daemonize, peer_credentials, processes, runtime_dir
 from ..system.accepting import accept
 from .notices import Clock, Notices

@@ -1,7 +1,8 @@
-"""Writes files atomically on a node, creates the directories above them with mode 0700, and reads small files."""
+"""Writes files atomically, creates the directories above them with mode 0700, and reads small files."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -9,6 +10,7 @@ import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from io import FileIO
     from typing import Any
 
@@ -26,18 +28,31 @@ def write(descriptor: int, data: bytes | memoryview) -> None:
         view = view[os.write(descriptor, view) :]
 
 
+def write_atomically(path: str | os.PathLike[str], content: str | bytes, mode: int = 0o600) -> None:
+    """Writes a file whose directory exists, so that a reader never sees a part of it."""
+    with new(path, mode) as descriptor:
+        write(descriptor, content.encode() if isinstance(content, str) else content)
+
+
 def place(content: bytes, target: str, mode: int) -> None:
-    """Writes a file atomically."""
-    partial = beside(target)
+    """As `write_atomically`, and creates the directories."""
+    make(os.path.dirname(target) or "/")
+    write_atomically(target, content, mode)
+
+
+@contextlib.contextmanager
+def new(path: str | os.PathLike[str], mode: int = 0o600) -> Iterator[int]:
+    """Yields the descriptor of a file that gets its name once it is complete, and is removed otherwise."""
+    partial = _partial_of(os.fspath(path))
     try:
         descriptor = begin(partial)
         try:
-            write(descriptor, content)
+            yield descriptor
             if mode != 0o600:
                 os.fchmod(descriptor, mode)
         finally:
             os.close(descriptor)
-        os.replace(partial, target)
+        os.replace(partial, path)
     except BaseException:
         remove(partial)
         raise
@@ -87,11 +102,15 @@ def begin(partial: str) -> int:
 
 def beside(target: str) -> str:
     """Returns a temporary name beside the target, and creates the directory."""
-    directory, _, name = target.rpartition("/")
-    make(directory or "/")
+    make(os.path.dirname(target) or "/")
+    return _partial_of(target)
+
+
+def _partial_of(target: str) -> str:
+    directory, name = os.path.split(target)
     # File systems limit the bytes of a name, and a character may have four.
     short = os.fsencode(name)[:_LONGEST_NAME].decode("utf-8", "ignore")
-    return f"{directory}/.{short}.{os.urandom(4).hex()}.part"
+    return os.path.join(directory, f".{short}.{os.urandom(4).hex()}.part")
 
 
 def open_regular(path: str | os.PathLike[str], flags: int = 0) -> FileIO:

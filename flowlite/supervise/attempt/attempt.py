@@ -32,6 +32,7 @@ from flowlite.node.rendezvous.supervisor_client import (
     SupervisorClient,
 )
 from flowlite.node.system import trace
+from flowlite.node.system.atomic_files import write_atomically
 from flowlite.output import redact
 from flowlite.supervise.attempt.fetch_outputs import KEEP_EVERY, RESULT, FetchOutputs
 from flowlite.supervise.attempt.leader_events import LeaderEventFilter, trimmed
@@ -43,7 +44,7 @@ from flowlite.supervise.attempt.outcome import End, end_by_leader, end_by_report
 from flowlite.supervise.attempt.reachability import OUT_OF_REACH, Reachability
 from flowlite.supervise.attempt.start_agents import BringUp, LeaderHasLeft, NotUp
 from flowlite.supervise.attempt.unfetched import MissingOnNode
-from flowlite.supervise.record.paths import TaskPaths, write_private
+from flowlite.supervise.record.paths import TaskPaths
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
 
@@ -579,7 +580,7 @@ class Attempt:
             with suppress(OSError):
                 # Texts of workers may contain their secrets, and users read this file.
                 told = redact.of_file(self._paths.secrets).inside(end.to_json())
-                write_private(self._paths.ended(self._attempt), json.dumps(told).encode())
+                write_atomically(self._paths.ended(self._attempt), json.dumps(told).encode())
 
     def _on_chunk(
         self, rank: int, node: int, stream: str, offset: int, at: float, data: bytes

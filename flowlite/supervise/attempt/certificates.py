@@ -11,7 +11,8 @@ import ipaddress
 from collections.abc import Iterable
 
 from flowlite.node.quick_dataclass import dataclass
-from flowlite.supervise.record.paths import TaskPaths, write_private
+from flowlite.node.system.atomic_files import write_atomically
+from flowlite.supervise.record.paths import TaskPaths
 
 # Wide enough for any clock. A node's clock may be off by years, and the certificate is used for one attempt only.
 _FROM = datetime.datetime(1980, 1, 1, tzinfo=datetime.UTC)
@@ -39,8 +40,8 @@ def of_attempt(paths: TaskPaths, attempt: int) -> Certificate:
         made = make()
         assert made.key is not None
         # The key is written first, so that a certificate always has its key beside it.
-        write_private(paths.certificate_key(attempt), made.key)
-        write_private(paths.certificate(attempt), made.certificate)
+        write_atomically(paths.certificate_key(attempt), made.key)
+        write_atomically(paths.certificate(attempt), made.certificate)
         return made
     try:
         return Certificate(known, paths.certificate_key(attempt).read_bytes())

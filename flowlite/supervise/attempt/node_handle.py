@@ -20,11 +20,11 @@ from flowlite.errors import AnswerTooLong, NodeUnreachable, ProviderError
 from flowlite.node.config.agent_config import AgentConfig
 from flowlite.node.protocol.message_check import check_file
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.node.system.atomic_files import write_atomically
 from flowlite.output.redact import Mask
 from flowlite.provider import Instance, NodeSettings, Provider
 from flowlite.supervise.attempt.node_verdict import PATIENCE, ProbeAnswer
 from flowlite.supervise.attempt.shared_listing import SharedListing
-from flowlite.supervise.record.paths import write_private
 
 # An agent ends itself otherwise. The kernel kills it for memory where it kills a control group as a whole.
 _GONE_WHY = "its agent process is gone (killed from outside, or out of memory?)"
@@ -272,7 +272,7 @@ class Node:
             # Its first line may begin in the middle of a secret.
             end = end.partition(b"\n")[2] if cut else end
             said = mask(end.decode("utf-8", "surrogateescape"))
-            write_private(target, (cut + said).encode("utf-8", "surrogateescape"))
+            write_atomically(target, (cut + said).encode("utf-8", "surrogateescape"))
 
     def get(self, name: str, target: Path, size: int | None = None) -> bool:
         """Fetches a file of the attempt. `size` as for `Connection.get`. False if the file does not exist."""

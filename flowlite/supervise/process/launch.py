@@ -24,6 +24,7 @@ from typing import Any
 from flowlite.errors import ConfigError, NotFound, StoreError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system import trace
+from flowlite.node.system.atomic_files import write_atomically
 from flowlite.provider import Candidate, Plan
 from flowlite.settings import flow_home
 from flowlite.settings.private_files import private
@@ -33,7 +34,7 @@ from flowlite.supervise.process import supervisor_process
 from flowlite.supervise.queue import asleep, waking
 from flowlite.supervise.record import process_identity
 from flowlite.supervise.record.lifecycle import State
-from flowlite.supervise.record.paths import TaskPaths, write_private
+from flowlite.supervise.record.paths import TaskPaths
 
 OUTPUTS = "flow-outputs"
 """Directory for the outputs of tasks, relative to the directory they are submitted from."""
@@ -126,16 +127,16 @@ def submit(
     )
     with explained(paths.home):
         not_yet = paths.config.with_suffix(".draft")
-        write_private(not_yet, json.dumps(record.config, indent=1).encode())
-        write_private(paths.plan, json.dumps(record.plan, indent=1).encode())
-        write_private(paths.secret, random_secrets.token_hex(32).encode())
-        write_private(paths.secrets, json.dumps(dict(secrets or {})).encode())
-        write_private(paths.storage, json.dumps(dict(storage or {})).encode())
+        write_atomically(not_yet, json.dumps(record.config, indent=1).encode())
+        write_atomically(paths.plan, json.dumps(record.plan, indent=1).encode())
+        write_atomically(paths.secret, random_secrets.token_hex(32).encode())
+        write_atomically(paths.secrets, json.dumps(dict(secrets or {})).encode())
+        write_atomically(paths.storage, json.dumps(dict(storage or {})).encode())
         if record.config.get("outputs"):
             below = (outputs_below or paths.directory).absolute()
             to = below / OUTPUTS / f"{record.name}-{record.id}"
             _check_place_of_outputs(to.parent)
-            write_private(paths.outputs, json.dumps({"to": str(to)}).encode())
+            write_atomically(paths.outputs, json.dumps({"to": str(to)}).encode())
     store.create_task(record)
     draft.submitted = True
     # A directory without it is a draft. One whose client was killed is removed, with the secrets in it.

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from flowlite.errors import FlowError, NotFound, StoreError
+from flowlite.node.system.atomic_files import write_atomically
 from flowlite.notify.sending import SECONDS, Message, NotSent, readable, send
 from flowlite.notify.targets import keys_in, shown
 from flowlite.output import redact
@@ -25,7 +26,7 @@ from flowlite.supervise.background import run_detached
 from flowlite.supervise.money import price_text
 from flowlite.supervise.money.cost import is_upper_bound
 from flowlite.supervise.record import wording
-from flowlite.supervise.record.paths import TaskPaths, write_private
+from flowlite.supervise.record.paths import TaskPaths
 
 # The process that was started last for each task of this supervisor.
 _sending: dict[str, int] = {}
@@ -38,7 +39,7 @@ def keep_targets(paths: TaskPaths, targets: Sequence[str], directory: str) -> No
     """Stores the targets of a task's notifications, and the working directory of the commands among them."""
     if targets:
         content = {"targets": list(targets), "directory": directory}
-        write_private(paths.notify, json.dumps(content).encode())
+        write_atomically(paths.notify, json.dumps(content).encode())
 
 
 def targets_of(paths: TaskPaths) -> tuple[list[str], Path]:

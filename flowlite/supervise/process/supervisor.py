@@ -27,6 +27,7 @@ from flowlite.errors import (
 )
 from flowlite.node.protocol import messages
 from flowlite.node.system import trace
+from flowlite.node.system.atomic_files import write_atomically
 from flowlite.output import redact
 from flowlite.provider import Instance, Provider
 from flowlite.state import clock
@@ -58,7 +59,7 @@ from flowlite.supervise.queue.waking import wake_due
 from flowlite.supervise.record import lifecycle, wording
 from flowlite.supervise.record.lifecycle import State, TaskEvent
 from flowlite.supervise.record.log import say
-from flowlite.supervise.record.paths import TaskPaths, write_private
+from flowlite.supervise.record.paths import TaskPaths
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
 
@@ -638,7 +639,7 @@ class Supervisor:
             to = Path(json.loads(self._paths.outputs.read_bytes())["to"])
             brought = await attempt.bring_outputs(to, end)
             self._journal.note("outputs", brought.sentence(), brought.to_json())
-            write_private(self._paths.outputs, json.dumps(brought.to_json()).encode())
+            write_atomically(self._paths.outputs, json.dumps(brought.to_json()).encode())
             if brought.missing and outcome == "done":
                 outcome = "cancelled" if self._cancelled.is_set() else "failed"
                 reason = (

@@ -8,7 +8,6 @@ from typing import Any
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.output.log_files import Stream
 from flowlite.settings.private_files import make_durable
-from flowlite.settings.private_files import write_private as write_private
 
 
 @dataclass(frozen=True, slots=True)

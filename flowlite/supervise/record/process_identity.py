@@ -14,8 +14,9 @@ from typing import Any
 
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system import processes
+from flowlite.node.system.atomic_files import write_atomically
 from flowlite.state import clock
-from flowlite.supervise.record.paths import TaskPaths, write_private
+from flowlite.supervise.record.paths import TaskPaths
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def note_supervisor(home: Path, task_id: str, process: Process) -> None:
     """Notes a process as the one that supervises a task. Does nothing if it cannot be written."""
     with suppress(OSError):
         noted = json.dumps(process.to_json()).encode()
-        write_private(TaskPaths(home, task_id).supervisor, noted)
+        write_atomically(TaskPaths(home, task_id).supervisor, noted)
 
 
 def began() -> float:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.errors import ProviderError
-from flowlite.node.config.agent_config import write_atomically
+from flowlite.node.system.atomic_files import write_atomically
 from flowlite.settings.suggest import did_you_mean
 from flowlite.state import clock
 from provider_adapters.aws.catalog.instance_types import Machine, MachineRequirements

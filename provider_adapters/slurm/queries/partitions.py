@@ -119,7 +119,7 @@ class Cluster:
         return None
 
     def _remember(self, text: str) -> None:
-        from flowlite.node.config.agent_config import write_atomically
+        from flowlite.node.system.atomic_files import write_atomically
 
         with suppress(OSError):
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

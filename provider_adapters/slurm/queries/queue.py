@@ -254,7 +254,7 @@ class Queue:
         return QueueAnswer()
 
     def _write(self, look: QueueAnswer) -> None:
-        from flowlite.node.config.agent_config import write_atomically
+        from flowlite.node.system.atomic_files import write_atomically
 
         try:
             write_atomically(self._file, json.dumps(asdict(look)))

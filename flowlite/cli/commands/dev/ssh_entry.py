@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.connect.ssh import system
+from flowlite.node.system.atomic_files import write_atomically
 
 if TYPE_CHECKING:
     from flowlite.api.task import Task
@@ -82,12 +83,4 @@ def include(config: Path, line: str) -> None:
     before, mode = b"", 0o600
     with suppress(FileNotFoundError):
         before, mode = real.read_bytes(), real.stat().st_mode & 0o777
-    partial = real.with_name(f".{real.name}.{os.getpid()}.part")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(f"{line}\n\n".encode() + before)
-        os.replace(partial, real)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    write_atomically(real, f"{line}\n\n".encode() + before, mode)

@@ -1,7 +1,7 @@
 """The files of a node's home that contain secrets in clear text, and their removal.
 
 An agent removes them when it ends, since each attempt is sent its own. If an agent was killed, or its machine went
-down, a later task or clean-up on the host removes them (node/host_lease/cleanup.py).
+down, a later task or clean-up on the host removes them (`cleanup.py`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+
+from ..system.atomic_files import write_atomically
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,7 +81,7 @@ def _named(directory: str, names: frozenset[str]) -> Iterator[str]:
         for entry in list(entries):
             name = entry.name
             if name.endswith(".part"):
-                # NAME.PID.part (agent_config.py), and .NAME.RANDOM.part (node/system/atomic_files.py).
+                # As `node/system/atomic_files.py` names them.
                 name = name.removesuffix(".part").rpartition(".")[0].removeprefix(".")
             if (name in names or name.endswith(_ENDINGS)) and entry.is_file(follow_symlinks=False):
                 yield entry.path
@@ -93,11 +95,7 @@ def _strip(path: str) -> bool:
     noted = _read(path)
     if not noted.get("environment"):
         return False
-    from pathlib import Path
-
-    from .agent_config import write_atomically
-
-    write_atomically(Path(path), json.dumps({**noted, "environment": {}}))
+    write_atomically(path, json.dumps({**noted, "environment": {}}))
     return True
 
 
