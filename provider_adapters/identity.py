@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from flowlite.errors import ProviderError
+from provider_adapters.durable import create_durably
 
 _FILE = "client"
 
@@ -28,7 +29,7 @@ def home_id(home: Path) -> str:
             if found := path.read_text().strip():
                 return found
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _make(path, _earlier(home) or secrets.token_hex(8))
+        create_durably(path, _earlier(home) or secrets.token_hex(8))
         return path.read_text().strip()
     except OSError as error:
         raise ProviderError(f"{path} cannot be written: {error.strerror or error}") from error
@@ -48,18 +49,3 @@ def _earlier(home: Path) -> str:
     with suppress(OSError):
         return (home / "ssh" / "client").read_text().strip()
     return ""
-
-
-def _make(path: Path, text: str) -> None:
-    """Writes the file atomically and durably, unless another process has written it first."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):
-            os.link(partial, path)
-    finally:
-        partial.unlink()

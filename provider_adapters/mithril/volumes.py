@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from flowlite.errors import ConfigError, NotFound, PermissionRefused, ProviderError
 from flowlite.provider import VolumeInfo
 from flowlite.state import clock
+from provider_adapters.durable import make_directory, write_durably
 from provider_adapters.mithril.planning import VOLUME_PRICE
 from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.rest.client import ApiRefused, OutcomeUnknown, Unreachable
-from provider_adapters.rented.durable import make_directory, write_durably
 
 if TYPE_CHECKING:
     from provider_adapters.mithril.account import Account

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-from contextlib import suppress
 from pathlib import Path
 
 from flowlite.errors import ProviderError
 from flowlite.node.quick_dataclass import dataclass
-from provider_adapters.rented.durable import make_directory, sync_directory
+from provider_adapters.durable import create_durably, make_directory
 
 _NAME = "id_ed25519"
 
@@ -87,16 +84,5 @@ def _make(path: Path) -> None:
     """Creates the key. If several processes do so at once, one of them wins and all use its key."""
     make_directory(path.parent)
     pair = new_key()
-    partial = path.with_name(f".{_NAME}.{os.getpid()}.{secrets.token_hex(4)}")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(pair.private)
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):
-            os.link(partial, path)
-            path.with_name(f"{_NAME}.pub").write_text(f"{pair.public} flowlite\n")
-    finally:
-        partial.unlink()
-    sync_directory(path.parent)
+    if create_durably(path, pair.private):
+        path.with_name(f"{_NAME}.pub").write_text(f"{pair.public} flowlite\n")

@@ -33,7 +33,7 @@ from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import Instance
 from flowlite.settings.provider_settings import Keys, ProviderSettings
 from flowlite.state import clock
-from provider_adapters.rented.durable import make_directory, write_durably
+from provider_adapters.durable import make_directory, write_durably
 
 INTENDED, MADE, REFUSED = "intended", "made", "refused"
 _TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from flowlite.errors import ProviderError
-from provider_adapters.rented.durable import make_directory, write_durably
+from provider_adapters.durable import make_directory, write_durably
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/=]+")

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from flowlite.errors import ProviderError
 from flowlite.provider import LaunchPending
 from flowlite.state import clock
-from provider_adapters.rented.durable import make_directory
+from provider_adapters.durable import make_directory
 from provider_adapters.rented.ledger import MADE, REFUSED, Call, Launch, Ledger
 from provider_adapters.slurm import shared
 from provider_adapters.slurm.job_submission import JobSubmission

@@ -26,7 +26,7 @@ from provider_adapters.aws.storage.common import (
     named,
     tags_of,
 )
-from provider_adapters.rented.durable import make_directory, write_durably
+from provider_adapters.durable import make_directory, write_durably
 
 FILESYSTEM = "ext4"
 KIND = "gp3"

@@ -36,7 +36,7 @@ from provider_adapters.aws.storage.common import (
 from provider_adapters.aws.storage.ebs import Disks
 from provider_adapters.aws.storage.efs import FileSystems, group_of
 from provider_adapters.aws.storage.fsx import LustreSystems
-from provider_adapters.rented.durable import make_directory
+from provider_adapters.durable import make_directory
 
 if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
