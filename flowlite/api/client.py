@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from flowlite.api.session import Session, open_session
 from flowlite.api.submission import providers_of, supervisor_ahead
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from flowlite.spec.options import MountOptions
     from flowlite.spec.storage import Mount
     from flowlite.state.store import InstanceRecord, TaskKey, TaskRecord
-
-R = TypeVar("R")
 
 
 class Decorated(Protocol):

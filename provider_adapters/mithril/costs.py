@@ -102,13 +102,12 @@ def _periods(events: Iterable[Mapping[str, Any]]) -> Iterator[tuple[float, float
             yield begin, math.inf if end is None else end, int(event["price_cents"]) / 100
 
 
-def ends(states: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """The Unix time of the end of each instance that is gone, from entries of `/v2/instances/status/history`."""
-    return {name: since for name, since, _ in _ends(states)}
+def ends(states: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, float, str]]:
+    """Id, Unix time of the end, and first state after it, of each instance that is gone.
 
-
-def _ends(states: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, float, str]]:
-    """Id, Unix time of the end, and first state after it, of each instance that is gone."""
+    Args:
+        states: Entries of `/v2/instances/status/history`.
+    """
     for entry in states:
         events = sorted(entry["events"], key=lambda event: requests.unix(event["timestamp"]) or 0.0)
         first = None
@@ -125,7 +124,7 @@ def _ends(states: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, float, str
 def bill_of(api: MithrilApi, project: str, bid_fid: str) -> dict[str, Charged]:
     """The bill of all instances of a bid, in two calls unless it is long. Raises ProviderError."""
     query = requests.history_of(project, bid_fid)
-    gone = list(_ends(api.histories("/v2/instances/status/history", query)))
+    gone = list(ends(api.histories("/v2/instances/status/history", query)))
     paused = {name for name, _, status in gone if status == requests.PAUSED_INSTANCE}
     prices = api.histories("/v2/instances/pricing/history", query)
     bill = charged(prices, {name: since for name, since, _ in gone})

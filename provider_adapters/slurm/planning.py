@@ -14,8 +14,6 @@ from provider_adapters.slurm.queries import partitions as clusters
 from provider_adapters.slurm.queries.partitions import PartitionNodes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from flowlite.spec import TaskConfig
     from provider_adapters.slurm.queries.partitions import Cluster
     from provider_adapters.slurm.settings import SlurmSettings
@@ -326,10 +324,3 @@ def _notes(config: TaskConfig) -> list[str]:
             "nothing is charged that flowlite knows of: price and cost caps have no effect"
         )
     return notes
-
-
-def describe(plan: Plan) -> Sequence[str]:
-    """The options of `sbatch` for a plan, as texts for the user."""
-    return [
-        f"--{name}={value}" if value else f"--{name}" for name, value in plan.options["directives"]
-    ]

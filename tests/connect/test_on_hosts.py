@@ -19,7 +19,7 @@ import pytest
 
 from flowlite.connect.ssh import files as ssh_files
 from flowlite.connect.ssh import half_open, link, transport
-from flowlite.connect.ssh.connection import SshConnection, connect_all, resolve_target
+from flowlite.connect.ssh.connection import SshConnection, resolve_target
 from flowlite.connect.values import File
 from flowlite.errors import NodeUnreachable
 from tests.helpers import eventually
@@ -344,16 +344,6 @@ def test_a_connection_that_was_closed_in_peace_is_not_looked_after(
     link.close_idle()
     eventually(lambda: not half_open._all and half_open._telling is None)
     assert asked == []
-
-
-def test_all_at_once(on_laptop: Cluster) -> None:
-    found = connect_all([resolve_target(host.name, on_laptop.ssh_config) for host in on_laptop])
-    names = []
-    for connection in found:
-        assert isinstance(connection, SshConnection)
-        names.append(connection.run(["hostname"]).stdout.decode().strip())
-        connection.close()
-    assert names == [host.name for host in on_laptop]
 
 
 def test_a_full_disk(reach: Reach, on_laptop: Cluster) -> None:

@@ -22,7 +22,7 @@ import pytest
 
 from flowlite.connect.ssh import half_open, link
 from flowlite.connect.ssh import transport as ssh_transport
-from flowlite.connect.ssh.connection import SshConnection, connect_all, resolve_target
+from flowlite.connect.ssh.connection import SshConnection, resolve_target
 from flowlite.connect.ssh.quoting import login_line
 from flowlite.errors import NodeUnreachable
 from tests.connect.sshd import Sshd, free_port, scratch
@@ -397,23 +397,6 @@ def test_something_else_listens(
             pytest.raises(NodeUnreachable, match="does not speak SSH"),
         ):
             connection.open()
-
-
-def test_many_at_once(servers: Servers, config: Callable[..., Path]) -> None:
-    server = servers()
-    port = free_port()
-    path = config(
-        server.config_for("good"),
-        f"Host bad\n HostName 127.0.0.1\n Port {port}\n",
-    )
-    found = connect_all([resolve_target(name, path) for name in ("good", "bad", "good")])
-    good, bad, again = found
-    assert isinstance(bad, NodeUnreachable)
-    for each in (good, again):
-        assert isinstance(each, SshConnection)
-        assert each.run(["true"]).code == 0
-        each.close()
-    assert connect_all([]) == []
 
 
 # The way there

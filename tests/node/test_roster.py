@@ -30,7 +30,7 @@ def test_a_replacement_takes_the_vacated_rank_and_nobody_else_moves(
     old = data.draw(st.sampled_from(before))
     new = data.draw(st.text(min_size=1).filter(lambda name: name not in before))
     after = ranks.succeed(before, [old], [new])
-    assert ranks.node_rank(after, new) == ranks.node_rank(before, old)
+    assert after.index(new) == before.index(old)
     assert [a for a, b in zip(after, before, strict=True) if a != b] == [new]
 
 
@@ -63,8 +63,6 @@ def test_a_gang_that_shrinks_or_grows_keeps_the_order_of_those_that_stay(
 def test_a_replacement_must_fit() -> None:
     with pytest.raises(ranks.RankError, match="twice"):
         ranks.succeed(["a", "b"], ["a"], ["b"])
-    with pytest.raises(ranks.RankError, match="is not in the gang"):
-        ranks.node_rank(["a"], "b")
 
 
 @given(st.integers(1, 64), st.integers(0, 100), st.integers(0, 63))

@@ -185,7 +185,7 @@ def test_a_history_of_prices_and_states_is_a_bill() -> None:
         },
     ]
     entries = [{"instance_fid": name, "events": events} for name, events in histories.items()]
-    bill = costs.charged(entries, costs.ends(states))
+    bill = costs.charged(entries, {name: at for name, at, _ in costs.ends(states)})
     assert bill.keys() == {"goes on", "gone", "closed"}
     goes_on = bill["goes on"]
     assert (goes_on.since, goes_on.until, goes_on.price) == (ten, 0.0, 3.6)

@@ -491,4 +491,4 @@ def test_an_instance_has_ended_when_its_last_state_says_so() -> None:
         },
     ]
     began = costs.requests.unix("2026-01-01T00:00:00Z") or 0.0
-    assert costs.ends(states) == {"a": began + 9, "c": began + 3}
+    assert {name: at for name, at, _ in costs.ends(states)} == {"a": began + 9, "c": began + 3}

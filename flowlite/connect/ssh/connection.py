@@ -10,7 +10,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from flowlite.connect.ssh.commands import Run
     from flowlite.connect.ssh.link import Link
 
-_MOST_AT_ONCE = 64
 _START_SECONDS = 60.0
 _AT_ONCE_SECONDS = 10.0
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -220,24 +218,6 @@ class SshConnection(Connection):
             link.release(held)
 
 
-def connect_all(targets: Sequence[SshTarget]) -> list[SshConnection | NodeUnreachable]:
-    """Connects to many hosts in parallel. Returns, for each host, a connection or the error."""
-
-    def connect(target: SshTarget) -> SshConnection | NodeUnreachable:
-        connection = SshConnection(target)
-        try:
-            connection.open()
-        except NodeUnreachable as error:
-            connection.close()
-            return error
-        return connection
-
-    if not targets:
-        return []
-    with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(targets))) as pool:
-        return list(pool.map(connect, targets))
-
-
 def _start_script(argv: Sequence[str], log: str, environment: Mapping[str, str]) -> bytes:
     """A script that starts a command in a session of its own and prints its process id."""
     exports = []
@@ -261,4 +241,4 @@ def _start_script(argv: Sequence[str], log: str, environment: Mapping[str, str])
     )
 
 
-__all__ = ["SshConnection", "SshTarget", "connect_all", "resolve_target"]
+__all__ = ["SshConnection", "SshTarget", "resolve_target"]

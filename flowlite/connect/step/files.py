@@ -14,7 +14,6 @@ from flowlite.errors import NodeUnreachable
 
 Ask = Callable[[Mapping[str, Any]], Stream]
 
-_BLOCK = 256 * 1024
 # A file operation in which nothing moves for this long counts as hung; hashing existing files gets longer.
 _STALL_SECONDS = 60.0
 

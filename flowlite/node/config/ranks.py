@@ -59,14 +59,6 @@ def check(roster: Sequence[str]) -> None:
         seen.add(instance)
 
 
-def node_rank(roster: Sequence[str], instance: str) -> int:
-    """Returns the rank of a node. Raises `RankError` if it is not in the gang."""
-    try:
-        return list(roster).index(instance)
-    except ValueError:
-        raise RankError(f"{instance} is not in the gang {list(roster)}") from None
-
-
 def global_rank(node: int, processes_per_node: int, local_rank: int) -> int:
     """Returns the rank of a worker: node-major, as in torchrun."""
     return node * processes_per_node + local_rank

@@ -27,11 +27,6 @@ _END_SECONDS = 20.0
 log = logging.getLogger("flowlite.sharing")
 
 
-def shared(config: AgentConfig) -> bool:
-    """Whether a task has volumes that its leader serves."""
-    return any(volume.get("share") == SHARE for volume in config.volumes)
-
-
 class Sharing:
     """The shared volumes of one node.
 

@@ -44,8 +44,6 @@ _WHOLE_SECONDS = 900.0
 # A page of a list may have no object, as where many were deleted.
 _MOST_EMPTY_PAGES = 100
 
-_HOST_BUCKET = re.compile(r"[a-z0-9-]{3,63}", re.ASCII)
-
 
 class S3Error(OSError):
     """A request was refused, or the server did not answer. The text says what and why, without any secret.
