@@ -46,10 +46,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(directory: str, node: int, argv: Sequence[str]) -> int:
     from .context import GangContext
-    from .remote_exec import run
+    from .remote_exec import call
 
     try:
-        code = run(GangContext.read(directory), node, argv, source=0)
+        code = call(GangContext.read(directory), node, argv, source=0)
     except KeyboardInterrupt:
         return 130
     except (OSError, ValueError) as error:

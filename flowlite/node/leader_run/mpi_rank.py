@@ -20,7 +20,7 @@ from typing import Any
 from ..system import atomic_files, processes
 from . import mpi
 from .context import GangContext
-from .remote_exec import run
+from .remote_exec import call
 
 _NO_RANK = 2
 _KEEP = 'exec "$FLOW_GANG/bin/flow-rank" --failed "$1"'
@@ -128,7 +128,7 @@ def _bring(place: GangContext, result: Path, summary: str) -> None:
         _keep(place, result.read_bytes(), summary)
         return
     with suppress(OSError), open(result, "rb") as file:
-        run(place, 0, ["/bin/sh", "-c", _KEEP, "sh", summary], source=file.fileno())
+        call(place, 0, ["/bin/sh", "-c", _KEEP, "sh", summary], source=file.fileno())
 
 
 def _keep(place: GangContext, outcome: bytes, summary: str) -> int:

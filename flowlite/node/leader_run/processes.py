@@ -20,6 +20,7 @@ from typing import Any
 
 from ..config import distributed_modes
 from ..protocol.framing import WireError
+from ..system import atomic_files
 from ..system.atomic_files import write_atomically
 from ..worker import launcher_files
 from . import ssh_shim
@@ -156,9 +157,7 @@ def _ready(place: GangContext) -> dict[str, Any]:
 
 
 def _say(told: dict[str, Any]) -> None:
-    data = json.dumps(told).encode() + b"\n"
-    while data:
-        data = data[os.write(1, data) :]
+    atomic_files.write(1, json.dumps(told).encode() + b"\n")
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.close(null)

@@ -1,6 +1,6 @@
 """Runs a command on another node of the gang.
 
-    code = run(GangContext.read(directory), 1, ["hostname"])         its output goes to ours
+    code = call(GangContext.read(directory), 1, ["hostname"])        its output goes to ours
     output = ask(GangContext.read(directory), 1, ["hostname"])       its output, as bytes
 
 The command gets the environment of that node's worker with the given variables, and starts in the worker's directory.
@@ -9,6 +9,7 @@ It ends when its caller does.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import socket
@@ -18,11 +19,14 @@ from contextlib import suppress
 
 from ..protocol.framing import WireError
 from ..protocol.mux_framing import BLOCK, DONE, END, ERR, IN, OPEN, OUT
+from ..system import atomic_files
 from .context import GangContext, Unreachable
 from .exec_framing import Frames
 from .exec_server import carry
 
 Sink = Callable[[bytes], object]
+_OUR_OUTPUT: Sink = functools.partial(atomic_files.write, 1)
+_OUR_ERRORS: Sink = functools.partial(atomic_files.write, 2)
 
 
 class CommandFailed(OSError):
@@ -34,8 +38,8 @@ def call(
     node: int,
     argv: Sequence[str],
     *,
-    out: Sink,
-    err: Sink,
+    out: Sink = _OUR_OUTPUT,
+    err: Sink = _OUR_ERRORS,
     source: int | None = None,
     environment: Mapping[str, str] | None = None,
     directory: str | None = None,
@@ -43,7 +47,7 @@ def call(
     """Runs a command on a node until it ends. Returns its exit code, negative for a signal.
 
     Args:
-        out: Called with each piece of its standard output.
+        out: Called with each piece of its standard output, which else goes to ours.
         err: The same for standard error.
         source: Descriptor for its standard input; None for none.
         environment: Variables beyond those of the node's worker.
@@ -97,28 +101,6 @@ def _answers(frames: Frames, out: Sink, err: Sink) -> int | None:
     return None
 
 
-def run(
-    place: GangContext,
-    node: int,
-    argv: Sequence[str],
-    *,
-    source: int | None = None,
-    environment: Mapping[str, str] | None = None,
-    directory: str | None = None,
-) -> int:
-    """Like `call`, with the output going to our own standard output and error."""
-    return call(
-        place,
-        node,
-        argv,
-        out=lambda data: _write(1, data),
-        err=lambda data: _write(2, data),
-        source=source,
-        environment=environment,
-        directory=directory,
-    )
-
-
 def ask(
     place: GangContext, node: int, argv: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> bytes:
@@ -138,9 +120,3 @@ def _feed(source: int | None, frames: Frames) -> None:
             while data := os.read(source, BLOCK):
                 frames.send(IN, data)
         frames.send(END)
-
-
-def _write(number: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(number, view) :]

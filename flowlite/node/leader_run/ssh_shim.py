@@ -15,7 +15,7 @@ from pathlib import Path
 from ..quick_dataclass import dataclass
 from ..system import processes
 from .context import GangContext, Unreachable
-from .remote_exec import run
+from .remote_exec import call
 
 FAILED = 255
 """The exit status of ssh for its own errors."""
@@ -105,7 +105,7 @@ def main(attempt: str, arguments: Sequence[str]) -> int:
         argv = ["/bin/sh", "-c", wish.command] if wish.command else ["/bin/sh"]
         # When a caller is ended, its connection closes, and the remote command ends too.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        code = run(place, node, argv, source=None if wish.silent else 0)
+        code = call(place, node, argv, source=None if wish.silent else 0)
     except KeyboardInterrupt:
         return 130
     except (Unreachable, OSError, ValueError) as error:

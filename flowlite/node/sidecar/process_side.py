@@ -8,6 +8,8 @@ import os
 import signal
 import threading
 
+from ..system import atomic_files
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -18,10 +20,9 @@ _reporting = threading.Lock()
 
 def report(event: str, **body: Any) -> None:
     """Reports an event to the agent, as one line of JSON. Any thread may report."""
-    line = memoryview(json.dumps({"event": event, **body}).encode() + b"\n")
+    line = json.dumps({"event": event, **body}).encode() + b"\n"
     with _reporting, contextlib.suppress(OSError):
-        while line:
-            line = line[os.write(1, line) :]
+        atomic_files.write(1, line)
 
 
 def wait_for_agent() -> None:
