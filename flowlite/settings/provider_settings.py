@@ -7,12 +7,14 @@ plan (`Plan.settings`), so that the supervisor, the clean-up and later commands 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
+from flowlite.errors import ConfigError
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.settings.suggest import did_you_mean
 
 Keys = tuple[str, ...]
 # The origin of settings that are not set.
@@ -122,6 +124,37 @@ class ProviderSettings:
         paths = (keys[:length] for length in range(len(keys), 0, -1))
         origin = next((self.origins[path] for path in paths if path in self.origins), "")
         return Path(origin).parent if os.path.isabs(origin) else Path.cwd()
+
+
+def read_table(
+    table: Mapping[str, Any],
+    readers: Mapping[str, Callable[[Any], Any]],
+    name: str,
+    origin_of: Callable[[str], str],
+) -> dict[str, Any]:
+    """Reads and checks the values of a table.
+
+    Args:
+        readers: By key, what returns the value, or raises ValueError with what is allowed.
+        name: The table in messages, such as "[aws]".
+        origin_of: Returns where the value of a key was set: a file, or a variable of the environment.
+
+    Raises:
+        ConfigError: An unknown key or an invalid value; the message says where it is.
+    """
+    found = {}
+    for key, value in table.items():
+        origin = origin_of(key)
+        if key not in readers:
+            known = did_you_mean(key, readers) or f"; known: {', '.join(readers)}"
+            raise ConfigError(f"{origin}: {name} has no setting {key!r}{known}")
+        try:
+            found[key] = readers[key](value)
+        except ValueError as error:
+            # A variable has a name, and no other value in it.
+            where = origin if origin.isidentifier() else f"{origin}: {name} {key}"
+            raise ConfigError(f"{where} is {value!r}; give {error}") from None
+    return found
 
 
 def _absolute(text: str, directory: Path) -> str:

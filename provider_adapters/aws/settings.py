@@ -11,8 +11,7 @@ from typing import Any
 from flowlite.errors import ConfigError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings.parse import duration_seconds
-from flowlite.settings.provider_settings import SSH_CONFIG_VARIABLE, ProviderSettings
-from flowlite.settings.suggest import did_you_mean
+from flowlite.settings.provider_settings import SSH_CONFIG_VARIABLE, ProviderSettings, read_table
 
 REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d")
 PRICED_STORAGE = ("gp3", "efs")
@@ -85,16 +84,7 @@ class AwsSettings:
     @classmethod
     def read(cls, settings: ProviderSettings) -> AwsSettings:
         """Parses and checks `[aws]`. Raises ConfigError."""
-        values = {}
-        for key, value in settings.values.items():
-            where = f"{settings.origin_of(key) or 'settings'}: [aws] {key}"
-            if key not in _READ:
-                known = did_you_mean(key, _READ) or f"; known: {', '.join(_READ)}"
-                raise ConfigError(f"{where} is no setting{known}")
-            try:
-                values[key] = _READ[key](value)
-            except ValueError as error:
-                raise ConfigError(f"{where} is {value!r}; give {error}") from None
+        values = read_table(settings.values, _READ, "[aws]", settings.origin_of)
         found = cls(**values, lacking=settings.lacking())
         if found.capacity_block and found.capacity_reservation:
             raise ConfigError("[aws] capacity_reservation and capacity_block exclude each other")

@@ -10,17 +10,14 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from flowlite.errors import ConfigError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings.parse import duration_seconds
-from flowlite.settings.provider_settings import SSH_CONFIG_VARIABLE, ProviderSettings
-from flowlite.settings.suggest import did_you_mean
+from flowlite.settings.provider_settings import SSH_CONFIG_VARIABLE, ProviderSettings, read_table
 
 API_URL = "https://api.mithril.ai"
 KEY_VARIABLE = "MITHRIL_API_KEY"
 IN_SCRIPT = "script"
 """The value of `node_key` that puts the key into the start-up script."""
-_TABLE = "[mithril]"
 # An agent that is silent for this long counts as gone; the node then ends the bid by itself.
 _LEASE = 600.0
 # Agents are given no less (`rented/node.py`).
@@ -83,22 +80,7 @@ def read_settings(settings: ProviderSettings) -> MithrilSettings:
     Raises:
         ConfigError: An unknown key or an invalid value; the message says where it is.
     """
-    found: dict[str, Any] = {}
-    for key, value in settings.values.items():
-        origin = settings.origin_of(key)
-        if key not in _READERS:
-            known = did_you_mean(key, _READERS) or f"; known: {', '.join(_READERS)}"
-            raise ConfigError(f"{origin}: {_TABLE} has no setting {key!r}{known}")
-        by_variable = origin == _VARIABLES.get(key)
-        found[key] = _read(key, value, origin if by_variable else f"{origin}: {_TABLE} {key}")
-    return MithrilSettings(**found)
-
-
-def _read(key: str, value: object, where: str) -> Any:
-    try:
-        return _READERS[key](value)
-    except ValueError as error:
-        raise ConfigError(f"{where} is {value!r}; give {error}") from None
+    return MithrilSettings(**read_table(settings.values, _READERS, "[mithril]", settings.origin_of))
 
 
 # Readers of single values. A reader returns the value, or raises ValueError with what is allowed.

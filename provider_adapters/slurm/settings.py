@@ -10,13 +10,11 @@ from typing import Any
 from flowlite.errors import ConfigError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.settings.parse import duration_seconds
-from flowlite.settings.provider_settings import SSH_CONFIG_VARIABLE, ProviderSettings
-from flowlite.settings.suggest import did_you_mean
+from flowlite.settings.provider_settings import SSH_CONFIG_VARIABLE, ProviderSettings, read_table
 from flowlite.spec import slurm as options_of
 
 CLUSTERS = " --clusters="
 """What is between login and cluster in the text that names both."""
-_TABLE = "[slurm]"
 _SHARED = "~/.flowlite-slurm"
 _NODE_DIR = "/tmp/flowlite-slurm-%u"
 _LEASE = 300.0
@@ -81,19 +79,9 @@ def read_settings(settings: ProviderSettings) -> SlurmSettings:
     Raises:
         ConfigError: An unknown key or an invalid value; the message says where it is.
     """
-    found: dict[str, Any] = {}
-    options: dict[str, Any] = {}
-    for key, value in settings.values.items():
-        origin = settings.origin_of(key)
-        known = {**_READERS, **options_of.OPTIONS}
-        if key not in known:
-            names = did_you_mean(key, known) or f"; known: {', '.join(known)}"
-            raise ConfigError(f"{origin}: {_TABLE} has no setting {key!r}{names}")
-        place = found if key in _READERS else options
-        try:
-            place[key] = known[key](value)
-        except ValueError as error:
-            raise ConfigError(f"{origin}: {_TABLE} {key} is {value!r}; give {error}") from None
+    readers = {**_READERS, **options_of.OPTIONS}
+    found = read_table(settings.values, readers, "[slurm]", settings.origin_of)
+    options = {key: found.pop(key) for key in [*found] if key not in _READERS}
     return SlurmSettings(**found, options=options)
 
 

@@ -12,14 +12,13 @@ from flowlite.connect.ssh.targets import is_host_name, is_user_name
 from flowlite.errors import ConfigError, SpecError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider.json_value import copied
-from flowlite.settings.provider_settings import ProviderSettings
+from flowlite.settings.provider_settings import SSH_CONFIG_VARIABLE, ProviderSettings, read_table
 from flowlite.settings.suggest import did_you_mean
 from flowlite.spec.gpu import GpuRequest
 
 NODE_DIR = "~/.flowlite-node"
 # Keys whose values are paths on this machine.
 LOCAL_FILES = frozenset({"identity_file", "config_file"})
-_VARIABLE = "FLOW_SSH_CONFIG"
 _POOL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -79,8 +78,8 @@ class Pool:
 
 def from_environment(found: ProviderSettings, environment: Mapping[str, str]) -> ProviderSettings:
     """The settings, with `config_file` replaced by its environment variable if that is set."""
-    if path := environment.get(_VARIABLE):
-        return found.with_value("config_file", path, _VARIABLE)
+    if path := environment.get(SSH_CONFIG_VARIABLE):
+        return found.with_value("config_file", path, SSH_CONFIG_VARIABLE)
     return found
 
 
@@ -108,7 +107,6 @@ def config_file(settings: ProviderSettings) -> str | None:
 
 def _common(settings: ProviderSettings) -> dict[str, Any]:
     """The settings in `[ssh]` that apply to all pools. Raises ConfigError."""
-    _refuse_unknown(settings.values, _TABLE, "[ssh]", settings.origin_of())
     return _read(settings.values, _TABLE, "[ssh]", settings.origin_of())
 
 
@@ -155,11 +153,11 @@ def _read_pool(name: str, table: dict[str, Any], common: dict[str, Any], origin:
     where = f"[ssh.pools.{name}]"
     if not _POOL_NAME.fullmatch(name):
         raise ConfigError(f"{origin}: {where}: {name!r} cannot name a pool; use letters and digits")
-    _refuse_unknown(table, _POOL, where, origin)
+    own = _read(table, _POOL, where, origin)
     hosts = table.get("hosts", [])
     if not isinstance(hosts, list):
         raise ConfigError(f"{origin}: {where} hosts is {hosts!r}; give a list, as in {_EXAMPLE}")
-    defaults = {**common, **_read(table, _POOL, where, origin)}
+    defaults = {**common, **own}
     defaults.pop("pool", None)
     shared = str(defaults.pop("shared_dir", ""))
     read = [_read_host(each, i, name, defaults, origin) for i, each in enumerate(hosts)]
@@ -179,10 +177,9 @@ def _read_host(entry: Any, index: int, pool: str, defaults: dict[str, Any], orig
             f"{origin}: {where} is {entry!r}; give a name, or a table as in {_TABLE_EXAMPLE}"
         )
     table = {"host": entry} if isinstance(entry, str) else entry
-    _refuse_unknown(table, _HOST, where, origin)
-    if "host" not in table:
-        raise ConfigError(f"{origin}: {where} has no host; write it as in {_TABLE_EXAMPLE}")
     own = _read(table, _HOST, where, origin)
+    if "host" not in own:
+        raise ConfigError(f"{origin}: {where} has no host; write it as in {_TABLE_EXAMPLE}")
     user, host, port = _split(own["host"], f"{origin}: {where}")
     # Values of the entry take precedence over those of its pool.
     parts = {"user": user, "port": port}
@@ -309,27 +306,12 @@ _POOL = {**_SHARED, "hosts": list, "shared_dir": _directory}
 _TABLE = {**_SHARED, "pools": dict, "pool": _word, "config_file": _local_file}
 _EXAMPLE = "hosts = ['gpu1', 'user@10.0.0.3:2222']"
 _TABLE_EXAMPLE = "{host = 'gpu1', private_ip = '10.0.0.3'}"
-_NOT_VALUES = ("hosts", "pools")
+_NESTED = ("hosts", "pools")
 
 
 def _read(
     table: Mapping[str, Any], known: Mapping[str, Callable[[Any], Any]], where: str, origin: str
 ) -> dict[str, Any]:
-    found = {}
-    for key, value in table.items():
-        if key in _NOT_VALUES:
-            continue
-        try:
-            found[key] = known[key](value)
-        except ValueError as error:
-            raise ConfigError(f"{origin}: {where} {key} is {value!r}; give {error}") from None
-    return found
-
-
-def _refuse_unknown(
-    table: Mapping[str, Any], known: Mapping[str, Any], where: str, origin: str
-) -> None:
-    for key in table:
-        if key not in known:
-            guess = did_you_mean(key, known) or f"; known: {', '.join(known)}"
-            raise ConfigError(f"{origin}: {where} has no setting {key!r}{guess}")
+    nested = {key for key in _NESTED if key in known}
+    values = {key: value for key, value in table.items() if key not in nested}
+    return read_table(values, known, where, lambda _: origin)

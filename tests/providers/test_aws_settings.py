@@ -64,7 +64,7 @@ def test_everything_can_be_set(flow_home: Path) -> None:
     ("text", "words"),
     [
         ('regoin = "us-east-1"', "did you mean 'region'"),
-        ('instance_type = "p5"', "is no setting"),
+        ('instance_type = "p5"', "has no setting 'instance_type'"),
         ('region = "us-moon"', "a region, as in"),
         ('ami = "latest"', "ami-0123456789abcdef0"),
         ("root_gb = 1", "8 to 64000"),
