@@ -288,6 +288,12 @@ class Provisioner:
         intent = self._intend(record, count, 1, agent, purpose=JOINING)
         if room is not None:
             intent = dataclasses.replace(intent, count=min(intent.count, room))
+        return await self._launch_without_rank(intent, JOINING)
+
+    async def _launch_without_rank(
+        self, intent: LaunchIntent, state: str
+    ) -> tuple[list[InstanceRecord], dict[str, str]]:
+        """Asks once. Returns the rows of the machines, in that state, and the new state of the intent."""
         try:
             found = await self._threads.run(self._provider.launch, intent)
         except LaunchPending:
@@ -297,7 +303,7 @@ class Provisioner:
             raise
         self._accounts.note(found)
         await self._refuse_charged(intent, found)
-        return self._rows_without_rank(found, JOINING), {intent.token: "done"}
+        return self._rows_without_rank(found, state), {intent.token: "done"}
 
     def is_joining(self) -> bool:
         """Whether a launch is open for nodes with which a gang is to grow."""
@@ -394,15 +400,9 @@ class Provisioner:
         await self._check_free()
         intent = self._intend(record, count, count, agent, purpose=SPARE)
         try:
-            found = await self._threads.run(self._provider.launch, intent)
+            return await self._launch_without_rank(intent, SPARE)
         except LaunchPending:
             return [], {}
-        except (ProviderError, ConfigError, CapExceeded):
-            self._store.settle_intent(self._lease, intent.token, "refused")
-            raise
-        self._accounts.note(found)
-        await self._refuse_charged(intent, found)
-        return self._rows_without_rank(found, SPARE), {intent.token: "done"}
 
     async def end_without_rank(self, instance: Instance, *, answers: bool) -> None:
         """Gives back a machine without a rank that is lost or does not get ready. It is not used again."""
