@@ -28,6 +28,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
+from flowlite.node.system import processes
 from flowlite.node.system.atomic_files import write_atomically
 from flowlite.settings import flow_home
 
@@ -138,9 +139,7 @@ def age_of(path: Path, home: Path | None = None) -> float:
 def boot() -> str:
     """Returns an id of the present boot of this machine; "" if there is none."""
     if sys.platform == "linux":
-        with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-        return ""
+        return processes.boot_id()
     with suppress(OSError):
         argv = ["sysctl", "-n", "kern.bootsessionuuid"]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)

@@ -563,7 +563,7 @@ class _Boot:
 def boot(monkeypatch: pytest.MonkeyPatch) -> _Boot:
     boot = _Boot()
     monkeypatch.setattr(unused_files, "since_boot", lambda: boot.at)
-    monkeypatch.setattr(unused_files, "boot_id", lambda: boot.id)
+    monkeypatch.setattr(unused_files.processes, "boot_id", lambda: boot.id)
     return boot
 
 

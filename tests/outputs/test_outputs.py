@@ -271,7 +271,7 @@ def test_a_directory_is_known_from_that_of_another_machine(
     """Clones of one image have the same name, and give the same numbers to the same files."""
     here = listing._place(str(tmp_path))
     assert listing._place(str(tmp_path)) == here
-    monkeypatch.setattr(listing.Path, "read_text", lambda *_: "another boot\n")
+    monkeypatch.setattr(listing.processes, "boot_id", lambda: "another boot")
     assert listing._place(str(tmp_path)) != here
 
 

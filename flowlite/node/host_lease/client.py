@@ -26,8 +26,7 @@ import os
 import sys
 import time
 
-from ..system import addresses
-from . import unused_files
+from ..system import addresses, processes
 from .requests import ask
 
 TYPE_CHECKING = False
@@ -58,7 +57,7 @@ def take(request: Mapping[str, Any], name: str = NAME) -> dict[str, Any]:
         error = f"the name {name} is taken by a process that does not listen; `sudo ss -xap src @{name}` there shows it"
         return {"ok": False, "held": {"state": "unclear"}, "error": error}
     if answer["ok"]:
-        answer["boot"] = unused_files.boot_id()
+        answer["boot"] = processes.boot_id()
         answer["address"] = _address(request.get("towards", ()))
         answer["problem"] = _make(request.get("make", ())) or _write(str(request["root"]))
     return answer

@@ -14,7 +14,7 @@ import json
 import os
 import time
 
-from ..system import atomic_files
+from ..system import atomic_files, processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,15 +29,6 @@ def since_boot() -> float:
     return time.clock_gettime(_CLOCK)
 
 
-def boot_id() -> str:
-    """The kernel's id of the present boot; "" if it has none."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
 def look(root: str, used: Iterable[tuple[str, float]]) -> dict[str, float]:
     """Returns for how many seconds each file is known to be unused, and notes it for the next look.
 
@@ -46,7 +37,7 @@ def look(root: str, used: Iterable[tuple[str, float]]) -> dict[str, float]:
         used: Files below it, each with the time of its last use. Only whether that time has changed counts.
     """
     note = os.path.join(root, f"unused-{os.uname().nodename}.json")
-    boot, at = boot_id(), since_boot()
+    boot, at = processes.boot_id(), since_boot()
     before = _read(note)
     # What was there before this boot is unused for as long as that lasts. Without an id, boots cannot be told apart.
     began = before["at"] if before.get("boot") == boot else 0.0 if boot else at

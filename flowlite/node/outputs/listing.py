@@ -23,7 +23,7 @@ from typing import Any
 
 from ..mount_namespace import mounts
 from ..project_files.links import leads_out
-from ..system import atomic_files
+from ..system import atomic_files, processes
 from ..system.byte_sizes import human_size
 from . import contents, patterns
 
@@ -294,10 +294,7 @@ def _place(workdir: str) -> str:
     if source:
         return f"{source} {status.st_ino}"
     # Machines that were made from one image may have the same name, and numbers of devices and files.
-    boot = ""
-    with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    return f"{os.uname().nodename} {boot} {status.st_dev} {status.st_ino}"
+    return f"{os.uname().nodename} {processes.boot_id()} {status.st_dev} {status.st_ino}"
 
 
 def _network_source(path: str) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..config.agent_config import AgentConfig, AttemptPaths
-from ..system import runtime_dir
+from ..system import processes, runtime_dir
 from ..system.atomic_files import write_atomically
 
 _FORMAT = 1
@@ -170,7 +170,7 @@ class Record:
             os.path.relpath(self._workdir, self._home) if own else str(self._workdir),
             self._files(),
             os.uname().nodename,
-            _boot(),
+            processes.boot_id(),
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
@@ -206,12 +206,6 @@ def _words(commands: list[str]) -> Iterator[str]:
             yield word
             yield word.rpartition("=")[2]
             yield word.removeprefix("-r")
-
-
-def _boot() -> str:
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""
 
 
 def _read(path: Path) -> dict[str, object] | None:

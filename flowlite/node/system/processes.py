@@ -125,6 +125,15 @@ def identity(pid: int) -> dict[str, Any]:
     return {"pid": pid, "start": start_of(pid)}
 
 
+def boot_id() -> str:
+    """Returns the kernel's id of the present boot of this machine; "" if it has none."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
 def is_alive(pid: int, start: str | None = None) -> bool:
     """Whether a process with this pid runs and, if `start` is given, has this start time."""
     each = row(pid)

@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import socket
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -100,13 +99,7 @@ def _comparable(place: str) -> bool:
 def _place() -> str:
     """Returns `host/boot/process namespace`, the scope in which a process id is unique."""
     host = socket.gethostname().replace("/", "_").replace("|", "_")
-    if sys.platform != "linux":
-        # Not `kern.boottime`, which moves with the wall clock.
-        return f"{host}/{clock.boot() or '-'}/-"
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot = file.read().strip()
+    boot, namespace = clock.boot() or "-", "-"
+    with suppress(OSError):
         namespace = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return f"{host}/-/-"
     return f"{host}/{boot}/{namespace}"
