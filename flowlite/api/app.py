@@ -188,10 +188,9 @@ class Function(Generic[P, R]):
         `await train.remote.aio(…)` does the same from an event loop. Ctrl-C, or cancelling the await, cancels the task.
         Meanwhile its phases and its output are shown on standard error, as the setting `show_logs` says.
 
-        Both raise ConfigError, BundleError or CapExceeded if nothing was started, ProviderError if the provider
-        refused or failed, and TaskFailed if a worker was killed or exited with a status other than 0. If a worker
-        raised an exception, that exception is raised, as its own type, with its traceback as `RemoteTraceback` in
-        `__cause__`.
+        Both raise ConfigError, BundleError, CapExceeded or ProviderError if nothing was started, and TaskFailed if the
+        launch failed, or a worker was killed or exited with a status other than 0. If a worker raised an exception,
+        that exception is raised, as its own type, with its traceback as `RemoteTraceback` in `__cause__`.
         """
         return RemoteMethod(self.__wrapped__, self.build_task_config)
 

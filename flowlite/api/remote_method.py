@@ -58,9 +58,10 @@ class RemoteMethod(Generic[P, R]):
             ConfigError: The call or an option is wrong; nothing was started.
             BundleError: The function, an argument or a captured variable cannot be pickled; nothing was started.
             CapExceeded: A price, time or cost cap forbids the launch; nothing was started.
-            ProviderError: The provider refused or failed.
-            TaskFailed: A worker was killed or exited with a status other than 0. If a worker raised an exception, that
-                exception is raised instead, as its own type, with its traceback as `RemoteTraceback` in `__cause__`.
+            ProviderError: The provider refused or failed before the task was submitted.
+            TaskFailed: The launch failed, or a worker was killed or exited with a status other than 0. If a worker
+                raised an exception, that exception is raised instead, as its own type, with its traceback as
+                `RemoteTraceback` in `__cause__`.
             TaskCancelled: The task was cancelled.
             ResultUnavailable: The return value could not be sent back or cannot be loaded here.
         """

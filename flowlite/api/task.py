@@ -187,10 +187,11 @@ class Task(Generic[R_co]):
         from flowlite.supervise.money.cost import cost_of
 
         now = clock.now()
-        return sum(
+        charged = (
             cost_of([each], now if each.ended_at is None else max(now, each.ended_at))
             for each in self._session.store.instances(self.id)
         )
+        return sum(charged, 0.0)
 
     @property
     def cost_is_upper_bound(self) -> bool:
@@ -446,6 +447,8 @@ class Task(Generic[R_co]):
         self, command: str | Sequence[str], node: int = 0, *, timeout: float | None = None
     ) -> Completed:
         """Runs a command on a node, in the environment of its first worker.
+
+        After the end of a task on this machine, this machine stands in for its nodes, without their files.
 
         Args:
             command: A string is run by the shell; a sequence is run as it is.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from rich.cells import cell_len
 
-from flowlite.cli import candidate_table
+from flowlite.cli import candidate_table, output
 from flowlite.cli.columns import FittedTable
 from flowlite.cli.commands.queue import show
 from flowlite.provider import Candidate, Plan
@@ -134,7 +135,7 @@ def test_a_narrow_table_has_whole_places_and_worst_cases() -> None:
     ("width", "left_out"), [(60, {"expected start", "priority", "submitted"}), (120, set())]
 )
 def test_the_queue_fits_a_terminal_and_ids_stay_whole(width: int, left_out: set[str]) -> None:
-    start, waits_for = "2026-11-24 18:30 UTC", "1 × host of laboratory"
+    start, waits_for = "2026-11-24 18:30:00", "1 × host of laboratory"
     rows = [
         ("12", "a-long-name-of-a-task", "tym5twbv4hj", "med", waits_for, start, "17:30:45"),
         ("-", "next", "tku5jabsvi2", "high", "the end of waits (tpnu5jabsvi)", "-", "17:30:54"),
@@ -144,6 +145,17 @@ def test_the_queue_fits_a_terminal_and_ids_stay_whole(width: int, left_out: set[
     assert set(fitted.left_out) == left_out
     assert [row[fitted.columns.index("task")] for row in fitted.rows] == [row[2] for row in rows]
     assert [row[0] for row in fitted.rows] == ["12", "-"]
+
+
+def test_both_times_of_the_queue_are_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"place": 1, "name": "n", "id": "t", "priority": "med", "waits_for": "1 × host"}
+    start = {"expected_start": "2026-11-24T18:30:00.000Z"}
+    with monkeypatch.context() as changed:
+        changed.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        shown = show._cells({**row, **start, "submitted": output.clock(1764000000.0)})
+    time.tzset()
+    assert shown[-2:] == ["2026-11-25 03:30:00", "2025-11-25 01:00:00"]
 
 
 def test_status_shows_the_places_and_where_the_task_is(flow: Flow) -> None:

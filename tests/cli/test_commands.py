@@ -325,6 +325,7 @@ def test_cost_adds_up(flow: Flow) -> None:
     assert data["tasks"][0]["worst_case_cost"] is None
     assert data["estimated_cost"] == pytest.approx(9.0, abs=0.01)
     assert "free" in flow("cost", "free").out
+    assert '"estimated_cost": 0.0' in flow("cost", "free", "--json").out
     assert "in all: $0.00 for 1 task" in flow("cost", "free", "--by", "day").out
 
 

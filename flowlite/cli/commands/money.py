@@ -62,8 +62,8 @@ def cost(
     for problem in problems:
         output.warn(problem)
     rows = [_cost_of(one, charged.get(one.id, ())) for one in tasks]
-    total = sum(row["estimated_cost"] for row in rows)
-    rate = sum(row["cost_per_hour_now"] for row in rows)
+    total = sum((row["estimated_cost"] for row in rows), 0.0)
+    rate = sum((row["cost_per_hour_now"] for row in rows), 0.0)
     groups = None if by is None else _sums(tasks, charged, by)
     if json:
         data: dict[str, Any] = {"tasks": rows, "estimated_cost": total, "cost_per_hour_now": rate}

@@ -20,11 +20,12 @@ def cost_of(instances: Iterable[InstanceRecord], now: float) -> float:
 
     An instance kept warm for the next task is charged to this one until another task takes it over.
     """
-    return sum(
+    charged = (
         price * (until - since) / 3600
         for instance in instances
         for since, until, price in _charges(instance, now)
     )
+    return sum(charged, 0.0)
 
 
 def cost_so_far(store: Store, task_id: str) -> float:
@@ -54,9 +55,8 @@ def volume_cost(volume: VolumeInfo, now: float) -> float | None:
 def rate_of(instances: Iterable[InstanceRecord], now: float | None = None) -> float:
     """US dollars per hour of the instances that are still charged."""
     at = clock.now() if now is None else now
-    return sum(
-        i.price_per_hour + _extras(i) for i in instances if i.ended_at is None or i.ended_at > at
-    )
+    running = (i for i in instances if i.ended_at is None or i.ended_at > at)
+    return sum((i.price_per_hour + _extras(i) for i in running), 0.0)
 
 
 def is_upper_bound(instances: Iterable[InstanceRecord]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -112,13 +113,14 @@ def _named(task: UnfinishedTask) -> str:
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    start = row["expected_start"] or ""
+    start = row["expected_start"]
     return [
         str(row["place"] or "-"),
         row["name"],
         row["id"],
         row["priority"],
         row["waits_for"],
-        start[:16].replace("T", " ") + " UTC" if start else "-",
+        # In local time, as all times that people are shown.
+        output.clock(datetime.fromisoformat(start).timestamp()) if start else "-",
         row["submitted"],
     ]
