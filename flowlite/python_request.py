@@ -50,6 +50,8 @@ _TRAVELS = re.compile(
     r"|INDEX_\w+_(?:USERNAME|PASSWORD)|PRERELEASE|RESOLUTION|EXCLUDE_NEWER|TORCH_BACKEND|HTTP_TIMEOUT|HTTP_RETRIES"
     r"|PYTHON_INSTALL_MIRROR|PYTHON_DOWNLOADS_JSON_URL)"
 )
+# Where uv makes the environments of `uv run --with` and `uv run --isolated`.
+_OF_ONE_COMMAND = re.compile(r".*/builds-v\d+/\.tmp[^/]*")
 # The oldest minor version of Python that flowlite runs on.
 _OLDEST = (3, 11)
 _FALSE = frozenset({"", "0", "false", "no", "off"})
@@ -58,6 +60,11 @@ _FALSE = frozenset({"", "0", "false", "no", "off"})
 def version_here() -> str:
     """Returns the minor version of this Python, such as "3.11"."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def is_of_one_command() -> bool:
+    """Whether the environment of this Python is removed when its command ends, as by `uv run --with`."""
+    return _OF_ONE_COMMAND.fullmatch(sys.prefix) is not None
 
 
 def order(config: TaskConfig) -> dict[str, Any] | None:

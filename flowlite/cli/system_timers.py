@@ -24,6 +24,7 @@ from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
+from flowlite import python_request
 from flowlite.errors import ConfigError, NotFound
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system.atomic_files import write_atomically
@@ -174,6 +175,11 @@ def add(home: Path, timer: Timer) -> None:
     if not _NAME.fullmatch(timer.name):
         raise ConfigError(
             f"--name: {timer.name!r} cannot name a schedule; give --name NAME, of letters, digits, dots and dashes"
+        )
+    if python_request.is_of_one_command():
+        raise ConfigError(
+            f"--schedule: `uv run` removes the environment of {sys.executable} when this command ends (--with, "
+            "--isolated), and nothing could run later; install flowlite in an environment that stays, as with `uv add`"
         )
     path = _path(home, timer.name)
     _refuse_control_characters(home)

@@ -14,7 +14,7 @@ from flowlite.provider import Plan, slots_of_gang
 from flowlite.provider.dollars import exact
 from provider_adapters.local.gpus import Gpu, discover
 from provider_adapters.local.images import choose_container
-from provider_adapters.local.pythons import choose_python
+from provider_adapters.local.pythons import choose_python, note_of_one_command
 
 if TYPE_CHECKING:
     from flowlite.settings.provider_settings import ProviderSettings
@@ -51,6 +51,7 @@ def make_plan(config: TaskConfig, settings: ProviderSettings) -> Plan:
     notes += why
     python, why = choose_python(config, container is not None)
     notes += why
+    notes += note_of_one_command()
     notes += _without_effect(config)
     return Plan(
         provider="local",

@@ -59,6 +59,16 @@ def choose_python(
     )
 
 
+def note_of_one_command() -> list[str]:
+    """A note if the Python that the nodes run with is removed when this command ends."""
+    if not python_request.is_of_one_command():
+        return []
+    return [
+        "python: `uv run` removes this environment when the command ends (--with, --isolated), and a task that is not "
+        "over by then fails; to leave it alone, install flowlite in an environment that stays, as with `uv add`"
+    ]
+
+
 def _note_of_another_environment(config: TaskConfig) -> list[str]:
     """A note if the shell's `python` is that of an active environment, and flowlite is installed in another one.
 

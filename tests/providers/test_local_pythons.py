@@ -133,6 +133,18 @@ def test_requirements_with_extras_and_markers() -> None:
     assert missing_requirements(["pydantic[email]>=2", "nothing; python_version < '3'"]) == []
 
 
+@pytest.mark.parametrize(
+    ("prefix", "goes"), [("builds-v0/.tmpuUKT7W", True), ("archive-v0/K2LQvab_CjVF", False)]
+)
+def test_an_environment_that_goes_with_its_command_is_told(
+    provider: LocalProvider, monkeypatch: pytest.MonkeyPatch, prefix: str, goes: bool
+) -> None:
+    """That of `uv run --with flowlite`; that of `uvx` stays."""
+    monkeypatch.setattr(sys, "prefix", f"/home/me/.cache/uv/{prefix}")
+    notes = provider.plan(TaskConfig(command=["true"])).notes
+    assert any("`uv run` removes this environment" in note for note in notes) is goes
+
+
 @pytest.mark.parametrize("name", ["VIRTUAL_ENV", "CONDA_PREFIX"])
 def test_an_active_environment_that_is_not_used_is_told(
     provider: LocalProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

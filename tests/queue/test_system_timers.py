@@ -266,6 +266,17 @@ def test_lines_of_others_in_a_crontab_stay_byte_for_byte(
     assert programs.read_bytes() == before
 
 
+def test_an_environment_that_goes_with_its_command_has_no_timer(
+    programs: Path, tmp_path: Path, flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = programs.read_bytes()
+    monkeypatch.setattr(sys, "prefix", "/home/me/.cache/uv/builds-v0/.tmpuUKT7W")
+    with pytest.raises(ConfigError, match="removes the environment of"):
+        system_timers.add(flow_home, a_timer(flow_home, tmp_path))
+    assert programs.read_bytes() == before
+    assert system_timers.names(flow_home) == []
+
+
 @pytest.mark.parametrize("name", ["a\n* * * * * evil", "a\r", "a\\%b", "a\x1b[2J", "a\u2028b"])
 @pytest.mark.parametrize("kind", ["cron", "systemd"])
 def test_a_path_cannot_end_a_line_of_a_timer(
