@@ -7,22 +7,27 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flowlite.bundle.accelerate_config import config_problem
 from flowlite.errors import SpecError
 from flowlite.node.config.command_wrappers import wrapped
-from flowlite.spec.launchers import SHELLS, launcher_problem
+from flowlite.spec.launchers import SHELLS, launcher_in, launcher_problem
 
 if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
 
 _LARGEST = 4 << 20
+_CHANGES_DIRECTORY = re.compile(r"\b(cd|pushd)\b")
 
 
 def refuse_launchers(config: TaskConfig, directory: Path | None) -> None:
-    """Refuses a shell script that certainly starts a launcher in a way that would train several separate models.
+    """Refuses what certainly starts a launcher in a way that would train several separate models, as its files show.
+
+    That is a shell script which starts one, and a configuration of Accelerate.
 
     Args:
         config: The task.
@@ -32,23 +37,32 @@ def refuse_launchers(config: TaskConfig, directory: Path | None) -> None:
         SpecError: It does. The text says what to add.
     """
     command = config.command
-    if directory is None or not command or isinstance(command, str) or config.batch is not None:
+    if directory is None or not command or config.batch is not None:
         return
     if isinstance(config.gpu, tuple):
         # How many there are on a node is not known yet.
         return
-    name, text = _shell_script(wrapped(command), directory)
-    if not text:
-        return
-    problem = launcher_problem(
-        text,
-        config.distributed_mode,
-        config.total_processes,
-        config.workers_per_node,
-        config.gpus_per_node,
-    )
-    if problem:
-        raise SpecError(problem.replace("command:", f"{name}:", 1))
+    name, text = "command", command
+    if not isinstance(command, str):
+        script, content = _shell_script(wrapped(command), directory)
+        if content:
+            name, text = script, content
+            problem = launcher_problem(
+                content,
+                config.distributed_mode,
+                config.total_processes,
+                config.workers_per_node,
+                config.gpus_per_node,
+            )
+            if problem:
+                raise SpecError(problem.replace("command:", f"{name}:", 1))
+    once = config.distributed_mode in ("auto", "manual") and config.workers_per_node == 1
+    # After `cd`, the names of files lead elsewhere.
+    moves = any(map(_CHANGES_DIRECTORY.search, [text] if isinstance(text, str) else text))
+    if once and not moves:
+        problem = config_problem(launcher_in(text), directory, config.most_nodes)
+        if problem:
+            raise SpecError(f"{name}: accelerate launch: {problem}")
 
 
 def _shell_script(command: Sequence[str], directory: Path) -> tuple[str, str]:

@@ -150,7 +150,7 @@ class Launcher:
     @property
     def knows_other_nodes(self) -> bool:
         """Whether it knows the other nodes, so that the launchers of all nodes form one world."""
-        given = _options_in(self.arguments)
+        given = options_in(self.arguments)
         if self.name == "composer" and not given.keys() & {"n", "nproc"}:
             # It reads all of it from the variables of a rank.
             return True
@@ -167,7 +167,7 @@ class Launcher:
             gpus: That were asked for on each node.
             in_shell: Whether a shell starts it, which knows the variables.
         """
-        given = _options_in(self.arguments)
+        given = options_in(self.arguments)
         if self.name == "torchrun" and "standalone" in given and "nnodes" not in given:
             return (
                 f"torchrun --standalone makes a rendezvous on each of {nodes} nodes, to which the other nodes never "
@@ -236,7 +236,7 @@ def launcher_problem(
     )
 
 
-def _options_in(arguments: Sequence[str]) -> dict[str, str]:
+def options_in(arguments: Sequence[str]) -> dict[str, str]:
     """The options among these words, without the dashes in front, and the values that they may have."""
     given: dict[str, str] = {}
     for at, word in enumerate(arguments, start=1):
@@ -302,7 +302,7 @@ def _of_trainer(name: str, arguments: Sequence[str]) -> Launcher | None:
         return Launcher(name, (), "torchrun")
     # Axolotl: what its launcher is given comes after `--`.
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    chosen = _options_in(arguments[:end]).get("launcher", "accelerate")
+    chosen = options_in(arguments[:end]).get("launcher", "accelerate")
     inside = {"accelerate": "accelerate launch", "torchrun": "torchrun"}.get(chosen, "")
     return Launcher(name, tuple(arguments[end + 1 :]), inside) if inside else None
 

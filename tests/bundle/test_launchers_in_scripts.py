@@ -93,3 +93,61 @@ def test_a_program_of_another_language_is_left_alone(tmp_path: Path) -> None:
 def test_a_pipe_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "train.sh")
     refuse_launchers(TaskConfig(command=["bash", "train.sh"], num_instances=2), tmp_path)
+
+
+# Configurations of Accelerate
+
+ALONE = "distributed_type: NO\nnum_machines: 1\n"
+FIRST = "distributed_type: FSDP\nnum_machines: 2\nmachine_rank: 0\nmain_process_ip: 10.0.0.1\n"
+
+
+def launch(directory: Path, text: str, command: list[str] | str, **options: Any) -> None:
+    (directory / "conf.yaml").write_text(text)
+    (directory / "go.sh").write_text("accelerate launch --config_file conf.yaml train.py\n")
+    config = TaskConfig(
+        command=command, **{"num_instances": 2, "distributed_mode": "manual", **options}
+    )
+    refuse_launchers(config, directory)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [(FIRST, "the same machine_rank, 0"), (ALONE, "would train a separate model")],
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["accelerate", "launch", "--config_file", "conf.yaml", "train.py"],
+        "poetry run accelerate launch --config-file=conf.yaml train.py",
+        ["sh", "go.sh"],
+    ],
+    ids=str,
+)
+def test_a_configuration_for_one_machine_is_refused_on_several(
+    tmp_path: Path, command: list[str] | str, text: str, why: str
+) -> None:
+    for options in ({}, {"distributed_mode": "auto"}):
+        with pytest.raises(SpecError, match=rf"conf\.yaml .*{why}.*\$FLOW_ACCELERATE_CONFIG"):
+            launch(tmp_path, text, command, **options)
+    launch(tmp_path, text, command, num_instances=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        (FIRST, "--machine_rank $FLOW_NODE_RANK --main_process_ip $FLOW_MAIN_IP"),
+        (FIRST, "--num_machines $FLOW_NUM_NODES --machine_rank $NODE_RANK"),
+        (ALONE, "--multi_gpu"),
+        ("distributed_type: FSDP\nnum_machines: 1\nmachine_rank: 0\n", ""),
+        ("distributed_type: [", ""),
+        ("just text", ""),
+    ],
+)
+def test_one_that_forms_the_gang_is_right(tmp_path: Path, text: str, options: str) -> None:
+    launch(tmp_path, text, f"accelerate launch --config_file conf.yaml {options} train.py")
+
+
+def test_a_configuration_elsewhere_is_not_looked_for(tmp_path: Path) -> None:
+    for name in ("$CONF", "/absent.yaml", "absent.yaml", "."):
+        launch(tmp_path, ALONE, f"accelerate launch --config_file {name} train.py")
+    launch(tmp_path, ALONE, ["sh", "-c", "cd a && accelerate launch --config_file conf.yaml b.py"])
