@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
-from ..protocol.framing import RELAY_ROLE, Hello, WireError
-from ..protocol.stream import OPENING_SECONDS, Stream, ask
+from ..protocol.framing import RELAY_ROLE, WireError
+from ..protocol.stream import Stream, dial
 from ..quick_dataclass import dataclass
 from ..system.atomic_files import write_atomically
 from ..worker.launcher_files import apart
 from .hostnames import node_named
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..protocol.tls import TlsSession
 
 FILE = "gang.json"
 
@@ -84,32 +77,13 @@ class GangContext:
     def dial(self, purpose: str, **request: Any) -> Stream:
         """Opens an authenticated connection to the relay for a purpose. Raises Unreachable."""
         try:
-            network = socket.create_connection(self.relay, timeout=OPENING_SECONDS)
-        except OSError as error:
-            raise Unreachable(
-                f"node 0 does not answer at {self.relay[0]}:{self.relay[1]}: {error}"
-            ) from error
-        try:
-            network.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            network.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            tls_session: Callable[[], TlsSession] | None = None
-            if self.config.tls:
-                from ..protocol import tls
-
-                tls_session = tls.client(self.paths.certificate)
-            stream = Stream(network, tls_session() if tls_session else None)
-            me = Hello(
-                self.config.task,
-                RELAY_ROLE,
-                self.config.instance,
-                self.config.attempt,
-                purpose=purpose,
-            )
-            ask(stream, self.paths.secret.read_bytes(), me)
+            stream = dial(self.config, self.paths, self.relay, RELAY_ROLE, purpose)
             stream.send(json.dumps(request).encode() + b"\n")
-        except (OSError, WireError) as error:
-            network.close()
+        except WireError as error:
             raise Unreachable(f"node 0 let nobody in: {error}") from error
+        except OSError as error:
+            address, port = self.relay
+            raise Unreachable(f"node 0 does not answer at {address}:{port}: {error}") from error
         return stream
 
 

@@ -19,7 +19,6 @@ import json
 import os
 import queue
 import shlex
-import socket
 import subprocess
 import sys
 import threading
@@ -30,8 +29,8 @@ from shutil import which
 
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..mount_namespace import namespace, unmount
-from ..protocol.framing import VOLUME_ROLE, Hello, WireError
-from ..protocol.stream import OPENING_SECONDS, Stream, ask
+from ..protocol.framing import VOLUME_ROLE, WireError
+from ..protocol.stream import dial
 from ..sidecar.process_side import ending, report
 from ..system import processes
 from .confined_sftp import INSIDE
@@ -231,23 +230,11 @@ def tunnel(arguments: list[str]) -> int:
     """`share-tunnel ATTEMPT_DIR PORT VOLUME …`: bridges standard input and output to the leader."""
     paths, volume = AttemptPaths(Path(arguments[0])), arguments[2]
     config = AgentConfig.from_json(paths.config.read_bytes())
-    tls_session = None
-    if config.tls:
-        from ..protocol import tls
-
-        tls_session = tls.client(paths.certificate)()
     leader = json.loads(paths.leader.read_bytes())
     try:
         place = (str(leader["address"]), int(arguments[1]))
-        with socket.create_connection(place, timeout=OPENING_SECONDS) as network:
-            network.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            stream = Stream(network, tls_session)
-            secret = paths.secret.read_bytes()
-            ask(
-                stream,
-                secret,
-                Hello(config.task, VOLUME_ROLE, config.instance, config.attempt, volume),
-            )
+        stream = dial(config, paths, place, VOLUME_ROLE, volume)
+        with stream.network:
             stream.bridge(0, 1)
     except (OSError, WireError) as error:
         sys.stderr.write(f"{UNREACHED} for volume {volume!r}: {error}\n")

@@ -18,6 +18,7 @@ from .framing import ClientSession, Frame, Hello, ServerSession, Session, WireEr
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..config.agent_config import AgentConfig, AttemptPaths
     from .tls import TlsSession
 
 OPENING_SECONDS = 10.0
@@ -198,6 +199,30 @@ def _wait(reading: list[int], writing: list[int]) -> tuple[set[int], set[int]]:
         {each for each, what in found if each in reading and what & (select.POLLIN | broken)},
         {each for each, what in found if each in writing and what & (select.POLLOUT | broken)},
     )
+
+
+def dial(
+    config: AgentConfig, paths: AttemptPaths, place: tuple[str, int], role: str, purpose: str
+) -> Stream:
+    """Connects to a listener of this gang, as a member of it. Raises OSError, WireError."""
+    network = socket.create_connection(place, timeout=OPENING_SECONDS)
+    try:
+        network.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        network.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        tls_session = None
+        if config.tls:
+            from . import tls
+
+            tls_session = tls.client(paths.certificate)()
+        stream = Stream(network, tls_session)
+        hello = Hello(config.task, role, config.instance, config.attempt, purpose)
+        ask(stream, paths.secret.read_bytes(), hello)
+    except BaseException as error:
+        network.close()
+        if isinstance(error, ConnectionError):
+            raise WireError(f"the other end hung up: {error}") from error
+        raise
+    return stream
 
 
 def ask(stream: Stream, secret: bytes, hello: Hello) -> None:
