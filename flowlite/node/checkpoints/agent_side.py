@@ -18,7 +18,7 @@ from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..mount_namespace.mount_points import is_mount_point
-from ..sidecar.agent_side import Sidecar
+from ..sidecar.agent_side import Sidecar, SidecarFailed
 from ..system.atomic_files import write_atomically
 from ..system.byte_sizes import human_size
 
@@ -33,16 +33,8 @@ Tell = Callable[[str, str], None]
 """Reports something to the user: its kind ("warning" or "checkpoint"), and the text."""
 
 
-class CheckpointError(OSError):
-    """Checkpoints cannot be copied or restored; the text is for people.
-
-    Attributes:
-        passing: Whether another attempt may succeed.
-    """
-
-    def __init__(self, text: str, *, passing: bool = False) -> None:
-        super().__init__(text)
-        self.passing = passing
+class CheckpointError(SidecarFailed):
+    """Checkpoints cannot be copied or restored; the text is for people."""
 
 
 class Checkpoints:
