@@ -21,7 +21,7 @@ from flowlite.connect.base import Connection
 from flowlite.connect.bounded import MOST_OUTPUT, Output
 from flowlite.connect.pipe import Pipe
 from flowlite.connect.values import Completed, File
-from flowlite.node.system import atomic_files
+from flowlite.node.system import atomic_files, processes
 from flowlite.node.system.atomic_files import open_regular
 from flowlite.output import printing
 
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 _BLOCK = 1024 * 1024
 # Below this size a copy costs as little as a link, and the original cannot be changed through it.
 _LINK_FROM = 1024 * 1024
-
-# Started processes that are never waited for; reaped now and then so that they do not stay zombies.
-_started: set[int] = set()
 
 
 class LocalConnection(Connection):
@@ -76,7 +73,7 @@ class LocalConnection(Connection):
         forked = local_courier.start_agent(argv, log, environment)
         if forked is not None:
             return forked
-        _reap()
+        processes.reap_let_go()
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             child = subprocess.Popen(
@@ -90,10 +87,7 @@ class LocalConnection(Connection):
             )
         finally:
             os.close(descriptor)
-        # The process outlives us; Popen would warn about a child that was never waited for.
-        child.returncode = 0
-        _started.add(child.pid)
-        return child.pid
+        return processes.let_go(child)
 
     def put_many(self, files: Sequence[File]) -> None:
         for file in files:
@@ -292,11 +286,3 @@ def _default_interrupt() -> None:
 
 def _shell_code(code: int) -> int:
     return 128 - code if code < 0 else code
-
-
-def _reap() -> None:
-    for pid in tuple(_started):
-        with suppress(ChildProcessError):
-            if os.waitpid(pid, os.WNOHANG)[0] == 0:
-                continue
-        _started.discard(pid)

@@ -454,6 +454,29 @@ def watch_parent(parent: int, every: float = 0.5) -> None:
     threading.Thread(target=watch, daemon=True, name="flowlite-parent").start()
 
 
+# Children that outlive this process. They are reaped now and then, so that they do not stay zombies.
+_let_go: set[int] = set()
+
+
+def let_go(child: subprocess.Popen[bytes]) -> int:
+    """Lets a child outlive this process, which never waits for it. Returns its process id."""
+    # Without a return code Popen would warn.
+    child.returncode = 0
+    _let_go.add(child.pid)
+    return child.pid
+
+
+def reap_let_go() -> None:
+    """Reaps the children of `let_go` that have ended."""
+    for pid in tuple(_let_go):
+        try:
+            if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                continue
+        except ChildProcessError:
+            pass
+        _let_go.discard(pid)
+
+
 def adopt_orphans() -> bool:
     """Becomes the parent of every descendant whose own parent dies. False if the kernel does not support that."""
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)

@@ -23,7 +23,7 @@ from typing import Any
 
 from flowlite.errors import ConfigError, NotFound, StoreError
 from flowlite.node.quick_dataclass import dataclass
-from flowlite.node.system import trace
+from flowlite.node.system import processes, trace
 from flowlite.node.system.atomic_files import write_atomically
 from flowlite.provider import Candidate, Plan
 from flowlite.settings import flow_home
@@ -275,7 +275,7 @@ def start_supervisor(
                     supervisor_process.command(arguments),
                     supervisor_process.environment(home),
                 )
-                pid = supervisor_process.let_go(asleep.start(paths, argv, environment, log))
+                pid = processes.let_go(asleep.start(paths, argv, environment, log))
             else:
                 pid = supervisor_process.start(home, arguments, subprocess.DEVNULL, log)
     except OSError as error:
@@ -339,7 +339,7 @@ def look_after_all(store: Store, home: Path) -> list[str]:
 
 def abandoned_tasks(store: Store, home: Path, *, only: str | None = None) -> list[str]:
     """Ids of unfinished tasks that have no supervisor."""
-    supervisor_process.reap()
+    processes.reap_let_go()
     return [h.task_id for h in store.unfinished_leases(only) if _abandoned(home, h)]
 
 

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import IO
 
+from flowlite.node.system import processes
 from flowlite.supervise.background import importing, place
 
 AHEAD = "ahead"
@@ -30,8 +31,6 @@ _PROGRAM = (
     "from flowlite.supervise.process.main import main; gc.freeze(); gc.enable(); main()"
 )
 
-_started: set[int] = set()
-
 
 def start(home: Path, arguments: Sequence[str], stdin: int, output: int | IO[bytes]) -> int:
     """Starts a supervisor as a detached process, which outlives this one and its terminal. Returns its process id.
@@ -43,7 +42,7 @@ def start(home: Path, arguments: Sequence[str], stdin: int, output: int | IO[byt
         stdin: Its standard input.
         output: The file of its output.
     """
-    return let_go(
+    return processes.let_go(
         subprocess.Popen(
             command(arguments),
             cwd="/",
@@ -61,28 +60,11 @@ def command(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-c", _PROGRAM, *arguments, place()]
 
 
-def let_go(child: subprocess.Popen[bytes]) -> int:
-    """Lets a supervisor outlive this process, which never waits for it. Returns its process id."""
-    # Without a return code Popen would warn, and a zombie would stay until we exit.
-    child.returncode = 0
-    _started.add(child.pid)
-    return child.pid
-
-
 def environment(home: Path) -> dict[str, str]:
     """The environment of a supervisor that this process starts."""
     found = {name: text for name, text in os.environ.items() if name not in _NOT_INHERITED}
     found["FLOW_HOME"] = str(home.absolute())
     return found
-
-
-def reap() -> None:
-    """Reaps the supervisors of this process that have ended."""
-    for pid in tuple(_started):
-        with suppress(ChildProcessError):
-            if os.waitpid(pid, os.WNOHANG)[0] == 0:
-                continue
-        _started.discard(pid)
 
 
 class SupervisorAhead:
