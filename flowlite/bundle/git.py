@@ -11,6 +11,7 @@ from flowlite.errors import BundleError
 from flowlite.settings.private_files import directories_above, home_directory
 
 _SECONDS = 60.0
+_LONGEST_LINK = 8192
 # Paths of one call, each of 4 KiB at most. The system limits what a command line may have.
 _MOST_PATHS = 250
 # Asking about files runs no program that the repository names. A partial clone would fetch the objects that it lacks,
@@ -22,7 +23,10 @@ _HARMLESS = {
     "GIT_ALLOW_PROTOCOL": "none",
 }
 # These would make git use another repository than that of the directory.
-_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
+_VARIABLES = (
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"),
+    *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES"),
+)
 
 
 def list_files(directory: str, *how: str) -> list[str]:
@@ -51,6 +55,31 @@ def repository_of(directory: str) -> str | None:
     if found is None or found == home or shutil.which("git") is None:
         return None
     return str(found)
+
+
+def is_linked_work_tree(directory: str) -> bool:
+    """Whether a directory is a work tree that `git worktree add` has made inside another one of the same repository."""
+    repository = _repository_of_linked(directory)
+    around = repository and repository_of(os.path.dirname(directory))
+    if not around:
+        return False
+    common = _repository_of_linked(around) or os.path.join(around, ".git")
+    return os.path.realpath(common) == repository
+
+
+def _repository_of_linked(work_tree: str) -> str | None:
+    """The `.git` directory of the repository that a linked work tree belongs to; None for any other directory."""
+    link = os.path.join(work_tree, ".git")
+    try:
+        if not os.path.isfile(link):
+            return None
+        with open(link, encoding="utf-8", errors="surrogateescape") as file:
+            named = file.read(_LONGEST_LINK).removeprefix("gitdir:").strip()
+    except OSError:
+        # git tells what is wrong with it.
+        return None
+    above, last = os.path.split(os.path.dirname(os.path.join(work_tree, named)))
+    return os.path.realpath(above) if last == "worktrees" else None
 
 
 def ignored_among(repository: str, files: Iterable[str]) -> set[str]:

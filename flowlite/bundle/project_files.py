@@ -268,6 +268,8 @@ def _why_not_directory(root: str, path: str, patterns: Sequence[str]) -> str:
     generated = ignore_rules.is_generated(os.path.basename(path))
     if generated or ignore_rules.is_environment(os.path.join(root, path)):
         return "it can be made anew"
+    if path != "." and git.is_linked_work_tree(os.path.join(root, path)):
+        return "it is another work tree of the repository"
     return ""
 
 

@@ -149,6 +149,25 @@ def test_repositories_inside_of_a_repository(repository: Path, tmp_path: Path) -
     )
 
 
+def test_other_work_trees_of_a_repository_stay_here(repository: Path) -> None:
+    """Programs that work on several branches at a time make them inside of the repository."""
+    write(repository, "train.py")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "first")
+    for place in (".agents/trees/one", "two"):
+        git(repository, "worktree", "add", "-q", place)
+        write(repository / place, "new.py")
+        (repository / place / "empty").mkdir()
+    found = list_files(str(repository))
+    assert sorted(found.files) == ["train.py"]
+    assert not found.directories
+    assert found.why_not("two/train.py") == "it is another work tree of the repository"
+    # One of them is a project as any other, also with one of its own inside.
+    inner = repository / "two"
+    git(inner, "worktree", "add", "-q", "three")
+    assert sorted(list_files(str(inner)).files) == ["new.py", "train.py"]
+
+
 @pytest.mark.parametrize("within", ["", "sub"])
 def test_a_directory_called_as_a_repository_is_none_to_git(repository: Path, within: str) -> None:
     write(repository, "train.py", "sub/new.py", "sub/deep/more.py")
