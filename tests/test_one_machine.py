@@ -111,4 +111,4 @@ def test_a_directory_that_other_machines_may_use(
     source, point, kind = mount.split()
     here = [("/", "ext4", "/dev/sda"), (point, kind, source)]
     monkeypatch.setattr(mounts, "_mounts", lambda: iter(here))
-    assert mounts.is_of_many(*mounts.file_system_of("/home/ada/.flowlite")) is shared
+    assert mounts.is_of_many(*mounts.file_system_of("/home/you/.flowlite")) is shared
