@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -58,6 +59,8 @@ _UNFINISHED = (
     "(state < 'cancelled' OR state > 'cancelled' AND state < 'completed' OR state > 'completed' AND state < 'failed'"
     " OR state > 'failed')"
 )
+# What changes in the reason of a task while it waits or something is copied.
+_VARYING = re.compile(r"\((?:[^()]|\([^()]*\))*\)|\d[\d.,:]*(?: ?[kKMGTP]?i?B\b)?")
 _LEASE_COLUMNS = "id, lease_owner, lease_expires, created_at"
 _ONE_OF = {"tasks": "task", "instances": "instance", "intents": "intent", "events": "event"}
 _TASK_FIELDS = tuple(f.name for f in dataclasses.fields(TaskRecord))
@@ -498,6 +501,7 @@ class Store:
         instances: Sequence[InstanceRecord] = (),
         settled: Mapping[str, str] | None = None,
         full: FullPlace | None = None,
+        updates: bool = False,
         **changes: Any,
     ) -> None:
         """Writes fields of the leased task and the event that explains them, both or none.
@@ -510,6 +514,7 @@ class Store:
             instances: Instances to add or replace in the same transaction.
             settled: Results of intents, by token, written in the same transaction.
             full: A place that has no room, which is recorded for all tasks.
+            updates: Whether of several such events, which differ in numbers only, the first and the last are kept.
             changes: Fields of the task.
 
         Raises:
@@ -522,6 +527,8 @@ class Store:
                 _settle(db, token, state)
             if full is not None:
                 _insert(db, "full_places", dataclasses.asdict(full), replace=True)
+            if updates:
+                _remove_last_alike(db, lease.task_id, kind, text, data)
             _add_event(db, lease.task_id, kind, text, data)
         self._write_snapshot(lease)
 
@@ -671,3 +678,17 @@ def _add_event(
         "data": dict(data or {}),
     }
     _insert(db, "events", values)
+
+
+def _remove_last_alike(
+    db: sqlite3.Connection, task_id: str, kind: str, text: str, data: Mapping[str, Any] | None
+) -> None:
+    """Removes the last event of a task if it and the one before differ from a new one in numbers and brackets only."""
+    new = (kind, _VARYING.sub("", text), _encode("data", dict(data or {})))
+    last = db.execute(
+        "SELECT seq, kind, text, data FROM events WHERE task_id = ? ORDER BY seq DESC LIMIT 2",
+        (task_id,),
+    ).fetchall()
+    alike = [(row["kind"], _VARYING.sub("", row["text"]), row["data"]) == new for row in last]
+    if alike == [True, True]:
+        db.execute("DELETE FROM events WHERE seq = ?", (last[0]["seq"],))

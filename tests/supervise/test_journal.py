@@ -217,6 +217,38 @@ def test_what_is_waited_for_is_written_when_it_changes_and_not_too_often(scene: 
     assert scene.reason == "no quota"
 
 
+def test_the_history_tells_how_a_wait_began_and_how_far_it_has_come(scene: Scene) -> None:
+    users = ["train (tk3), eval (tk4)", "train (tk3)", "train (tk3), tune (tk9) and 2 more"]
+    for before in range(60, 0, -1):
+        scene.now += 10.0
+        ahead = f"in use by {users[before % 3]}): {before} before it; starts by 10:{before - 1:02}"
+        scene.journal.waiting(f"waiting for a place (8 x h100, {ahead}")
+    scene.start()
+    scene.journal.gang_event({"kind": "go"})
+    for here in range(1, 60):
+        scene.now += 10.0
+        size = "900 MB" if here == 1 else f"{here}.5 GB"
+        scene.journal.gang_event(
+            {
+                "kind": "collecting",
+                "text": f"outputs: {size} of 60 GB are here",
+                "outcome": "done",
+                "reason": "",
+            }
+        )
+    told = [each.text for each in scene.store.events("t1")]
+    assert [text for text in told if "before it" in text] == [
+        "waiting for a place (8 x h100, in use by train (tk3), eval (tk4)): 60 before it; starts by 10:59",
+        "waiting for a place (8 x h100, in use by train (tk3)): 1 before it; starts by 10:00",
+    ]
+    collected = [text for text in told if "are here" in text]
+    assert ["900 MB of" in text for text in collected] == [True, False]
+    assert "59.5 GB of 60 GB" in collected[1]
+    assert scene.reason == told[-1] == collected[1]
+    # The next supervisor knows, as this one, how the gang has ended.
+    assert scene.again().last_reason() == scene.journal.last_reason()
+
+
 def test_what_was_noted_in_this_attempt(scene: Scene) -> None:
     scene.start()
     scene.journal.note("warning", "w", {"collected": True, "no": False})

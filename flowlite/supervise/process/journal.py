@@ -106,6 +106,7 @@ class Journal:
         full: FullPlace | None = None,
         cause: str | None = None,
         addition: str = "",
+        updates: bool = False,
         **words: Any,
     ) -> None:
         """Records an event, the state that follows, and everything that belongs to it, in one transaction.
@@ -118,6 +119,7 @@ class Journal:
             full: As for `Store.transition`.
             cause: The reason without what it has for a time only; None if it has no such addition.
             addition: The kind of that addition.
+            updates: As for `Store.transition`.
             words: Values for the wording of the reason. Those named like a field of the task are stored in that field.
 
         Raises:
@@ -146,6 +148,7 @@ class Journal:
             instances=instances,
             settled=settled,
             full=full,
+            updates=updates,
             **changes,
         )
         self.record = dataclasses.replace(self.record, **changes)
@@ -198,7 +201,7 @@ class Journal:
         why, self._waits_for = self._waits_for, ""
         if why and self.readable(why) != self.record.reason:
             self._waiting_at = now + _WAITING_EVERY
-            self.step(TaskEvent.WAIT, why=why)
+            self.step(TaskEvent.WAIT, why=why, updates=True)
 
     def cancelling(self) -> None:
         """Records that the task is being cancelled, before the supervisor does anything else."""
@@ -254,7 +257,9 @@ class Journal:
         if (State(self.record.state), TaskEvent.PROGRESS) not in lifecycle.TABLE:
             return
         if self.readable(why) != self.record.reason:
-            self.step(TaskEvent.PROGRESS, why=why, cause=self._cause, addition=addition)
+            self.step(
+                TaskEvent.PROGRESS, why=why, cause=self._cause, addition=addition, updates=True
+            )
 
     # Events of the gang
 
@@ -332,7 +337,7 @@ class Journal:
         text = sending or text
         if text != self.record.reason:
             self._progress_at = now
-            self.step(TaskEvent.PROGRESS, why=text)
+            self.step(TaskEvent.PROGRESS, why=text, updates=True)
 
     def _cut_off(self, since: float | None, refusal: str) -> None:
         """Records that no node can be reached from here, or that they can again.
