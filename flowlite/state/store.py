@@ -166,6 +166,7 @@ class Store:
         limit: int | None = None,
         unfinished: bool = False,
         name: str | None = None,
+        provider: str | None = None,
         ids: Collection[str] | None = None,
     ) -> list[TaskRecord]:
         """Returns tasks, newest first; `ids` are those to choose from, all by default."""
@@ -178,6 +179,9 @@ class Store:
         if name is not None:
             where.append("name = ?")
             values.append(name)
+        if provider is not None:
+            where.append("provider = ?")
+            values.append(provider)
         order = "created_at DESC, id" + ("" if limit is None else f" LIMIT {limit}")
         rows = self._rows(TaskRecord, " AND ".join(where), values, order)
         found = self._readable(TaskRecord, rows)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flowlite.api.adapters import adapter, settings_here
+from flowlite.state import rows
 from flowlite.state.store import Store
 from flowlite.supervise.cleanup import reconcile as reconciling
 from flowlite.supervise.cleanup.reconcile import reconcile
@@ -122,6 +125,23 @@ def test_an_instance_of_a_task_that_is_unknown_is_ended_only_when_asked(flow_hom
     (found,) = reconcile(gang.store, flow_home, here=settings_here, unknown=True).unknown
     assert (found["task"], found["ended"]) == (gang.id, True)
     eventually(lambda: not process_alive(agent))
+
+
+def test_tasks_that_have_ended_are_not_read_one_by_one(
+    flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ten thousand, each look at them took a second, and there was one for each provider and account."""
+    for number in range(30):
+        HandMade(f"task-{number}").end()
+    store, read = Store(flow_home / "state.db"), list[str]()
+
+    def reading(kind: type, row: sqlite3.Row) -> Any:
+        read.append(kind.__name__)
+        return rows.read_row(kind, row)
+
+    monkeypatch.setattr("flowlite.state.store.read_row", reading)
+    assert not any(reconcile(store, flow_home, here=settings_here).to_json().values())
+    assert read.count("TaskRecord") <= 2
 
 
 def test_only_old_drafts_are_removed(flow_home: Path) -> None:

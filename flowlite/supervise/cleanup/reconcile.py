@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -24,6 +25,7 @@ from flowlite.provider import (
 from flowlite.provider.dollars import dollars
 from flowlite.settings.provider_settings import ProviderSettings
 from flowlite.state import clock
+from flowlite.state.records import FINAL_STATES
 from flowlite.state.store import Store
 from flowlite.supervise.cleanup.warm_nodes import end_warm_nodes, look_up_cost
 from flowlite.supervise.process import standby
@@ -223,14 +225,12 @@ class _ProviderCleanup:
     def _accounts(self, here: ProviderSettings | None) -> list[ProviderSettings]:
         """Returns settings for each account that may have instances of ours, the present settings first."""
         adapter = adapter_class(self.name)
-        records = [each for each in self.store.list_tasks() if each.provider == self.name]
+        of_here = functools.partial(self.store.list_tasks, provider=self.name)
+        # The newest task stands for the account in use, or the one before it if its row is damaged. Older tasks count
+        # while they may have instances.
+        counting = [*(of_here(limit=1) or of_here()[:1]), *of_here(unfinished=True)]
         asked = [here] if here is not None else []
-        # The newest task stands for the account in use. Older tasks count while they may have instances.
-        asked += [
-            settings_of_task(each)
-            for index, each in enumerate(records)
-            if index == 0 or not each.final
-        ]
+        asked += map(settings_of_task, counting)
         asked += adapter.remembered(self.home)
         found: dict[str, ProviderSettings] = {}
         for settings in asked:
@@ -245,7 +245,7 @@ class _ProviderCleanup:
         # live.
         live = {path.name for path in self.home.glob("tasks/*")} | self.store.task_ids()
         live |= {each["task"] for each in self.found.unknown if not each["ended"]}
-        live -= {record.id for record in self.store.list_tasks() if record.final}
+        live -= {each.id for each in self.store.task_keys() if each.state in FINAL_STATES}
         self.found.removed += provider.sweep(live, dry_run=self.dry_run)
         if all_homes:
             self.found.removed_of_others += provider.sweep_others(dry_run=self.dry_run)
@@ -256,7 +256,8 @@ class _ProviderCleanup:
         there = [each for each in provider.list_instances() if each.state not in ("ended", "warm")]
         # Read after the listing, so that a task submitted meanwhile is known.
         known = self.store.task_ids()
-        tasks = {record.id: record for record in self.store.list_tasks()}
+        records = self.store.list_tasks(ids={each.task_id for each in there})
+        tasks = {record.id: record for record in records}
         strays = [each for each in there if each.task_id not in known]
         orphans = [
             each
