@@ -21,6 +21,7 @@ from flowlite.api.session import open_session
 from flowlite.bundle.project_files import list_files
 from flowlite.bundle.project_snapshot import MANIFEST, take_snapshot
 from flowlite.errors import NotFound
+from flowlite.node.host_lease import cleanup
 from flowlite.node.mount_namespace import unmount
 from flowlite.retention import pruning
 from flowlite.retention.pruning import (
@@ -173,6 +174,26 @@ def test_a_task_whose_files_cannot_be_deleted_stays(
         assert [task["name"] for task in flow("status", "--json").json] == ["one"]
     assert flow("rm", "-y", "one").code == 0
     assert not made.paths.directory.exists()
+
+
+def test_a_task_that_cannot_be_removed_holds_up_no_other(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, stuck, after = (ended(name, days) for name, days in (("a", 8), ("b", 9), ("c", 10)))
+    remove = cleanup.remove_tree
+
+    def refused(path: str) -> None:
+        if not path.endswith(stuck.id):
+            remove(path)
+
+    monkeypatch.setattr(cleanup, "remove_tree", refused)
+    ran = flow("rm", "-y", "--older-than", "7d")
+    assert ran.code == 1
+    assert ran.out.splitlines() == [
+        f"{name} ({made.id}) is removed" for name, made in (("a", before), ("c", after))
+    ]
+    assert f"b ({stuck.id}) cannot be removed" in ran.err
+    assert [task["name"] for task in flow("status", "--json").json] == ["b"]
 
 
 def test_files_of_any_depth_are_removed(flow: Flow) -> None:

@@ -165,14 +165,23 @@ def rm(
             output.tell(f"{one.name} ({one.id}), {one.state} {_ago(one, now)} ago")
         which = "this task" if len(found) == 1 else f"these {len(found)} tasks"
         confirm(f"Remove {which} with inputs, logs and results?", "nothing was removed")
+    removed: list[TaskRecord] = []
+    problems: list[str] = []
     for one in found:
-        forget(session, one)
+        try:
+            forget(session, one)
+        except StoreError as error:
+            problems.append(str(error))
+        else:
+            removed.append(one)
     if json:
-        output.print_json("removed", [one.id for one in found])
-        return
-    for one in found:
-        output.say(f"{one.name} ({one.id}) is removed")
-    if not found:
+        output.print_json("removed", [one.id for one in removed])
+    else:
+        for one in removed:
+            output.say(f"{one.name} ({one.id}) is removed")
+    if problems:
+        raise StoreError("\n".join(problems))
+    if not found and not json:
         output.say("no task is that old")
 
 
