@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -148,12 +149,27 @@ def was_pruned(session: Session, task_id: str, what: str) -> str:
 
 def size_of(path: Path) -> int:
     """Bytes of a file or of all files below a directory. A file with several hard links counts in proportion."""
-    with suppress(OSError):
+    try:
         about = path.lstat()
-        if not path.is_dir() or path.is_symlink():
-            return about.st_size // max(1, about.st_nlink)
-        return sum(size_of(Path(entry.path)) for entry in os.scandir(path))
-    return 0
+    except OSError:
+        return 0
+    if not stat.S_ISDIR(about.st_mode):
+        return _share(about)
+    size, directories = 0, [os.fspath(path)]
+    # Without recursion, since a task may leave directories of any depth.
+    while directories:
+        with suppress(OSError), os.scandir(directories.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    directories.append(entry.path)
+                    continue
+                with suppress(OSError):
+                    size += _share(entry.stat(follow_symlinks=False))
+    return size
+
+
+def _share(about: os.stat_result) -> int:
+    return about.st_size // max(1, about.st_nlink)
 
 
 def _parts(session: Session, now: float) -> list[Part]:

@@ -199,6 +199,7 @@ def test_a_task_that_cannot_be_removed_holds_up_no_other(
 def test_files_of_any_depth_are_removed(flow: Flow) -> None:
     made = ended("one", 8)
     deep_tree(made.paths.directory)
+    assert flow("store", "usage").code == 0
     assert flow("rm", "-y", "one").code == 0
     assert not made.paths.directory.exists()
 
