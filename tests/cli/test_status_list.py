@@ -8,6 +8,7 @@ import sqlite3
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from flowlite.cli.columns import Column, cut, fit
+from flowlite.cli.commands import status
+from flowlite.output import printing
 from flowlite.state import rows
 from tests.cli.conftest import Flow
 from tests.cli.terminals import OnTerminal, on_a_terminal
@@ -115,6 +118,33 @@ def test_what_is_not_shown_is_not_read(flow: Flow, monkeypatch: pytest.MonkeyPat
     assert "in all: $6.00 for 60 tasks" in ran.out
     assert "task-50" in ran.out
     assert sorted(read) == ["InstanceRecord", "TaskRecord"]
+
+
+def test_what_a_watched_list_has_no_room_for_is_not_read(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every second, with thousands of tasks that wait."""
+    for number in range(60):
+        HandMade(f"task-{number}", created_at=time.time() - number)
+    read: list[str] = []
+
+    def reading(kind: type, row: sqlite3.Row) -> Any:
+        read.append(kind.__name__)
+        return rows.read_row(kind, row)
+
+    def leave(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flowlite.state.store.read_row", reading)
+    monkeypatch.setattr(printing, "can_rewrite", lambda file: True)
+    monkeypatch.setattr(status, "time", SimpleNamespace(**{**vars(time), "sleep": leave}))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("LINES", "12")
+    shown = flow("status", "--watch").out
+    assert "task-8 " in shown
+    assert "task-9 " not in shown
+    assert "51 more; the terminal is too low" in shown
+    assert read.count("TaskRecord") <= 2 * 12
 
 
 def test_what_has_no_room_is_named(flow_home: Path) -> None:

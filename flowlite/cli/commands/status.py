@@ -135,6 +135,7 @@ class TaskSelection:
 
     Attributes:
         tasks: The tasks that are shown, newest first.
+        further: Number of tasks that would be shown too, if there was room for them.
         older: Number of finished tasks that pass the filters but are not shown.
         others: Number of tasks that do not pass the filters.
         left: Ids of tasks that wait for `flow resume`.
@@ -142,23 +143,27 @@ class TaskSelection:
     """
 
     tasks: list[Task[Any]]
+    further: int
     older: int
     others: int
     left: frozenset[str]
     warning: str
 
     @classmethod
-    def of(cls, flow: Flow, wanted: TaskFilters) -> TaskSelection:
-        """Selects the tasks to show from all tasks, and reads these."""
+    def of(cls, flow: Flow, wanted: TaskFilters, most: int | None = None) -> TaskSelection:
+        """Selects the tasks to show from all tasks, and reads these, or the newest `most` of them."""
         from flowlite.state.records import FINAL_STATES
 
         keys = flow.task_keys()
         fitting = [one for one in keys if wanted.takes(one)]
         finished = [one for one in fitting if one.state in FINAL_STATES]
         older = set() if wanted.all else {one.id for one in finished[SHOWN:]}
-        shown = flow.list_tasks(ids=[one.id for one in fitting if one.id not in older])
+        ids = [one.id for one in fitting if one.id not in older]
+        shown = flow.list_tasks(ids=ids[:most])
+        further = 0 if most is None else max(0, len(ids) - most)
+        others = len(keys) - len(fitting)
         left = frozenset(one.id for one in shown if one.needs_resume)
-        return cls(shown, len(older), len(keys) - len(fitting), left, _not_recorded(shown))
+        return cls(shown, further, len(older), others, left, _not_recorded(shown))
 
     def not_shown(self) -> list[str]:
         """Sentences that say how many tasks are not shown, and which options show them."""
@@ -338,7 +343,7 @@ def _watch(flow: Flow, wanted: TaskFilters) -> None:
         Live(console=console, auto_refresh=False, vertical_overflow="crop") as live,
     ):
         while True:
-            listing = TaskSelection.of(flow, wanted)
+            listing = TaskSelection.of(flow, wanted, console.height)
             # A task reads its record anew each time: what has ended before the picture is drawn has ended in it, too.
             over = wanted.only and all(one.record.final for one in listing.tasks)
             draw = _picture_of_one if wanted.only and listing.tasks else _picture
@@ -357,11 +362,10 @@ def _picture(listing: TaskSelection, width: int, height: int) -> Any:
     room = max(1, height - 2 - len(notes))
     tasks = listing.tasks[:room]
     below = [output.cell(text) for text in notes]
-    if len(listing.tasks) > room:
-        tasks = tasks[:-1]
-        below.insert(
-            0, output.cell(f"{len(listing.tasks) - len(tasks)} more; the terminal is too low")
-        )
+    total = len(listing.tasks) + listing.further
+    if total > room:
+        tasks = tasks[: room - 1]
+        below.insert(0, output.cell(f"{total - len(tasks)} more; the terminal is too low"))
     if not tasks:
         return Group(output.cell("no task fits" if listing.others else "no tasks yet"), *below)
     drawn, _ = _fitted(tasks, listing.left, width)
