@@ -1,7 +1,7 @@
 """Timers of the system that start `flow run` at fixed times: a user's systemd, or cron. flowlite has no daemon.
 
 FLOW_HOME/schedules/NAME.json   0600: what is run, where, and with which variables
-FLOW_HOME/schedules/NAME.log    what it printed, and its exit codes
+FLOW_HOME/schedules/NAME.log    what it printed, and its exit codes; NAME.log.1 before the log had become long
 FLOW_HOME/schedules/NAME.lock   held while it runs
 FLOW_HOME/schedules/.timers.lock   held while a timer is made or removed
 """
@@ -19,10 +19,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
+from typing import IO
 
 from flowlite import python_request
 from flowlite.errors import ConfigError, NotFound
@@ -32,6 +33,8 @@ from flowlite.settings import edited_files
 from flowlite.supervise.background import importing, place
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
+# Bytes of a log after which the next run begins a new one. It has all that the workers print, night after night.
+_LONG_LOG = 32 << 20
 _RANGES = (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 7))
 _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _WORDS = {
@@ -249,19 +252,19 @@ def log_of(home: Path, name: str) -> Path:
 def run(home: Path, name: str) -> tuple[int, str]:
     """Runs the command of a timer now, unless it still runs. Returns its exit code, and what happened."""
     timer = read(home, name)
-    with (
-        open(_path(home, name).with_suffix(".lock"), "ab") as lock,
-        open(log_of(home, name), "ab", buffering=0) as log,
-    ):
+    with ExitStack() as opened:
+        lock = opened.enter_context(open(_path(home, name).with_suffix(".lock"), "ab"))
+        is_free = _locked(lock)
+        if is_free:
+            _set_aside_long_log(log_of(home, name))
+        log = opened.enter_context(open(log_of(home, name), "ab", buffering=0))
         os.chmod(log.name, 0o600)
 
         def logged(said: str) -> str:
             log.write(_stamped(said))
             return said
 
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not is_free:
             return 0, logged("left out, since the last run has not ended")
         logged(f"flow {shlex.join(timer.words)}")
         try:
@@ -282,6 +285,21 @@ def run(home: Path, name: str) -> tuple[int, str]:
         except OSError as error:
             return 1, logged(f"cannot be run in {timer.directory}: {error.strerror}")
         return code, logged(f"ended with exit code {code}")
+
+
+def _locked(lock: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _set_aside_long_log(log: Path) -> None:
+    """Lets a run begin a new log if the last one is long, in place of the one before."""
+    with suppress(OSError):
+        if log.stat().st_size > _LONG_LOG:
+            os.replace(log, f"{log}.1")
 
 
 def choose() -> str:

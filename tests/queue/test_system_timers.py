@@ -399,3 +399,16 @@ def test_nothing_runs_in_a_directory_that_somebody_else_has_made_anew(
     said = system_timers.log_of(flow_home, "nightly").read_text()
     assert f"{project} belongs to user" in said
     assert not (project / "ran").exists()
+
+
+def test_a_log_does_not_grow_for_ever(
+    programs: Path, tmp_path: Path, flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system_timers, "_LONG_LOG", 500)
+    system_timers.add(flow_home, a_timer(flow_home, tmp_path / "gone"))
+    log = system_timers.log_of(flow_home, "nightly")
+    for _ in range(20):
+        assert system_timers.run(flow_home, "nightly")[0] == 1
+    kept = [log.with_name("nightly.log.1"), log]
+    assert sum(each.stat().st_size for each in kept) < 3000
+    assert all("cannot be run in" in each.read_text() for each in kept)
