@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +14,7 @@ from flowlite.supervise.queue.backfill import (
     Holding,
     Place,
     Request,
+    _Slots,
     schedule,
 )
 
@@ -124,6 +128,22 @@ def test_of_what_could_be_had_now_only_so_much_is_kept() -> None:
     on_gpus = Request("gpus", (Demand(gpus, 2), Demand(spots, 1)), None)
     ordinary = [Request(f"t{n}", (Demand(spots, 1),), None) for n in range(3)]
     assert starting([has("g0")], on_gpus, *ordinary) == ["t0", "t1"]
+
+
+def test_a_time_is_not_tried_again_for_requests_that_are_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With 2,000 tasks of several sizes and limits, `flow queue` took minutes."""
+    tried, free = [0], _Slots.free
+
+    def counted(slots: _Slots, *arguments: Any) -> list[str]:
+        tried[0] += 1
+        return free(slots, *arguments)
+
+    monkeypatch.setattr(_Slots, "free", counted)
+    requests = [wants(f"t{n}", 1 + n % 3, HOUR * (1 + n % 2)) for n in range(300)]
+    assert len(places([], *requests)) == 300
+    assert tried[0] < 5 * 300
 
 
 @given(

@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 
 from flowlite import Flow
+from flowlite.cli.commands.queue import show
 from flowlite.provider import slots_of_gang
 from flowlite.state import clock
-from flowlite.state.store import Store
+from flowlite.state.store import Store, UnfinishedTask
 from flowlite.supervise.process import launch
 from flowlite.supervise.queue import asleep, turn, waking
 from flowlite.supervise.queue.backfill import Demand, demand_of
@@ -270,6 +271,28 @@ def test_what_flow_queue_shows(flow_home: Path) -> None:
     let_go(flow_home)
     for gang in [first, *gangs, later]:
         gang.end()
+
+
+def test_the_users_of_the_same_hosts_are_looked_up_once(
+    flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For 2,000 tasks that wait for 200 hosts, that took 10 s."""
+    store = Store(flow_home / "state.db")
+    slots = [{"slots": ["a", "b"], "count": 1}]
+    for number in range(20):
+        store.create_task(task(f"t{number}", plan={**PLAN, "slots": slots}))
+        store.count_as_led(f"t{number}")
+    monkeypatch.setattr(Queue, "is_led", lambda queue, task_id: True)
+    asked: list[str] = []
+
+    def users_of(queue: Queue, of: UnfinishedTask) -> list[UnfinishedTask]:
+        asked.append(of.id)
+        return [of]
+
+    monkeypatch.setattr(Queue, "users_of", users_of)
+    rows = show._rows(Queue.read(store))
+    assert [row["place"] for row in rows] == list(range(1, 21))
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -79,34 +80,31 @@ class Place:
     nodes: int | None = None
 
 
+_UNUSED: tuple[Sequence[float], Sequence[float]] = ((), ())
+
+
 class _Slots:
-    """When each slot is in use, as sorted intervals."""
+    """When each slot is in use: for each, the sorted beginnings and ends of intervals that do not touch."""
 
     def __init__(self) -> None:
-        self._used: dict[str, list[tuple[float, float]]] = {}
+        self._used: dict[str, tuple[list[float], list[float]]] = {}
 
     def use(self, slots: Iterable[str], begin: float, end: float) -> None:
         for slot in slots:
-            merged: list[tuple[float, float]] = []
-            for first, last in sorted([*self._used.get(slot, ()), (begin, end)]):
-                if merged and first <= merged[-1][1]:
-                    merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
-                else:
-                    merged.append((first, last))
-            self._used[slot] = merged
+            begins, ends = self._used.setdefault(slot, ([], []))
+            touched = slice(bisect_left(ends, begin), bisect_right(begins, end))
+            begins[touched] = [min([begin, *begins[touched]])]
+            ends[touched] = [max([end, *ends[touched]])]
 
     def free(self, slots: Sequence[str], begin: float, end: float) -> list[str]:
         """The slots that are free in all that time, those with the smallest gap first."""
         found = []
         for slot in slots:
-            following = math.inf
-            for first, last in self._used.get(slot, ()):
-                if first < end and begin < last:
-                    break
-                if first >= end:
-                    following = min(following, first)
-            else:
-                found.append((following, slot))
+            begins, ends = self._used.get(slot, _UNUSED)
+            following = bisect_right(ends, begin)
+            used_from = begins[following] if following < len(begins) else math.inf
+            if used_from >= end:
+                found.append((used_from, slot))
         # The sort is stable, so that slots are taken in their order.
         return [slot for _, slot in sorted(found, key=lambda each: each[0])]
 
@@ -116,7 +114,7 @@ class _Slots:
             last
             for demand in demands
             for slot in demand.slots
-            for _, last in self._used.get(slot, ())
+            for last in self._used.get(slot, _UNUSED)[1]
             if now < last < math.inf
         }
         return [now, *sorted(ends)]
@@ -140,12 +138,16 @@ def schedule(
         for demand in held.demands:
             unnamed = demand.count - len(held.named.intersection(demand.slots))
             slots.use(slots.free(demand.slots, now, now + 1.0)[: max(0, unnamed)], now, until)
+    # Of requests that ask for the same, a later one cannot start earlier: slots are only ever taken.
+    earliest: dict[object, float] = {}
     for request in requests:
         some_free = any(slots.free(d.slots, now, now + 1.0) for d in request.demands)
         if not some_free and not all_times:
             yield Place(request.task_id, may_start=False, starts_at=None)
             continue
-        fit = _first_fit(slots, request, now)
+        asked = (request.demands, request.seconds, request.refused)
+        fit = _first_fit(slots, request, now, earliest.get(asked, now))
+        earliest[asked] = math.inf if fit is None else fit[0]
         if fit is None:
             _keep_for(slots, request, now)
             yield Place(request.task_id, may_start=False, starts_at=None)
@@ -172,11 +174,14 @@ def _length(request: Request) -> float:
     return math.inf if request.seconds is None else request.seconds + MARGIN_SECONDS
 
 
-def _first_fit(slots: _Slots, request: Request, now: float) -> tuple[float, list[list[str]]] | None:
+def _first_fit(
+    slots: _Slots, request: Request, now: float, earliest: float
+) -> tuple[float, list[list[str]]] | None:
     """Returns when a request can start and which slots it takes for each demand; None if that is not known."""
-    if request.refused:
+    if request.refused or earliest == math.inf:
         return None
-    for begin in slots.ends(request.demands, now):
+    ends = slots.ends(request.demands, now)
+    for begin in ends[bisect_left(ends, earliest) :]:
         chosen: list[list[str]] = []
         for demand in request.demands:
             free = slots.free(demand.slots, begin, begin + _length(request))

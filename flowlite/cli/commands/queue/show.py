@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -68,14 +69,17 @@ def fitted(rows: Sequence[Sequence[str]], width: int) -> FittedTable:
 def _rows(queue: Queue) -> list[dict[str, Any]]:
     places = {place.task_id: place for place in queue.places()}
     rows = []
-    before: list[set[str]] = []
+    # Most tasks of a queue want the same slots, of which there may be a thousand.
+    before: Counter[frozenset[str]] = Counter()
+    users: dict[frozenset[str], list[dict[str, str]]] = {}
     for task_id, place in places.items():
         task = queue.tasks[task_id]
-        slots = {str(slot) for kind in task.slots for slot in kind["slots"]}
-        number = 1 + sum(not slots.isdisjoint(other) for other in before)
-        before.append(slots)
-        users = [{"id": each.id, "name": each.name} for each in queue.users_of(task)]
-        row = {"place": number, "waits_for": _wanted(task), "in_use_by": users}
+        slots = frozenset(str(slot) for kind in task.slots for slot in kind["slots"])
+        number = 1 + sum(n for other, n in before.items() if not slots.isdisjoint(other))
+        before[slots] += 1
+        if slots not in users:
+            users[slots] = [{"id": each.id, "name": each.name} for each in queue.users_of(task)]
+        row = {"place": number, "waits_for": _wanted(task), "in_use_by": users[slots]}
         rows.append({**_common(task), **row, "expected_start": output.json_time(place.starts_at)})
     for task in sorted(queue.tasks.values(), key=lambda each: (each.created_at, each.id)):
         if task.id in places or task.state not in ("pending", "provisioning"):
