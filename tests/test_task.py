@@ -10,12 +10,14 @@ import threading
 import time
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from flowlite import FlowApp
 from flowlite.api.as_completed import as_completed
+from flowlite.display import waiting
 from flowlite.errors import (
     BundleError,
     ConfigError,
@@ -527,3 +529,24 @@ def test_places_that_do_not_exist_are_named() -> None:
     assert repr(task.logs()).endswith("print it, or iterate over its lines>")
     with pytest.raises(NotFound, match=r"node 0 .* is not there yet; the task is running"):
         task.exec("true")
+
+
+def test_a_check_that_takes_long_is_not_made_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With hundreds of ranks or tasks, a program that only waited took a fifth of a core."""
+    checks = [0]
+
+    def slow(*_: Any, **__: Any) -> tuple[bool, bool]:
+        checks[0] += 1
+        time.sleep(0.02)
+        return False, False
+
+    task = HandMade(nodes=1, per_node=1).task
+    display = SimpleNamespace(advance=lambda ended: slow()[1], pause=lambda: None)
+    assert not waiting.wait_for_end(task, display, 0.8)  # type: ignore[arg-type]
+    assert checks[0] <= 9
+    checks[0] = 0
+    monkeypatch.setattr(waiting, "display_in_program", lambda task, shown: None)
+    monkeypatch.setattr("flowlite.api.as_completed.show_news", slow)
+    with pytest.raises(TaskTimeout):
+        list(as_completed([task], 0.8))
+    assert checks[0] <= 9

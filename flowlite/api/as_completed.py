@@ -40,7 +40,10 @@ class AsCompleted(Generic[R]):
         pauses = Pauses()
         try:
             while left:
-                ended = [task for task in left if show_news(task, shown[task.id])[0]]
+                began = time.monotonic()
+                looks = [(task, *show_news(task, shown[task.id])) for task in left]
+                spent = time.monotonic() - began
+                ended = [task for task, is_final, _ in looks if is_final]
                 for task in ended:
                     left.remove(task)
                     waiting.leave(task, shown[task.id], tell_end=True)
@@ -48,9 +51,12 @@ class AsCompleted(Generic[R]):
                 if ended:
                     pauses.restart()
                     continue
-                if time.monotonic() >= deadline:
+                lasts = deadline - time.monotonic()
+                if lasts <= 0:
                     raise self._late(left)
-                time.sleep(pauses.next())
+                if any(news for _, _, news in looks):
+                    pauses.restart()
+                time.sleep(min(pauses.next(spent), lasts))
         finally:
             for display in shown.values():
                 if display is not None:

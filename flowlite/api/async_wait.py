@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from flowlite.display.shown_task import ShownTask
     from flowlite.display.task_display import TaskDisplay
 
-# The watcher sleeps at least this many times as long as checking all tasks takes.
-_REST = 4
 # How often the loop of a notebook's kernel is woken while a cell awaits a task, in seconds.
 _WAKE_EVERY = 0.5
 
@@ -77,7 +75,7 @@ class _Watcher:
             news = [self._look(watch) for watch in watched]
             if any(news):
                 pauses.restart()
-            time.sleep(max(pauses.next(), _REST * (time.monotonic() - began)))
+            time.sleep(pauses.next(time.monotonic() - began))
 
     def _look(self, watch: _Watch) -> bool:
         """Checks one task. Returns whether there was anything new."""

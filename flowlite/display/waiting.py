@@ -23,6 +23,9 @@ SHORTEST_PAUSE = 0.005
 LONGEST_PAUSE = 0.05
 # How much longer each pause is than the one before: half a second of waiting is a pause of 15 ms.
 _GROWTH = 1.02
+# A pause is at least so many times as long as the check before, which takes a while for hundreds of ranks or tasks, but
+# not longer than so many seconds for that: what was printed meanwhile may have taken as long.
+_REST, _LONGEST_REST = 4, 1.0
 
 # The displays of this program by task id, until the task has ended and everything has been shown.
 _displays: dict[str, TaskDisplay] = {}
@@ -46,11 +49,11 @@ class Pauses:
     def __init__(self) -> None:
         self._next = SHORTEST_PAUSE
 
-    def next(self) -> float:
-        """Seconds until the next check."""
+    def next(self, spent: float = 0.0) -> float:
+        """Seconds until the next check; `spent` is how long the last one took."""
         pause = self._next
         self._next = min(LONGEST_PAUSE, pause * _GROWTH)
-        return pause
+        return max(pause, min(_REST * spent, _LONGEST_REST))
 
     def restart(self) -> None:
         """Returns to the shortest pause, after something new."""
@@ -79,9 +82,12 @@ def wait_for_end(
     pauses = Pauses()
     try:
         while not task.done:
+            began, spent = time.monotonic(), 0.0
             if display is not None and display.advance(ended=False):
                 pauses.restart()
-            pause = pauses.next()
+            else:
+                spent = time.monotonic() - began
+            pause = pauses.next(spent)
             if deadline is not None:
                 pause = min(pause, deadline - time.monotonic())
             if pause <= 0:
