@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flowlite import python_request
@@ -25,7 +26,7 @@ from provider_adapters.aws.catalog.reservations import Reservation
 from provider_adapters.aws.images import find_image
 from provider_adapters.aws.instances import LEAST_SECONDS
 from provider_adapters.aws.session import Clients
-from provider_adapters.aws.settings import REGION, AwsSettings, region_of_zone
+from provider_adapters.aws.settings import REGION, AwsSettings, is_local_zone, region_of_zone
 from provider_adapters.rented.gang_fit import why_not_kept
 from provider_adapters.rented.node import lease_seconds
 
@@ -228,6 +229,26 @@ class Planner:
             "per hour, or take a subnet of another network"
         )
 
+    def _outside_local_zones(self, found: Sequence[Choice]) -> list[Choice]:
+        """The choices without Local Zones, unless their price is in the settings: the list of the region lacks it.
+
+        On spot, each zone has a price of its own. Raises ConfigError if none is left.
+        """
+        if not found or self.settings.capacity_block:
+            return list(found)
+        left = []
+        for each in found:
+            known = each.spot or each.machine.name in self.settings.prices
+            zones = {z: price for z, price in each.zones.items() if known or not is_local_zone(z)}
+            left += [replace(each, zones=zones)] if zones else []
+        if left:
+            return left
+        name, zone = found[0].machine.name, next(iter(found[0].zones))
+        raise ConfigError(
+            f"{zone} is a Local Zone, in which {name} costs more than the price list says of the region: set "
+            f"'{name}' = … under [aws.prices], in US dollars per hour, or take another zone"
+        )
+
     def _extras(self, place: dict[str, Any]) -> float:
         """US dollars per hour for the disks and the public address of a machine."""
         image = place["image"]
@@ -291,7 +312,7 @@ class Planner:
             found += market.choices(self.catalog(region), machines, spot=spot, zones=zones)
         if not found:
             raise self.nowhere(fitting, spot, only)
-        found = self._with_price(found)
+        found = self._with_price(self._outside_local_zones(found))
         below = [each for each in found if _below(each, config.max_price_per_hour)]
         if not below and not self.settings.capacity_block:
             raise CapExceeded(_too_dear(config.max_price_per_hour or 0.0, found, spot))

@@ -108,6 +108,12 @@ def region_of_zone(zone: str) -> str:
     return (found[1] or found[2]) if found else ""
 
 
+def is_local_zone(zone: str) -> bool:
+    """Whether a zone is a Local Zone, near a city: "us-west-2-lax-1a"."""
+    found = ZONE.fullmatch(zone)
+    return found is not None and found[2] is not None
+
+
 def zones_of(region: str, zones: Iterable[str]) -> list[str]:
     """Those of some zones that are in a region."""
     return [zone for zone in zones if region_of_zone(zone) == region]

@@ -283,6 +283,20 @@ def test_a_region_or_a_zone_is_taken_at_its_word(region: str, zones: list[str]) 
     assert [zone["zone"] for zone in found.options["places"][0]["zones"]] == zones
 
 
+def test_a_local_zone_needs_a_price_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines cost more there than the price list says of the region."""
+    monkeypatch.setitem(globals(), "ZONES", ["us-east-1a", "us-east-1-bos-1a"])
+    assert [zone["zone"] for zone in plan(gpu="l4").options["places"][0]["zones"]] == ["us-east-1a"]
+    with pytest.raises(ConfigError, match=r"us-east-1-bos-1a is a Local Zone.*'g6.xlarge' = …"):
+        plan(gpu="l4", region="us-east-1-bos-1a")
+    found = plan(
+        AwsSettings(prices={"g6.xlarge": 1.2, "g6.2xlarge": 1.2}),
+        gpu="l4",
+        region="us-east-1-bos-1a",
+    )
+    assert [zone["zone"] for zone in found.options["places"][0]["zones"]] == ["us-east-1-bos-1a"]
+
+
 @pytest.mark.parametrize("region", ["us-moon", "US-EAST-1", "mars"])
 def test_what_is_no_region_is_refused(region: str) -> None:
     with pytest.raises(ConfigError, match="no region of AWS"):
