@@ -355,8 +355,8 @@ def _call(
         shell = isinstance(config.command, str)
         argv = ["sh", "-c", text] if shell else list(config.command)
         batch = {} if config.batch is None else {"batch": config.batch}
+        from flowlite.bundle.command_files import refuse_launchers
         from flowlite.bundle.script import script_call
-        from flowlite.bundle.shell_script import refuse_launchers
 
         refuse_launchers(config, directory)
         start = script_call(config, directory)

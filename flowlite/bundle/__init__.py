@@ -1,6 +1,6 @@
 """Serialises calls so that they can run on other machines, and reads their results.
 
-`call.py` serialises a call. `script.py` reads what a command that runs Python imports, `shell_script.py` which
+`call.py` serialises a call. `script.py` reads what a command that runs Python imports, `command_files.py` which
 launcher a shell script starts. `source.py` and `imports.py` find which of the project's modules to send.
 `agent_zip.py` builds the node's program. Functions and classes that the main program's file has under the same name
 and with the same code are sent by reference (`main_program.py`). Global variables are sent only if code that nodes do

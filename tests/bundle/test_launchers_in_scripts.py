@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowlite.bundle.shell_script import refuse_launchers
+from flowlite.bundle.command_files import refuse_launchers
 from flowlite.errors import SpecError
 from flowlite.spec import TaskConfig
 
