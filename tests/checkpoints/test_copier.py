@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -521,3 +523,92 @@ def test_a_full_disk_at_the_node_is_told(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(copier.root.iterdir()) == []
+
+
+class TestACheckpointInShards:
+    """With nodes="all", all nodes continue from the same one."""
+
+    def gang(self, tmp_path: Path, attempt: int = 1, **changes: Any) -> list[Copier]:
+        options = {"every": 100.0, "writer": f"t1.{attempt}", **changes}
+        return [copier_of(tmp_path, node=node, nodes=2, **options) for node in range(2)]
+
+    def write(self, copier: Copier, step: int, *names: str) -> None:
+        for name in names:
+            (copier.root / f"checkpoint-{step}").mkdir(exist_ok=True)
+            (copier.root / f"checkpoint-{step}" / name).write_text(f"{step} of {copier.node}")
+
+    def restore(self, gang: list[Copier]) -> list[list[str]]:
+        """The names that each node has then. Nodes do this at the same time."""
+
+        def prepare(copier: Copier) -> None:
+            copier.prove(f"token{copier.order['writer']}", copier.node == 0)
+            copier.restore(aside=True)
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(prepare, gang))
+        return [sorted(os.listdir(each.root)) for each in gang]
+
+    def after_the_crash(self, tmp_path: Path, before: int) -> None:
+        """Node 0 has written the second checkpoint; node 1 has died in the middle of it."""
+        gang = self.gang(tmp_path)
+        for copier in gang:
+            copier.begin()
+            if before:
+                self.write(copier, before, "model.pt", "optimizer.pt")
+            copier.look(None)
+            copier.end()
+            copier.copy(1)
+            self.write(copier, 4, "model.pt", *(["optimizer.pt"] if copier.node == 0 else []))
+        gang[0].look(None)
+        gang[1].cut(None, ())
+        for copier in gang:
+            copier.end()
+            copier.copy(FINAL)
+
+    @pytest.mark.parametrize("before", [0, 2])
+    def test_none_continues_from_what_another_has_half_of(
+        self, tmp_path: Path, before: int
+    ) -> None:
+        self.after_the_crash(tmp_path, before)
+        names = [f"checkpoint-{before}"] if before else []
+        assert self.restore(self.gang(tmp_path, 2)) == [names, names]
+
+    def test_none_continues_from_what_a_new_node_does_not_have(self, tmp_path: Path) -> None:
+        """The trainer keeps one checkpoint, so that what came before is brought back to the other node."""
+        gang = self.gang(tmp_path)
+        for copier in gang:
+            copier.begin()
+            self.write(copier, 2, "model.pt")
+            copier.look(None)
+            copier.end()
+            copier.copy(1)
+        shutil.rmtree(gang[0].root / "checkpoint-2")
+        self.write(gang[0], 4, "model.pt")
+        gang[0].end()
+        gang[0].copy(FINAL)
+        shutil.rmtree(gang[1].root)
+        (tmp_path / "memory1.json").unlink()
+        assert self.restore(self.gang(tmp_path, 2)) == [["checkpoint-2"]] * 2
+        assert (gang[0].root / "checkpoint-2" / "model.pt").read_text() == "2 of 0"
+
+    def test_what_all_have_stays_though_it_was_not_copied(self, tmp_path: Path) -> None:
+        self.after_the_crash(tmp_path, 2)
+        gang = self.gang(tmp_path, 2)
+        self.restore(gang)
+        for copier in gang:
+            copier.begin()
+            self.write(copier, 6, "model.pt", "optimizer.pt")
+            copier.look(None)
+            copier.end()
+        names = ["checkpoint-2", "checkpoint-6"]
+        assert self.restore(self.gang(tmp_path, 3)) == [names, names]
+
+    def test_nodes_may_use_names_of_their_own(self, tmp_path: Path) -> None:
+        gang = self.gang(tmp_path)
+        for copier in gang:
+            copier.begin()
+            self.write(copier, 2 + copier.node, "model.pt")
+            copier.look(None)
+            copier.end()
+            copier.copy(FINAL)
+        assert self.restore(self.gang(tmp_path, 2)) == [["checkpoint-2"], ["checkpoint-3"]]

@@ -17,6 +17,7 @@ from .manifest import (
     CheckpointManifest,
     File,
     SetName,
+    agree,
     claim_name,
     generation_of,
     object_name,
@@ -29,6 +30,7 @@ from .stability import (
     StabilityWatch,
     beside_files,
     checkpoint_above,
+    checkpoints_of,
     complete_as_others,
     is_temporary,
 )
@@ -37,7 +39,7 @@ from .targets import Target, TargetError, place_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from typing import Any
 
 SETTLE_SECONDS = 2.0
@@ -81,8 +83,8 @@ class Copier:
         self._manifests: dict[str, CheckpointManifest | None] = {}
         self._look = tree.TreeScan()
         self._lock = threading.Lock()
-        # The checkpoints that the node which copies has, each a directory; None if that is not known here.
-        self._of_leader: set[str] | None = None
+        # What other nodes have told of the checkpoints that they have, each a directory: "whole", and "half".
+        self._told: dict[int, dict[str, list[str]]] = {}
 
     @property
     def scope(self) -> str:
@@ -101,24 +103,35 @@ class Copier:
 
     def _prove(self, token: str, write: bool) -> None:
         name = f"proof/{token}"
-        if write:
-            for old in self.place.sizes("proof/"):
-                self.place.delete([old])
-            self.place.write(name, json.dumps(sorted(self._whole())).encode())
-            return
+        mine = json.dumps({"whole": sorted(self._whole()), "half": sorted(self._half())}).encode()
         until = time.monotonic() + PROOF_SECONDS
-        while (content := self._read_proof(name)) is None:
-            if time.monotonic() > until:
-                raise TargetError(
-                    f"{self.place.name} of checkpoint.sync is not the same place here as on node 0: a file written "
-                    f"there did not appear within {PROOF_SECONDS:g} s. Give a directory that all nodes share, or a "
-                    "bucket ('s3://bucket/prefix')"
-                )
+        if write:
+            self.place.delete([old for old in self.place.sizes("proof/") if name not in old])
+            self.place.write(name, mine)
+        elif (content := self._await_proof(name, until)) is None:
+            raise TargetError(
+                f"{self.place.name} of checkpoint.sync is not the same place here as on node 0: a file written "
+                f"there did not appear within {PROOF_SECONDS:g} s. Give a directory that all nodes share, or a "
+                "bucket ('s3://bucket/prefix')"
+            )
+        else:
+            self._told[0] = json.loads(content)
+        if self.nodes == 1:
+            return
+        if not write:
+            self.place.write(f"{name}.{self.node:04d}", mine)
+        for node in set(range(1, self.nodes)) - {self.node}:
+            if (content := self._await_proof(f"{name}.{node:04d}", until)) is not None:
+                self._told[node] = json.loads(content)
+
+    def _await_proof(self, name: str, until: float) -> bytes | None:
+        """Returns what another node has written; None if it does not come in time."""
+        while (content := self._read_proof(name)) is None and time.monotonic() < until:
             time.sleep(0.1)
-        self._of_leader = set(json.loads(content))
+        return content
 
     def _read_proof(self, name: str) -> bytes | None:
-        """Returns what the leader has written; None if it is not there, as while it is written again."""
+        """Returns what a node has written; None if it is not there, as while it is written again."""
         with contextlib.suppress(FileNotFoundError):
             if name in self.place.sizes("proof/"):
                 return self.place.read(name)
@@ -129,12 +142,18 @@ class Copier:
         if not (self.order["source"] and self.memory.copied):
             return set()
         files = tree.look_at(self.root, self.shown_at).files
-        return set(map(checkpoint_above, files)) - self._begun(self.memory.doubts(files)) - {""}
+        return checkpoints_of(files) - self._begun(self.memory.doubts(files))
+
+    def _half(self) -> set[str]:
+        """Returns the directories here that are one checkpoint each which was only begun."""
+        found = tree.look_at(self.root, self.shown_at)
+        empty = set(found.directories).difference(beside_files(found.directories, found.files))
+        half = {checkpoint_above(f"{each}/") for each in empty}
+        return half | self._begun(self.memory.doubts(found.files))
 
     def _begun(self, doubtful: Iterable[str]) -> set[str]:
         """Returns the directories of checkpoints with such a file, of which no set had anything."""
-        above = set(map(checkpoint_above, doubtful)) - {""}
-        return {each for each in above if not self.memory.knows_below(each)}
+        return {each for each in checkpoints_of(doubtful) if not self.memory.knows_below(each)}
 
     def restore(self, aside: bool) -> dict[str, Any]:
         """Restores the newest set.
@@ -143,18 +162,13 @@ class Copier:
             aside: The directory is flowlite's own. Incomplete files are moved aside, so that they are not taken for
                 complete ones.
         """
-        found = tree.look_at(self.root, self.shown_at)
-        files = found.files
+        files = tree.look_at(self.root, self.shown_at).files
         self.watch.doubtful = self.memory.doubts(files)
         source = bool(self.order["source"])
         begun: set[str] = set()
         put: list[str] = []
         if aside:
-            empty = set(found.directories).difference(beside_files(found.directories, files))
-            begun = {checkpoint_above(f"{each}/") for each in empty}
-            if self.nodes == 1:
-                begun |= self._begun(self.watch.doubtful)
-            begun = {each for each in begun if tree.put_aside(self.root, each)}
+            begun = {each for each in self._half() if tree.put_aside(self.root, each)}
             put = [path for path in files if checkpoint_above(path) in begun]
             put += [
                 path
@@ -166,7 +180,7 @@ class Copier:
         complete = source and self.memory.copied and bool(files)
         which = 0 if self.nodes == 1 else self.node
 
-        def bring() -> Restore:
+        def bring(only: set[str] | None, without: Collection[str] = ()) -> Restore:
             restore = Restore(
                 self.place,
                 self.root,
@@ -174,20 +188,28 @@ class Copier:
                 self.memory,
                 node=which,
                 nodes=self.nodes,
-                only=set(put) if complete else None,
+                only=only,
+                without=without,
             )
-            restore.run()
+            retrying.through_outages(restore.run, self._trial)
             return restore
 
-        restore = retrying.through_outages(bring, self._trial)
+        restore = bring(set(put) if complete else None)
+        brought = list(restore.brought)
         self.newest = restore.taken
         if aside and self.nodes == 1:
             self._put_strangers_aside(restore.taken)
+        elif aside:
+            divided = self._divided(restore.manifests)
+            if moved := {each for each in divided if tree.put_aside(self.root, each)}:
+                begun |= moved
+                # The trainer may have deleted what came before them.
+                brought += bring(moved, moved).brought
         if not source:
             self.memory.give_up_copying()
         return {
-            "files": len(restore.brought),
-            "bytes": sum(file.size for file in restore.brought),
+            "files": len(brought),
+            "bytes": sum(file.size for file in brought),
             "set": set_label(restore.taken[0]) if restore.taken else "",
             "kept": restore.kept,
             "aside": [
@@ -207,15 +229,37 @@ class Copier:
             # One that leads now for the first time. What it had itself was never copied.
             known = None if self.memory.copied or taken is None else set[str]()
         else:
-            known = self._of_leader
+            known = set(self._told[0]["whole"]) if 0 in self._told else None
         if known is None:
             return
-        stored = taken[1].files if taken is not None else ()
-        known |= {checkpoint_above(file.path) for file in stored}
-        here = set(map(checkpoint_above, tree.look_at(self.root, self.shown_at).files)) - {""}
-        for each in here - known:
-            if not is_temporary(each):
-                tree.put_aside(self.root, each)
+        known |= checkpoints_of(file.path for file in (taken[1].files if taken is not None else ()))
+        for each in self._here() - known:
+            tree.put_aside(self.root, each)
+
+    def _divided(self, manifests: Sequence[CheckpointManifest]) -> set[str]:
+        """Returns the checkpoints here that another node does not have: the ranks would continue from different ones.
+
+        Only what another node has begun, or all of them, if the nodes have the same directories in the set.
+
+        Args:
+            manifests: Of the set that was restored, by node; none if there is no set.
+        """
+        stored = [checkpoints_of(file.path for file in each.files) for each in manifests]
+        same = agree(manifests) and any(stored)
+        here = self._here()
+        found: set[str] = set()
+        for node, told in self._told.items():
+            has = set(told["whole"]).union(stored[node] if stored else ())
+            half = set(told["half"])
+            if manifests:
+                half |= checkpoints_of(manifests[node].unfinished)
+            found |= here.difference(has) if same else here.intersection(half - has)
+        return found
+
+    def _here(self) -> set[str]:
+        """Returns the directories here that are one checkpoint each."""
+        files = tree.look_at(self.root, self.shown_at).files
+        return {each for each in checkpoints_of(files) if not is_temporary(each)}
 
     def go_on(self, *, cut: bool) -> None:
         """Prepares to go on in the place of a copier of this attempt that was killed, after its sets.
@@ -381,16 +425,10 @@ class Copier:
     def _not_whole(self, changing: set[str]) -> set[str]:
         """Returns those of these directories of checkpoints of which the newest set has nothing.
 
-        The files of such a directory come into the sets together. With nodes="all", sets in which all nodes have the
-        same directories are preferred.
+        The files of such a directory come into the sets together.
         """
-        if self.nodes > 1:
-            return set()
-        known = {
-            checkpoint_above(file.path)
-            for file in (self.newest[1].files if self.newest is not None else ())
-        }
-        return changing - known - {""}
+        known = self.newest[1].files if self.newest is not None else ()
+        return changing - checkpoints_of(file.path for file in known) - {""}
 
     def _has_no_checkpoint(
         self, files: Iterable[File], unfinished: Iterable[str], begun: set[str]

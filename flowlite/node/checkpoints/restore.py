@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from .manifest import (
     is_complete,
     whole_sets,
 )
-from .stability import beside_files
+from .stability import beside_files, checkpoint_above
 from .state import CheckpointState
 from .targets import Target, TargetError
 
@@ -36,6 +36,7 @@ class Restore:
 
     Attributes:
         taken: The set that was restored: name and manifest of this node; None if there was none.
+        manifests: Those of all nodes in that set, by node.
         kept: Files left unchanged because no set has their content, so they are newer.
     """
 
@@ -49,6 +50,7 @@ class Restore:
         node: int,
         nodes: int,
         only: set[str] | None = None,
+        without: Collection[str] = (),
     ) -> None:
         """
         Args:
@@ -57,6 +59,7 @@ class Restore:
             nodes: How many nodes copy.
             only: The files that were put aside on a node that has all others; what is missing there then is restored,
                 too, and nothing else. None restores all files that are missing here or known to be older.
+            without: Directories of checkpoints that are not restored.
         """
         self._place = place
         self._root, self._shown_at = root, shown_at
@@ -64,6 +67,8 @@ class Restore:
         self._node = node
         self._nodes = nodes
         self._only = only
+        self._without = without
+        self.manifests: Sequence[CheckpointManifest] = ()
         self.taken: tuple[SetName, CheckpointManifest] | None = None
         self.kept: list[str] = []
         self.brought: list[File] = []
@@ -145,7 +150,7 @@ class Restore:
             self._put_links(mine)
             for path in beside_files(mine.directories, (file.path for file in mine.files)):
                 tree.make_parents(self._root, f"{path}/.")
-        self.taken = (candidate.names[self._node], mine)
+        self.taken, self.manifests = (candidate.names[self._node], mine), manifests
         self.brought = wanted
         self._memory.save()
         return True
@@ -160,6 +165,9 @@ class Restore:
             if path not in stored and self._memory.hash_of(path, seen) is None
         ]
         for path, target in manifest.links.items():
+            leads_to = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+            if checkpoint_above(f"{leads_to}/") in self._without:
+                continue
             if (known := here.links.get(path)) is not None and known != target:
                 at = posixpath.normpath(posixpath.join(posixpath.dirname(path), known))
                 if any(each == at or each.startswith(f"{at}/") for each in newer):
@@ -167,6 +175,8 @@ class Restore:
             tree.put_link(self._root, path, target)
 
     def _wants(self, file: File) -> bool:
+        if checkpoint_above(file.path) in self._without:
+            return False
         here = tree.seen_at(self._root / file.path)
         if self._only is not None:
             # Their writer may have deleted what came before them.

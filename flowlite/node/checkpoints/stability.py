@@ -73,6 +73,11 @@ def checkpoint_above(path: str) -> str:
     return ""
 
 
+def checkpoints_of(files: Iterable[str]) -> set[str]:
+    """Returns the directories above files which are one checkpoint each."""
+    return set(map(checkpoint_above, files)) - {""}
+
+
 def beside_files(directories: Iterable[str], files: Iterable[str]) -> list[str]:
     """Returns those of these empty directories that belong to no checkpoint, or to one of these files'.
 
@@ -93,7 +98,7 @@ def complete_as_others(
         known: Files of whole checkpoints.
     """
     others: dict[str, set[str]] = {}
-    for each in set(map(checkpoint_above, known)) - {""}:
+    for each in checkpoints_of(known):
         others.setdefault(os.path.dirname(each), set()).update(_names_in(each, known))
     return {
         each
@@ -178,8 +183,7 @@ class StabilityWatch:
     def begun(self) -> set[str]:
         """The directories of one checkpoint each in which a file has changed lately: another one may follow."""
         lately = self._settle * _WHOLE
-        above = {checkpoint_above(p) for p in self._files if self._now - self._since[p] < lately}
-        return above - {""}
+        return checkpoints_of(p for p in self._files if self._now - self._since[p] < lately)
 
     def cut(
         self,
