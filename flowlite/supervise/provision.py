@@ -1005,7 +1005,7 @@ class Provisioner:
             count=count,
             plan=self._plan_left(record).to_json(),
             least=least if least < count else 0,
-            beside=purpose == JOINING,
+            beside=bool(purpose),
         )
         data = {**fresh.to_json(), "purpose": purpose} if purpose else fresh.to_json()
         self._store.put_intent(self._lease, fresh.token, "launch", data)

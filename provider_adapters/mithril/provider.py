@@ -99,7 +99,8 @@ class MithrilProvider(Provider):
         return sorted(fnmatch.filter(known, pattern))
 
     def launch(self, intent: LaunchIntent) -> list[Instance]:
-        launching = self._several if intent.fewest < intent.count else self._launching
+        several = intent.fewest < intent.count or intent.beside
+        launching = self._several if several else self._launching
         with _refused():
             return launching.run(intent)
 

@@ -5,6 +5,10 @@ others are placed when it has its machines, so that none is charged while there 
 If one machine is enough, all bids are placed at once. When all machines that were given are ready, bids without a
 machine are withdrawn. The launch has succeeded when they have ended.
 
+Beside a gang that runs, a bid is placed only for a machine that is free, and withdrawn if it has not won one after two
+auctions. All who win pay what the highest of those has bid that lose, so an open bid would raise the price of the gang
+to its own limit.
+
     token                   in the ledger, the launch of the first bid; its note "handed_out" has the tokens of the
                             launches whose machines were handed out
     token-beside-1, ...     the launches of the others, which are like any other launch of one machine
@@ -16,9 +20,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flowlite.errors import ProviderError
+from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.node.config.ranks import assign_ranks
-from flowlite.provider import Instance, LaunchIntent, LaunchPending
+from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan
 from flowlite.state import clock
 from provider_adapters.mithril import bids
 from provider_adapters.mithril.launching import Launching, given
@@ -29,11 +33,13 @@ if TYPE_CHECKING:
     from provider_adapters.rented.ledger import Launch
 
 _LOOK = 1.0
+# Seconds for which a bid beside a gang is left open. Auctions are two minutes apart.
+_LONGEST_BESIDE = 250.0
 _BESIDE = "-beside-"
 
 
 class SeveralBids:
-    """The launches of one FLOW_HOME that are content with fewer machines than they ask for."""
+    """The launches of one FLOW_HOME that are content with fewer machines than they ask for, or beside a gang."""
 
     def __init__(self, place: MithrilContext, launching: Launching, ending: Ending) -> None:
         self._place = place
@@ -45,6 +51,7 @@ class SeveralBids:
 
         Raises:
             LaunchPending: Not yet; the bids continue.
+            CapacityUnavailable: No machine is free for a gang that runs; nothing of it continues.
             ProviderError: The launch failed; nothing of it continues.
         """
         ledger, token = self._place.ledger, intent.token
@@ -66,11 +73,8 @@ class SeveralBids:
         Returns:
             The tokens of those whose machines are handed out, once that is settled.
         """
-        first = replace(intent, count=intent.fewest, least=0)
-        others = [
-            replace(first, token=f"{intent.token}{_BESIDE}{number}", count=1)
-            for number in range(1, intent.count - intent.fewest + 1)
-        ]
+        first, *others = self._bids_of(intent)
+        late = intent.beside and self._is_late(first.token)
         ready: list[str] = []
         pending: dict[str, LaunchPending] = {}
         failed: list[ProviderError] = []
@@ -85,22 +89,53 @@ class SeveralBids:
             except ProviderError as error:
                 self._give_up([each.token])
                 failed.append(error)
-            if each is first and first.count > 1 and not self._has_machines(first.token):
+            if (
+                each is first
+                and not late
+                and first.count > 1
+                and not self._has_machines(each.token)
+            ):
                 # Fewer would be of no use.
                 self._give_up(other.token for other in others)
                 raise (pending.get(first.token) or (failed or [_ended_before(first.token)])[0])
-        if ready and not _booting(pending):
-            for each in [each for each in others if each.token in pending]:
+        if late or (ready and not _booting(pending)):
+            for each in [each for each in (first, *others) if each.token in pending]:
                 self._look_anew(each, ready, pending)
+        if late:
+            self._give_up(token for token, why in pending.items() if why.queued)
         if boots := _booting(pending):
             raise boots[0]
-        if not ready:
+        if not ready and not late:
             raise [*pending.values(), *failed, _ended_before(first.token)][0]
         self._give_up(pending)
         left = {first.token, *(each.token for each in others)} - set(ready)
         if not all(self._is_over(each) for each in self._read(left)):
             raise LaunchPending("bids that have won nothing are being withdrawn", _LOOK)
+        if not ready:
+            raise [*failed, _nothing_free(intent)][0]
         return ready
+
+    def _bids_of(self, intent: LaunchIntent) -> list[LaunchIntent]:
+        """The launches of one bid each, the first one first. Raises CapacityUnavailable."""
+        first = replace(intent, count=intent.fewest, least=0)
+        numbers = range(1, intent.count - intent.fewest + 1)
+        others = (replace(first, token=f"{intent.token}{_BESIDE}{n}", count=1) for n in numbers)
+        found = [first, *others]
+        if not intent.beside:
+            return found
+        if begun := [each for each in found if self._read([each.token])]:
+            return begun
+        plan = Plan.from_json(intent.plan)
+        wanted = (plan.options["type_id"], plan.region)
+        markets = self._place.account.catalogue.markets(fresh=0.0)
+        free = max((m.capacity for m in markets if (m.type_id, m.region) == wanted), default=0)
+        if free < first.count:
+            raise _nothing_free(intent)
+        return found[: 1 + free - first.count]
+
+    def _is_late(self, token: str) -> bool:
+        """Whether bids beside a gang have been open for long enough."""
+        return any(clock.now() - each.at > _LONGEST_BESIDE for each in self._read([token]))
 
     def _look_anew(
         self, intent: LaunchIntent, ready: list[str], pending: dict[str, LaunchPending]
@@ -168,6 +203,13 @@ def _booting(pending: Mapping[str, LaunchPending]) -> list[LaunchPending]:
 
 def _is_given_up(launch: Launch) -> bool:
     return launch.ended or bool(launch.notes.get("ending"))
+
+
+def _nothing_free(intent: LaunchIntent) -> CapacityUnavailable:
+    plan = Plan.from_json(intent.plan)
+    return CapacityUnavailable(
+        f"Mithril has no machine free: {plan.instance_type} in {plan.region}"
+    )
 
 
 def _ended_before(token: str) -> ProviderError:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from flowlite.errors import ProviderError
+from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.provider import Instance, LaunchIntent, LaunchPending
+from provider_adapters.mithril import several_bids
+from provider_adapters.mithril.markets import Catalogue
 from provider_adapters.rented.cloud_polls import CloudPolls
 from tests.providers.mithril_on_paper import H100, Paper, eventually
 
@@ -243,4 +245,67 @@ def test_if_one_machine_is_enough_the_first_bid_may_fail(paper: Paper) -> None:
     found = launched(paper, elastic(paper, 1, 3), 2)
     assert len(found) == 2
     assert sizes(paper) == [1, 1]
+    paper.end()
+
+
+# Nodes for a gang that runs
+
+
+def grown(paper: Paper, count: int, number: int = 2) -> LaunchIntent:
+    """As a supervisor asks for more nodes while a gang runs."""
+    return dataclasses.replace(paper.intend(count, number), least=1, beside=True)
+
+
+def price(paper: Paper) -> int:
+    """What each machine costs after an auction, in cents."""
+    paper.cloud.auction()
+    kind = paper.live()[0]["instance_type"]
+    now = paper.provider._place.account.api.get("/v2/pricing/current", {"instance_type": kind})
+    return int(now["spot_price_cents"])
+
+
+def test_a_gang_that_would_grow_does_not_raise_its_own_price(paper: Paper) -> None:
+    """All who win pay what the highest of those has bid that lose."""
+    paper.cloud.capacity(H100, 2)
+    launched(paper, elastic(paper), 2, without=2)
+    before = price(paper)
+    with pytest.raises(CapacityUnavailable, match="no machine free"):
+        paper.provider.launch(grown(paper, 2))
+    assert price(paper) == before
+    paper.end()
+
+
+def test_a_gang_that_grows_bids_for_what_is_free(paper: Paper) -> None:
+    paper.cloud.capacity(H100, 3)
+    first = launched(paper, elastic(paper, 2, 2), 2)
+    (more,) = paper.launch(grown(paper, 2))
+    assert sizes(paper) == [1, 2]
+    assert {each.id for each in paper.alive()} == {more.id, *(each.id for each in first)}
+    paper.end()
+
+
+@pytest.mark.parametrize("least", [1, 2], ids=["more nodes", "spares"])
+def test_a_bid_for_what_is_not_free_any_more_is_withdrawn(
+    paper: Paper, monkeypatch: pytest.MonkeyPatch, least: int
+) -> None:
+    monkeypatch.setattr(several_bids, "_LONGEST_BESIDE", 0.2)
+    paper.cloud.capacity(H100, 4)
+    launched(paper, elastic(paper, 2, 2), 2)
+    intent = dataclasses.replace(grown(paper, 2), least=least)
+    # Somebody else takes it at this moment.
+    before = paper.provider._place.account.catalogue.markets(fresh=0.0)
+    monkeypatch.setattr(Catalogue, "markets", lambda *_, **__: before)
+    paper.cloud.capacity(H100, 2)
+
+    def refused() -> bool | None:
+        try:
+            paper.provider.launch(intent)
+        except LaunchPending:
+            return None
+        except CapacityUnavailable:
+            return True
+        raise AssertionError("it was launched")
+
+    eventually(refused, "it is withdrawn")
+    assert sizes(paper) == [2]
     paper.end()

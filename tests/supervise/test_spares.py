@@ -57,6 +57,8 @@ def test_a_spare_that_was_given_up_is_charged_no_longer(
     gang = [row for row in rows.values() if row.id != name]
     hour = cost_of(gang, scene.now + 3600) - cost_of(gang, scene.now)
     assert cost_of(rows.values(), scene.now + 3600) == pytest.approx(before + hour)
+    # The gang must lose nothing by the launch of another one, such as its price.
+    assert scene.store.intents("t1")[-1].data["beside"]
 
 
 def test_spares_are_kept_after_an_error_that_nobody_expects() -> None:

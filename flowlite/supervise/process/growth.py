@@ -181,7 +181,7 @@ class Growth(MachinesWithoutRank):
             except LaunchPending as error:
                 say(f"more nodes may come: {error}")
                 self._coming = not error.queued
-                # A bid may be open for days, and a machine that boots is charged.
+                # A job may be queued for days, and a machine that boots is charged.
                 least = self._first_pause if error.queued else _EVERY
                 self._launch_at = clock.monotonic() + max(least, error.retry_after)
                 return
