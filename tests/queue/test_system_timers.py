@@ -405,7 +405,10 @@ def test_a_log_does_not_grow_for_ever(
     programs: Path, tmp_path: Path, flow_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system_timers, "_LONG_LOG", 500)
-    system_timers.add(flow_home, a_timer(flow_home, tmp_path / "gone"))
+    project = tmp_path / "project"
+    project.mkdir()
+    system_timers.add(flow_home, a_timer(flow_home, project))
+    project.rmdir()
     log = system_timers.log_of(flow_home, "nightly")
     for _ in range(20):
         assert system_timers.run(flow_home, "nightly")[0] == 1
