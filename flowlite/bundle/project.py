@@ -40,7 +40,7 @@ class Top:
 
     Attributes:
         name: Its name.
-        root: The directory that it needs in `sys.path`.
+        root: The directory that it is in, which it needs in `sys.path` unless its directory has another name.
         path: Its file, or its directory if it is a package.
         package: Whether it is a package.
     """
@@ -174,10 +174,12 @@ def _find_tops(name: str) -> Iterator[Top]:
             return
         origin, locations = spec.origin, spec.submodule_search_locations
     if locations is not None:
+        # Its own directory may have another name: a build may map it to the package (`package-dir` of setuptools).
+        own = os.path.dirname(os.path.abspath(origin)) if isinstance(origin, str) else None
         for location in locations:
             path = os.path.abspath(str(location))
             if (
-                os.path.basename(path) == name
+                (os.path.basename(path) == name or path == own)
                 and os.path.isdir(path)
                 and not is_installed_file(path)
             ):

@@ -154,7 +154,19 @@ def _files(project: Project, modules: Iterable[str]) -> dict[str, dict[str, str]
     for name, _ in project.loaded():
         for top, path in _place_of(project, name):
             roots.setdefault(top.root, {}).setdefault(os.path.relpath(path, top.root), path)
+    for top in tops:
+        _name_as_imported(top, roots[top.root])
     return {root: files for root, files in roots.items() if files}
+
+
+def _name_as_imported(top: Top, files: dict[str, str]) -> None:
+    """Gives the files of a package the names by which it is imported, if its directory has another name."""
+    if not top.package or os.path.basename(top.path) == top.name:
+        return
+    for name, path in list(files.items()):
+        if path.startswith(top.path + os.sep):
+            del files[name]
+            files[os.path.join(top.name, os.path.relpath(path, top.path))] = path
 
 
 def _place_of(project: Project, name: str) -> Iterator[tuple[Top, str]]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ import pytest
 from flowlite.bundle import source
 from flowlite.bundle.call import Bundle
 from flowlite.errors import BundleError
-from tests.bundle.conftest import Project
+from tests.bundle.conftest import Node, Project
 
 Build = Callable[..., Bundle]
+_FIT = "def fit():\n    from renamed.deep import far\n    return far.SIZE\n"
 
 
 CHECKOUT = ("tests/", "benchmarks/")
@@ -223,6 +225,27 @@ def test_modules_that_are_loaded_come_along(build: Build, project: Project) -> N
     found = names(build(importlib.import_module("script").train))
     assert "plug/two.py" in found
     assert "plug/one.py" not in found
+
+
+def test_a_package_whose_directory_has_another_name(
+    build: Build, project: Project, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As setuptools imports it from an editable install, for `package-dir = {"renamed" = "lib"}`."""
+    for name, text in (("__init__.py", ""), ("work.py", _FIT), ("deep/far.py", "SIZE = 7\n")):
+        project.write(f"lib/{name}", text)
+    project.write("lib/key.pem", "secret")
+    project.write(".gitignore", "*.pem\n")
+    project.write("beside.py", "")
+
+    class Finder:
+        def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+            place = str(project.root / "lib/__init__.py")
+            return spec_from_file_location(name, place) if name == "renamed" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder()])
+    bundle = build(importlib.import_module("renamed.work").fit)
+    assert names(bundle) == ["renamed/__init__.py", "renamed/deep/far.py", "renamed/work.py"]
+    assert node.run(bundle).value == 7
 
 
 def test_modules_behind_a_link_come_along(build: Build, project: Project, tmp_path: Path) -> None:
