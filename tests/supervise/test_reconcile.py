@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from flowlite.api.adapters import adapter, settings_here
+from flowlite.provider import Instance, Provider, adapter_class
 from flowlite.state import rows
 from flowlite.state.store import Store
 from flowlite.supervise.cleanup import reconcile as reconciling
@@ -105,6 +106,29 @@ def test_processes_and_instances_of_no_live_task_are_ended(flow_home: Path) -> N
     assert len(reconcile(gang.store, flow_home, here=settings_here).ended) == 1
     stray.wait(90)
     assert reconcile(gang.store, flow_home, here=settings_here).ended == []
+
+
+def test_a_defect_of_one_adapter_keeps_nothing_at_another(
+    flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gang = submit(flow_home, shell("true"))
+    gang.end()
+    marks = {"FLOW_TASK_ID": gang.id, "FLOW_HOME": str(flow_home)}
+    stray = subprocess.Popen(["sleep", "60"], env={**os.environ, **marks})
+    eventually(lambda: adapter("local").list_instances(gang.id))
+
+    def defect(self: Provider, task_id: str | None = None) -> list[Instance]:
+        raise KeyError("region")
+
+    # Its name comes before that of `local`.
+    monkeypatch.setattr(adapter_class("aws"), "configured", lambda self: True)
+    monkeypatch.setattr(adapter_class("aws"), "list_instances", defect)
+    found = reconcile(gang.store, flow_home, here=settings_here)
+    assert [entry["task"] for entry in found.ended] == [gang.id]
+    (said,) = found.problems
+    assert said.startswith("aws: its adapter failed: KeyError: 'region'")
+    assert found.incomplete
+    stray.wait(90)
 
 
 def test_an_instance_of_a_task_that_is_unknown_is_ended_only_when_asked(flow_home: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import shutil
+import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, field
@@ -201,7 +202,10 @@ class _ProviderCleanup:
         unknown: bool,
         all_homes: bool,
     ) -> None:
-        """Ends what has to be ended at this provider. An error in one account does not affect the others."""
+        """Ends what has to be ended at this provider. An error in one account does not affect the others.
+
+        Nor does a defect of an adapter: other providers may have machines that are charged.
+        """
         own: ProviderSettings | None = None
         accounts: list[ProviderSettings] = []
         with self._noting_problems():
@@ -221,6 +225,11 @@ class _ProviderCleanup:
             yield
         except (FlowError, ImportError, OSError) as error:
             self.found.note_problem(f"{self.name}: {error}")
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            self.found.note_problem(
+                f"{self.name}: its adapter failed: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+            )
 
     def _accounts(self, here: ProviderSettings | None) -> list[ProviderSettings]:
         """Returns settings for each account that may have instances of ours, the present settings first."""
