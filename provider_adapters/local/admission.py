@@ -16,7 +16,7 @@ from typing import Any
 from flowlite.errors import CapacityUnavailable, ProviderError
 from flowlite.node.system import processes, runtime_dir
 from flowlite.provider import Plan
-from provider_adapters.local.ledger import Ledger
+from provider_adapters.locked_record import LockedRecord
 
 
 class Admission:
@@ -24,12 +24,12 @@ class Admission:
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        self._tasks = Ledger(home / "local" / "tasks.json")
+        self._tasks = LockedRecord(home / "local" / "tasks.json")
 
     @functools.cached_property
-    def _gpus(self) -> Ledger:
+    def _gpus(self) -> LockedRecord:
         try:
-            return Ledger(Path(runtime_dir.find()) / "gpus.json")
+            return LockedRecord(Path(runtime_dir.find()) / "gpus.json")
         except OSError as error:
             raise ProviderError(str(error.strerror)) from error
 

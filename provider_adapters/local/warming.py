@@ -18,7 +18,7 @@ from flowlite.node.forkserver import client, registry
 from flowlite.node.worker.environment import script_environment
 from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.state import clock
-from provider_adapters.local.ledger import Ledger
+from provider_adapters.locked_record import LockedRecord
 
 _PACKAGE = "flowlite_node"
 # A kept node stays in the ledger longer than its fork server lives, for a launch that is repeated.
@@ -103,7 +103,7 @@ class WarmNodes:
     """Nodes of ended tasks whose fork server is kept, each until a given time or until another task takes it over."""
 
     def __init__(self, home: Path) -> None:
-        self._ledger = Ledger(home / "local" / "warm.json")
+        self._ledger = LockedRecord(home / "local" / "warm.json")
 
     def keep(self, nodes: Sequence[tuple[Instance, str]], seconds: float) -> list[Instance]:
         """Records nodes as kept, each with the socket of its fork server; returns those whose fork server answers."""

@@ -7,16 +7,11 @@ task, too. The host that led the first task is therefore recorded in `FLOW_HOME/
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from flowlite.errors import CapacityUnavailable, ProviderError
-from flowlite.node.system.atomic_files import write_atomically
+from provider_adapters.locked_record import LockedRecord
 
 
 def directory_of(root: str, name: str) -> str:
@@ -28,11 +23,13 @@ class Places:
     """The volumes of one FLOW_HOME that are on hosts' disks."""
 
     def __init__(self, directory: Path) -> None:
-        self._path = directory / "volumes.json"
+        self._pools = LockedRecord(
+            directory / "volumes.json", "repair it: it names the host that each volume is on"
+        )
 
     def of_pool(self, pool: str) -> dict[str, dict[str, str]]:
         """All volumes of a pool, by name."""
-        return dict(self._read().get(pool, {}))
+        return dict(self._pools.read().get(pool, {}))
 
     def host_for(self, pool: str, names: Sequence[str]) -> str | None:
         """Name of the host that has these volumes; None if none of them exists yet. Raises ProviderError."""
@@ -52,7 +49,7 @@ class Places:
         Raises:
             CapacityUnavailable: Another task has meanwhile created one of them on another host.
         """
-        with self._change() as pools:
+        with self._pools.change() as pools:
             known = pools.setdefault(pool, {})
             for name in names:
                 entry = {"host": place["host"], "key": place["key"]}
@@ -65,30 +62,5 @@ class Places:
 
     def forget(self, pool: str, name: str) -> None:
         """Removes the record of a deleted volume."""
-        with self._change() as pools:
+        with self._pools.change() as pools:
             pools.get(pool, {}).pop(name, None)
-
-    def _read(self) -> dict[str, Any]:
-        try:
-            return dict(json.loads(self._path.read_bytes()))
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, TypeError) as error:
-            raise ProviderError(f"{self._path} cannot be read: {error}") from error
-
-    @contextmanager
-    def _change(self) -> Iterator[dict[str, Any]]:
-        try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(
-                self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
-        except OSError as error:
-            raise ProviderError(f"{self._path} cannot be written: {error.strerror}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            pools = self._read()
-            yield pools
-            write_atomically(self._path, json.dumps(pools))
-        finally:
-            os.close(lock)

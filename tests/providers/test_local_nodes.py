@@ -25,7 +25,7 @@ from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.spec import TaskConfig
 from flowlite.supervise.record import process_identity
 from provider_adapters.local import LocalProvider
-from provider_adapters.local.ledger import Ledger
+from provider_adapters.locked_record import LockedRecord
 from tests.helpers import deep_tree, eventually, process_alive
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -379,13 +379,14 @@ def test_a_volume_in_use_is_not_deleted(provider: LocalProvider, flow_home: Path
 
 def test_a_ledger_that_was_damaged_is_named(tmp_path: Path) -> None:
     path = tmp_path / "ledger.json"
-    path.write_text("{half")
-    with pytest.raises(ProviderError, match=r"ledger\.json cannot be read"):
-        Ledger(path).read()
+    for damaged in ("{half", "[1]"):
+        path.write_text(damaged)
+        with pytest.raises(ProviderError, match=r"ledger\.json cannot be read"):
+            LockedRecord(path).read()
 
 
 def test_a_ledger_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.json")
+    ledger = LockedRecord(tmp_path / "ledger.json")
     with ledger.change() as entries:
         entries["a"] = 1
     with pytest.raises(ZeroDivisionError), ledger.change() as entries:

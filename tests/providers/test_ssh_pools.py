@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import time
 import tomllib
 from pathlib import Path
@@ -381,3 +382,13 @@ class TestPlan:
             places.host_for("lab", ["x", "y"])
         places.forget("lab", "y")
         assert places.host_for("lab", ["x", "y"]) == "a"
+
+    def test_a_full_disk_is_named(self, flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(path: Path, content: str) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr("provider_adapters.locked_record.write_atomically", full)
+        with pytest.raises(
+            ProviderError, match=r"volumes\.json cannot be written: .*No space left"
+        ):
+            Places(flow_home / "ssh").settle("lab", ["x"], {"host": "a", "key": "ka", "root": "/r"})
