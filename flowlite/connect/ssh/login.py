@@ -67,7 +67,12 @@ def log_in(transport: paramiko.Transport, target: SshTarget) -> None:
             try:
                 more = transport.auth_publickey(target.user, key)
             except paramiko.BadAuthenticationType as error:
-                raise _takes_no_keys(target, error.allowed_types) from None
+                what = f"takes no keys, only {', '.join(error.allowed_types)}"
+                raise _keys_only(
+                    target,
+                    what,
+                    "Allow publickey for this user there (PubkeyAuthentication in its sshd_config)",
+                ) from None
             except paramiko.AuthenticationException:
                 if not transport.is_active():
                     break
@@ -79,7 +84,8 @@ def log_in(transport: paramiko.Transport, target: SshTarget) -> None:
                     break
                 continue
             if more:
-                raise _wants(target, more)
+                what = f"asks for {', '.join(more)} besides a key"
+                raise _keys_only(target, what, "Allow publickey alone for this user there")
             return
         raise _refused(target, tried, transport)
     finally:
@@ -252,19 +258,9 @@ def _public_of(content: bytes) -> bytes | None:
 # Wording
 
 
-def _wants(target: SshTarget, kinds: list[str]) -> NodeUnreachable:
+def _keys_only(target: SshTarget, what: str, remedy: str) -> NodeUnreachable:
     return NodeUnreachable(
-        f"host {target.label}: it asks for {', '.join(kinds)} besides a key; flowlite logs in with keys only. "
-        "Allow publickey alone for this user there",
-        host=target.name,
-        patience=_REFUSED_SECONDS,
-    )
-
-
-def _takes_no_keys(target: SshTarget, kinds: list[str]) -> NodeUnreachable:
-    return NodeUnreachable(
-        f"host {target.label}: it takes no keys, only {', '.join(kinds)}; flowlite logs in with keys only. Allow "
-        "publickey for this user there (PubkeyAuthentication in its sshd_config)",
+        f"host {target.label}: it {what}; flowlite logs in with keys only. {remedy}",
         host=target.name,
         patience=_REFUSED_SECONDS,
     )

@@ -141,7 +141,7 @@ class SshfsSidecar:
                 stderr=said,
                 cwd=self._paths.directory,
                 env={**os.environ, "PATH": _search_path()},
-                preexec_fn=partial(_bind_life, os.getpid()),
+                preexec_fn=partial(processes.die_with_parent, os.getpid()),
             )
         if why := self._await(name, source):
             last = log.read_text(errors="replace").strip().splitlines()[-2:]
@@ -183,10 +183,6 @@ class SshfsSidecar:
                 program.kill()
                 program.wait()
         unmount.unmount_below(self._top)
-
-
-def _bind_life(parent: int) -> None:
-    processes.die_with_parent(parent)
 
 
 def _listed(source: Path, seconds: float) -> object:

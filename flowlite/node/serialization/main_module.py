@@ -113,7 +113,7 @@ def make_main(
         digest: Hash of the file.
         argv: Arguments of the program, without its name.
     """
-    main = _new_main()
+    main = fresh_main()
     package = module.rpartition(".")[0] if module is not None else None
     _describe(main, file, module, package)
     main.__dict__[PROGRAM] = digest
@@ -141,20 +141,12 @@ def run_main(main: types.ModuleType, text: str, path: str) -> None:
         ) from error
 
 
-def fresh_main() -> types.ModuleType:
-    """Returns an empty `__main__`.
-
-    Without `__file__` and `__spec__`, processes that the user's code spawns do not try to run the agent again.
-    """
-    return _new_main()
-
-
 def fillable_main(directory: str, call: Mapping[str, Any], home: str, *, loader: str) -> None:
     """Returns an empty `__main__` for a notebook's objects, with a file for processes started from here.
 
     `loader` names the module whose `fill_main` loads the call in such a process.
     """
-    main = _new_main()
+    main = fresh_main()
     package = sys.modules[loader.partition(".")[0]]
     above = os.path.dirname(os.path.dirname(os.path.abspath(str(package.__file__))))
     text = _FILLED.format(above=above, loader=loader, call=dict(call), home=os.path.abspath(home))
@@ -176,7 +168,11 @@ def where_in(error: BaseException, path: str) -> str:
     return path if line is None else f"{path}, line {line}"
 
 
-def _new_main() -> types.ModuleType:
+def fresh_main() -> types.ModuleType:
+    """Returns an empty `__main__`.
+
+    Without `__file__` and `__spec__`, processes that the user's code spawns do not try to run the agent again.
+    """
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = main
