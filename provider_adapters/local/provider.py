@@ -101,7 +101,7 @@ class LocalProvider(Provider):
             "launched_at": clock.now(),
             "volumes": [volume["name"] for volume in volumes],
             "data": {
-                "python": warming.python_of(plan),
+                "python": warming.python_of(plan.options),
                 "workdir": plan.options.get("workdir"),
                 "warm_socket": socket,
                 "volumes": volumes,
@@ -214,7 +214,7 @@ class LocalProvider(Provider):
         rehearses = after is not None and instance.data.get("preempted") == instance.id
         return NodeSettings(
             home=str(self._node_home(instance)),
-            python=str(instance.data.get("python", sys.executable)),
+            python=warming.python_of(instance.data),
             bind="127.0.0.1",
             workdir=instance.data.get("workdir"),
             environment=environment,

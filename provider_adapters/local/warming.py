@@ -25,12 +25,15 @@ _PACKAGE = "flowlite_node"
 _FORGET_SECONDS = 3600.0
 
 
-def python_of(plan: Plan) -> str:
+def python_of(options: Mapping[str, Any]) -> str:
     """The Python of the agents, and of the workers unless they need another one.
 
     It is that which submitted the task; that of this process if the other one is gone.
+
+    Args:
+        options: Those of the plan, or the data of an instance.
     """
-    submitted = str(plan.options.get("python", ""))
+    submitted = str(options.get("python", ""))
     return submitted if os.access(submitted, os.X_OK) else sys.executable
 
 
@@ -57,13 +60,13 @@ def spec_of(home: Path, plan: Plan, intent: LaunchIntent) -> dict[str, Any] | No
     threads = max(1, (os.cpu_count() or 1) // workers)
     environment = {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
-        **(script_environment(python_of(plan)) if argv else {}),
+        **(script_environment(python_of(plan.options)) if argv else {}),
         **intent.preload.get("environment", {}),
         "FLOW_HOME": str(home),
     }
     common = {
         "task": intent.task_id,
-        "python": python_of(plan),
+        "python": python_of(plan.options),
         "imports": call.get("imports", ()) if forks else (),
         "environment": environment,
         "argv": argv,

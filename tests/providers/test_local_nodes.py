@@ -158,6 +158,11 @@ def test_nodes_have_the_python_that_submitted_the_task(
     (one, _) = provider.launch(intent("ta", options={"python": str(submitted)}))
     (two, _) = provider.launch(intent("tb", options={"python": str(tmp_path / "gone/python")}))
     assert (one.data["python"], two.data["python"]) == (str(submitted), sys.executable)
+    plan = Plan("local", "this machine", 1, 1)
+    assert provider.node_settings(plan, one).python == str(submitted)
+    # The environment is removed while the task runs; its files are still to be brought.
+    submitted.unlink()
+    assert provider.node_settings(plan, one).python == sys.executable
 
 
 def test_settings_of_a_node(provider: LocalProvider, flow_home: Path) -> None:
