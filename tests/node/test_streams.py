@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowlite.node.log_stream import output_tail
 from flowlite.node.log_stream.flow_control import BLOCK, StreamRelay, StreamSender, parse_stream
 from flowlite.node.log_stream.tailer import IDLE, Tailer
 from flowlite.node.protocol.messages import GangSettings, MessageError
@@ -227,6 +228,23 @@ def test_a_file_that_cannot_be_read_now_holds_no_other_up_and_is_tried_again(
     line.paths["0.out"].write_bytes(b"another\n")
     line.follower.advance()
     assert [block for _, block in line.under_way] == [b"a line\n", b"another\n"]
+    line.follower.close()
+
+
+def test_the_last_lines_in_a_file_that_was_removed_are_sent(tmp_path: Path) -> None:
+    line = Line(tmp_path)
+    path = line.paths["0.out"]
+    with open(path, "ab", buffering=0) as file:
+        file.write(b"a line\n")
+        line.pull()
+        line.follower.advance()
+        path.unlink()
+        file.write(b"the last one\n")
+    sizes = output_tail.sizes({"out": path, "err": tmp_path / "never"})
+    assert line.follower.finish(0, sizes) == {"out": 20, "err": 0}
+    line.follower.advance()
+    line.deliver(2)
+    assert line.kept["0.out"] == b"a line\nthe last one\n"
     line.follower.close()
 
 

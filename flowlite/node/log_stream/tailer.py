@@ -56,10 +56,18 @@ class Tailer:
         self._turn = 0
         self.delay = BUSY
 
-    def finish(self, rank: int, sizes: Mapping[str, int]) -> None:
-        """Sets the final sizes of the streams of a rank."""
-        for stream, size in sizes.items():
-            self._final[f"{rank}.{stream}"] = size
+    def finish(self, rank: int, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Sets the final sizes of the streams of a rank, and returns them.
+
+        A file that was removed while its worker wrote to it has its size still, as long as it is open here.
+        """
+        found = {each: size or self._size(f"{rank}.{each}") for each, size in sizes.items()}
+        self._final.update({f"{rank}.{stream}": size for stream, size in found.items()})
+        return found
+
+    def _size(self, name: str) -> int:
+        descriptor = self._files.get(name)
+        return 0 if descriptor is None else os.fstat(descriptor).st_size
 
     def advance(self) -> bool:
         """Sends new bytes, up to 1 MiB in all. Returns whether there may be more to send at once.

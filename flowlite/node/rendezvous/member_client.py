@@ -217,8 +217,8 @@ class MemberClient:
 
     def report_worker(self, body: Mapping[str, Any]) -> None:
         """Reports the end of a worker and its process group at once; `body` as in `node/protocol/messages.py`."""
-        self._follower.finish(body["rank"], body["sizes"])
-        self._act(self._machine.worker_ended(body))
+        sizes = self._follower.finish(body["rank"], body["sizes"])
+        self._act(self._machine.worker_ended({**body, "sizes": sizes}))
 
     def halt(self, kind: str, reason: str) -> None:
         """Asks the leader to stop the gang; `kind` is "deadline", "preempted", "cancel" or "error"."""
