@@ -67,6 +67,22 @@ def is_of_one_command() -> bool:
     return _OF_ONE_COMMAND.fullmatch(sys.prefix) is not None
 
 
+def of_active_environment() -> str | None:
+    """The shell's `python`, if it is that of an active environment, and flowlite is installed in another one.
+
+    So it is with `uv tool install` and pipx.
+    """
+    from shutil import which
+
+    found = which("python")
+    if found is None:
+        return None
+    names = ("VIRTUAL_ENV", "CONDA_PREFIX")
+    active = {os.path.realpath(path) for name in names if (path := os.environ.get(name))}
+    prefix = os.path.realpath(os.path.dirname(os.path.dirname(found)))
+    return found if prefix in active and prefix != os.path.realpath(sys.prefix) else None
+
+
 def order(config: TaskConfig) -> dict[str, Any] | None:
     """Returns the Python that the workers need: {"python", "requirements"}; None if any will do.
 

@@ -19,6 +19,7 @@ from flowlite.cli.output import Quit, tell
 from flowlite.errors import ConfigError, FlowError
 from flowlite.in_worker.hidden_modules import hidden_module
 from flowlite.node.serialization.main_module import MainModuleError, make_main, run_main
+from flowlite.python_request import of_active_environment
 from flowlite.settings.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -157,5 +158,10 @@ def _explain(error: BaseException, path: Path) -> None:
     tell(
         ColouredText("error:", RED), f" {path} cannot be imported: {type(error).__name__}: {error}"
     )
+    if isinstance(error, ModuleNotFoundError) and (active := of_active_environment()):
+        tell(
+            f"`flow` runs in {sys.prefix}, which has packages of its own, and not in the active environment; install "
+            f"flowlite there, and run `{active} -m flowlite`"
+        )
     if at is not None:
         tell("".join(traceback.format_exception(type(error), error, at)).rstrip())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -70,19 +69,11 @@ def note_of_one_command() -> list[str]:
 
 
 def _note_of_another_environment(config: TaskConfig) -> list[str]:
-    """A note if the shell's `python` is that of an active environment, and flowlite is installed in another one.
-
-    So it is with `uv tool install` and pipx.
-    """
-    found = shutil.which("python")
+    """A note if flowlite is not installed in the active environment, and the command does not name its Python."""
+    found = python_request.of_active_environment()
     given = config.command or ()
     words = [given] if isinstance(given, str) else given
     if found is None or any(os.path.dirname(found) in word for word in words):
-        return []
-    names = ("VIRTUAL_ENV", "CONDA_PREFIX")
-    active = {os.path.realpath(path) for name in names if (path := os.environ.get(name))}
-    prefix = os.path.realpath(os.path.dirname(os.path.dirname(found)))
-    if prefix not in active or prefix == os.path.realpath(sys.prefix):
         return []
     return [
         f"python: the task finds flowlite's own Python ({sys.executable}) as `python`, not that of the active "

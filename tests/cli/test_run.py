@@ -318,6 +318,25 @@ def test_a_file_that_fails_shows_the_users_own_traceback(flow: Flow, folder: Pat
     assert "if __name__ == '__main__':" in flow("run", "leaves.py::f").err
 
 
+def test_a_package_that_only_the_active_environment_has(
+    flow: Flow, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where `flow` was installed for itself (`uv tool install`, pipx)."""
+    (folder / "needy.py").write_text("import only_in_mine\n")
+    mine = folder / "env/bin/python"
+    mine.parent.mkdir(parents=True)
+    mine.symlink_to(sys.executable)
+    monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    assert "environment" not in flow("run", "needy.py").err
+    monkeypatch.setenv("PATH", str(mine.parent), prepend=":")
+    monkeypatch.setenv("VIRTUAL_ENV", str(folder / "env"))
+    told = flow("run", "needy.py").err
+    assert "No module named 'only_in_mine'" in told
+    assert f"`flow` runs in {sys.prefix}" in told
+    assert f"run `{mine} -m flowlite`" in told
+
+
 def test_a_file_with_the_name_of_a_module_is_refused(flow: Flow, folder: Path) -> None:
     (folder / "json.py").write_text(TRAIN)
     assert "rename the file" in refused(flow, "json.py").err
