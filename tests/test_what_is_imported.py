@@ -96,7 +96,7 @@ def say(*_):
     said.append(f"{gc.get_threshold()[0]} {gc.get_freeze_count()} {gc.isenabled()}")
     (there / "said").write_text("\\n".join(said))
 needs = types.SimpleNamespace(imports_nothing=True, warm_spec=dict)
-main.AgentConfig = types.SimpleNamespace(from_json=lambda _: types.SimpleNamespace(trace=False, workdir=None))
+main.AgentConfig = types.SimpleNamespace(from_json=lambda _: types.SimpleNamespace(trace=False, visible_gpus=None, workdir=None))
 main.Agent = lambda *_: types.SimpleNamespace(needs=needs, run=lambda: None)
 main.client = types.SimpleNamespace(fork=say)
 main.asyncio = types.SimpleNamespace(run=say)

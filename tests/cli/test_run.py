@@ -328,10 +328,10 @@ def test_a_package_that_only_the_active_environment_has(
     mine.symlink_to(sys.executable)
     monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
-    assert "environment" not in flow("run", "needy.py").err
+    assert "environment" not in flow("run", "needy.py::f").err
     monkeypatch.setenv("PATH", str(mine.parent), prepend=":")
     monkeypatch.setenv("VIRTUAL_ENV", str(folder / "env"))
-    told = flow("run", "needy.py").err
+    told = flow("run", "needy.py::f").err
     assert "No module named 'only_in_mine'" in told
     assert f"`flow` runs in {sys.prefix}" in told
     assert f"run `{mine} -m flowlite`" in told
