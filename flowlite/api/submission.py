@@ -37,10 +37,9 @@ if TYPE_CHECKING:
 _LONGEST_FUNCTION = 200
 
 
-def supervisor_ahead(
-    config: TaskConfig, provider: str | None = None
-) -> AbstractContextManager[None]:
-    """Returns a block in which a task is submitted. Its supervisor is started, unless a block around it has done so.
+@contextmanager
+def supervisor_ahead(config: TaskConfig, provider: str | None = None) -> Iterator[None]:
+    """A block in which a task is submitted. Its supervisor is started, unless a block around it has done so.
 
     Args:
         config: The task.
@@ -49,6 +48,19 @@ def supervisor_ahead(
     Raises:
         ConfigError: No task may be submitted here.
     """
+    try:
+        with _started_ahead(config, provider):
+            yield
+    except (ImportError, AttributeError) as error:
+        # Most modules are imported in this block, and may find a file of the user's in place of Python's own.
+        from flowlite.in_worker.hidden_modules import hidden_module
+
+        if hidden := hidden_module(error):
+            raise ImportError(hidden) from None
+        raise
+
+
+def _started_ahead(config: TaskConfig, provider: str | None) -> AbstractContextManager[None]:
     from flowlite.api import import_guard
     from flowlite.in_worker.on_node import refuse_on_a_node
     from flowlite.settings.flow_home import home
@@ -68,21 +80,13 @@ def supervisor_ahead(
 def _without_collection(ahead: AbstractContextManager[None]) -> Iterator[None]:
     # The garbage collector would look several times through what the submission imports, and find nothing.
     enabled = gc.isenabled()
-    try:
-        with ahead:
-            gc.disable()
-            try:
-                yield
-            finally:
-                if enabled:
-                    gc.enable()
-    except (ImportError, AttributeError) as error:
-        # Most modules are imported in this block, and may find a file of the user's in place of Python's own.
-        from flowlite.in_worker.hidden_modules import hidden_module
-
-        if hidden := hidden_module(error):
-            raise ImportError(hidden) from None
-        raise
+    with ahead:
+        gc.disable()
+        try:
+            yield
+        finally:
+            if enabled:
+                gc.enable()
 
 
 def providers_of(config: TaskConfig, provider: str | None = None) -> tuple[str, ...]:

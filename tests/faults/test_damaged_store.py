@@ -163,7 +163,8 @@ def test_one_broken_row_of_a_task_is_named_and_the_others_shown(
         ran = flow(home, *words)
         assert_clear(ran, words)
         assert ran.code == 0, ran
-        if words not in silent:
+        # Of tasks that have ended, `flow gc` reads nothing but the state.
+        if words not in silent and (words != ("gc",) or field == "state"):
             assert f"task '{broken}' is damaged and left out ({field}: " in ran.err, ran
     shown = flow(home, "status").out
     assert "more-0" in shown
