@@ -334,7 +334,9 @@ def test_the_cluster_that_the_submitting_shell_has_named_is_asked(
     assert asked({"SLURM_CLUSTERS": "alpha"}) == "asks"
     set_there = settings.with_value("cluster", "epsilon", "flow.toml")
     assert asked({"SLURM_CLUSTERS": "beta"}, set_there) == "asks epsilon"
-    with pytest.raises(ConfigError, match="SLURM_CLUSTERS is 'alpha,beta'; give the name of one cluster"):
+    with pytest.raises(
+        ConfigError, match="SLURM_CLUSTERS is 'alpha,beta'; give the name of one cluster"
+    ):
         asked({"SLURM_CLUSTERS": "alpha,beta"})
     # It says nothing about the clusters of another machine.
     remote = settings.with_value("login", "ada@login", "flow.toml")
