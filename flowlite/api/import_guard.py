@@ -13,7 +13,11 @@ from contextlib import contextmanager
 
 from flowlite.errors import ConfigError
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+# Between a user's line and this module there are only frames of flowlite and of the context managers that it enters.
+_NOT_THE_USERS = (
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    contextmanager.__code__.co_filename,
+)
 # Counts for the whole process, since a file may start tasks from its own threads.
 _importing = 0
 
@@ -49,8 +53,8 @@ def refuse(what: str) -> None:
 
 
 def users_place() -> tuple[str, int]:
-    """File and line of the innermost caller outside of flowlite."""
+    """File and line of the user's innermost call into flowlite."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
