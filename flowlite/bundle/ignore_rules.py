@@ -1,19 +1,19 @@
 """Which files are never sent: caches, virtual environments, and files that an ignore file names.
 
-`.flowignore` has one shell pattern per line. A pattern matches a file or a directory by its name, or by its path below
-the directory of the ignore file, and by its path only if it begins with a slash. A matched directory is left out with
-everything in it. As in git, the last pattern that matches decides, and one that begins with `!` keeps what it matches.
+`.flowignore` has one pattern per line, as `.gitignore`. A pattern without a slash matches the name of a file or a
+directory; any other matches its path below the directory of the ignore file, in which `**/` stands for any directories,
+and `*` for a part of a name. A matched directory is left out with everything in it. The last pattern that matches
+decides, and one that begins with `!` keeps what it matches.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 import itertools
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flowlite.errors import BundleError
@@ -28,6 +28,11 @@ _MOST_BYTES = 1 << 20
 _MARKS_OF_ENVIRONMENTS = ("pyvenv.cfg", os.path.join("conda-meta", "history"))
 _Match = Callable[[str], object]
 _SKIPPED_SUFFIXES = (".pyc", ".pyo", ".egg-info")
+_PARTS = re.compile(
+    r"(?P<directories>(?:^|(?<=/))\*\*/)|(?P<all_below>(?<=/)\*\*$)|(?P<stars>\*+)|(?P<one>\?)"
+    r"|\[(?P<range>[!^]?.[^]]*)\]|\\?(?P<literal>.)",
+    re.DOTALL,
+)
 
 
 def read_patterns(root: str, name: str = IGNORE_FILE) -> list[str]:
@@ -71,8 +76,8 @@ def matches(below: str, patterns: Sequence[str]) -> bool:
 
 def _is_named(steps: Sequence[str], patterns: Sequence[str], *, is_directory: bool) -> bool:
     path = os.sep.join(steps)
-    for keeps, at_root, anywhere in _expressions(tuple(patterns), is_directory):
-        if at_root(path) or anywhere(path) or anywhere(steps[-1]):
+    for keeps, is_path, is_name in _expressions(tuple(patterns), is_directory):
+        if is_path(path) or is_name(steps[-1]):
             return not keeps
     return False
 
@@ -81,7 +86,7 @@ def _is_named(steps: Sequence[str], patterns: Sequence[str], *, is_directory: bo
 def _expressions(
     patterns: tuple[str, ...], is_directory: bool
 ) -> tuple[tuple[bool, _Match, _Match], ...]:
-    """The patterns, the last ones first: whether they keep what they match, and expressions for paths and for both.
+    """The patterns, the last ones first: whether they keep what they match, and expressions for paths and for names.
 
     Patterns that follow one another are one expression: a project has many files, and each is compared with all.
     """
@@ -91,23 +96,53 @@ def _expressions(
         if keeps and not is_directory:
             # `!*/` keeps directories only. A pattern that leaves out, as `data/`, may also name a file or a link.
             words = [each for each in words if not each.endswith("/")]
-        at_root = [each.strip("/") for each in words if each.startswith("/")]
-        anywhere = [each.rstrip("/") for each in words if not each.startswith("/")]
-        found.append((keeps, _expression(at_root), _expression(anywhere)))
+        words = [each.rstrip("/") for each in words]
+        paths = [each.removeprefix("/") for each in words if "/" in each]
+        names = [each for each in words if "/" not in each]
+        found.append((keeps, _expression(paths), _expression(names)))
     return tuple(reversed(found))
 
 
 def _expression(patterns: Sequence[str]) -> _Match:
-    each = map(fnmatch.translate, _with_short_forms(patterns))
-    return re.compile("|".join(each) if patterns else "(?!)").match
+    return re.compile("|".join(map(_translated, patterns)) or "(?!)", re.DOTALL).fullmatch
 
 
-def _with_short_forms(patterns: Sequence[str]) -> Iterator[str]:
-    """Yields all patterns, and those with `**/` also without it: as in git, it matches no directory, too."""
-    for pattern in patterns:
-        yield pattern
-        if "**/" in pattern:
-            yield pattern.replace("**/", "")
+def _translated(pattern: str) -> str:
+    """The regular expression of one pattern of git."""
+    found, at = "", 0
+    while at < len(pattern):
+        part = _PARTS.match(pattern, at)
+        assert part is not None
+        found += _translated_part(part)
+        at = part.end()
+    return found
+
+
+def _translated_part(part: re.Match[str]) -> str:
+    if part["directories"]:
+        return "(?:.+/)?"
+    if part["all_below"]:
+        return ".+"
+    if part["stars"]:
+        return "[^/]*"
+    if part["one"]:
+        return "[^/]"
+    if part["range"]:
+        return _one_of(part["range"])
+    return re.escape(part["literal"])
+
+
+def _one_of(text: str) -> str:
+    """The expression for a character of a range, such as `a-z`, or for one that is not in it (`!a-z`)."""
+    inverted = text[0] in "!^"
+    characters = "".join(each if each == "-" else re.escape(each) for each in text[inverted:])
+    expression = f"(?!/)[{'^' if inverted else ''}{characters}]"
+    try:
+        re.compile(expression)
+    except re.error:
+        # A range that ends before it begins has no character.
+        return "(?!)"
+    return expression
 
 
 def is_generated(name: str) -> bool:

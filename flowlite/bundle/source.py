@@ -9,7 +9,7 @@ It has, for every module that the call can reach through imports (those inside f
 - the modules that the call imports from behind a link to a directory.
 
 It never has hidden directories, caches, virtual environments, `node_modules`, or files that the `.flowignore` of the
-root or of the project names (one shell pattern per line). Files that git ignores, `.env` files that it does not track
+root or of the project names (as `.gitignore` does). Files that git ignores, `.env` files that it does not track
 and, without git, hidden files may be secrets: of them, it has only compiled modules, and Python files that are
 imported. There is one zip for each directory of `sys.path` concerned. The same source always gives the same zip.
 """

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
-import fnmatch
 import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowlite.bundle import files_to_send, ignore_rules, project_files
@@ -217,32 +216,66 @@ def test_a_project_that_is_a_little_too_large_is_told_to_the_byte(
         files_to_send.find(config, plan, most=2_000_000)
 
 
-WORDS = st.text(alphabet="ab*?[]!./", min_size=1, max_size=6)
+# Each with files that git would not and would ignore by it.
+PATTERNS = [
+    (["/*", "!/src/"], ["src/a.py", "src/pkg/b.py"], ["notes.txt", "data/x"]),
+    (["data/*", "!data/small/"], ["data/small/x", "lib/data/x"], ["data/x", "data/big/x"]),
+    (["conf/*.yaml"], ["conf/sub/a.yaml", "sub/conf/a.yaml"], ["conf/a.yaml"]),
+    (["**/runs"], ["runs.txt"], ["runs/x", "a/runs/x", "a/b/runs/x"]),
+    (["a/**/b"], ["c/a/b"], ["a/b", "a/x/b", "a/x/y/b"]),
+    (["a/**", "!a/b"], ["a/b", "c/a/x"], ["a/x", "a/c/b"]),
+    (["x[0-9].pt", "[!a]b", "[]-]"], ["xa.pt", "ab", "x"], ["d/x1.pt", "cb", "]", "-"]),
+    (["m?.pt", "[z-a]", "a[b", "c\\*d"], ["m.pt", "m/.pt", "y", "cxd"], ["mx.pt", "c*d"]),
+    (["\\#x", "\\!y", "/b", "c/"], ["x", "y", "d/b"], ["#x", "!y", "b/x", "d/c/x"]),
+]
 
 
+@pytest.mark.parametrize(("patterns", "kept", "ignored"), PATTERNS)
+def test_ignore_patterns_are_those_of_git(
+    tmp_path: Path, patterns: list[str], kept: list[str], ignored: list[str]
+) -> None:
+    git(tmp_path, "init", "-q")
+    write(tmp_path, ".gitignore", text="\n".join(patterns))
+    assert ignored_by_git(tmp_path, [*kept, *ignored]) == set(ignored)
+    read = ignore_rules.read_patterns(str(tmp_path), ".gitignore")
+    assert {each for each in (*kept, *ignored) if ignore_rules.matches(each, read)} == set(ignored)
+
+
+def ignored_by_git(root: Path, paths: list[str]) -> set[str]:
+    words = ("git", "-C", str(root), "check-ignore", "--no-index", "-z", "--stdin")
+    given = "\0".join(paths).encode()
+    done = subprocess.run(words, input=given, capture_output=True, check=False, timeout=60)
+    assert done.returncode in (0, 1), done.stderr
+    return set(done.stdout.decode().split("\0")) - {""}
+
+
+@settings(max_examples=40, deadline=None)
 @given(
-    path=st.lists(st.text(alphabet="ab.", min_size=1, max_size=3), min_size=1),
-    words=st.lists(WORDS),
+    patterns=st.lists(
+        # One that ends with a slash leaves out directories only in git, and here links and files, too.
+        st.text(alphabet="ab*?!/", min_size=1, max_size=7).filter(
+            lambda word: word[-1] not in "/!"
+        ),
+        max_size=5,
+    ),
+    paths=st.lists(
+        st.lists(st.text(alphabet="ab", min_size=1, max_size=2), min_size=1, max_size=4).map(
+            "/".join
+        ),
+        min_size=1,
+        max_size=20,
+    ),
 )
-def test_ignore_patterns_are_those_of_the_shell(path: list[str], words: list[str]) -> None:
-    def fits(at: int, word: str) -> bool:
-        below = "/".join(path[: at + 1])
-        texts = [below] if word.startswith("/") else [below, path[at]]
-        forms = [form.strip("/") for form in (word, word.lstrip("/").replace("**/", ""))]
-        return any(fnmatch.fnmatchcase(text, form) for text in texts for form in forms)
-
-    def is_left_out(at: int) -> bool:
-        is_directory = at < len(path) - 1
-        for word in reversed(words):
-            if word.startswith("!") and not (word.endswith("/") and not is_directory):
-                if fits(at, word[1:]):
-                    return False
-            elif not word.startswith("!") and fits(at, word):
-                return True
-        return False
-
-    wanted = any(is_left_out(at) for at in range(len(path)))
-    assert ignore_rules.matches("/".join(path), words) == wanted
+def test_any_patterns_are_those_of_git(
+    tmp_path_factory: pytest.TempPathFactory, patterns: list[str], paths: list[str]
+) -> None:
+    root = tmp_path_factory.getbasetemp() / "any_patterns"
+    if not root.exists():
+        root.mkdir()
+        git(root, "init", "-q")
+    write(root, ".gitignore", text="\n".join(patterns))
+    found = {each for each in paths if ignore_rules.matches(each, patterns)}
+    assert found == ignored_by_git(root, paths)
 
 
 def test_the_patterns_are_read_once_for_all_files() -> None:
