@@ -15,18 +15,21 @@ import signal
 import sys
 import threading
 import time
-from types import FrameType
 from typing import Any
 
 from ..config import distributed_modes
 from ..protocol.framing import WireError
 from ..system import atomic_files
 from ..system.atomic_files import write_atomically
+from ..system.signals import watch_signals
 from ..worker import launcher_files
 from . import ssh_shim
 from .context import GangContext, Unreachable
 from .exec_server import STOP_SECONDS, ExecServer
 
+_ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# In place of the number of a signal: the exec server has ended.
+_SERVED = 0
 _LOOK_AGAIN = 0.02
 
 
@@ -35,21 +38,17 @@ class _Ending:
 
     def __init__(self, server: ExecServer) -> None:
         self._server = server
-        self._heard = threading.Event()
         self.number = 0
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._on_signal)
+        # A pipe, and no event: a signal that comes just before the main thread waits for an event does not wake it.
+        self._heard, self._hears = os.pipe()
+        watch_signals(self._hears, _ENDINGS)
         # A warning signal to the user's code; it must not end this process.
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
         self._server.serve()
-        self._heard.set()
-
-    def _on_signal(self, number: int, _: FrameType | None) -> None:
-        self.number = number
-        self._heard.set()
+        os.write(self._hears, bytes([_SERVED]))
 
     def wait(self) -> None:
         """Waits for the end, then stops the started commands and gives them some time.
@@ -57,8 +56,8 @@ class _Ending:
         After a signal, a node other than node 0 waits until node 0 has ended, since node 0's call may need this node
         for its shutdown. The reaper limits that time.
         """
-        self._heard.wait()
-        if self.number:
+        self.number = os.read(self._heard, 1)[0]
+        if self.number != _SERVED:
             self._server.stop(self.number)
             if not self._server.leads:
                 self._server.over.wait()
