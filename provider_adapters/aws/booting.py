@@ -236,9 +236,7 @@ class BootingMachines:
             task_id=self._launch.task,
             state="running",
             address=self._nodes[name]["private"],
-            price_per_hour=float(self._call.parameters["price"])
-            if self._plan.price_per_hour
-            else 0.0,
+            price_per_hour=float(self._call.parameters["price"]),
             launched_at=listed.launched_at if listed is not None else self._call.at,
             data={**data, **met, "mounts": [dict(each) for each in mounts]},
         )

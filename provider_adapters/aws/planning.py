@@ -284,7 +284,8 @@ class Planner:
                     "zone": zone,
                     "subnet": by_zone[zone]["subnet"],
                     "vpc": by_zone[zone]["vpc"],
-                    "price": choice.zones[zone],
+                    # The hours of a block are paid in advance.
+                    "price": 0.0 if self.settings.capacity_block else choice.zones[zone],
                 }
                 for zone in zones
                 if zone in choice.zones

@@ -149,7 +149,12 @@ def test_a_block_costs_its_disks_only(aws: Client) -> None:
     name = aws.box.aws.reserve(TYPE, "us-east-1d", 2, block=True)
     aws.settings(f'capacity_block = "{name}"')
     payer = Payer(aws, max_run_time_hours=0.01)
-    payer.end(payer.launch())
+    aws.waiting(payer.intent, "still starting")
+    # The supervisor notes what machines cost while they boot, too.
+    assert {each.price_per_hour for each in adapter("aws").list_instances("t1")} == {0.0}
+    found = payer.launch()
+    payer.look()
+    payer.end(found)
     assert payer.plan.price_per_hour == 0.0
     assert payer.cost() == pytest.approx(payer.bill(), abs=1e-4)
     assert payer.plan.is_paid

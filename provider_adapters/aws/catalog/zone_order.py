@@ -13,7 +13,7 @@ class Site:
     """A zone with a subnet, in which a gang may start.
 
     Attributes:
-        price: US dollars per instance and hour there.
+        price: US dollars per instance and hour there; 0 in a capacity block.
     """
 
     region: str
