@@ -1,7 +1,7 @@
 """Finds which disk of a machine a block volume is, since Mithril attaches raw disks without naming them.
 
-A disk with a file system of ours has the volume's name as its label. A new one is recognized by its size and by being
-blank: no partition, no file system, no mount. In doubt no disk is used.
+A disk with a file system of ours has the volume's name, or a short form of it, as its label. A new one is recognized by
+its size and by being blank: no partition, no file system, no mount. In doubt no disk is used.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.node.attached_volumes.disks import LONGEST_LABEL, label_of
 from flowlite.node.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ _SECONDS = 60.0
 _GB = 10**9
 # Allows for GB of 10^9 or 2^30 bytes, and for what a provider reserves.
 _SMALLEST, _LARGEST = 0.97, 1.1
-_LONGEST_LABEL = 16
 _LIST = ["lsblk", "-b", "-P", "-o", "NAME,TYPE,SIZE,MOUNTPOINT,PKNAME,FSTYPE,LABEL"]
 
 
@@ -66,9 +66,14 @@ def free_disks(listing: str) -> list[Disk]:
 def assign(disks: Sequence[Disk], volumes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Assigns disks to volumes. Raises ProviderError if that is not certain."""
     found: dict[str, Disk] = {}
-    for volume in volumes:
-        name = str(volume["name"])
-        labelled = [disk for disk in disks if disk.label == name[:_LONGEST_LABEL]]
+    names = [str(volume["name"]) for volume in volumes]
+    for name in names:
+        labels = {label_of(name)}
+        beginning = name[:LONGEST_LABEL]
+        if not any(other.startswith(beginning) for other in names if other != name):
+            # The label that earlier versions gave.
+            labels.add(beginning)
+        labelled = [disk for disk in disks if disk.label in labels]
         if len(labelled) == 1:
             found[name] = labelled[0]
     for volume in volumes:

@@ -96,7 +96,7 @@ def test_the_commands_for_a_disk() -> None:
     assert disks.format_command("ext4", "/dev/nvme1n1", "a-name-that-is-too-long") == [
         *("mkfs.ext4", "-q", "-m", "0"),
         *("-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard"),
-        *("-L", "a-name-that-is-t", "/dev/nvme1n1"),
+        *("-L", "a-name-t-c8400de", "/dev/nvme1n1"),
     ]
 
 

@@ -6,6 +6,7 @@ blank.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import time
@@ -17,6 +18,7 @@ from .run import NotMounted, ask, do
 
 WAIT_SECONDS = 60.0
 """For the device of a newly attached disk to appear."""
+LONGEST_LABEL = 16
 _WHOLE = re.compile(r"nvme\d+n\d+")
 _PROBE_BYTES = 1 << 20
 _PROBE_SECONDS = 60.0
@@ -66,9 +68,17 @@ def format_command(filesystem: str, device: str, name: str) -> list[str]:
         "-q",
         *("-m", "0"),
         *("-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard"),
-        *("-L", name[:16]),
+        *("-L", label_of(name)),
         device,
     ]
+
+
+def label_of(name: str) -> str:
+    """Returns the label of a volume's file system, which no other volume has: ext4 takes 16 bytes. Pure."""
+    if len(name) <= LONGEST_LABEL:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    return f"{name[: LONGEST_LABEL - 8]}-{digest[:7]}"
 
 
 def find(volume: Mapping[str, Any], system: Path = Path("/sys/class/block")) -> str | None:
