@@ -515,7 +515,7 @@ class Volumes:
         found = [
             volume
             if volume.used_by
-            else dataclasses.replace(volume, used_by=tuple(users.get(volume.name, ())))
+            else dataclasses.replace(volume, used_by=_users_of(volume, users))
             for volume in sorted(provider.list_volumes(), key=lambda volume: volume.name)
         ]
         return found, provider.not_looked_at()
@@ -538,8 +538,12 @@ class Volumes:
         provider.delete_volume(name)
 
 
+def _users_of(volume: VolumeInfo, users: dict[str, list[str]]) -> tuple[str, ...]:
+    return (*users.get(volume.name, ()), *users.get(volume.location, ()))
+
+
 def _volume_users(session: Session, provider: str) -> dict[str, list[str]]:
-    """The unfinished tasks of this FLOW_HOME that use volumes of a provider, by the volume's name."""
+    """The unfinished tasks of this FLOW_HOME that use volumes of a provider, by the volume's name or id."""
     users: dict[str, list[str]] = {}
     for record in session.store.list_tasks(unfinished=True):
         if record.provider == provider:

@@ -535,6 +535,16 @@ def test_listing_says_size_users_and_place(account: Account, volumes: Volumes) -
         volumes.delete("ckpt")
 
 
+def test_a_volume_that_a_task_names_by_its_id_is_in_use(account: Account, volumes: Volumes) -> None:
+    made = volumes.create("ckpt", 100, "file")
+    names = tags_for(volumes.plan(config({"name": made.location})).volumes)
+    node = account.instance(**{"flowlite:task": "t-7"}, **names)
+    assert volumes.list()[0].used_by == (f"t-7 ({node})",)
+    for name in ("ckpt", made.location):
+        with pytest.raises(ProviderError, match=rf"used by t-7 \({node}\)"):
+            volumes.delete(name)
+
+
 def test_a_file_system_has_cost_what_it_stored(
     account: Account, volumes: Volumes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -136,7 +136,7 @@ def named(listed: Iterable[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 
 
 def users_of(ec2: Service) -> dict[str, list[str]]:
-    """By the name of a volume: the tasks that have it mounted, and on which instances."""
+    """By the name or id of a volume, as a task has it: the tasks that have it mounted, and on which instances."""
     reservations = ec2.all(
         "DescribeInstances",
         "Reservations",

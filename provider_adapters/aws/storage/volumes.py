@@ -262,8 +262,14 @@ class Volumes:
         """All volumes that flowlite created, by name."""
         found = [*self._files.all(), *self._disks.all()]
         users = users_of(self._ec2) if found else {}
+
+        def used_by(volume: VolumeInfo) -> tuple[str, ...]:
+            # A task may name a volume by its id.
+            told = (*users.get(volume.name, ()), *users.get(volume.location, ()))
+            return told or volume.used_by
+
         return [
-            dataclasses.replace(each, used_by=tuple(users.get(each.name, ())) or each.used_by)
+            dataclasses.replace(each, used_by=used_by(each))
             for each in sorted(found, key=lambda each: (each.name, each.location))
         ]
 
