@@ -242,7 +242,19 @@ class Launching:
             self._ledger.note(launch.token, **dict.fromkeys(noted))
 
     def _settle(self, call: Call) -> None:
-        """Repeats the call whose answer was lost; if it had no effect, the next zone is tried."""
+        """Repeats the call whose answer was lost; if it had no effect, the next zone is tried.
+
+        After a while a listing has what it has made, and it is not repeated: its deadline and its boot time count from
+        when it was made first.
+        """
+        if clock.now() - call.at > self._context.settings.listing_lag:
+            try:
+                self._listing.settle(self._intent.token)
+            except NoAnswer as error:
+                raise LaunchPending(f"{error}; it is asked again", _MOST_PAUSE) from error
+            if made_by(self._read()) is None:
+                self._make(self._read())
+            return
         said = self._send(call, before=True)
         if said is not None and said.kind != "capacity":
             raise self._final(said, call.where)

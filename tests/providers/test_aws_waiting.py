@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowlite.errors import CapacityUnavailable, PermissionRefused
+from flowlite.errors import CapacityUnavailable, PermissionRefused, ProviderError
 from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan
 from flowlite.state import clock
 from provider_adapters.aws.context import DEADLINE, Context
@@ -31,9 +31,13 @@ class Ec2:
         self.asked: list[dict[str, Any]] = []
         self.may_end = False
         self.ended: list[str] = []
+        self.is_silent = False
+        self.listed: list[dict[str, Any]] = []
 
     def run_instances(self, **request: Any) -> dict[str, Any]:
         self.asked.append(request)
+        if self.is_silent:
+            raise exceptions.ReadTimeoutError(endpoint_url="https://ec2")
         if self.code == "unreachable":
             raise exceptions.EndpointConnectionError(endpoint_url="https://ec2")
         if self.code:
@@ -53,6 +57,18 @@ class Ec2:
         self.ended += InstanceIds
 
     def cancel_spot_instance_requests(self, **_: Any) -> None: ...
+
+    def get_console_output(self, **_: Any) -> dict[str, Any]:
+        return {}
+
+    def get_paginator(self, operation: str) -> Ec2:
+        assert operation == "describe_instances"
+        return self
+
+    def paginate(self, **_: Any) -> list[dict[str, Any]]:
+        if self.is_silent:
+            raise exceptions.EndpointConnectionError(endpoint_url="https://ec2")
+        return [{"Reservations": [{"OwnerId": "1", "Instances": self.listed}]}]
 
     def get_service_quota(self, **_: Any) -> dict[str, Any]:
         return {"Quota": {"Value": 1000.0}}
@@ -141,6 +157,39 @@ def test_days_without_a_network_end_no_wait(waiting: Waiting) -> None:
     with pytest.raises(LaunchPending) as caught:
         waiting.launch()
     assert caught.value.retry_after == 30.0
+
+
+def test_a_request_whose_answer_was_lost_is_not_repeated_hours_later(waiting: Waiting) -> None:
+    """Its machines would be ended at once: their boot time would be over, and their deadline near."""
+    waiting.ec2.code, waiting.ec2.is_silent = "", True
+    for _ in range(5):
+        waiting.ask()
+        waiting.passed += HOUR
+    asked = len(waiting.ec2.asked)
+    assert {each["ClientToken"] for each in waiting.ec2.asked} == {
+        waiting.ec2.asked[0]["ClientToken"]
+    }
+    waiting.ec2.is_silent = False
+    waiting.ask()
+    assert len(waiting.ec2.asked) == asked + 1
+    assert waiting.ec2.asked[-1]["ClientToken"] != waiting.ec2.asked[0]["ClientToken"]
+    assert float(waiting.ec2.tags()[DEADLINE]) - clock.wall() >= 2 * HOUR
+    assert waiting.ec2.ended == []
+
+
+def test_what_a_request_whose_answer_was_lost_has_made_is_found_hours_later(
+    waiting: Waiting,
+) -> None:
+    waiting.ec2.code, waiting.ec2.is_silent = "", True
+    waiting.ask()
+    waiting.passed += HOUR
+    waiting.ec2.is_silent = False
+    waiting.ec2.listed = [{"InstanceId": "i-1", "State": {"Name": "running"}}]
+    waiting.ec2.may_end = True
+    with pytest.raises(ProviderError, match="was not ready within 60 min"):
+        waiting.launch()
+    assert len(waiting.ec2.asked) == 1
+    assert waiting.ec2.ended == ["i-1"]
 
 
 def test_days_of_waiting_leave_little_on_the_disk(waiting: Waiting) -> None:
