@@ -113,7 +113,7 @@ class ProviderSettings:
             if isinstance(value, list):
                 return [walk(each, keys) for each in value]
             if isinstance(value, str) and value.strip() and keys and keys[-1] in names:
-                return _absolute(value, self._directory_of(keys))
+                return absolute(value, self._directory_of(keys))
             return value
 
         return replace(self, values=walk(self.values, ()))
@@ -157,6 +157,7 @@ def read_table(
     return found
 
 
-def _absolute(text: str, directory: Path) -> str:
+def absolute(text: str, directory: str | Path) -> str:
+    """A path of a settings file: absolute, or relative to the directory of that file."""
     path = os.path.expanduser(text)
-    return path if os.path.isabs(path) else os.path.normpath(directory / path)
+    return path if os.path.isabs(path) else os.path.normpath(os.path.join(directory, path))

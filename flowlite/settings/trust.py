@@ -2,8 +2,9 @@
 
 A cloned project or an unpacked archive may contain a `flow.toml`, and a command that only reads must not run programs
 that are named there. So the settings of `SENSITIVE` in a project's file have an effect only after the user has read it
-and trusted it with `flow config trust`. Trust applies to one path and one content: that of the file, and that of the
-OpenSSH configurations that it names. `FLOW_HOME/config.toml` is the user's own and needs no trust.
+and trusted it with `flow config trust`. Trust applies to one place and one content: that of the file, and that of the
+OpenSSH configurations that it names. A link in its place has the place of the link, from which relative paths count.
+`FLOW_HOME/config.toml` is the user's own and needs no trust.
 
 Standard library only, since the supervisor reads settings too.
 """
@@ -21,6 +22,7 @@ from typing import Any
 
 from flowlite.errors import ConfigError
 from flowlite.settings import edited_files, ssh_config_words
+from flowlite.settings.provider_settings import absolute
 
 VARIABLE = "FLOW_TRUSTED_DIRS"
 """Variable with directories, separated as in PATH, in and below which all files are trusted; for CI."""
@@ -39,6 +41,7 @@ SENSITIVE: Mapping[str, Mapping[str, str]] = {
         "shared_dir": "programs are put there, and run from there as you",
         "ssh_config": "an OpenSSH configuration runs programs here (`Match exec`, `ProxyCommand`)",
         "sbatch": "any option of `sbatch` can be given, also those that hand over an environment",
+        "image": "its programs run as you on the nodes, with your home directory and your secrets",
     },
     "aws": {
         "endpoint_url": "all that is asked of AWS, with your session's token, goes to this address",
@@ -97,7 +100,7 @@ def is_trusted(path: Path, tables: Mapping[str, Any], home: Path, directories: s
     Raises:
         ConfigError: The list of trusted files cannot be read.
     """
-    place = os.path.realpath(path)
+    place = _place_of(path)
     if any(_is_below(place, each) for each in directories.split(os.pathsep)):
         return True
     known = _read(home).get(place)
@@ -107,21 +110,21 @@ def is_trusted(path: Path, tables: Mapping[str, Any], home: Path, directories: s
 
 def was_trusted(path: Path, home: Path) -> bool:
     """Whether a project's file was ever trusted, with its current or an earlier content. Raises ConfigError."""
-    return os.path.realpath(path) in _read(home)
+    return _place_of(path) in _read(home)
 
 
 def trust(path: Path, tables: Mapping[str, Any], home: Path) -> None:
     """Trusts the current content of a file. Raises ConfigError."""
     content = digest(path, tables)
     with edited_files.locked(home / _FILE):
-        _write(home, {**_read(home), os.path.realpath(path): content})
+        _write(home, {**_read(home), _place_of(path): content})
 
 
 def withdraw(path: Path, home: Path) -> bool:
     """Withdraws the trust in a file. Returns whether it was trusted. Raises ConfigError."""
     with edited_files.locked(home / _FILE):
         known = _read(home)
-        found = known.pop(os.path.realpath(path), None)
+        found = known.pop(_place_of(path), None)
         if found is not None:
             _write(home, known)
     return found is not None
@@ -142,16 +145,25 @@ def files_of(path: Path, tables: Mapping[str, Any]) -> list[str]:
 
     Files below ~/.ssh and /etc/ssh are left out, since `ssh` uses them anyway. Raises ConfigError.
     """
-    found = dict.fromkeys([os.path.realpath(path)])
+    place = _place_of(path)
+    found = dict.fromkeys([place])
     for table in tables.values():
         for key, value in _values(table):
             if key in _CONFIGURATIONS and isinstance(value, str):
-                beside = os.path.dirname(os.path.realpath(path))
-                _follow(os.path.join(beside, os.path.expanduser(value)), found, 0)
+                _follow(absolute(value, os.path.dirname(place)), found, 0)
     return list(found)
 
 
 # Trusted content
+
+
+def _place_of(path: Path) -> str:
+    """The real path of a file's directory, with the file's own name.
+
+    A link is not followed: what it leads to may be trusted, and names other files where the link is.
+    """
+    directory, name = os.path.split(path.absolute())
+    return os.path.join(os.path.realpath(directory), name)
 
 
 def _follow(named: str, found: dict[str, None], depth: int) -> None:

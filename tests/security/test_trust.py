@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from flowlite.api.adapters import settings_here
 from flowlite.connect.ssh.targets import is_host_name, is_user_name, resolve_target
 from flowlite.errors import ConfigError
-from flowlite.settings import trust
-from flowlite.settings.settings import load_settings
+from flowlite.settings import flow_home, trust
+from flowlite.settings.settings import load_settings, read_project
+from flowlite.spec.slurm import OPTIONS as SLURM_OPTIONS
 from provider_adapters.aws.settings import _READ as AWS_KEYS
 from provider_adapters.mithril.settings import _READERS as MITHRIL_KEYS
 from provider_adapters.slurm.settings import _READERS as SLURM_KEYS
@@ -67,6 +68,12 @@ def flow(*words: str, environment: Mapping[str, str] | None = None) -> tuple[int
         check=False,
     )
     return done.returncode, done.stdout + done.stderr
+
+
+def trust_here(directory: Path) -> None:
+    found = read_project(directory)
+    assert found is not None
+    trust.trust(found.path, found.tables, flow_home.home())
 
 
 def ran(project: Path) -> list[str]:
@@ -203,6 +210,45 @@ def test_trust_is_of_one_place(project: Path, tmp_path: Path) -> None:
     load_settings(directory=project).provider_options("ssh")
 
 
+@pytest.mark.parametrize("how", ["command", "variable"])
+def test_a_link_to_a_trusted_file_is_not_trusted(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The file names its OpenSSH configuration relative to itself; beside the link is another one."""
+    (project / "flow.toml").write_text('[ssh]\nconfig_file = "ssh_config"\n')
+    if how == "command":
+        trust_here(project)
+    else:
+        monkeypatch.setenv(trust.VARIABLE, str(project))
+    assert options()["config_file"] == "ssh_config"
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "flow.toml").symlink_to(project / "flow.toml")
+    (other / "ssh_config").write_text("Match all\n  ProxyCommand touch /tmp/theirs\n")
+    monkeypatch.chdir(other)
+    with pytest.raises(ConfigError, match="is not trusted yet"):
+        options()
+    # Accepted for itself, it is trusted with the configuration that is used.
+    trust_here(other)
+    assert options()["config_file"]
+    (other / "ssh_config").write_text("# changed\n")
+    with pytest.raises(ConfigError, match="has changed since"):
+        options()
+
+
+def test_the_configuration_that_is_used_is_the_one_that_was_trusted(project: Path) -> None:
+    """`sub/../ssh_config` is beside the file, also where `sub` is a link."""
+    elsewhere = project.parent / "elsewhere" / "deep"
+    elsewhere.mkdir(parents=True)
+    (project / "sub").symlink_to(elsewhere)
+    (project / "flow.toml").write_text('[ssh]\nconfig_file = "sub/../ssh_config"\n')
+    trust_here(project)
+    assert settings_here("ssh").values["config_file"] == f"{project}/ssh_config"
+    (project / "ssh_config").write_text("# changed\n")
+    with pytest.raises(ConfigError, match="has changed since"):
+        options()
+
+
 def test_directories_named_by_the_environment(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,7 +327,9 @@ def test_every_setting_was_judged() -> None:
     harmless = {
         "ssh": {"host", "hosts", "name", "private_ip", "gpus", "user", "port", "shared_dir"}
         | {"pool", "pools"},
-        "slurm": {"login", "cluster", "lease", "signal_seconds"},
+        "slurm": {"login", "cluster", "lease", "signal_seconds", "partition", "account", "qos"}
+        | {"constraint", "reservation", "gres", "gpus_per_node", "mem", "exclusive", "nodelist"}
+        | {"exclude", "requeue", "container"},
         "aws": {"region", "zones", "profile", "subnet", "root_gb", "placement_group", "public_ip"}
         | {"capacity_reservation", "capacity_block", "user", "lease", "boot_timeout", "jump"}
         | {"listing_lag"},
@@ -289,7 +337,7 @@ def test_every_setting_was_judged() -> None:
     }
     known = {
         "ssh": {*_HOST, *_POOL, *_TABLE},
-        "slurm": {*SLURM_KEYS, "sbatch"},
+        "slurm": {*SLURM_KEYS, *SLURM_OPTIONS},
         "aws": set(AWS_KEYS),
         "mithril": set(MITHRIL_KEYS),
     }
