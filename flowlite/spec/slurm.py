@@ -92,7 +92,9 @@ def word(value: object) -> str:
 
 
 def _expression(value: object) -> str:
-    if not isinstance(value, str) or not value.strip() or not _one_line(value):
+    # With a quotation mark, what follows would be options of their own.
+    plain = isinstance(value, str) and _one_line(value) and not {'"', "\\"} & set(value)
+    if not isinstance(value, str) or not value.strip() or not plain:
         raise ValueError("an expression as for sbatch, as in 'a100&ib'")
     return value.strip()
 

@@ -246,7 +246,7 @@ def _arguments(script: Script) -> Sequence[str]:
 
 def _value(value: str) -> str:
     """A value on an `#SBATCH` line, which Slurm splits like a shell."""
-    return value if shlex.quote(value) == value else f'"{value}"' if '"' not in value else value
+    return value if shlex.quote(value) == value else f'"{value}"'
 
 
 def _quoted(text: str) -> str:

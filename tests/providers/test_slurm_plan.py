@@ -218,6 +218,8 @@ def test_options_are_checked_when_they_are_given() -> None:
         {"container": "docker"},
         {"image": "a b"},
         {"constraint": "\n"},
+        {"constraint": 'a100" --export=BASH_ENV=/tmp/theirs "'},
+        {"constraint": "a100\\"},
     ],
 )
 def test_wrong_values_are_refused(options: dict[str, object]) -> None:
