@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from flowlite.node.forkserver import worker_group as workers_module
 from flowlite.node.forkserver.observed_imports import ObservedImports
 from flowlite.node.forkserver.reaper import Reaper, _WorkerRecord
 from flowlite.node.forkserver.worker_choice import WorkerChoice
-from flowlite.node.forkserver.worker_group import Workers
+from flowlite.node.forkserver.worker_group import Workers, WorkersLost
 from flowlite.node.log_stream import output_tail
 from flowlite.node.system import processes
 from tests.helpers import KILLED, assert_no_process_left, eventually, kill_processes_of
@@ -394,6 +395,44 @@ def test_workers_ordered_after_the_reaper_died_are_reported(tmp_path: Path) -> N
         node.start("true", "true")
 
     assert {each["signal"] for each in run(Node(tmp_path), kill).values()} == {signal.SIGKILL}
+
+
+def test_what_is_asked_after_the_reaper_died_is_not_waited_for(tmp_path: Path) -> None:
+    async def ask(node: Node) -> None:
+        os.kill(node.workers.warm["reaper"], signal.SIGKILL)
+        async with asyncio.timeout(30):
+            assert node.workers._follower is not None
+            await node.workers._follower
+            for _ in range(2):
+                with pytest.raises(WorkersLost, match="is gone") as lost:
+                    await node.workers.probe([str(tmp_path)], "token", write=False)
+        assert lost.value.passing
+
+    run(Node(tmp_path), ask)
+
+
+def test_a_stop_while_the_rest_of_a_killed_reaper_is_ended_waits_for_that_only(
+    tmp_path: Path,
+) -> None:
+    began, over = threading.Event(), threading.Event()
+
+    def sweep() -> None:
+        began.set()
+        assert over.wait(60)
+
+    async def stop(node: Node) -> None:
+        node.workers._sweep = sweep  # type: ignore[method-assign]
+        node.start("echo up; exec sleep 60")
+        await node.up(0)
+        os.kill(node.workers.warm["reaper"], signal.SIGKILL)
+        assert await asyncio.to_thread(began.wait, 60)
+        stopping = asyncio.create_task(node.workers.stop())
+        await asyncio.sleep(0)
+        over.set()
+        async with asyncio.timeout(20):
+            await stopping
+
+    assert run(Node(tmp_path), stop)[0]["signal"] == signal.SIGKILL
 
 
 def test_an_import_that_crashes_the_warm_process_is_left_to_the_worker(tmp_path: Path) -> None:

@@ -22,6 +22,9 @@ from . import client
 KEEPER_SECONDS = 30.0
 """How long the reaper may take to end the workers after their grace period; a worker that cannot be killed takes 20."""
 
+_LOST = (
+    "the process that holds this node's workers is gone (killed from outside, or out of memory?)"
+)
 # A disk with fewer bytes free is full: no more output fits.
 _LEAST_FREE = 64 << 10
 
@@ -29,7 +32,13 @@ Report = Callable[[dict[str, Any]], None]
 
 
 class WorkersLost(Exception):
-    """The reaper, the parent of the workers, is gone."""
+    """The reaper, the parent of the workers, is gone.
+
+    Attributes:
+        passing: Whether another attempt may succeed.
+    """
+
+    passing = True
 
 
 class Workers:
@@ -166,7 +175,7 @@ class Workers:
             raise WorkersLost("the workers were told to stop before they started")
         self._orders.update({int(order["rank"]): order for order in orders})
         self._none_left.clear()
-        if self._writer is None or self._follower is None or self._follower.done():
+        if self._reader is None:
             self._report_lost()
             return
         self._send(do="start", orders=list(orders))
@@ -175,7 +184,7 @@ class Workers:
         """Stops every worker. Returns when none is left and each was reported."""
         self._stopping = True
         grace = self._grace if grace is None else grace
-        if self._orders and self._follower is not None and not self._follower.done():
+        if self._orders and self._reader is not None:
             order = self._ask("stopped", do="stop", signal=self._stop_signal, grace=grace)
             try:
                 async with asyncio.timeout(grace + KEEPER_SECONDS):
@@ -219,9 +228,11 @@ class Workers:
             self._writer.write(json.dumps(request).encode() + b"\n")
 
     async def _ask(self, event: str, **request: Any) -> dict[str, Any]:
-        """Sends a request, and waits for the event of that name."""
+        """Sends a request, and waits for the event of that name. Raises WorkersLost if it will not come."""
         waiting = self._answers.get(event)
         if waiting is None:
+            if self._reader is None:
+                raise WorkersLost(_LOST)
             waiting = self._answers[event] = asyncio.get_running_loop().create_future()
             self._send(**request)
         return await asyncio.shield(waiting)
@@ -235,9 +246,11 @@ class Workers:
                 self._on_event(event)
         except (OSError, ValueError):
             pass
+        # Known to be gone from now on, and not only once `_sweep` has ended what it left.
+        self._reader = None
         for waiting in self._answers.values():
             if not waiting.done():
-                waiting.set_exception(WorkersLost("the process that holds the workers is gone"))
+                waiting.set_exception(WorkersLost(_LOST))
                 # Retrieved, so that asyncio does not log it if no caller waits.
                 waiting.exception()
         self._answers.clear()
