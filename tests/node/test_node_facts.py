@@ -85,3 +85,11 @@ def test_file_systems_that_claim_to_have_no_end(
     facts = joins(tmp_path)
     names = ("disk_free_bytes", "disk_total_bytes", "shm_bytes")
     assert {facts[name] for name in names} == {2**63 - 1}
+
+
+def test_a_node_whose_directory_was_removed_joins_again_after_a_broken_connection(
+    tmp_path: Path,
+) -> None:
+    found = joins(tmp_path / "removed")
+    assert found["hostname"] == os.uname().nodename
+    assert "disk_free_bytes" not in found

@@ -38,7 +38,6 @@ def facts(
         python: The Python version of the workers, if it is not the agent's own.
     """
     version = python or sys.version.split()[0]
-    disk = os.statvfs(home)
     return {
         "address": address,
         "hostname": os.uname().nodename,
@@ -47,10 +46,22 @@ def facts(
         "code": code_digest(call),
         "gpus": gpus(visible_gpus),
         "clock": time.time(),
-        "disk_free_bytes": min(disk.f_bavail * disk.f_frsize, _MOST_BYTES),
-        "disk_total_bytes": min(disk.f_blocks * disk.f_frsize, _MOST_BYTES),
+        **_disk(home),
         "agent": agent_digest(),
         "cores": cores(),
+    }
+
+
+def _disk(directory: Path) -> dict[str, int]:
+    """Returns the size of the disk of a directory, and how much is free; {} if that cannot be found out."""
+    try:
+        disk = os.statvfs(directory)
+    except OSError:
+        # Such as one that was removed while the workers run. The node must be able to join again all the same.
+        return {}
+    return {
+        "disk_free_bytes": min(disk.f_bavail * disk.f_frsize, _MOST_BYTES),
+        "disk_total_bytes": min(disk.f_blocks * disk.f_frsize, _MOST_BYTES),
     }
 
 
