@@ -451,6 +451,62 @@ class TestACheckpointThatIsADirectory:
         assert newest(tmp_path / "remote") == {"checkpoint-4/model.pt": b"4", "log.txt": b"12"}
 
 
+@pytest.mark.parametrize(
+    ("tracker", "last", "name"),
+    [
+        ("latest", "global_step20", "global_step{}"),
+        ("latest_checkpointed_iteration.txt", "20", "iter_00000{}"),
+    ],
+    ids=["DeepSpeed", "Megatron"],
+)
+class TestAFileThatNamesTheLastCheckpoint:
+    """Trainers read in it where they continue, and fail if there is no such directory."""
+
+    def copier(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracker: str, last: str, name: str
+    ) -> Copier:
+        """A file of a second checkpoint was written some seconds ago, so another one may follow."""
+        now = 1000.0
+        monkeypatch.setattr(time, "monotonic", lambda: now)
+        copier = copier_of(tmp_path, every=100.0)
+        copier.begin()
+        for step in (10, 20):
+            directory = copier.root / name.format(step)
+            directory.mkdir()
+            for file in ("model.pt", "optimizer.pt")[: 30 // step]:
+                (directory / file).write_text(str(step))
+            (copier.root / tracker).write_text(last.replace("20", str(step)))
+            copier.look(None)
+            now += 20 if step == 10 else 5
+            copier.look(None)
+            assert copier.copy() or step == 20
+        return copier
+
+    def test_a_set_has_it_with_the_checkpoint(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracker: str, last: str, name: str
+    ) -> None:
+        copier = self.copier(tmp_path, monkeypatch, tracker, last, name)
+        assert newest(tmp_path / "remote") == {
+            tracker: last.replace("20", "10").encode(),
+            f"{name.format(10)}/model.pt": b"10",
+            f"{name.format(10)}/optimizer.pt": b"10",
+        }
+        copier.end()
+        assert copier.copy()
+        assert newest(tmp_path / "remote")[tracker] == last.encode()
+
+    def test_where_that_is_put_aside_the_same_node_has_the_earlier_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracker: str, last: str, name: str
+    ) -> None:
+        copier = self.copier(tmp_path, monkeypatch, tracker, last, name)
+        copier.cut(None, ())
+        copier.end()
+        copier.copy()
+        told = copier_of(tmp_path, every=100.0, writer="t1.2").restore(aside=True)
+        assert told["aside"] == [name.format(20), tracker]
+        assert (copier.root / tracker).read_text() == last.replace("20", "10")
+
+
 @pytest.mark.parametrize("content", ["", '{"format": 2}'])
 def test_a_damaged_manifest_does_not_stop_copies_and_costs_no_file(
     tmp_path: Path, content: str

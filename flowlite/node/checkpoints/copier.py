@@ -33,6 +33,7 @@ from .stability import (
     checkpoints_of,
     complete_as_others,
     is_temporary,
+    words_for,
 )
 from .state import CheckpointState
 from .targets import Target, TargetError, place_of
@@ -46,6 +47,8 @@ SETTLE_SECONDS = 2.0
 """How long a file must not have changed to count as finished; less if copies are made more often."""
 PROOF_SECONDS = retrying.NEVER_REACHED
 _PARALLEL = 4
+# The largest file that is read to see whether it names a checkpoint, in bytes.
+_LARGEST_POINTER = 100
 
 
 class Replaced(TargetError):
@@ -329,17 +332,40 @@ class Copier:
             whole = complete_as_others(self.watch.begun, found.files, stored)
             whole_files = {path for path in found.files if checkpoint_above(path) in whole}
             self.watch.cut(renamed, whole_files.union(brought), known)
+            for path in self._pointing_to(self._begun(self.watch.doubtful), found.files):
+                self.watch.doubtful[path] = found.files[path].mark
             self._cut_off |= set(self.watch.doubtful) - before
             self.memory.note(found.files, self._at_rest(), self.watch.doubtful)
 
     def _at_rest(self) -> dict[str, FileState]:
         """Returns the finished files, without those of a checkpoint of which another one may follow."""
-        begun = self.watch.begun
+        return self._without(self.watch.begun, self.watch.finished)
+
+    def _without(
+        self, begun: Collection[str], files: Mapping[str, FileState]
+    ) -> dict[str, FileState]:
+        """Returns these files without those of these checkpoints, and without those that name one of them."""
+        pointing = self._pointing_to(begun, files)
         return {
             path: seen
-            for path, seen in self.watch.finished.items()
-            if checkpoint_above(path) not in begun
+            for path, seen in files.items()
+            if checkpoint_above(path) not in begun and path not in pointing
         }
+
+    def _pointing_to(
+        self, checkpoints: Collection[str], files: Mapping[str, FileState]
+    ) -> set[str]:
+        """Returns the files that name one of these checkpoints as the last one, which a trainer will look for."""
+        words = words_for(checkpoints)
+        found = set()
+        for path, seen in files.items():
+            meant = words.get(posixpath.dirname(path))
+            if meant is None or not 0 < seen.size <= _LARGEST_POINTER:
+                continue
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                if (self.root / path).read_text("utf-8").strip() in meant:
+                    found.add(path)
+        return found
 
     def begin(self) -> None:
         """Records that no writer has begun yet: files there now are finished unless doubtful."""
@@ -370,11 +396,10 @@ class Copier:
             incomplete = self._cut_off.intersection(self.watch.doubtful)
         self._paths()
         begun = self._not_whole(begun.union(map(checkpoint_above, unfinished)))
-        finished = {
-            path: seen for path, seen in finished.items() if checkpoint_above(path) not in begun
-        }
-        files = self._copy_files(finished, found.modes)
-        left_out = [*unfinished, *self._changed(finished, files), *sorted(found.skipped)]
+        settled = self._without(begun, finished)
+        pointing = sorted(each for each in finished.keys() - settled if not checkpoint_above(each))
+        files = self._copy_files(settled, found.modes)
+        left_out = [*unfinished, *pointing, *self._changed(settled, files), *sorted(found.skipped)]
         files += self._earlier(left_out)
         links = found.links
         cut_off = bool(incomplete.difference(file.path for file in files))

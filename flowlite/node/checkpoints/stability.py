@@ -78,6 +78,19 @@ def checkpoints_of(files: Iterable[str]) -> set[str]:
     return set(map(checkpoint_above, files)) - {""}
 
 
+def words_for(checkpoints: Iterable[str]) -> dict[str, set[str]]:
+    """Returns what a file may say to name one of these directories as the last one, by the directory above them.
+
+    DeepSpeed's `latest` has the name, and Megatron's `latest_checkpointed_iteration.txt` only the number.
+    """
+    words: dict[str, set[str]] = {}
+    for each in checkpoints:
+        above, name = os.path.split(each)
+        numbers = (str(int(number)) for number in re.findall(r"\d+", name))
+        words.setdefault(above, set()).update((name, *numbers))
+    return words
+
+
 def beside_files(directories: Iterable[str], files: Iterable[str]) -> list[str]:
     """Returns those of these empty directories that belong to no checkpoint, or to one of these files'.
 
