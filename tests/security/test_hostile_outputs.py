@@ -19,7 +19,7 @@ from flowlite.errors import FlowError
 from flowlite.node.outputs import listing
 from flowlite.node.project_files.links import leads_out
 from flowlite.node.project_files.manifest import ManifestError, ProjectManifest
-from flowlite.supervise.attempt.outputs import manifest
+from flowlite.supervise.attempt.outputs import manifest, output_directory
 from flowlite.supervise.attempt.outputs.manifest import OutputManifest
 from flowlite.supervise.attempt.outputs.output_directory import NameTaken, OutputDirectory
 
@@ -221,6 +221,32 @@ def test_what_comes_is_not_put_where_another_user_can_change_it(
         lay(everybodys, listed(["a.txt", 1, 1, False]))
     assert not any(victim.iterdir())
     assert [each.name for each in everybodys.iterdir()] == [".flow-incoming"]
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("made", ["by another user", "a link"])
+def test_a_directory_of_a_group_leads_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str
+) -> None:
+    """Whoever can write there could have the files removed that a link in the place of `.flow-incoming` leads to."""
+    monkeypatch.setattr(output_directory, "_ABANDONED_SECONDS", -1.0)
+    home, place = tmp_path / "home", tmp_path / "lab"
+    home.mkdir()
+    (home / "mine").touch()
+    place.mkdir()
+    place.chmod(0o2775)
+    os.chown(place, 4320, 4320)
+    incoming = place / ".flow-incoming"
+    if made == "a link":
+        incoming.symlink_to(home)
+    else:
+        incoming.mkdir(mode=0o700)
+    os.chown(incoming, 4321, 4320, follow_symlinks=False)
+    with pytest.raises(OSError, match="uid 4321 has made it"):
+        lay(place, listed(["a.txt", 1, 1, False]))
+    # It may be put there meanwhile.
+    OutputDirectory(place).finish()
+    assert [each.name for each in home.iterdir()] == ["mine"]
 
 
 def test_it_goes_on_where_it_broke_off_also_without_permissions(

@@ -31,6 +31,7 @@ INCOMING = ".flow-incoming"
 _SYNCS = 16
 # A fetch of which nothing has come for as long has ended (`fetching.steady` gives up after half of it).
 _ABANDONED_SECONDS = 120.0
+_THIS_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 # Directories of some file systems cannot be synced.
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
@@ -212,11 +213,19 @@ class OutputDirectory:
                         raise
 
     def _remove_abandoned(self) -> None:
-        """Removes what is left of interrupted fetches, and `.flow-incoming` unless another fetch uses it."""
+        """Removes what is left of interrupted fetches, and `.flow-incoming` unless another fetch uses it.
+
+        Where others can change the directory, they may have put a link in its place, which must not be followed.
+        """
         with suppress(OSError):
-            for entry in list(os.scandir(self._incoming)):
-                if time.time() - entry.stat(follow_symlinks=False).st_ctime > _ABANDONED_SECONDS:
-                    os.unlink(entry)
+            incoming = os.open(self._incoming, _THIS_DIRECTORY)
+            try:
+                for name in os.listdir(incoming):
+                    found = os.stat(name, dir_fd=incoming, follow_symlinks=False)
+                    if time.time() - found.st_ctime > _ABANDONED_SECONDS:
+                        os.unlink(name, dir_fd=incoming)
+            finally:
+                os.close(incoming)
             self._incoming.rmdir()
 
     def _make_incoming(self) -> None:
@@ -235,12 +244,11 @@ class OutputDirectory:
             # Another fetch has ended.
             self._make_incoming()
             return
-        if root.st_mode & _OTHERS_WRITE and not root.st_mode & stat.S_ISVTX:
-            # Others can change everything in the directory itself, or its file system knows no permissions.
-            return
         # A file system may give what root makes to nobody.
         trusted = found.st_uid in (0, os.geteuid(), root.st_uid) and stat.S_ISDIR(found.st_mode)
-        if not trusted or found.st_mode & _OTHERS_WRITE:
+        # Others can change everything in the directory itself, or its file system knows no permissions.
+        unknown = root.st_mode & _OTHERS_WRITE and not root.st_mode & stat.S_ISVTX
+        if not trusted or (found.st_mode & _OTHERS_WRITE and not unknown):
             why = f"uid {found.st_uid} has made it, and could change what is put there; remove it"
             raise OSError(errno.EPERM, why, str(self._incoming))
 
