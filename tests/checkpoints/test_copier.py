@@ -550,6 +550,36 @@ def test_the_state_of_a_directory_does_not_grow_with_files_that_are_gone(tmp_pat
     assert list(json.loads((tmp_path / "memory0.json").read_bytes())["hashes"]) == ["latest.pt"]
 
 
+def test_no_link_that_others_have_put_at_the_target_is_written_through(tmp_path: Path) -> None:
+    """A directory of a group, in which others can guess the names of files that are about to be written."""
+    mine, remote = tmp_path / "mine", tmp_path / "remote"
+    mine.write_text("precious")
+    (remote / "sets").mkdir(parents=True)
+    (remote / f".flowlite-check-{os.getpid()}").symlink_to(mine)
+    (remote / "sets" / f"1.{os.getpid()}.part").symlink_to(mine)
+    (tmp_path / "restored").symlink_to(mine)
+    target = DirectoryTarget(remote)
+    target.check()
+    target.write("sets/1", b"theirs")
+    with pytest.raises(OSError, match="symbolic links"):
+        target.download("sets/1", tmp_path / "restored", 6)
+    assert mine.read_text() == "precious"
+    assert (remote / "sets" / "1").read_bytes() == b"theirs"
+
+
+def test_what_is_made_at_the_target_is_closed_to_others(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        target = DirectoryTarget(tmp_path / "new" / "remote")
+        target.check()
+        target.write("sets/1", b"x")
+    finally:
+        os.umask(before)
+    made = [tmp_path / "new", *(tmp_path / "new").rglob("*")]
+    assert len(made) == 4
+    assert not [each for each in made if each.stat().st_mode & 0o077]
+
+
 def test_a_full_disk_at_the_target_is_told_and_leaves_no_half_of_a_file(tmp_path: Path) -> None:
     source, target = tmp_path / "a.pt", DirectoryTarget(tmp_path / "remote")
     source.write_bytes(bytes(5000))

@@ -90,9 +90,14 @@ class DirectoryTarget:
 
     def check(self) -> None:
         try:
-            self._root.mkdir(parents=True, exist_ok=True)
-            probe = self._root / f".flowlite-check-{os.getpid()}"
-            probe.write_bytes(b"flowlite")
+            atomic_files.make(str(self._root))
+            # Others may be able to write there, too, and could have put a link in the place of a name that they guess.
+            probe = self._root / f".flowlite-check-{os.urandom(6).hex()}"
+            descriptor = atomic_files.begin(str(probe))
+            try:
+                atomic_files.write(descriptor, b"flowlite")
+            finally:
+                os.close(descriptor)
             probe.unlink()
         except OSError as error:
             raise TargetError(
@@ -129,7 +134,7 @@ class DirectoryTarget:
                 atomic_files.write(descriptor, block)
 
     def download(self, name: str, target: Path, size: int) -> None:
-        with open(self._root / name, "rb", buffering=0) as source, open(target, "wb") as file:
+        with open(self._root / name, "rb", buffering=0) as source, _emptied(target) as file:
             while block := source.read(_BLOCK):
                 file.write(block)
 
@@ -154,22 +159,21 @@ class DirectoryTarget:
     def _new(self, name: str) -> Iterator[int]:
         """Yields a file that gets its name once it is complete and on the disk."""
         path = self._root / name
-        partial = path.with_name(f"{path.name}.{os.getpid()}{_PARTIAL}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            try:
+            atomic_files.make(str(path.parent))
+            with atomic_files.new(path) as descriptor:
                 yield descriptor
                 os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            os.replace(partial, path)
-        except BaseException as error:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
-            if isinstance(error, OSError) and not isinstance(error, TargetError):
-                raise TargetError(f"{path} cannot be written: {error.strerror or error}") from error
-            raise
+        except OSError as error:
+            if isinstance(error, TargetError):
+                raise
+            raise TargetError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _emptied(target: Path) -> IO[bytes]:
+    """Opens an empty file. A link in its place is refused: others may be able to write to its directory."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    return open(os.open(target, flags, 0o600), "wb")
 
 
 def _unless_gone(error: OSError) -> None:
@@ -315,7 +319,7 @@ class BucketTarget:
             raise self._failed("listed", below, error) from error
 
     def download(self, name: str, target: Path, size: int) -> None:
-        with open(target, "wb") as file:
+        with _emptied(target) as file:
             before = -1
             while before < file.tell():
                 before = file.tell()
