@@ -506,6 +506,34 @@ def test_a_failure_is_known_although_a_thread_is_waited_for(tmp_path: Path) -> N
     assert "Timeout" in ran.err
 
 
+def test_a_hook_for_uncaught_exceptions_is_called(tmp_path: Path) -> None:
+    """wandb, comet and Sentry set one. Without it, wandb takes its run for one that ended well."""
+
+    def has_a_hook() -> None:
+        import atexit
+        import traceback
+
+        def hook(kind: Any, error: Any, trace: Any) -> None:
+            frames = [each.name for each in traceback.extract_tb(trace)]
+            print(kind.__name__, error, frames)
+
+        sys.excepthook = hook
+        atexit.register(lambda: print("at exit:", repr(sys.last_value)))
+        raise ValueError("nan")
+
+    def has_a_broken_hook() -> None:
+        sys.excepthook = lambda *_: print(1 // 0)
+        raise ValueError("nan")
+
+    called, broken = run_calls(tmp_path, has_a_hook, has_a_broken_hook)
+    assert called.out == "ValueError nan ['has_a_hook']\nat exit: ValueError('nan')\n"
+    assert called.err == ""
+    assert broken.err.startswith("Error in sys.excepthook:\nTraceback")
+    assert broken.err.endswith("ValueError: nan\n")
+    for ran in (called, broken):
+        assert (ran.code, ran.failure["type"]) == (1, "ValueError")
+
+
 def test_a_bundle_that_was_exchanged_is_not_run(tmp_path: Path) -> None:
     def touches() -> None:
         Path("ran").touch()

@@ -136,7 +136,7 @@ def _travels(item: Any) -> bool:
 def _formatted(error: BaseException) -> str:
     try:
         summary = traceback.TracebackException(
-            type(error), error, _without_own_head(error.__traceback__), compact=True
+            type(error), error, without_own_head(error.__traceback__), compact=True
         )
         _drop_own_frames(summary)
         return "".join(summary.format())
@@ -144,7 +144,7 @@ def _formatted(error: BaseException) -> str:
         return f"{type_name(error)}: {text_of(error)}\n<its traceback cannot be made: {type(inner).__name__}>\n"
 
 
-def _without_own_head(trace: TracebackType | None) -> TracebackType | None:
+def without_own_head(trace: TracebackType | None) -> TracebackType | None:
     """Returns the traceback from the first frame that is not flowlite's."""
     while trace is not None and _is_own(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..quick_dataclass import dataclass
-from ..serialization import main_module, pickling, result_file
+from ..serialization import main_module, pickling, remote_exception, result_file
 from ..serialization.envelope import Envelope, EnvelopeError, open_envelope
 from ..system import trace
 from . import process_settings
@@ -132,8 +132,16 @@ def run_call(
     except BaseException as error:
         if os.getpid() != process:
             raise
+        _note_as_last(error)
         return _report(result, error, kind, node, rank)
     return None
+
+
+def _note_as_last(error: BaseException) -> None:
+    """Leaves an exception in `sys`, as Python does with the one that ends a program. Exit handlers look there."""
+    sys.last_exc = sys.last_value = error  # type: ignore[attr-defined, unused-ignore]
+    sys.last_type = type(error)
+    sys.last_traceback = remote_exception.without_own_head(error.__traceback__)
 
 
 def _report(

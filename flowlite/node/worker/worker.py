@@ -223,9 +223,24 @@ def run_function(order: Mapping[str, Any], *, forked: bool = False) -> int:
         torch_teardown.leave_together()
         return 0
     note_failure(order, failure)
-    _show_traceback(order, failure)
     faulthandler.dump_traceback_later(FAILED_EXIT_SECONDS, exit=True, file=dump)
+    if not _told_by_hook():
+        _show_traceback(order, failure)
     return EXIT_FAILED
+
+
+def _told_by_hook() -> bool:
+    """Calls the hook for uncaught exceptions, if a library has set one: wandb marks its run as failed in it."""
+    error = sys.last_value
+    if error is None or sys.excepthook is sys.__excepthook__:
+        return False
+    try:
+        sys.excepthook(type(error), error, sys.last_traceback)
+    except BaseException:
+        sys.stderr.write("Error in sys.excepthook:\n")
+        sys.__excepthook__(*sys.exc_info())
+        return False
+    return True
 
 
 def _show_traceback(order: Mapping[str, Any], failure: Mapping[str, Any]) -> None:
