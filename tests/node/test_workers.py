@@ -344,6 +344,18 @@ def test_one_worker_ending_leaves_the_others_children_alone(tmp_path: Path) -> N
     assert (tmp_path / "r1.out").read_text() == "done\n"
 
 
+def test_a_grace_period_of_months_leaves_a_worker_the_time_to_save(tmp_path: Path) -> None:
+    async def stop(node: Node) -> None:
+        node.start("trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.02; done")
+        await node.up(0)
+        async with asyncio.timeout(60):
+            await node.workers.stop()
+
+    found = run(Node(tmp_path, grace=90 * 86400.0), stop)
+    assert (found[0]["code"], found[0]["signal"]) == (0, None)
+    assert (tmp_path / "r0.out").read_text() == "up\nsaved\n"
+
+
 def test_a_killed_reaper_takes_its_workers_along_and_all_are_reported(tmp_path: Path) -> None:
     async def kill(node: Node) -> None:
         node.start("setsid sleep 60 & echo up; wait", "echo up; exec sleep 60", "echo up; exit 0")

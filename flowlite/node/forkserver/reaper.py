@@ -44,6 +44,8 @@ LEFTOVER_SECONDS_FAILED = 1.0
 STUCK_SECONDS = 20.0
 """How long after SIGKILL a process that still exists is reported as stuck: it waits for a device or a file system."""
 _LOOK_AGAIN = 0.02
+# poll() takes no more than 24.8 days.
+_LONGEST_LOOK = 86400.0
 
 
 class _WorkerRecord:
@@ -392,7 +394,7 @@ class Reaper:
             waits.append(_LOOK_AGAIN)
         if not self._held and (self._stop_reply or not self._connected):
             waits.append(_LOOK_AGAIN)
-        return min(waits) if waits else None
+        return min(*waits, _LONGEST_LOOK) if waits else None
 
 
 def _become_afresh(order: Mapping[str, Any], python: str, reaper: int) -> None:
