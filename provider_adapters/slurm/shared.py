@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from flowlite.connect.base import Connection
     from provider_adapters.slurm.login import SlurmLogin
 
+MAKE = 'umask 077; mkdir -p -- "$@"'
+"""A script that creates the missing directories of volumes, closed to other users."""
 # How long a directory is believed not to be shared. That it is shared is believed until a node reports otherwise.
 _DISPROVED_SECONDS = 3600.0
 
@@ -47,7 +49,7 @@ def bring(connection: Connection, directory: str, program: Path, sha256: str, no
 def make_volumes(login: SlurmLogin, directory: str, names: Sequence[str]) -> None:
     """Creates the missing directories of volumes. Raises ProviderError."""
     paths = [f"{directory}/volumes/{name}" for name in names]
-    done = login.run(["mkdir", "-p", "--", *paths])
+    done = login.run(["sh", "-c", MAKE, "sh", *paths])
     if done.code:
         raise ProviderError(f"volumes cannot be made on {login.name}: {last_line(done)}")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from flowlite.errors import ConfigError, NotFound, ProviderError
 from flowlite.provider import VolumeInfo, VolumePlace
 from provider_adapters.slurm.login import last_line
-from provider_adapters.slurm.shared import expanded
+from provider_adapters.slurm.shared import MAKE, expanded
 from provider_adapters.ssh.volumes import DELETE_SECONDS, list_script, sizes
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from provider_adapters.slurm.login import SlurmLogin
 
 _SECONDS = 120.0
-_CREATE = 'mkdir -p -- "$1"'
 _DELETE = '[ -d "$1" ] || exit 44; rm -rf -- "$1"'
 _IS_THERE = '[ -d "$1" ] || exit 44'
 _NO_SUCH = 44
@@ -37,7 +36,7 @@ class Volumes:
         if interface != "file":
             raise ConfigError(f"volume {name!r}: Slurm has file volumes only")
         path = self._path(name)
-        self._run(_CREATE, path)
+        self._run(MAKE, path)
         return _info(name, path, None)
 
     def list(self) -> list[VolumeInfo]:

@@ -20,7 +20,7 @@ DELETE_SECONDS = 6 * 3600.0
 """The longest that a deletion may take; a file system on the network removes some hundred files a second."""
 # So long `du` may take. It looks at every file of a volume, and a file system on the network may have millions.
 _MEASURED_SECONDS = 20
-_CREATE = 'mkdir -p -- "$1"'
+_CREATE = 'umask 077; mkdir -p -- "$1"'
 _LIST = """
 cd -- "$1" 2>/dev/null || exit 0
 for d in */; do if [ -d "$d" ]; then printf '%s\\t%s\\n' - "${d%/}"; fi; done

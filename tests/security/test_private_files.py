@@ -19,6 +19,14 @@ from flowlite import Flow, FlowApp, Task, TaskConfig
 from flowlite.cli import main
 from flowlite.connect.local import LocalConnection
 from flowlite.connect.values import File
+from flowlite.node.host_lease import client as lease
+from provider_adapters.slurm import volumes as slurm_volumes
+from provider_adapters.slurm.login import Facts, SlurmLogin
+from provider_adapters.slurm.shared import make_volumes
+from provider_adapters.ssh import hosts
+from provider_adapters.ssh import volumes as ssh_volumes
+from provider_adapters.ssh.pools import Host, Pool
+from provider_adapters.ssh.volume_hosts import Places
 from tests.helpers import eventually
 
 
@@ -136,6 +144,28 @@ def test_nothing_of_a_task_that_runs_is_open_to_others(
         (directory / "go").touch()
         task.wait()
     assert open_to_others(flow_home) == []
+
+
+@pytest.mark.usefixtures("no_umask")
+@pytest.mark.parametrize("where", ["pool", "lease", "cluster", "job"])
+def test_volumes_in_a_shared_directory_are_closed_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    shared = tmp_path / "shared"
+    pool = Pool("lab", (Host("gpu1", 0, "lab", {"host": "gpu1"}),), str(shared))
+    monkeypatch.setattr(hosts, "connect", lambda host: LocalConnection())
+    login = SlurmLogin("", tmp_path / "slurm", LocalConnection())
+    login._facts = Facts("/usr/bin/sbatch", "", "", str(tmp_path), "ada", os.getuid(), "login1")
+    if where == "pool":
+        ssh_volumes.Volumes(pool, Places(tmp_path)).create("ckpt", None, "file")
+    elif where == "lease":
+        assert lease._make([f"{shared}/ckpt"]) == ""
+    elif where == "cluster":
+        slurm_volumes.Volumes(login, str(shared)).create("ckpt", "file")
+    else:
+        make_volumes(login, str(shared), ["ckpt", "data"])
+    assert [*shared.rglob("ckpt")]
+    assert open_to_others(tmp_path) == []
 
 
 @pytest.mark.usefixtures("no_umask")

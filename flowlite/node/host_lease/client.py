@@ -26,7 +26,7 @@ import os
 import sys
 import time
 
-from ..system import addresses, processes
+from ..system import addresses, atomic_files, processes
 from .requests import ask
 
 TYPE_CHECKING = False
@@ -88,10 +88,10 @@ def _address(towards: Any) -> str | None:
 
 
 def _make(directories: Any) -> str:
-    """Creates directories of shared volumes. Returns the error, or ""."""
+    """Creates directories of shared volumes, closed to other users. Returns the error, or ""."""
     for each in directories:
         try:
-            os.makedirs(os.path.expanduser(str(each)), exist_ok=True)
+            atomic_files.make(os.path.expanduser(str(each)))
         except OSError as error:
             return f"{each}: {error.strerror}"
     return ""
