@@ -15,6 +15,7 @@ import pytest
 from flowlite import TaskConfig
 from flowlite.errors import ConfigError, NotFound, ProviderError
 from flowlite.provider import LaunchPending
+from flowlite.state import clock
 
 boto3 = pytest.importorskip("boto3")
 moto = pytest.importorskip("moto")
@@ -507,6 +508,26 @@ def test_a_disk_that_is_not_listed_yet_is_not_made_again(
     # Once it is listed, the next one of that name is another disk.
     volumes.list()
     assert not list((tmp_path / "notes").glob("*.json"))
+
+
+def test_a_disk_that_was_deleted_elsewhere_is_made_anew(
+    account: Account, volumes: Volumes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EC2 takes the token of a disk that is gone for no other one."""
+
+    def hide(parsed: dict[str, Any], **_: Any) -> None:
+        parsed["Volumes"].clear()
+
+    events = account("ec2").meta.events
+    events.register("after-call.ec2.DescribeVolumes", hide, "hider")
+    first = volumes.create("scratch", 10, "block", [ZONE])
+    events.unregister("after-call.ec2.DescribeVolumes", hide, "hider")
+    account("ec2").delete_volume(VolumeId=first.location)
+    began = clock.now()
+    monkeypatch.setattr(clock, "now", lambda: began + 600.0)
+    assert volumes.create("scratch", 10, "block", [ZONE]).location != first.location
+    tokens = [call["ClientToken"] for call in account.called("CreateVolume")]
+    assert len({*tokens}) == 2
 
 
 # The shell's

@@ -13,6 +13,7 @@ from typing import Any
 
 from flowlite.errors import ConfigError, ProviderError
 from flowlite.provider import LaunchPending, VolumeInfo, kept_size
+from flowlite.state import clock
 from provider_adapters.aws.catalog.regions import DISK
 from provider_adapters.aws.storage.common import (
     VOLUME_TAG,
@@ -35,6 +36,8 @@ GIB = 2**30
 _GOING = ("deleting", "deleted")
 _LETTERS = "fghijklmnop"
 _RETRY = 2.0
+# EC2's listings show a new disk after this time.
+_LISTED_SECONDS = 300.0
 
 
 class Disks:
@@ -218,17 +221,21 @@ class Disks:
         return found[0] if found else None
 
     def _make(self, name: str, size: int, zone: str) -> str:
-        """Creates a disk. The request is recorded until the disk is listed, and repeated unchanged until then.
+        """Creates a disk. The request is recorded until the disk is listed, and repeated unchanged until it would be.
 
-        EC2 makes one disk for it, also after a crash, or while its listings do not show the new disk yet.
+        EC2 makes one disk for it, also after a crash, or while its listings do not show the new disk yet. A disk that
+        is not listed any more was deleted elsewhere, and EC2 refuses its token from then on.
         """
         make_directory(self._directory)
         note = self._directory / self._note_of(name)
-        asked = {"token": uuid.uuid4().hex, "size": size, "zone": zone}
-        if note.exists():
-            before = json.loads(note.read_bytes())
-            # Another zone or size is another request and needs another token.
-            asked = before if before == {**asked, "token": before["token"]} else asked
+        asked = {"size": size, "zone": zone}
+        before = json.loads(note.read_bytes()) if note.exists() else {}
+        # Another zone or size is another request and needs another token.
+        same = asked.items() <= before.items()
+        if same and clock.now() - float(before.get("at", 0.0)) < _LISTED_SECONDS:
+            asked = before
+        else:
+            asked |= {"token": uuid.uuid4().hex, "at": clock.now()}
         write_durably(note, json.dumps(asked))
         made = self._ec2.call(
             "CreateVolume",

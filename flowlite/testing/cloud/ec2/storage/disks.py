@@ -74,9 +74,13 @@ class Disks:
         self.seconds = SECONDS
 
     def made_before(self, region: str, token: str, request: str) -> BoxVolume | None:
-        """The volume that was made with a client token. Raises a refusal if the token's request was another one."""
+        """The volume that was made with a client token.
+
+        Raises a refusal if the token's request was another one, or the volume was deleted.
+        """
         before, volume = self._made.get((region, token), (request, None))
-        if before != request:
+        deleted = volume is not None and self.owned[volume.id].until is not None
+        if before != request or deleted:
             raise Refusal(
                 "IdempotentParameterMismatch",
                 "The client token you have provided is associated with a resource that is already deleted, or the "
