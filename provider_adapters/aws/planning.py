@@ -229,25 +229,22 @@ class Planner:
             "per hour, or take a subnet of another network"
         )
 
-    def _outside_local_zones(self, found: Sequence[Choice]) -> list[Choice]:
-        """The choices without Local Zones, unless their price is in the settings: the list of the region lacks it.
+    def choices(
+        self, region: str, machines: Sequence[Machine], *, spot: bool, zones: set[str] | None
+    ) -> list[Choice]:
+        """As `market.choices`, without Local Zones whose price is not in the settings: the list of the region lacks it.
 
-        On spot, each zone has a price of its own. Raises ConfigError if none is left.
+        On spot, each zone has a price of its own.
         """
-        if not found or self.settings.capacity_block:
-            return list(found)
+        found = market.choices(self.catalog(region), machines, spot=spot, zones=zones)
+        if spot or self.settings.capacity_block:
+            return found
         left = []
         for each in found:
-            known = each.spot or each.machine.name in self.settings.prices
-            zones = {z: price for z, price in each.zones.items() if known or not is_local_zone(z)}
-            left += [replace(each, zones=zones)] if zones else []
-        if left:
-            return left
-        name, zone = found[0].machine.name, next(iter(found[0].zones))
-        raise ConfigError(
-            f"{zone} is a Local Zone, in which {name} costs more than the price list says of the region: set "
-            f"'{name}' = … under [aws.prices], in US dollars per hour, or take another zone"
-        )
+            known = each.machine.name in self.settings.prices
+            there = {z: price for z, price in each.zones.items() if known or not is_local_zone(z)}
+            left += [replace(each, zones=there)] if there else []
+        return left
 
     def _extras(self, place: dict[str, Any]) -> float:
         """US dollars per hour for the disks and the public address of a machine."""
@@ -310,10 +307,10 @@ class Planner:
         for region, machines in fitting.items():
             usable = {each["zone"] for each in self.subnets(region)} if machines else set()
             zones = usable if only is None else usable & only
-            found += market.choices(self.catalog(region), machines, spot=spot, zones=zones)
+            found += self.choices(region, machines, spot=spot, zones=zones)
         if not found:
             raise self.nowhere(fitting, spot, only)
-        found = self._with_price(self._outside_local_zones(found))
+        found = self._with_price(found)
         below = [each for each in found if _below(each, config.max_price_per_hour)]
         if not below and not self.settings.capacity_block:
             raise CapExceeded(_too_dear(config.max_price_per_hour or 0.0, found, spot))
@@ -348,7 +345,8 @@ class Planner:
             return ConfigError(
                 f"{names[0]} is offered in {', '.join(where)}, not in {', '.join(sorted(only))}"
             )
-        if not {each["zone"] for each in self.subnets(region)} & set(where):
+        usable = {each["zone"] for each in self.subnets(region)} & set(where)
+        if not usable:
             return ConfigError(
                 f"{names[0]} is offered in {', '.join(where)}, and no subnet that may be used is there; "
                 "set [aws] subnet"
@@ -356,6 +354,12 @@ class Planner:
         if spot:
             return ConfigError(
                 f"{names[0]} has no spot price in {region} now; ask for it on demand (spot=False)"
+            )
+        local = sorted(filter(is_local_zone, usable if only is None else usable & only))
+        if local and names[0] in catalog.prices(names):
+            return ConfigError(
+                f"{local[0]} is a Local Zone, in which {names[0]} costs more than the price list says of the region: "
+                f"set '{names[0]}' = … under [aws.prices], in US dollars per hour, or take another zone"
             )
         return price_problem(names[0], region)
 

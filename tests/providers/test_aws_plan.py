@@ -422,6 +422,24 @@ def test_offers_that_do_not_fit_say_why() -> None:
     assert found[0].note == "it has 8 of them" or found[0].note == "it has 1 of them"
 
 
+def test_offers_have_no_price_in_a_local_zone_but_ones_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As plans do: the price list has that of the region."""
+    local = "us-east-1-bos-1a"
+    monkeypatch.setitem(globals(), "ZONES", ["us-east-1a", local])
+    assert offers_of(planner(), "l4", 1, False, None)[0].note.endswith("; 1 zones")
+    with pytest.raises(ConfigError, match=rf"{local} is a Local Zone.*'g6.xlarge' = …"):
+        offers_of(planner(), "l4", 1, False, local)
+    own = AwsSettings(prices={"g6.xlarge": 1.2})
+    # The other type that fits is named without a price.
+    found = offers_of(planner(own, prices={**PRICES, "g6.xlarge": 1.2}), "l4", 1, False, local)
+    assert [(o.instance_type, o.price_per_hour) for o in found] == [
+        ("g6.xlarge", 1.2),
+        ("g6.2xlarge", None),
+    ]
+
+
 def test_offers_of_one_zone() -> None:
     assert [o.instance_type for o in offers_of(planner(), "l4", 1, True, "us-east-1c")] == [
         "g6.xlarge"

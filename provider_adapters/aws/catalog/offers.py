@@ -32,10 +32,12 @@ def offers_of(
         for on_spot in (False, True) if spot is None else (spot,):
             wanted = MachineRequirements(gpu=request, spot=on_spot)
             machines = fitting[name] = market.fitting(catalog, wanted)
-            choices = market.choices(catalog, machines, spot=on_spot, zones=only)
+            choices = planner.choices(name, machines, spot=on_spot, zones=only)
             found += [_offer(planner, choice, count) for choice in choices]
             if not on_spot:
-                unpriced += _without_price(catalog, machines, only)
+                priced = {choice.machine.name for choice in choices}
+                others = [machine for machine in machines if machine.name not in priced]
+                unpriced += _without_price(catalog, others, only)
     if found:
         return sorted([*found, *unpriced], key=attrgetter("price_to_sort_by"))
     if any(fitting.values()):
@@ -80,11 +82,10 @@ def _quota_problem(planner: Planner, choice: Choice, count: int) -> str:
 def _without_price(
     catalog: Catalog, machines: Sequence[Machine], only: set[str] | None
 ) -> list[Offer]:
-    """Offers on demand of machines without a known price, for which no plan can be made."""
-    names = [machine.name for machine in machines]
-    if not names:
+    """Offers on demand of machines without a known price, for which no plan can be made, if they are in these zones."""
+    if not machines:
         return []
-    prices, offered = catalog.prices(names), catalog.zones(names)
+    offered = catalog.zones([machine.name for machine in machines])
     return [
         Offer(
             provider="aws",
@@ -97,8 +98,7 @@ def _without_price(
             note=f"no price is known: set '{machine.name}' = … under [aws.prices], in US dollars per hour",
         )
         for machine in machines
-        if machine.name not in prices
-        and any(only is None or zone in only for zone in offered.get(machine.name, ()))
+        if any(only is None or zone in only for zone in offered.get(machine.name, ()))
     ]
 
 
