@@ -141,6 +141,8 @@ class Function(Generic[P, R]):
             from flowlite.bundle.main_file import note_main_file
 
             note_main_file()
+        self._module_spec = _spec_of(self.__module__)
+        self._overrides: dict[str, Any] = {}
         self._app = app
         self._given = _merge({}, options)
         self._options = _merge(app.defaults, self._given)
@@ -166,6 +168,7 @@ class Function(Generic[P, R]):
         Outside of a gang, the variables of a worker (RANK, WORLD_SIZE, MASTER_ADDR …) are set for the call as in a gang
         of one worker, and restored afterwards. An async function returns a coroutine, as without the decorator.
         """
+        self._renew()
         with world_of_one(self.__name__):
             value = self.__wrapped__(*args, **kwargs)
         return cast("R", self._awaited(value)) if isinstance(value, CoroutineType) else value
@@ -249,7 +252,10 @@ class Function(Generic[P, R]):
         Raises:
             SpecError: An option is unknown or has a wrong value.
         """
-        return Function(self.__wrapped__, self._app, _merge(self._given, overrides))
+        self._renew()
+        changed = Function(self.__wrapped__, self._app, _merge(self._given, overrides))
+        changed._overrides = _merge(self._overrides, overrides)
+        return changed
 
     @takes_the_users_arguments
     def build_task_config(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskConfig:
@@ -276,7 +282,26 @@ class Function(Generic[P, R]):
         bind(self.__wrapped__, args, kwargs)
         return config.with_call(BoundCall(self.__wrapped__, args, kwargs))
 
+    def _renew(self) -> None:
+        """Becomes what its module has under its name, if that was loaded again since (autoreload in a notebook).
+
+        Else `from train import train` would run what was edited meanwhile, and nothing would tell. Autoreload updates
+        plain functions in the same way.
+        """
+        spec = _spec_of(self.__module__)
+        if spec is self._module_spec:
+            return
+        self._module_spec = spec
+        found: object = sys.modules[self.__module__] if spec is not None else None
+        for part in self.__qualname__.split("."):
+            found = getattr(found, part, None)
+        if isinstance(found, Function) and found is not self:
+            functools.update_wrapper(self, found.__wrapped__)
+            self._app, self._given = found._app, _merge(found._given, self._overrides)
+            self._options = _merge(self._app.defaults, self._given)
+
     def _config(self) -> TaskConfig:
+        self._renew()
         options = {"name": self._task_name(), **self._options}
         return _checked(f"@app.function on {self.__name__}", options)
 
@@ -339,6 +364,11 @@ class Function(Generic[P, R]):
         with suppress(ValueError, TypeError):
             shown += str(inspect.signature(self.__wrapped__))
         return summaries.of_function(shown, self._options, self.__wrapped__)
+
+
+def _spec_of(module: str) -> object:
+    """What a module was loaded from; another object each time that it is loaded."""
+    return getattr(sys.modules.get(module), "__spec__", None)
 
 
 def _check(what: str, options: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib
 import inspect
 import os
 import pickle
@@ -186,6 +187,50 @@ def test_the_decorators_mapping_is_not_changed_from_outside() -> None:
     environment["A"] = "2"
     environment["RANK"] = "0"
     assert f.build_task_config().environment == {"A": "1"}
+
+
+EDITED = """
+from flowlite import FlowApp
+
+app = FlowApp()
+
+@app.function(num_instances={nodes}, environment={{"A": "1"}})
+def fit(lr: float) -> str:
+    \"\"\"The docstring of {version}.\"\"\"
+    return "{version}"
+"""
+
+
+def test_a_function_whose_module_is_loaded_again_is_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As autoreload does in a notebook, where `from train import train` stands in a cell that is not run again."""
+    file = tmp_path / "edited_module.py"
+    file.write_text(EDITED.format(nodes=2, version="first"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    module = importlib.import_module("edited_module")
+    try:
+        fit = module.fit
+        larger = fit.options(num_instances=5)
+        file.write_text(EDITED.format(nodes=3, version="second"))
+        assert fit(0.1) == "first", "an edit alone changes nothing here"
+        importlib.reload(module)
+        for function, nodes in ((fit, 3), (larger, 5), (fit.options(max_cost=1), 3)):
+            config = function.build_task_config(0.1)
+            assert config.num_instances == nodes
+            assert config.environment == {"A": "1"}
+            assert config.call.function is module.fit.__wrapped__
+            assert function(0.1) == "second"
+        assert fit.__doc__ == "The docstring of second."
+        file.write_text("")
+        vars(module).clear()
+        vars(module)["__name__"] = "edited_module"
+        importlib.reload(module)
+        assert fit(0.1) == "second", "it is not in the module any more"
+    finally:
+        del sys.modules["edited_module"]
+    assert fit(0.1) == "second"
 
 
 # Configurations
