@@ -507,6 +507,164 @@ class TestAFileThatNamesTheLastCheckpoint:
         assert (copier.root / tracker).read_text() == last.replace("20", "10")
 
 
+class TestACheckpointWithMetadata:
+    """`torch.distributed.checkpoint` writes `.metadata` when all ranks have written their shards."""
+
+    @pytest.fixture(params=["step-2", "last", "deep/last", ""])
+    def place(self, request: pytest.FixtureRequest) -> str:
+        """Its directory; "" is the directory of checkpoints itself."""
+        return str(request.param)
+
+    @pytest.fixture
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+        now = [1000.0]
+        monkeypatch.setattr(time, "monotonic", lambda: now[0])
+        return now
+
+    @staticmethod
+    def save(copier: Copier, place: str, content: str, *names: str) -> None:
+        (copier.root / place).mkdir(parents=True, exist_ok=True)
+        for name in names:
+            (copier.root / place / name).write_text(content)
+
+    @staticmethod
+    def rest(copier: Copier, clock: list[float]) -> None:
+        for _ in range(2):
+            clock[0] += 60
+            copier.look(None)
+
+    def whole(
+        self, tmp_path: Path, place: str, clock: list[float]
+    ) -> tuple[Copier, dict[str, bytes]]:
+        copier = copier_of(tmp_path, every=100.0)
+        copier.begin()
+        self.save(copier, place, "1", *self.NAMES, "meta.pt")
+        self.rest(copier, clock)
+        assert copier.copy()
+        found = newest(tmp_path / "remote")
+        assert len(found) == 4
+        return copier, found
+
+    NAMES = ("__0_0.distcp", "__1_0.distcp", ".metadata")
+
+    def test_it_is_copied_once_that_is_there(
+        self, tmp_path: Path, place: str, clock: list[float]
+    ) -> None:
+        copier = copier_of(tmp_path, every=100.0)
+        copier.begin()
+        self.save(copier, place, "1", *self.NAMES[:2])
+        self.rest(copier, clock)
+        copier.copy()
+        assert newest(tmp_path / "remote") == {}
+        self.save(copier, place, "1", *self.NAMES[2:])
+        self.rest(copier, clock)
+        assert copier.copy()
+        assert len(newest(tmp_path / "remote")) == 3
+
+    def test_nobody_continues_from_one_without_it(
+        self, tmp_path: Path, place: str, clock: list[float]
+    ) -> None:
+        """Its writer was killed an hour after it had written the last shard, as by the watchdog of a collective."""
+        copier = copier_of(tmp_path, every=100.0)
+        copier.begin()
+        self.save(copier, place, "1", *self.NAMES[:2])
+        self.rest(copier, clock)
+        copier.cut(None, ())
+        copier.end()
+        copier.copy()
+        assert newest(tmp_path / "remote") == {}
+        copier_of(tmp_path, every=100.0, writer="t1.2").restore(aside=True)
+        assert not list(copier.root.rglob("*.distcp"))
+
+    def test_one_that_is_written_again_in_its_place_stays_as_it_was_until_that_is_new(
+        self, tmp_path: Path, place: str, clock: list[float]
+    ) -> None:
+        copier, before = self.whole(tmp_path, place, clock)
+        self.save(copier, place, "2", "__0_0.distcp")
+        (copier.root / "log.txt").write_text("2")
+        self.rest(copier, clock)
+        assert copier.copy()
+        assert newest(tmp_path / "remote") == {**before, "log.txt": b"2"}
+        self.save(copier, place, "2", *self.NAMES, "meta.pt")
+        self.rest(copier, clock)
+        assert copier.copy()
+        assert set(newest(tmp_path / "remote").values()) == {b"2"}
+
+    def test_a_set_has_the_last_while_the_next_has_none(
+        self, tmp_path: Path, clock: list[float]
+    ) -> None:
+        """A trainer that keeps one removes it first."""
+        copier, before = self.whole(tmp_path, "epoch_1", clock)
+        shutil.rmtree(copier.root / "epoch_1")
+        self.save(copier, "epoch_2", "2", "__0_0.distcp")
+        (copier.root / "log.txt").write_text("on")
+        self.rest(copier, clock)
+        assert copier.copy()
+        assert newest(tmp_path / "remote") == {**before, "log.txt": b"on"}
+        self.save(copier, "epoch_2", "2", *self.NAMES)
+        self.rest(copier, clock)
+        assert copier.copy()
+        assert set(newest(tmp_path / "remote").values()) == {b"2", b"on"}
+
+    @pytest.mark.parametrize("same_node", [True, False])
+    def test_the_next_attempt_has_the_earlier_one_if_its_writer_dies_meanwhile(
+        self, tmp_path: Path, place: str, clock: list[float], same_node: bool
+    ) -> None:
+        copier, before = self.whole(tmp_path, place, clock)
+        self.save(copier, place, "2", "__0_0.distcp")
+        self.rest(copier, clock)
+        copier.cut(None, ())
+        copier.end()
+        copier.copy()
+        assert newest(tmp_path / "remote") == before
+        if not same_node:
+            shutil.rmtree(copier.root)
+            (tmp_path / "memory0.json").unlink()
+        copier_of(tmp_path, every=100.0, writer="t1.2").restore(aside=True)
+        for name in (*self.NAMES, "meta.pt"):
+            assert (copier.root / place / name).read_text() == "1"
+
+    def test_with_a_part_on_each_node_only_one_has_it(
+        self, tmp_path: Path, clock: list[float]
+    ) -> None:
+        copier = copier_of(tmp_path, node=1, nodes=2, every=100.0)
+        copier.begin()
+        self.save(copier, "last", "1", "__1_0.distcp")
+        self.rest(copier, clock)
+        assert copier.copy(1)
+        assert copier.newest is not None
+        assert [each.path for each in copier.newest[1].files] == ["last/__1_0.distcp"]
+
+
+def test_a_checkpoint_that_is_written_again_is_in_the_sets_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that cannot wait longer takes neither version of some files and the other of others."""
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    copier = copier_of(tmp_path, every=100.0)
+    copier.begin()
+    write = TestACheckpointThatIsADirectory.write
+    write(copier, "checkpoint-2/model.pt", "checkpoint-2/optimizer.pt")
+    for _ in range(2):
+        now += 60
+        copier.look(None)
+    assert copier.copy()
+    (copier.root / "checkpoint-2" / "model.pt").write_text("3")
+    copier.look(None)
+    now += 5
+    copier.look(None)
+    assert "checkpoint-2/model.pt" in copier.watch.finished
+    copier.copy()
+    assert newest(tmp_path / "remote") == WHOLE
+    (copier.root / "checkpoint-2" / "optimizer.pt").write_text("3")
+    for _ in range(2):
+        now += 60
+        copier.look(None)
+    assert copier.copy()
+    assert set(newest(tmp_path / "remote").values()) == {b"3"}
+
+
 @pytest.mark.parametrize("content", ["", '{"format": 2}'])
 def test_a_damaged_manifest_does_not_stop_copies_and_costs_no_file(
     tmp_path: Path, content: str

@@ -32,8 +32,12 @@ from .stability import (
     checkpoint_above,
     checkpoints_of,
     complete_as_others,
+    is_inside,
+    is_of_checkpoint,
     is_temporary,
+    without_metadata,
     words_for,
+    written_again,
 )
 from .state import CheckpointState
 from .targets import Target, TargetError, place_of
@@ -152,11 +156,24 @@ class Copier:
         found = tree.look_at(self.root, self.shown_at)
         empty = set(found.directories).difference(beside_files(found.directories, found.files))
         half = {checkpoint_above(f"{each}/") for each in empty}
+        if self.order["source"]:
+            half |= self._without_metadata(found) - {"."}
         return half | self._begun(self.memory.doubts(found.files))
 
     def _begun(self, doubtful: Iterable[str]) -> set[str]:
         """Returns the directories of checkpoints with such a file, of which no set had anything."""
         return {each for each in checkpoints_of(doubtful) if not self.memory.knows_below(each)}
+
+    def _without_metadata(self, found: tree.TreeScan) -> set[str]:
+        """Returns the checkpoints of which the file is missing that is written last."""
+        # With nodes="all", only one node has it.
+        return without_metadata(found.files) if self.nodes == 1 else set()
+
+    def _half_written(self, found: tree.TreeScan) -> set[str]:
+        """Returns the checkpoints that are being written, or written again, as the file tells that is written last."""
+        known = self.newest[1].files if self.newest is not None and self.nodes == 1 else ()
+        marks = {file.path: (file.size, file.mtime_ns) for file in known}
+        return self._without_metadata(found) | written_again(found.files, marks)
 
     def restore(self, aside: bool) -> dict[str, Any]:
         """Restores the newest set.
@@ -309,7 +326,7 @@ class Copier:
         with self._lock:
             self._look = found
             self.watch.look(found.files, writing, time.monotonic())
-            self.memory.note(found.files, self._at_rest(), self.watch.doubtful)
+            self.memory.note(found.files, self._at_rest(found), self.watch.doubtful)
 
     def cut(
         self, reaper: int | None, renamed: Collection[str], brought: Collection[str] = ()
@@ -331,25 +348,28 @@ class Copier:
             stored = {file.path for file in self.newest[1].files} if self.newest else set[str]()
             whole = complete_as_others(self.watch.begun, found.files, stored)
             whole_files = {path for path in found.files if checkpoint_above(path) in whole}
-            self.watch.cut(renamed, whole_files.union(brought), known)
-            for path in self._pointing_to(self._begun(self.watch.doubtful), found.files):
+            half = self._half_written(found)
+            self.watch.cut(renamed, whole_files.union(brought), known, half)
+            gone = self._begun(self.watch.doubtful) | self._without_metadata(found)
+            for path in self._pointing_to(gone, found.files):
                 self.watch.doubtful[path] = found.files[path].mark
             self._cut_off |= set(self.watch.doubtful) - before
-            self.memory.note(found.files, self._at_rest(), self.watch.doubtful)
+            self.memory.note(found.files, self._at_rest(found), self.watch.doubtful)
 
-    def _at_rest(self) -> dict[str, FileState]:
+    def _at_rest(self, found: tree.TreeScan) -> dict[str, FileState]:
         """Returns the finished files, without those of a checkpoint of which another one may follow."""
-        return self._without(self.watch.begun, self.watch.finished)
+        begun, finished = self.watch.begun | self._half_written(found), self.watch.finished
+        return self._without(begun, finished, self._pointing_to(begun, finished))
 
+    @staticmethod
     def _without(
-        self, begun: Collection[str], files: Mapping[str, FileState]
+        changing: Collection[str], files: Mapping[str, FileState], pointing: Collection[str]
     ) -> dict[str, FileState]:
         """Returns these files without those of these checkpoints, and without those that name one of them."""
-        pointing = self._pointing_to(begun, files)
         return {
             path: seen
             for path, seen in files.items()
-            if checkpoint_above(path) not in begun and path not in pointing
+            if path not in pointing and not is_inside(path, changing)
         }
 
     def _pointing_to(
@@ -395,17 +415,21 @@ class Copier:
             unfinished, begun = self.watch.unfinished, self.watch.begun
             incomplete = self._cut_off.intersection(self.watch.doubtful)
         self._paths()
-        begun = self._not_whole(begun.union(map(checkpoint_above, unfinished)))
-        settled = self._without(begun, finished)
-        pointing = sorted(each for each in finished.keys() - settled if not checkpoint_above(each))
+        changing = begun.union(checkpoints_of(unfinished), self._half_written(found))
+        pointing = self._pointing_to(self._not_whole(changing), finished)
+        settled = self._without(changing, finished, pointing)
         files = self._copy_files(settled, found.modes)
-        left_out = [*unfinished, *pointing, *self._changed(settled, files), *sorted(found.skipped)]
-        files += self._earlier(left_out)
+        changed = self._changed(settled, files)
+        changing |= checkpoints_of(changed)
+        files = [file for file in files if not is_inside(file.path, changing)]
+        left_out = [*unfinished, *sorted(pointing), *changed, *sorted(found.skipped)]
+        files += self._earlier(left_out, changing)
+        begun = self._not_whole(changing)
         links = found.links
         cut_off = bool(incomplete.difference(file.path for file in files))
         if cut_off or self._has_no_checkpoint(files, unfinished, begun):
             # Its writer may have deleted the checkpoint before the one that it did not complete.
-            files += self._deleted(found)
+            files += self._deleted(found, files)
         if cut_off or begun:
             links = self._links_to(files, found, begun)
         manifest = CheckpointManifest(
@@ -441,19 +465,23 @@ class Copier:
         left = set(finished) - {file.path for file in copied}
         return sorted(path for path in left if tree.seen_at(self.root / path) is not None)
 
-    def _earlier(self, unfinished: Iterable[str]) -> list[File]:
-        """Returns the earlier versions of files that are being written, for use in the new set."""
+    def _earlier(self, unfinished: Iterable[str], changing: Collection[str]) -> list[File]:
+        """Returns the earlier versions of files that are being written, for use in the new set.
+
+        Args:
+            unfinished: These files.
+            changing: Directories of checkpoints in which files are. Their files come into the sets together.
+        """
         wanted = set(unfinished)
         known = self.newest[1].files if self.newest is not None else ()
-        return [file for file in known if file.path in wanted]
+        return [file for file in known if file.path in wanted or is_inside(file.path, changing)]
 
     def _not_whole(self, changing: set[str]) -> set[str]:
-        """Returns those of these directories of checkpoints of which the newest set has nothing.
-
-        The files of such a directory come into the sets together.
-        """
+        """Returns those of these directories of checkpoints of which the newest set has nothing."""
         known = self.newest[1].files if self.newest is not None else ()
-        return changing - checkpoints_of(file.path for file in known) - {""}
+        return {
+            each for each in changing if not any(is_inside(file.path, {each}) for file in known)
+        }
 
     def _has_no_checkpoint(
         self, files: Iterable[File], unfinished: Iterable[str], begun: set[str]
@@ -463,14 +491,15 @@ class Copier:
         known = {file.path for file in self.newest[1].files} if self.newest is not None else set()
         if not begun and paths.issuperset(unfinished):
             return False
-        if any(map(checkpoint_above, known)):
-            return not any(map(checkpoint_above, paths))
+        if any(map(is_of_checkpoint, known)):
+            return not any(map(is_of_checkpoint, paths))
         return bool(known) and not paths
 
-    def _deleted(self, found: tree.TreeScan) -> list[File]:
-        """Returns the files of the newest set that are not in the directory any more."""
+    def _deleted(self, found: tree.TreeScan, files: Iterable[File]) -> list[File]:
+        """Returns the files of the newest set that are not in the directory any more, without these."""
         known = self.newest[1].files if self.newest is not None else ()
-        return [file for file in known if file.path not in found.files]
+        has = {file.path for file in files}.union(found.files)
+        return [file for file in known if file.path not in has]
 
     def _links_to(
         self, files: Iterable[File], found: tree.TreeScan, begun: set[str]

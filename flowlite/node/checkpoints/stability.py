@@ -25,6 +25,9 @@ _ONE_CHECKPOINT = re.compile(
     r"(checkpoint|ckpt|(global_?)?step|iter)[-_=]?\d+|epoch=\d+-step=\d+\.ckpt"
 )
 
+# Of torch.distributed.checkpoint: what the ranks write, and the metadata, which is written when all of that is.
+_SHARD, _METADATA = ".distcp", ".metadata"
+
 # How much longer than a file such a directory must not have changed. Between two files of a checkpoint, a trainer may
 # collect what is on its GPUs.
 _WHOLE = 5
@@ -89,6 +92,58 @@ def words_for(checkpoints: Iterable[str]) -> dict[str, set[str]]:
         numbers = (str(int(number)) for number in re.findall(r"\d+", name))
         words.setdefault(above, set()).update((name, *numbers))
     return words
+
+
+def is_of_checkpoint(path: str) -> bool:
+    """Returns whether a file belongs to a checkpoint that is a directory, by its name or that of the directory."""
+    return bool(checkpoint_above(path)) or path.endswith(_SHARD)
+
+
+def is_inside(path: str, directories: Collection[str]) -> bool:
+    """Returns whether a file is below one of these directories; of "." itself, whether it is a part of a checkpoint."""
+    above = os.path.dirname(path)
+    if not above:
+        return "." in directories and path.endswith((_SHARD, _METADATA))
+    while above:
+        if above in directories:
+            return True
+        above = os.path.dirname(above)
+    return False
+
+
+def without_metadata(files: Iterable[str]) -> set[str]:
+    """Returns the directories of checkpoints that have shards and no metadata yet; "." for the top one."""
+    shards, metadata = set(), set()
+    for path in files:
+        if path.endswith(_SHARD):
+            shards.add(os.path.dirname(path))
+        elif path.endswith(_METADATA):
+            metadata.add(os.path.dirname(path))
+    return set(map(_checkpoint_at, shards - metadata))
+
+
+def written_again(files: Mapping[str, FileState], known: Mapping[str, tuple[int, int]]) -> set[str]:
+    """Returns the directories of checkpoints whose shards have changed, and whose metadata has not yet; "." as above.
+
+    Args:
+        files: All files that exist.
+        known: (size, mtime) of the files as they were when the checkpoints were whole.
+    """
+    same = {
+        os.path.dirname(path)
+        for path, mark in known.items()
+        if path.endswith(_METADATA) and path in files and files[path].mark == mark
+    }
+    changed = {
+        os.path.dirname(path)
+        for path, seen in files.items()
+        if path.endswith(_SHARD) and known.get(path) != seen.mark
+    }
+    return set(map(_checkpoint_at, same & changed))
+
+
+def _checkpoint_at(directory: str) -> str:
+    return checkpoint_above(f"{directory}/") or directory or "."
 
 
 def beside_files(directories: Iterable[str], files: Iterable[str]) -> list[str]:
@@ -203,6 +258,7 @@ class StabilityWatch:
         renamed: Collection[str] = (),
         brought: Collection[str] = (),
         known: Collection[str] = (),
+        half: Collection[str] = (),
     ) -> None:
         """Records that a writer was killed or failed: files still changing at the last scan may be incomplete.
 
@@ -212,6 +268,7 @@ class StabilityWatch:
             renamed: Files that were seen to be renamed into their place and not to be written since.
             brought: Files of directories that are whole, as those that were renamed as a whole.
             known: Files whose present content is in a set.
+            half: Directories of checkpoints that are known to be incomplete, however long they have been so.
         """
         begun, unfinished = self.begun, set(self.unfinished)
         for path, seen in self._files.items():
@@ -220,6 +277,7 @@ class StabilityWatch:
                 continue
             in_place = is_open or not (seen.was_renamed or path in renamed)
             in_part = checkpoint_above(path) in begun and path not in brought
+            in_part = in_part or is_inside(path, half)
             if in_part or (in_place and path in unfinished):
                 self.doubtful[path] = seen.mark
 
