@@ -193,6 +193,19 @@ class Store:
         rows = self._rows(TaskRecord, order=order, columns="id, name, state, created_at")
         return [TaskKey(str(row["id"]), str(row["name"]), str(row["state"])) for row in rows]
 
+    def completed(self, task_ids: Collection[str]) -> set[str]:
+        """Returns those of some tasks that have completed."""
+        return self._among("state = 'completed'", task_ids)
+
+    def unfinished_of(self, task_ids: Collection[str]) -> set[str]:
+        """Returns those of some tasks that have not ended."""
+        return self._among(_UNFINISHED, task_ids)
+
+    def _among(self, where: str, task_ids: Collection[str]) -> set[str]:
+        query = f"SELECT id FROM tasks WHERE id IN (SELECT value FROM json_each(?)) AND {where}"
+        with self._database.read() as db:
+            return {row[0] for row in db.execute(query, (json.dumps(list(task_ids)),))}
+
     def update_task(self, lease: Lease, **changes: Any) -> None:
         """Writes fields of the leased task. Raises LeaseLost if the lease was taken over."""
         with self._database.write() as db:

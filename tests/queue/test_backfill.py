@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -176,3 +177,19 @@ def test_who_is_let_past_delays_nobody_before(
                 free = len(HOSTS) - first.demands[0].count
                 over = later.seconds is not None and later.seconds + MARGIN_SECONDS <= begin
                 assert over or later.demands[0].count <= free
+
+
+def test_hosts_that_are_all_in_use_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 2,000 tasks that waited for 200 hosts looked at all of them."""
+    looks: list[object] = []
+    free = _Slots.free
+
+    def counting(slots: _Slots, names: Sequence[str], begin: float, end: float) -> list[str]:
+        looks.append(names)
+        return free(slots, names, begin, end)
+
+    monkeypatch.setattr(_Slots, "free", counting)
+    requests = [wants(f"t{number}", 1) for number in range(50)]
+    found = list(schedule(0.0, [has(*HOSTS)], requests, all_times=False))
+    assert [each.may_start for each in found] == [False] * 50
+    assert len(looks) == 1

@@ -16,7 +16,8 @@ import os
 import secrets as random_secrets
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,11 @@ OUTPUTS = "flow-outputs"
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 # How long a supervisor that was just started may take to be noted before its task counts as abandoned.
 _START_SECONDS = 5.0
-# How often one process looks at all tasks for those that wait. Each of hundreds may be waited for.
-_ALL_EVERY = 1.0
-_looked_at: dict[Path, float] = {}
+# How often one process looks at all tasks for those that wait, since each of hundreds may be waited for; and how many
+# times the processor time of a look passes at least until the next, since a look at thousands takes half a second.
+_ALL_EVERY, _ALL_SHARE = 1.0, 10
+# When this process has looked so at a FLOW_HOME, and for how long it does not look again.
+_looked_at: dict[Path, tuple[float, float]] = {}
 
 
 @dataclass(slots=True)
@@ -146,7 +149,9 @@ def submit(
     if supervise:
         try:
             with trace.span("start the supervisor"):
-                _start(store, paths.home, record, spare=bool(record.config.get("keep_warm")))
+                why = _why_asleep(store, [record]).get(record.id, "")
+                spare = bool(record.config.get("keep_warm"))
+                _start(store, paths.home, record, why, spare=spare)
         except StoreError as error:
             raise StoreError(
                 f"task {record.name} ({record.id}) was submitted, and has no supervisor yet: {error}. "
@@ -187,7 +192,7 @@ def cancel(store: Store, home: Path, task_id: str) -> bool:
         if unled and not TaskPaths(home, task_id).supervisor.exists():
             start_supervisor(home, task_id)
     if asked:
-        waking.wake_due(store)
+        waking.wake_cancelled(store, task_id)
     return asked
 
 
@@ -205,14 +210,29 @@ def _cancel_without_store(store: Store, home: Path, task_id: str, error: StoreEr
     return True
 
 
-def _start(
-    store: Store, home: Path, record: TaskRecord, *, spare: bool = False, launches: bool = True
-) -> None:
-    """Starts the supervisor of a task, asleep if it has to wait for long."""
-    may_sleep = record.state == State.PENDING and _waits(record) and len(record.candidates) < 2
+def _why_asleep(store: Store, records: Iterable[TaskRecord]) -> dict[str, str]:
+    """Why the supervisors of tasks are started asleep, by task; without those that are started awake."""
     # A task with several places does not wait for its turn at one of them alone.
-    if may_sleep and (why := waking.why_asleep(store, record.id)):
-        store.note_waiting(record.id, why)
+    waiting = {
+        each.id
+        for each in records
+        if each.state == State.PENDING and _waits(each) and len(each.candidates) < 2
+    }
+    return waking.why_asleep(store, waiting)
+
+
+def _start(
+    store: Store,
+    home: Path,
+    record: TaskRecord,
+    why_asleep: str,
+    *,
+    spare: bool = False,
+    launches: bool = True,
+) -> None:
+    """Starts the supervisor of a task, asleep if there is a reason for that."""
+    if why_asleep:
+        store.note_waiting(record.id, why_asleep)
         start_supervisor(home, record.id, sleeping=True)
     else:
         start_supervisor(home, record.id, spare=spare, launches=launches)
@@ -227,9 +247,10 @@ def _waits(record: TaskRecord) -> bool:
 def _may_look_at_all(home: Path) -> bool:
     """Whether this process has not looked at all tasks of a FLOW_HOME just now. If not, it is about to."""
     now = clock.monotonic()
-    if 0 <= now - _looked_at.get(home, -math.inf) < _ALL_EVERY:
+    before, pause = _looked_at.get(home, (-math.inf, _ALL_EVERY))
+    if 0 <= now - before < pause:
         return False
-    _looked_at[home] = now
+    _looked_at[home] = (now, _ALL_EVERY)
     return True
 
 
@@ -304,14 +325,14 @@ def ensure_supervisors(store: Store, home: Path, *, only: str | None = None) -> 
     Returns:
         Ids of the tasks for which a supervisor was started.
     """
-    awaited = only
+    awaited, began = only, time.thread_time()
     with suppress(StoreError, NotFound):
         if only is not None and _waits(store.get_task(only)) and _may_look_at_all(home):
             # Its turn comes only if the tasks before it go on.
             only = None
     begun: list[str] = []
-    abandoned = abandoned_tasks(store, home, only=only)
-    for task_id in abandoned:
+    left: list[TaskRecord] = []
+    for task_id in abandoned_tasks(store, home, only=only):
         # Imported only when there is such a task.
         from flowlite.supervise.process.resuming import launches_unasked, needs_resume
 
@@ -319,20 +340,28 @@ def ensure_supervisors(store: Store, home: Path, *, only: str | None = None) -> 
         # first, and ends what is left of the second.
         with suppress(StoreError):
             record = store.get_task(task_id)
-            is_awaited = task_id == awaited
-            if needs_resume(store, record, is_awaited=is_awaited):
-                continue
-            _start(store, home, record, launches=launches_unasked(record, is_awaited=is_awaited))
-            begun.append(task_id)
+            if not needs_resume(store, record, is_awaited=task_id == awaited):
+                left.append(record)
+    with suppress(StoreError):
+        # The queue is read once for all: after a restart of the machine, none of thousands that wait has a supervisor.
+        asleep_ones = _why_asleep(store, left)
+        for record in left:
+            with suppress(StoreError):
+                launches = launches_unasked(record, is_awaited=record.id == awaited)
+                _start(store, home, record, asleep_ones.get(record.id, ""), launches=launches)
+                begun.append(record.id)
     if only is None:
         waking.wake_due(store)
+        if home in _looked_at:
+            share = _ALL_SHARE * (time.thread_time() - began)
+            _looked_at[home] = (_looked_at[home][0], max(_ALL_EVERY, share))
     return begun
 
 
 def look_after_all(store: Store, home: Path) -> list[str]:
     """As `ensure_supervisors` for all tasks, at most once a second in one process.
 
-    That takes 0.15 s for 2,000 tasks that wait, and a program may look up each of them.
+    That takes 0.3 s for 2,000 tasks that wait for 200 hosts, and a program may look up each of them.
     """
     return ensure_supervisors(store, home) if _may_look_at_all(home) else []
 
@@ -359,7 +388,7 @@ def resume(store: Store, home: Path, task_id: str) -> None:
             f"{record.name} ({record.id}) is {record.state} and goes on already; `flow status {record.id}`"
         )
     store.resume(task_id)
-    _start(store, home, record)
+    _start(store, home, record, _why_asleep(store, [record]).get(task_id, ""))
 
 
 def has_supervisor(home: Path, task_id: str) -> bool:

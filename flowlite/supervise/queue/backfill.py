@@ -138,10 +138,18 @@ def schedule(
         for demand in held.demands:
             unnamed = demand.count - len(held.named.intersection(demand.slots))
             slots.use(slots.free(demand.slots, now, now + 1.0)[: max(0, unnamed)], now, until)
-    # Of requests that ask for the same, a later one cannot start earlier: slots are only ever taken.
+    # Of requests that ask for the same, a later one cannot start earlier: slots are only ever taken. For the same
+    # reason, sets of slots of which none is free now are not looked at again.
     earliest: dict[object, float] = {}
+    used_up: set[tuple[str, ...]] = set()
     for request in requests:
-        some_free = any(slots.free(d.slots, now, now + 1.0) for d in request.demands)
+        some_free = False
+        for demand in request.demands:
+            if demand.slots not in used_up:
+                if slots.free(demand.slots, now, now + 1.0):
+                    some_free = True
+                    break
+                used_up.add(demand.slots)
         if not some_free and not all_times:
             yield Place(request.task_id, may_start=False, starts_at=None)
             continue
@@ -214,4 +222,7 @@ def _nodes(request: Request, taken: Sequence[Sequence[str]]) -> int | None:
 def demand_of(kind: Mapping[str, Any]) -> Demand:
     """Reads an entry of `Plan.slots`."""
     most, each = int(kind.get("most") or 0), int(kind.get("each") or 1)
-    return Demand(tuple(map(str, kind["slots"])), int(kind["count"]), most, each)
+    slots = kind["slots"]
+    # Those of `UnfinishedTask` are read for thousands of tasks at a time.
+    named = slots if isinstance(slots, tuple) else tuple(map(str, slots))
+    return Demand(named, int(kind["count"]), most, each)

@@ -6,10 +6,13 @@ A supervisor that is awake has its modules imported, so that a host that becomes
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
 
-from flowlite.state.store import Store
+from flowlite.state.store import Store, UnfinishedTask
 from flowlite.supervise.queue import asleep
 from flowlite.supervise.queue.current_queue import Queue, in_words
+from flowlite.supervise.record import process_identity
 from flowlite.supervise.record.lifecycle import State
 
 AWAKE_AHEAD = 8
@@ -21,6 +24,8 @@ With four awake, a host was idle for up to 1.5 s (`python -m benchmarks queue`).
 # How many supervisors are awake at a time only to record that their task was cancelled.
 _CANCELLING = 8
 _SEE_PLACE = "`flow queue` shows its place"
+# The tasks whose supervisors this process has woken to record a cancellation, until they have ended, by their store.
+_woken_to_end: dict[Path, set[str]] = {}
 
 
 def wake_due(store: Store, queue: Queue | None = None) -> None:
@@ -33,20 +38,52 @@ def wake_due(store: Store, queue: Queue | None = None) -> None:
 def wake(store: Store, queue: Queue, task_id: str) -> None:
     """Wakes the supervisor of one task, if it is asleep."""
     if queue.is_asleep(task_id):
-        # To have been asleep is a sign of life, without which the task would wait for `flow resume`.
-        store.count_as_led(task_id)
-        asleep.wake(queue.home, task_id)
+        _wake(store, task_id)
 
 
-def why_asleep(store: Store, task_id: str) -> str:
-    """Why the supervisor that is about to be started for a task can be asleep at first; "" if it cannot.
+def wake_cancelled(store: Store, task_id: str) -> None:
+    """Wakes the supervisor of a task whose cancellation was just recorded, if it is asleep, without reading the queue.
 
-    The sentence stays true until the supervisor is woken: nobody changes it before that.
+    Beyond a few that are awake for that, it is left to these: each wakes those that come next when it ends.
     """
+    if not asleep.is_asleep(store.path.parent, task_id):
+        return
+    woken = _woken_to_end.setdefault(store.path, set())
+    woken -= {each for each in woken if not _is_ending(store, each)}
+    if len(woken) < _CANCELLING:
+        woken.add(task_id)
+        _wake(store, task_id)
+
+
+def _is_ending(store: Store, task_id: str) -> bool:
+    """Whether a task has not ended, and has a supervisor."""
+    noted = process_identity.noted_supervisor(store.path.parent, task_id)
+    return bool(store.unfinished_leases(task_id)) and noted is not None and noted.alive
+
+
+def _wake(store: Store, task_id: str) -> None:
+    # To have been asleep is a sign of life, without which the task would wait for `flow resume`.
+    store.count_as_led(task_id)
+    asleep.wake(store.path.parent, task_id)
+
+
+def why_asleep(store: Store, starting: Collection[str]) -> dict[str, str]:
+    """Why the supervisors that are about to be started for tasks can be asleep at first, by task.
+
+    Those that cannot are left out. A sentence stays true until the supervisor is woken: nobody changes it before that.
+    """
+    if not starting:
+        return {}
     queue = Queue.read(store)
-    if task_id not in queue.tasks or task_id in _due(store, queue, task_id):
-        return ""
-    task = queue.tasks[task_id]
+    due = set(_due(store, queue, starting))
+    return {
+        name: _why_asleep(queue, queue.tasks[name])
+        for name in starting
+        if name in queue.tasks and name not in due
+    }
+
+
+def _why_asleep(queue: Queue, task: UnfinishedTask) -> str:
     before = [queue.tasks[name] for name in task.after if name in queue.tasks]
     if not before:
         return f"waits for its turn; {_SEE_PLACE}"
@@ -54,13 +91,13 @@ def why_asleep(store: Store, task_id: str) -> str:
     return f"begins after {in_words(before)}{turn}"
 
 
-def _due(store: Store, queue: Queue, starting: str = "") -> list[str]:
+def _due(store: Store, queue: Queue, starting: Collection[str] = ()) -> list[str]:
     """Returns the tasks whose supervisors should be awake.
 
     Args:
         store: The store.
         queue: The queue.
-        starting: A task that has no supervisor yet, and is about to get one.
+        starting: Tasks that have no supervisor yet, and are about to get one.
     """
     free = [
         task.id
@@ -73,11 +110,11 @@ def _due(store: Store, queue: Queue, starting: str = "") -> list[str]:
     ahead: Counter[object] = Counter()
     next_ones = []
     for place in queue.places(
-        all_times=False, counts=lambda task_id: task_id == starting or queue.is_led(task_id)
+        all_times=False, counts=lambda task_id: task_id in starting or queue.is_led(task_id)
     ):
         kind = queue.tasks[place.task_id].slots[0]["slots"]
-        ahead[str(kind)] += not place.may_start
-        if place.may_start or ahead[str(kind)] <= AWAKE_AHEAD:
+        ahead[kind] += not place.may_start
+        if place.may_start or ahead[kind] <= AWAKE_AHEAD:
             next_ones.append(place.task_id)
     return [*_cancelled(queue), *_hopeless(store, queue), *free, *next_ones]
 
@@ -93,9 +130,7 @@ def _hopeless(store: Store, queue: Queue) -> list[str]:
     if not any(name not in queue.tasks for task in waiting for name in task.after):
         return []
     # One that was removed is not there any more.
-    good = {
-        key.id for key in store.task_keys() if key.state == State.COMPLETED
-    } | queue.tasks.keys()
+    good = store.completed({name for task in waiting for name in task.after}) | queue.tasks.keys()
     return [task.id for task in waiting if not good.issuperset(task.after)]
 
 
