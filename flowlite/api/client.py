@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from flowlite.api.session import Session, open_session
 from flowlite.api.submission import providers_of, supervisor_ahead
-from flowlite.api.task import Task
+from flowlite.api.task import Ends, Task
 from flowlite.errors import ConfigError, ProviderError
 from flowlite.node.system import trace
 
@@ -60,6 +60,7 @@ class Flow:
         self._provider = provider
         self._notify = notify or _to_stderr
         self._noted: set[str] = set()
+        self._ends = Ends()
         self.volumes = Volumes(self)
 
     @staticmethod
@@ -364,6 +365,10 @@ class Flow:
         for damage in session.store.take_damage():
             self._note(damage)
         return TaskList(Task(session, record) for record in records)
+
+    def ended_among(self, tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
+        """Those of many tasks that have ended, as `Task.done` tells of each: much faster."""
+        return self._ends.among(tasks)
 
     def task_keys(self) -> list[TaskKey]:
         """Id, name and state of all tasks, newest first: much faster than `list_tasks`."""

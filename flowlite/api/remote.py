@@ -110,6 +110,7 @@ def _call_many(
     once = functools.lru_cache(None)(_say)
     flow = _flow(notify=once)
     how: dict[str, Any] = {
+        "ended_among": flow.ended_among,
         "pauses": pauses,
         "return_exceptions": return_exceptions,
         "on_interrupt": _cancel_interrupted,

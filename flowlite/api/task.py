@@ -236,10 +236,7 @@ class Task(Generic[R_co]):
         """Whether it has completed, failed or been cancelled. Reading it restarts a supervisor that has died."""
         if self.record.final:
             return True
-        now = time.monotonic()
-        if now >= self._look_after_at:
-            self._look_after_at = now + ENSURE_EVERY
-            self._session.ensure(self.id)
+        self._look_after()
         return False
 
     @property
@@ -478,6 +475,13 @@ class Task(Generic[R_co]):
 
     # Internals
 
+    def _look_after(self) -> None:
+        """Restarts its supervisor if that has died; looks at most once a second."""
+        now = time.monotonic()
+        if now >= self._look_after_at:
+            self._look_after_at = now + ENSURE_EVERY
+            self._session.ensure(self.id)
+
     def _wait(self, timeout: float | None, show_logs: bool | None, *, tell_end: bool) -> bool:
         """As `wait`. With `tell_end`, a failure is shown here, since no exception will be raised for it.
 
@@ -599,6 +603,31 @@ class Task(Generic[R_co]):
             its_node = rank // workers_per_node(self._latest)
             if its_node != node:
                 raise NotFound(f"rank {rank} of task {self.name} ({self.id}) is on node {its_node}")
+
+
+class Ends:
+    """Tells which of many tasks have ended, with one question to the store for all of them."""
+
+    def __init__(self) -> None:
+        self._version = -1
+        self._unfinished: set[str] = set()
+
+    def among(self, tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
+        """Returns the tasks that have ended, and restarts supervisors that have died, as `Task.done` does."""
+        if not tasks:
+            return []
+        store = tasks[0]._session.store
+        version = store.version()
+        if version != self._version:
+            self._unfinished = store.unfinished_of([task.id for task in tasks])
+            self._version = version
+        ended = []
+        for task in tasks:
+            if task.id in self._unfinished:
+                task._look_after()
+            elif task.done:
+                ended.append(task)
+        return ended
 
 
 _made: weakref.WeakSet[Task[Any]] = weakref.WeakSet()

@@ -127,6 +127,7 @@ def _submit_all(starts: Sequence[Start], json: bool) -> None:
 def _attend_all(starts: Sequence[Start], at_once: int, json: bool) -> int:
     """Follows the tasks of an array until they end. As under Slurm, a failure does not stop the others."""
     from flowlite.api.sweeps.sweep import in_order
+    from flowlite.api.task import Ends
 
     started: list[Task[Any]] = []
 
@@ -140,6 +141,7 @@ def _attend_all(starts: Sequence[Start], at_once: int, json: bool) -> int:
     ends = in_order(
         (functools.partial(announced, start) for start in starts),
         max_concurrent=at_once,
+        ended_among=Ends().among,
         return_exceptions=True,
         on_interrupt=_cancel_all,
     )

@@ -20,6 +20,8 @@ from flowlite.errors import FlowError, TaskTimeout
 R_co = TypeVar("R_co", covariant=True)
 
 POLL_SECONDS = 0.02
+# A pause is at least so many times as long as the look at the tasks before it.
+_REST = 4
 PAUSE = object()
 """Yielded by a sweep that does not wait itself."""
 MOST_TOGETHER = 100
@@ -175,10 +177,15 @@ class Watcher(Protocol[AnyTask_contra]):
         """Called before the reader gets a result."""
 
 
+def _each_that_is_done(tasks: Sequence[AnyTask]) -> list[AnyTask]:
+    return [task for task in tasks if task.done]
+
+
 def in_order(
     starts: Iterable[Callable[[], AnyTask]],
     *,
     max_concurrent: int,
+    ended_among: Callable[[Sequence[AnyTask]], Sequence[AnyTask]] = _each_that_is_done,
     pauses: bool = False,
     return_exceptions: bool = False,
     on_interrupt: Callable[[list[AnyTask]], None] = lambda tasks: None,
@@ -194,7 +201,7 @@ def in_order(
     a task fails or the iterator is closed, the tasks that still run are cancelled. After Ctrl-C that is left to
     `on_interrupt`. Output of the tasks is not shown; `watcher` is told of each start and each end. `when_idle` is
     called when there is less to do than before: a task has ended, and none is left to start or has no nodes yet; or all
-    have ended.
+    have ended. `ended_among` says which of some tasks have ended.
     """
     waiting: deque[AnyTask] = deque()
     ended: set[int] = set()
@@ -204,14 +211,13 @@ def in_order(
     try:
         while True:
             _leave_at_exit()
-            running = 0
-            for task in waiting:
-                if id(task) in ended:
-                    continue
-                # The state is read once in each round, since the task may end between two reads.
-                if not task.done:
-                    running += 1
-                    continue
+            began = time.monotonic()
+            left = [task for task in waiting if id(task) not in ended]
+            # The state is read once in each round, since a task may end between two reads.
+            new = ended_among(left)
+            spent = time.monotonic() - began
+            running = len(left) - len(new)
+            for task in new:
                 ended.add(id(task))
                 if watcher is not None:
                     watcher.ended(task, tell=return_exceptions or task is not waiting[0])
@@ -244,7 +250,7 @@ def in_order(
                     yield PAUSE
                     continue
                 with suppress(TaskTimeout):
-                    waiting[0].wait(POLL_SECONDS, show_logs=False)
+                    waiting[0].wait(max(POLL_SECONDS, _REST * spent), show_logs=False)
                 continue
             first = waiting.popleft()
             ended.discard(id(first))
