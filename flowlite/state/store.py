@@ -531,7 +531,8 @@ class Store:
             instances: Instances to add or replace in the same transaction.
             settled: Results of intents, by token, written in the same transaction.
             full: A place that has no room, which is recorded for all tasks.
-            updates: Whether of several such events, which differ in numbers only, the first and the last are kept.
+            updates: Whether of several such events, which differ in numbers only, the first and the last are kept: of
+                all events of this kind that end the history.
             changes: Fields of the task.
 
         Raises:
@@ -545,7 +546,7 @@ class Store:
             if full is not None:
                 _insert(db, "full_places", dataclasses.asdict(full), replace=True)
             if updates:
-                _remove_last_alike(db, lease.task_id, kind, text, data)
+                _remove_later_alike(db, lease.task_id, kind, text, data)
             _add_event(db, lease.task_id, kind, text, data)
         self._write_snapshot(lease)
 
@@ -697,15 +698,21 @@ def _add_event(
     _insert(db, "events", values)
 
 
-def _remove_last_alike(
+def _remove_later_alike(
     db: sqlite3.Connection, task_id: str, kind: str, text: str, data: Mapping[str, Any] | None
 ) -> None:
-    """Removes the last event of a task if it and the one before differ from a new one in numbers and brackets only."""
-    new = (kind, _VARYING.sub("", text), _encode("data", dict(data or {})))
-    last = db.execute(
-        "SELECT seq, kind, text, data FROM events WHERE task_id = ? ORDER BY seq DESC LIMIT 2",
-        (task_id,),
-    ).fetchall()
-    alike = [(row["kind"], _VARYING.sub("", row["text"]), row["data"]) == new for row in last]
-    if alike == [True, True]:
-        db.execute("DELETE FROM events WHERE seq = ?", (last[0]["seq"],))
+    """Removes the events that differ from a new one in numbers and brackets only, except for the first of them.
+
+    Only the last events of a task count, up to one of another kind. A search for places repeats several for days.
+    """
+    new = (_VARYING.sub("", text), _encode("data", dict(data or {})))
+    alike = []
+    for row in db.execute(
+        "SELECT seq, kind, text, data FROM events WHERE task_id = ? ORDER BY seq DESC", (task_id,)
+    ):
+        if row["kind"] != kind:
+            break
+        if (_VARYING.sub("", row["text"]), row["data"]) == new:
+            alike.append(row["seq"])
+    for seq in alike[:-1]:
+        db.execute("DELETE FROM events WHERE seq = ?", (seq,))

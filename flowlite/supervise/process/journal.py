@@ -140,6 +140,8 @@ class Journal:
         if cause is not None:
             cause = self.readable(cause)
             data |= {"cause": cause, "addition": addition}
+        if self.record.candidates:
+            data["candidate"] = changes.get("candidate", self.record.candidate)
         self._store.transition(
             self._lease,
             following.state.value,

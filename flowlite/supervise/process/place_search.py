@@ -90,6 +90,7 @@ class PlaceSearch:
         self._journal.step(
             TaskEvent.WAIT,
             why=f"leaving {plan.place}: {why}",
+            updates=True,
             tried=failover.with_failure(record, failed, why, now),
             full=full,
         )
@@ -132,6 +133,7 @@ class PlaceSearch:
         self._journal.step(
             TaskEvent.RETRY,
             why=f"asking {to.plan.place}",
+            updates=True,
             candidate=to.candidate,
             provider=to.plan.provider,
             plan=to.plan.to_json(),
