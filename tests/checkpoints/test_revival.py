@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,19 @@ def test_one_that_nobody_starts_again_fails_the_last_copy(tmp_path: Path) -> Non
         asyncio.run(copies._copy_last())
 
 
-def _checkpoints(directory: Path, told: list[str]) -> Checkpoints:
+@pytest.mark.needs("root")
+def test_a_directory_that_another_user_has_made_in_tmp_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    theirs = tmp_path / "ckpt"
+    theirs.mkdir(mode=0o777)
+    os.chown(theirs, 4321, 4321)
+    with pytest.raises(CheckpointError, match="ckpt belongs to uid 4321"):
+        _checkpoints(tmp_path, [], str(theirs)).make_room()
+    os.chown(theirs, 0, 0)
+    _checkpoints(tmp_path / "again", [], str(theirs)).make_room()
+
+
+def _checkpoints(directory: Path, told: list[str], path: str = "/checkpoints") -> Checkpoints:
     config = AgentConfig(
         task="t",
         name="n",
@@ -69,7 +82,7 @@ def _checkpoints(directory: Path, told: list[str]) -> Checkpoints:
         processes_per_node=1,
         call={"kind": "command", "argv": ["true"]},
         checkpoint={
-            "path": "/checkpoints",
+            "path": path,
             "sync": "s3://b/p",
             "every": 60,
             "keep": 2,

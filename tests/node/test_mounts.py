@@ -367,6 +367,28 @@ class TestWithoutNamespaces:
 
 
 @needs_namespaces
+@pytest.mark.needs("root", "system-python")
+@pytest.mark.parametrize("what", ["directory", "link"])
+def test_what_another_user_has_made_in_tmp_is_not_mounted_on(
+    tmp_path: Path, volume: Path, what: str
+) -> None:
+    """They can remove it: the volume is gone from there, and workers use what they put in its place."""
+    tmp_path.chmod(0o1777)
+    theirs, other = tmp_path / "theirs", 4321
+    theirs.mkdir(mode=0o777) if what == "directory" else theirs.symlink_to(volume)
+    os.chown(theirs, other, other, follow_symlinks=False)
+    mine = {"name": "a", "path": str(tmp_path / "a"), "source": str(volume)}
+    for uid in (None, NOBODY):
+        found = show(
+            [mine, {"name": "c", "path": str(theirs), "source": str(volume)}], tmp_path, uid=uid
+        )
+        assert f"{theirs} belongs to uid {other}" in str(found["error"])
+    # Their own volume, and one of root, are shown.
+    found = show([{"name": "c", "path": str(theirs), "source": str(volume)}], tmp_path, uid=other)
+    assert "shown" in found
+
+
+@needs_namespaces
 def test_enter_goes_where_another_process_is(tmp_path: Path, volume: Path) -> None:
     at = str(tmp_path / "at")
     holder = (

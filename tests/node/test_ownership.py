@@ -45,6 +45,23 @@ def safe_in_shell(path: str) -> str:
     return done.stderr
 
 
+@pytest.mark.parametrize(
+    ("mode", "uid", "taken"),
+    [(0o1777, NOBODY, True), (0o1777, 0, False), (0o2775, NOBODY, False), (0o755, NOBODY, False)],
+)
+def test_what_another_user_has_made_where_all_may(
+    tmp_path: Path, mode: int, uid: int, taken: bool
+) -> None:
+    place = tmp_path / "open"
+    (place / "made").mkdir(parents=True)
+    (place / "link").symlink_to(tmp_path)
+    place.chmod(mode)
+    for name in ("made", "link"):
+        os.chown(place / name, uid, -1, follow_symlinks=False)
+        assert bool(ownership.taken(f"{place}/{name}")) == taken
+    assert ownership.taken(f"{place}/new") == ownership.taken(f"{place}/new/below") == ""
+
+
 @pytest.mark.parametrize("what", CASES)
 @pytest.mark.parametrize("made", [True, False])
 def test_who_can_change_a_directory(tmp_path: Path, what: str, made: bool) -> None:

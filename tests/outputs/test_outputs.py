@@ -79,6 +79,18 @@ class TestOnThisMachine:
             Flow().run(TaskConfig(command=["true"], outputs=["*.txt"]))
         assert Flow().list_tasks() == []
 
+    @pytest.mark.needs("root")
+    def test_a_place_that_another_user_has_made_in_tmp_is_refused(
+        self, flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        tmp_path.chmod(0o1777)
+        (tmp_path / "flow-outputs").mkdir(mode=0o777)
+        os.chown(tmp_path / "flow-outputs", 4321, 4321)
+        with pytest.raises(ConfigError, match="flow-outputs belongs to uid 4321"):
+            Flow().run(TaskConfig(command=["true"], outputs=["*.txt"]))
+        assert Flow().list_tasks() == []
+
     def test_they_come_after_a_failure_too(self, flow_home: Path) -> None:
         gang = submit(flow_home, shell(f"{WRITE}; exit 3"), outputs=["runs/**"])
         gang.end("failed")

@@ -19,6 +19,7 @@ from typing import Any
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..mount_namespace.mount_points import is_mount_point
 from ..sidecar.agent_side import Sidecar, SidecarFailed
+from ..system import ownership
 from ..system.atomic_files import write_atomically
 from ..system.byte_sizes import human_size
 
@@ -100,6 +101,10 @@ class Checkpoints:
 
     def make_room(self) -> None:
         """Creates the directory, so that workers can be shown it. Raises CheckpointError."""
+        if why := ownership.taken(str(self._root)):
+            raise CheckpointError(
+                f"checkpoint: {why}, another user, who could put something else there; choose another path"
+            )
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:

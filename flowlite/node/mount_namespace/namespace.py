@@ -12,6 +12,7 @@ import os
 import stat
 import sys
 
+from ..system import ownership
 from ..system.libc import CLONE_NEWNS, MNT_DETACH, MS_BIND, MS_REC, MS_SLAVE, NOSUID_NODEV, Libc
 from .unmount import is_mounted, mounted_below
 
@@ -52,7 +53,11 @@ def show(
     """
     shown: list[dict[str, str]] = []
     private: OSError | bool | None = None
-    for volume in sorted(volumes, key=lambda each: len(each["path"])):
+    wanted = sorted(volumes, key=lambda each: len(each["path"]))
+    for volume in wanted:
+        # Before this process enters a user namespace, where all other users look the same.
+        _refuse_what_another_has_made(volume["name"], os.path.normpath(volume["path"]))
+    for volume in wanted:
         name, path, source = volume["name"], os.path.normpath(volume["path"]), volume["source"]
         if not os.path.isdir(source):
             raise MountError(f"volume {name!r}: its directory {source} is not there")
@@ -73,6 +78,15 @@ def show(
     if private is True and os.geteuid() != 0:
         drop_capabilities()
     return shown
+
+
+def _refuse_what_another_has_made(name: str, path: str) -> None:
+    """Raises MountError for what another user has made in /tmp, say: a mount there goes when they remove it."""
+    if why := ownership.taken(path):
+        raise MountError(
+            f"volume {name!r} cannot be shown at {path}: {why}, another user, who could put something else there "
+            "while workers use it; choose another path for the volume"
+        )
 
 
 def _show_one(

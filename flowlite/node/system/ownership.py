@@ -28,6 +28,20 @@ def problem(directory: str, *within: str) -> str:
     return found
 
 
+def taken(path: str) -> str:
+    """Returns which other user has made what is at a path in a directory where all may create files, such as /tmp.
+
+    They can remove it at any time and make something else of that name. "" if nobody else has.
+    """
+    path = os.path.abspath(path)
+    try:
+        found, above = os.lstat(path), os.stat(os.path.dirname(path))
+    except OSError:
+        return ""
+    open_to_all = above.st_mode & stat.S_ISVTX and above.st_mode & stat.S_IWOTH
+    return f"{path} belongs to uid {found.st_uid}" if open_to_all and not _is_trusted(found.st_uid) else ""
+
+
 def _on_the_way(path: str) -> str:
     rest, here, links = [each for each in path.split("/") if each], "/", 0
     while True:

@@ -24,7 +24,7 @@ from typing import Any
 
 from flowlite.errors import ConfigError, NotFound, StoreError
 from flowlite.node.quick_dataclass import dataclass
-from flowlite.node.system import processes, trace
+from flowlite.node.system import ownership, processes, trace
 from flowlite.node.system.atomic_files import write_atomically
 from flowlite.provider import Candidate, Plan
 from flowlite.settings import flow_home
@@ -162,6 +162,10 @@ def submit(
 
 def _check_place_of_outputs(directory: Path) -> None:
     """Raises ConfigError if outputs cannot be written below a directory, which would be found out only at the end."""
+    if why := ownership.taken(str(directory)):
+        raise ConfigError(
+            f"outputs: {why}, another user, who could change what comes there; submit the task from another directory"
+        )
     if os.path.lexists(directory) and not directory.is_dir():
         raise ConfigError(
             f"outputs: {directory} is no directory, and the outputs go below it; rename it"
