@@ -20,6 +20,7 @@ import pytest
 
 from flowlite.node.config.agent_config import AttemptPaths
 from flowlite.node.forkserver import client
+from flowlite.node.forkserver import reaper as reaper_module
 from flowlite.node.forkserver import worker_group as workers_module
 from flowlite.node.forkserver.observed_imports import ObservedImports
 from flowlite.node.forkserver.reaper import Reaper, _WorkerRecord
@@ -334,6 +335,53 @@ def test_what_a_worker_leaves_behind_is_ended_before_it_is_reported(tmp_path: Pa
     assert found[0]["sizes"]["out"] == len("child\nlate\n")
 
 
+@pytest.mark.parametrize(
+    "start",
+    [
+        # It writes nothing, and is known by the variables that it was started with.
+        "setsid sleep 60 >/dev/null 2>&1",
+        # It has none of the variables, and is known by what it writes to.
+        "env -i setsid sleep 60",
+    ],
+)
+def test_what_an_ended_worker_has_left_is_found_beside_one_that_runs(
+    tmp_path: Path, start: str
+) -> None:
+    async def leave(node: Node) -> None:
+        node.start(f"{start} & echo $!; exit 0", "echo up; exec sleep 60")
+        await node.up(0, 1)
+        async with asyncio.timeout(60):
+            while not node.reports:
+                await asyncio.sleep(0.005)
+        assert not processes.is_alive(int((tmp_path / "r0.out").read_text()))
+        assert node.by_rank().keys() == {0}
+        await node.workers.stop()
+
+    run(Node(tmp_path), leave)
+
+
+def test_a_worker_that_not_even_sigkill_ends_is_reported_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that waits for a file system that hangs. The kernel takes the signals, and nothing happens."""
+    monkeypatch.setattr(reaper_module, "STUCK_SECONDS", 0.0)
+    monkeypatch.setattr(processes, "send", lambda *_: True)
+    monkeypatch.setattr(processes, "send_group", lambda *_: True)
+    order = Node(tmp_path).order(3, "true")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(60)
+        state = {"socket": str(tmp_path / "socket"), "hosts": None}
+        reaper = Reaper(theirs, state, WorkerChoice({}, None, ObservedImports()))
+        reaper._held[os.getpid()] = _WorkerRecord(os.getpid(), order)
+        reaper._stop(signal.SIGTERM, 0.0)
+        eventually(lambda: (reaper._look_after(), not reaper._held)[1], timeout=10)
+        told = json.loads(ours.recv(1 << 16))
+    body = workers_module.describe_end(order, {**told, "stopped": False})
+    assert (told["event"], told["rank"], told["stuck"]) == ("exited", 3, True)
+    assert "not even by SIGKILL" in body["failure"]["message"]
+
+
 def test_one_worker_ending_leaves_the_others_children_alone(tmp_path: Path) -> None:
     async def start(node: Node) -> None:
         node.start("setsid sleep 60 & echo up; exit 0", "(setsid sleep 0.5; echo done) & wait")
@@ -391,11 +439,14 @@ def test_a_reaper_that_hangs_does_not_keep_its_workers_alive(
 
 def test_template_and_reaper_killed_together(tmp_path: Path) -> None:
     async def kill(node: Node) -> None:
-        node.start("setsid sleep 60 & echo up; wait")
+        # One child is known by its variables only, the other one by what it writes to.
+        node.start("setsid sleep 60 >/dev/null 2>&1 & env -i setsid sleep 60 & echo up; wait")
         await node.up(0)
         for each in ("fork_server", "reaper"):
             os.kill(node.workers.warm[each], signal.SIGKILL)
         await node.workers.wait()
+        assert not processes.marked(MARKS)
+        assert not processes.writers([str(tmp_path / "r0.out")])
 
     assert run(Node(tmp_path), kill)[0]["failure"]["kind"] == "signal"
 
