@@ -6,8 +6,8 @@ for all is found. Then it asks each zone for what it has. If the quota refuses, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from flowlite.errors import CapacityUnavailable, ProviderError
@@ -248,10 +248,8 @@ class Launching:
         when it was made first.
         """
         if clock.now() - call.at > self._context.settings.listing_lag:
-            try:
+            with _however_long():
                 self._listing.settle(self._intent.token)
-            except NoAnswer as error:
-                raise LaunchPending(f"{error}; it is asked again", _MOST_PAUSE) from error
             if made_by(self._read()) is None:
                 self._make(self._read())
             return
@@ -339,15 +337,22 @@ class Launching:
                 raise self._final(said, site.where)
 
     def _look_for_disks(self, launch: Launch) -> None:
-        """Notes where an earlier launch of the task, or machines of this one, have made disks that the plan lacks.
+        """Checks that the task's disks are free, which may have changed in days of waiting for room.
+
+        Notes where an earlier launch of the task, or machines of this one, have made disks that the plan lacks.
 
         Raises:
-            ProviderError: No zone of the plan has all of them.
+            ProviderError: Another task uses a disk, or no zone of the plan has all of them.
         """
         volumes = self._options.get("volumes")
-        if not volumes or ("disks" in launch.notes and launch.made is None):
+        if not volumes:
             return
-        zones = self._context.volumes(self._sites[0].region).made_since(volumes)
+        here = self._context.volumes(self._sites[0].region)
+        with _however_long():
+            here.check_free(volumes, launch.task)
+        if "disks" in launch.notes and launch.made is None:
+            return
+        zones = here.made_since(volumes)
         if not any(_has_all(site, zones) for site in self._sites):
             raise ProviderError(
                 f"volumes: disks of this task have been made in {' and '.join(zones)} since it was planned; run it "
@@ -517,7 +522,7 @@ class Launching:
 
         if "volumes" not in here:
             ready, groups = self._context.volumes(site.region).ready(
-                self._options["volumes"], site.vpc, launch.task
+                self._options["volumes"], site.vpc
             )
             here["volumes"], here["volume_groups"] = ready, groups
         return list(here["volume_groups"]), tags_for(here["volumes"])
@@ -620,6 +625,15 @@ class Launching:
         """Whether no zone of this round has the type at all."""
         said = self._said(launch)
         return bool(said) and all(each.get("code") in _FOR_GOOD for each in said.values())
+
+
+@contextmanager
+def _however_long() -> Iterator[None]:
+    """Has a question asked again for as long as AWS does not answer. Nothing is charged meanwhile."""
+    try:
+        yield
+    except NoAnswer as error:
+        raise LaunchPending(f"{error}; it is asked again", _MOST_PAUSE) from error
 
 
 def _has_all(site: Site, zones: Sequence[str]) -> bool:

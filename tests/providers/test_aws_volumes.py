@@ -169,7 +169,7 @@ def test_a_file_volume_is_made_once_and_mounted_by_nfs(account: Account, volumes
     assert " --provider aws`" in planned.notes[0]
     assert planned.zones == ()
 
-    entries, groups = volumes.ready(json.loads(json.dumps(planned.volumes)), account.vpc, TASK)
+    entries, groups = volumes.ready(json.loads(json.dumps(planned.volumes)), account.vpc)
     made = account.called("CreateFileSystem")
     assert len(made) == 1
     assert made[0]["Encrypted"] is True
@@ -194,7 +194,7 @@ def test_a_file_volume_is_made_once_and_mounted_by_nfs(account: Account, volumes
     # The next task finds all of it.
     again = volumes.plan(config("ckpt"))  # type: ignore[arg-type]
     assert again.notes == ()
-    entries, same = volumes.ready(again.volumes, account.vpc, TASK)
+    entries, same = volumes.ready(again.volumes, account.vpc)
     assert same == groups
     assert volumes.attach(entries, account.place(groups[0]), nodes, TASK) == [
         {**told[0], "path": "/data/v0"}
@@ -206,7 +206,7 @@ def test_a_file_volume_is_made_once_and_mounted_by_nfs(account: Account, volumes
 def test_the_mount_target_lets_in_only_instances_with_the_group(
     account: Account, volumes: Volumes
 ) -> None:
-    entries, (group,) = volumes.ready(volumes.plan(config(FILE)).volumes, account.vpc, TASK)
+    entries, (group,) = volumes.ready(volumes.plan(config(FILE)).volumes, account.vpc)
     until_there(volumes, entries, account.place(group), [account.instance()])
     found = account("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"][0]
     (rule,) = found["IpPermissions"]
@@ -218,7 +218,7 @@ def test_the_mount_target_lets_in_only_instances_with_the_group(
 
 
 def test_each_zone_gets_a_mount_target_of_its_own(account: Account, volumes: Volumes) -> None:
-    entries, (group,) = volumes.ready(volumes.plan(config(FILE)).volumes, account.vpc, TASK)
+    entries, (group,) = volumes.ready(volumes.plan(config(FILE)).volumes, account.vpc)
     there = [
         until_there(volumes, entries, account.place(group, zone), [account.instance(zone)])
         for zone in (ZONE, OTHER_ZONE)
@@ -230,17 +230,17 @@ def test_a_crash_after_the_file_system_was_made_makes_no_second_one(
     account: Account, volumes: Volumes, tmp_path: Path
 ) -> None:
     planned = volumes.plan(config(FILE)).volumes
-    volumes.ready(planned, account.vpc, TASK)
+    volumes.ready(planned, account.vpc)
     # Everything of ours on disk is gone, and the plan still says that there is none.
     other = Volumes(REGION, account, tmp_path / "elsewhere")
-    entries, _ = other.ready(planned, account.vpc, TASK)
+    entries, _ = other.ready(planned, account.vpc)
     assert len(account("efs").describe_file_systems()["FileSystems"]) == 1
     assert entries[0]["id"]
 
 
 def test_two_that_make_it_at_once_share_one(account: Account, volumes: Volumes) -> None:
     """The name is the token: what a listing does not show yet is not made again."""
-    volumes.ready(volumes.plan(config(FILE)).volumes, account.vpc, TASK)
+    volumes.ready(volumes.plan(config(FILE)).volumes, account.vpc)
     blind = iter([[]])
     files = volumes._files
     seen = files._systems
@@ -279,7 +279,7 @@ def test_a_mount_target_that_lets_nobody_in_is_named(account: Account, volumes: 
         SubnetId=account.subnets[ZONE]["SubnetId"],
         SecurityGroups=[own["GroupId"]],
     )
-    entries, (group,) = volumes.ready(volumes.plan(config("team")).volumes, account.vpc, TASK)  # type: ignore[arg-type]
+    entries, (group,) = volumes.ready(volumes.plan(config("team")).volumes, account.vpc)  # type: ignore[arg-type]
     with pytest.raises(ProviderError, match=rf"{own['GroupId']}.*TCP 2049 from {group}"):
         volumes.attach(entries, account.place(group), [account.instance()], TASK)
     account("ec2").authorize_security_group_ingress(
@@ -315,7 +315,7 @@ def test_lustre_is_named_by_its_id(account: Account, volumes: Volumes) -> None:
     planned = volumes.plan(config(made["FileSystemId"], nodes=2))
     assert planned.zones == (ZONE,)
     assert "TCP 988 and 1018 to 1023" in planned.notes[0]
-    entries, groups = volumes.ready(planned.volumes, account.vpc, TASK)
+    entries, groups = volumes.ready(planned.volumes, account.vpc)
 
     def name_it(parsed: dict[str, Any], **_: Any) -> None:
         parsed["FileSystems"][0]["LustreConfiguration"]["MountName"] = "abcdev"
@@ -345,7 +345,7 @@ def test_a_disk_is_made_in_the_zone_of_the_launch_and_attached(
 ) -> None:
     planned = volumes.plan(config(BLOCK))
     assert "a disk of 10 GB (gp3, encrypted)" in planned.notes[0]
-    entries, groups = volumes.ready(planned.volumes, account.vpc, TASK)
+    entries, groups = volumes.ready(planned.volumes, account.vpc)
     assert groups == []
     assert account.called("CreateVolume") == [], "in which zone is not known yet"
 
@@ -383,7 +383,7 @@ def test_a_disk_that_nobody_placed_is_where_instances_can_be(
 
 
 def test_a_disk_outlives_its_instance(account: Account, volumes: Volumes) -> None:
-    entries, _ = volumes.ready(volumes.plan(config(BLOCK)).volumes, account.vpc, TASK)
+    entries, _ = volumes.ready(volumes.plan(config(BLOCK)).volumes, account.vpc)
     node = account.instance()
     until_there(volumes, entries, account.place(""), [node])
     mapping = account("ec2").describe_instances(InstanceIds=[node])["Reservations"][0]
@@ -396,7 +396,7 @@ def test_a_disk_outlives_its_instance(account: Account, volumes: Volumes) -> Non
 
 
 def test_a_disk_belongs_to_one_instance(account: Account, volumes: Volumes) -> None:
-    entries, _ = volumes.ready(volumes.plan(config(BLOCK)).volumes, account.vpc, TASK)
+    entries, _ = volumes.ready(volumes.plan(config(BLOCK)).volumes, account.vpc)
     first = account.instance(**{"flowlite:task": "t-first"})
     until_there(volumes, entries, account.place(""), [first])
     second = account.instance()
@@ -409,9 +409,9 @@ def test_a_disk_belongs_to_one_instance(account: Account, volumes: Volumes) -> N
     with pytest.raises(ConfigError, match=rf"volumes: .*the task t-first on {first}"):
         volumes.plan(config(BLOCK))
     with pytest.raises(ProviderError, match=rf"the task t-first on {first}"):
-        volumes.ready(entries, account.vpc, TASK)
+        volumes.check_free(entries, TASK)
     # EC2 may go on to call it running when the task itself has ended it, and launches anew.
-    volumes.ready(entries, account.vpc, "t-first")
+    volumes.check_free(entries, "t-first")
     with pytest.raises(LaunchPending, match="which is ending"):
         volumes.attach(entries, account.place(""), [second], "t-first")
     # One that is ending will let go.
@@ -479,7 +479,7 @@ def test_a_file_system_that_is_being_deleted_is_not_taken_for_the_new_one(
             volumes.create("data", None, "file")
         plan = volumes.plan(config({"name": "data", "size_gb": 10}))
         with pytest.raises(LaunchPending, match="'data' of before is still being deleted"):
-            volumes.ready(plan.volumes, account.vpc, TASK)
+            volumes.ready(plan.volumes, account.vpc)
     finally:
         for action, hook in hooks.items():
             events.unregister(f"after-call.efs.{action}", hook, action)
@@ -491,7 +491,7 @@ def test_a_disk_that_is_not_listed_yet_is_not_made_again(
     account: Account, volumes: Volumes, tmp_path: Path
 ) -> None:
     """EC2 makes one disk for one token, and its listings lag."""
-    entries, _ = volumes.ready(volumes.plan(config(BLOCK)).volumes, account.vpc, TASK)
+    entries, _ = volumes.ready(volumes.plan(config(BLOCK)).volumes, account.vpc)
     node = account.instance()
 
     def hide(parsed: dict[str, Any], **_: Any) -> None:
@@ -615,7 +615,7 @@ def test_without_the_right_to_measurements_there_is_no_past_bill(
 
 
 def test_an_attached_disk_is_not_deleted(account: Account, volumes: Volumes) -> None:
-    entries, _ = volumes.ready(volumes.plan(config(BLOCK)).volumes, account.vpc, TASK)
+    entries, _ = volumes.ready(volumes.plan(config(BLOCK)).volumes, account.vpc)
     node = account.instance()
     until_there(volumes, entries, account.place(""), [node])
     with pytest.raises(ProviderError, match=f"used by {node}"):
@@ -623,7 +623,7 @@ def test_an_attached_disk_is_not_deleted(account: Account, volumes: Volumes) -> 
 
 
 def test_mount_targets_go_before_their_file_system(account: Account, volumes: Volumes) -> None:
-    entries, (group,) = volumes.ready(volumes.plan(config(FILE)).volumes, account.vpc, TASK)
+    entries, (group,) = volumes.ready(volumes.plan(config(FILE)).volumes, account.vpc)
     until_there(volumes, entries, account.place(group), [account.instance()])
     volumes.delete("ckpt")
     assert account("efs").describe_file_systems()["FileSystems"] == []
@@ -631,7 +631,7 @@ def test_mount_targets_go_before_their_file_system(account: Account, volumes: Vo
 
 def test_a_mount_target_that_is_gone_is_not_missed(account: Account, volumes: Volumes) -> None:
     """As when the answer of its deletion is lost, and boto3 repeats the call."""
-    entries, (group,) = volumes.ready(volumes.plan(config(FILE)).volumes, account.vpc, TASK)
+    entries, (group,) = volumes.ready(volumes.plan(config(FILE)).volumes, account.vpc)
     until_there(volumes, entries, account.place(group), [account.instance()])
     obeyed: list[str] = []
 

@@ -12,6 +12,7 @@ from flowlite.errors import CapacityUnavailable, PermissionRefused, ProviderErro
 from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan
 from flowlite.state import clock
 from provider_adapters.aws.context import DEADLINE, Context
+from provider_adapters.aws.errors import NoAnswer
 from provider_adapters.aws.launching import Launching
 from provider_adapters.aws.listing import Listing
 from provider_adapters.aws.session import Clients
@@ -190,6 +191,44 @@ def test_what_a_request_whose_answer_was_lost_has_made_is_found_hours_later(
         waiting.launch()
     assert len(waiting.ec2.asked) == 1
     assert waiting.ec2.ended == ["i-1"]
+
+
+class Disk:
+    """The volumes of a region: one disk, which a task may use."""
+
+    def __init__(self) -> None:
+        self.error: ProviderError | None = None
+
+    def check_free(self, *_: Any) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def made_since(self, _: Any) -> list[str]:
+        return []
+
+    def ready(self, volumes: Any, *_: Any) -> tuple[Any, list[str]]:
+        return volumes, []
+
+
+def test_nothing_is_launched_for_a_disk_that_was_taken_while_the_task_waited(
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk()
+    monkeypatch.setattr(Context, "volumes", lambda *_: disk)
+    waiting.intent.plan["options"]["volumes"] = [{"name": "scratch", "kind": "ebs"}]
+    waiting.ask()
+    asked = len(waiting.ec2.asked)
+    assert asked == len(ZONES)
+    waiting.ec2.code = ""
+    # A day without a network ends no wait.
+    disk.error = NoAnswer("AWS cannot be reached", "EndpointConnectionError")
+    for _ in range(3):
+        waiting.ask()
+        waiting.passed += 8 * HOUR
+    disk.error = ProviderError("volume 'scratch' is used by the task t2")
+    with pytest.raises(ProviderError, match="is used by the task t2"):
+        waiting.launch()
+    assert len(waiting.ec2.asked) == asked
 
 
 def test_days_of_waiting_leave_little_on_the_disk(waiting: Waiting) -> None:

@@ -4,6 +4,7 @@ A file volume is an EFS file system, or an FSx for Lustre one that is named by i
 The steps of a launch:
 
     plan(config)        what exists and what would be created; notes, and the zones to which a disk binds the launch
+    check_free(…)       before each round of RunInstances: no other task uses a disk
     ready(volumes, vpc) before RunInstances: file systems exist; returns the security groups all instances must have
     attach(volumes, …)  after it, repeatedly: reachable from the launch's zone, disks attached; returns what each
                         node has to mount
@@ -143,22 +144,22 @@ class Volumes:
         found = [disk for name in new if (disk := self._disks.known(name)) is not None]
         return sorted({disk.zone for disk in found})
 
+    def check_free(self, volumes: Sequence[Mapping[str, Any]], task: str) -> None:
+        """Raises ProviderError if another task uses a disk, so that a launch would be useless."""
+        for each in volumes:
+            if each["kind"] == "ebs":
+                self._disks.check_free(each, task)
+
     def ready(
-        self, volumes: Sequence[Mapping[str, Any]], vpc: str, task: str
+        self, volumes: Sequence[Mapping[str, Any]], vpc: str
     ) -> tuple[list[dict[str, Any]], list[str]]:
         """Creates missing file systems. Disks are created once the zone is known.
-
-        Raises:
-            ProviderError: Another task uses a disk, so that a launch would be useless.
 
         Returns:
             The volumes for `attach`, and ids of security groups that all instances must have, in addition to their own.
         """
         if volumes:
             self._record_region()
-        for each in volumes:
-            if each["kind"] == "ebs":
-                self._disks.check_free(each, task)
         made = [
             {**each, "id": self._files.ensure(str(each["name"]))}
             if each["kind"] == "efs" and not each["id"]
