@@ -57,6 +57,7 @@ class Parameter:
         flag: Whether it is given as `--flag` or `--no-flag`, without a value.
         default: Its default; `inspect.Parameter.empty` if it must be given.
         by_position: Whether the function takes it by its position only.
+        by_name: Whether the function takes it by its name only.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Parameter:
     flag: bool = False
     default: Any = _MISSING
     by_position: bool = False
+    by_name: bool = False
 
     @property
     def required(self) -> bool:
@@ -210,9 +212,11 @@ def _next(queue: deque[str], kept: list[str]) -> str:
 
 
 def _parameter(parameter: inspect.Parameter, annotation: Any) -> Parameter:
-    found = _by_annotation(parameter, annotation)
-    by_position = parameter.kind is inspect.Parameter.POSITIONAL_ONLY
-    return replace(found, by_position=True) if by_position else found
+    return replace(
+        _by_annotation(parameter, annotation),
+        by_position=parameter.kind is inspect.Parameter.POSITIONAL_ONLY,
+        by_name=parameter.kind is inspect.Parameter.KEYWORD_ONLY,
+    )
 
 
 def _by_annotation(parameter: inspect.Parameter, annotation: Any) -> Parameter:
@@ -405,15 +409,18 @@ def _take(
 
 
 def _take_positional(reading: Reading, word: str) -> None:
-    """Assigns a word without an option to the first parameter that was not given yet."""
-    for parameter in reading.parameters:
+    """Assigns a word without an option to the first parameter that was not given yet, as a call from Python does."""
+    by_position = [parameter for parameter in reading.parameters if not parameter.by_name]
+    for parameter in by_position:
         begun = parameter.name in reading.given
         more = begun and bool(parameter.each) and not _is_full(reading, parameter)
         if (not begun or more) and not parameter.name.startswith("**"):
             _keep(reading, parameter, _value(_element(reading, parameter), word, reading.what))
             return
-    takes = ", ".join(parameter.option for parameter in reading.parameters) or "none"
-    raise ConfigError(f"{reading.what}: {word!r} is one argument too many; it takes {takes}")
+    takes = ", ".join(parameter.option for parameter in by_position) or "none"
+    by_name = ", ".join(parameter.option for parameter in reading.parameters if parameter.by_name)
+    also = f", and by name only: {by_name}" if by_name else ""
+    raise ConfigError(f"{reading.what}: {word!r} is one argument too many; it takes {takes}{also}")
 
 
 def _element(reading: Reading, parameter: Parameter) -> Parameter:

@@ -240,6 +240,21 @@ def test_parameters_that_are_given_by_position_only(
     assert by_position(*values, **named) == expected
 
 
+def by_name(steps: int, lr: float = 1.0, *, dry_run: bool = False, names: list[str] = []) -> None:  # noqa: B006
+    ...
+
+
+def test_parameters_that_are_given_by_name_only() -> None:
+    """As in a call from Python, a word too many does not become one of them."""
+    assert read(by_name, "5", "0.1") == {"steps": 5, "lr": 0.1}
+    assert read(by_name, "5", "--dry-run") == {"steps": 5, "dry_run": True}
+    told = r"'true' is one argument too many; it takes --steps, --lr, and by name only: --dry-run, --names"
+    with pytest.raises(ConfigError, match=told):
+        read(by_name, "5", "0.1", "true")
+    with pytest.raises(ConfigError, match="too many"):
+        read(by_name, "--names", "a", "--lr", "1", "--steps", "5", "b")
+
+
 def fixed(
     pair: tuple[float, float] = (0.9, 0.999), mixed: tuple[int, str] | None = None
 ) -> None: ...
