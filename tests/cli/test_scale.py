@@ -108,6 +108,23 @@ def test_a_cap_that_one_rung_breaks_starts_nothing(flow: Flow, flow_home: Path) 
     assert not (flow_home / "tasks").exists()
 
 
+def test_runs_do_not_go_on_from_one_anothers_checkpoints(
+    flow: Flow, flow_home: Path, folder: Path
+) -> None:
+    options = 'processes_per_node=2, checkpoint={"path": "/ckpt", "sync": "/tmp/sync"}'
+    (folder / "train.py").write_text(
+        TRAIN.replace("processes_per_node=2", options) + "bench = train.options(checkpoint=None)"
+    )
+    ran = flow("scale", "train.py::train", *LADDER)
+    assert ran.code == 2
+    assert "each run would go on from what the one before has copied to /tmp/sync" in ran.err
+    assert not (flow_home / "tasks").exists()
+    assert flow("scale", "train.py::bench", *LADDER, "--dry-run").code == 0
+    one = ("--nodes", "2", "--metric", "samples_per_s", "--dry-run")
+    assert flow("scale", "train.py::train", *one).code == 0
+    assert flow("scale", "train.py::train", *one, "--repeat", "2").code == 2
+
+
 # Ladders
 
 

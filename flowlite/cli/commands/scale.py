@@ -169,6 +169,7 @@ def scale(
                 f"{option} is missing; as in flow scale train.py::train --nodes 1,2,4 --metric samples_per_s"
             )
     rungs = read_nodes(nodes)
+    _refuse_common_checkpoints(config, len(rungs) * repeat)
     flow = Flow(notify=lambda text: output.tell(f"note: {text}"))
     label = name or config.name or _label(config)
     with warnings_as_lines():
@@ -185,6 +186,16 @@ def scale(
 
 
 # Planning
+
+
+def _refuse_common_checkpoints(config: TaskConfig, tasks: int) -> None:
+    """Raises ConfigError if the tasks would continue from one another's checkpoints."""
+    if config.checkpoint is not None and tasks > 1:
+        raise ConfigError(
+            f"checkpoint: each run would go on from what the one before has copied to {config.checkpoint.sync}, and "
+            "would have less to do, or nothing. Measure without checkpoints: beside the function, write "
+            "bench = train.options(checkpoint=None), and scale FILE.py::bench"
+        )
 
 
 def _planned(
