@@ -143,6 +143,22 @@ def test_resume_has_it_go_on(flow_home: Path, capsys: pytest.CaptureFixture[str]
     assert "has ended (completed)" in capsys.readouterr().err
 
 
+def test_resume_has_the_others_go_on_where_one_needs_it_not(
+    flow_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, led, last = (crashed_before_anything(flow_home) for _ in range(3))
+    assert main(["cancel", "--wait", led.id]) == 0
+    assert main(["resume", first.id, led.id, last.id, first.id]) == 2
+    told = capsys.readouterr()
+    assert f"({led.id}) has ended (cancelled)" in told.err
+    assert [line.split()[1] for line in told.out.splitlines() if " goes on;" in line] == [
+        f"({first.id})",
+        f"({last.id})",
+    ]
+    for gang in (first, last):
+        gang.end()
+
+
 def test_cancel_ends_it_without_a_launch(flow_home: Path) -> None:
     gang = crashed_before_anything(flow_home)
     assert main(["cancel", "--wait", gang.id]) == 0

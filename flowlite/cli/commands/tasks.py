@@ -11,7 +11,7 @@ from flowlite.cli import output, result_text
 from flowlite.cli.completion import complete_task
 from flowlite.cli.confirmation import confirm_launch
 from flowlite.cli.task_argument import OptionalTask, confirmed_newest, task_or_newest
-from flowlite.errors import TaskTimeout
+from flowlite.errors import ConfigError, TaskTimeout
 
 if TYPE_CHECKING:
     from flowlite.api.client import Flow
@@ -114,19 +114,31 @@ def resume(
     """Continue tasks that lost their supervisor before they had machines; the machines are launched now."""
     from flowlite.api.candidates.ranking import Candidates
     from flowlite.api.client import Flow
+    from flowlite.api.session import open_session
+    from flowlite.supervise.process.launch import check_resumable
 
-    flow = Flow(notify=_unheard)
-    found = [flow.get_task(name) for name in tasks]
+    flow, session = Flow(notify=_unheard), open_session()
+    named = {one.id: one for one in (flow.get_task(name) for name in tasks)}
+    found, problems = [], []
+    # What one task does not need is no reason to leave the others without a supervisor.
+    for one in named.values():
+        try:
+            check_resumable(session.store, session.home, one.id)
+        except ConfigError as error:
+            problems.append(error.text)
+        else:
+            found.append(one)
     for one in found:
         confirm_launch(Candidates.of_task(one.record), yes or json)
     for one in found:
         one.resume()
-    if json:
-        data = [output.task_json(one) for one in found]
-        output.print_json("tasks", data)
-        return
-    for one in found:
-        output.say(f"{one.name} ({one.id}) goes on; `flow status {one.id}` shows how")
+    if not json:
+        for one in found:
+            output.say(f"{one.name} ({one.id}) goes on; `flow status {one.id}` shows how")
+    elif found:
+        output.print_json("tasks", [output.task_json(one) for one in found])
+    if problems:
+        raise ConfigError("\n".join(problems))
 
 
 def result(

@@ -382,6 +382,13 @@ def resume(store: Store, home: Path, task_id: str) -> None:
     Raises:
         ConfigError: The task has ended, or has a supervisor.
     """
+    record = check_resumable(store, home, task_id)
+    store.resume(task_id)
+    _start(store, home, record, _why_asleep(store, [record]).get(task_id, ""))
+
+
+def check_resumable(store: Store, home: Path, task_id: str) -> TaskRecord:
+    """The record of a task that `resume` can continue. Raises the same errors."""
     record = store.get_task(task_id)
     if record.final:
         raise ConfigError(
@@ -391,8 +398,7 @@ def resume(store: Store, home: Path, task_id: str) -> None:
         raise ConfigError(
             f"{record.name} ({record.id}) is {record.state} and goes on already; `flow status {record.id}`"
         )
-    store.resume(task_id)
-    _start(store, home, record, _why_asleep(store, [record]).get(task_id, ""))
+    return record
 
 
 def has_supervisor(home: Path, task_id: str) -> bool:
