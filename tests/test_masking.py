@@ -352,6 +352,27 @@ def test_base64_in_lines_is_masked(
     assert mask.inside(["(first)", *lines, "(last)"]) == mask.lines(text.split("\n"))
 
 
+@given(
+    st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=16, max_size=400),
+    st.text(st.sampled_from("-=|"), max_size=90),
+    st.integers(9, 120),
+    st.sampled_from(["", "   "]),
+)
+def test_a_value_that_a_program_has_folded_is_masked(
+    value: str, before: str, width: int, indent: str
+) -> None:
+    """As rich and `textwrap` do with what is longer than a line, such as the token of a session."""
+    whole = before + value
+    lines = [f"{indent}{whole[at : at + width]}" for at in range(0, len(whole), width)]
+    mask = Mask([value])
+    shown = mask.lines(["(first)", *lines, "(last)"])
+    assert shown[0] == "(first)"
+    assert shown[-1] == "(last)"
+    assert len(shown) == len(lines) + 2
+    assert "".join(map(str.strip, shown[1:-1])).replace(SHOWN, "").strip("-=|") == ""
+    assert mask.finds("\n".join(lines))
+
+
 @pytest.mark.parametrize("size", [100, 3000, 9000])
 def test_the_last_words_of_a_worker_have_no_piece_of_it(tmp_path: Path, size: int) -> None:
     value = (LONG * 9)[:size]

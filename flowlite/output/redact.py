@@ -1,9 +1,10 @@
 """Masks the values of `secrets=` in everything that is shown: output of workers, reasons, failures, logs of agents.
 
 The output of workers is kept byte for byte, in files that only their owner may read. Values are masked when lines are
-read, which also finds values that arrived in two pieces. A value is found as it is, as encoded in URLs, JSON and
-base64, and with colours and control sequences inside it, which a terminal does not show; and what is left of it where
-flowlite has cut a long text. This does not protect against a worker that shows a value deliberately.
+read, which also finds values that arrived in two pieces, and long ones that a program has folded. A value is found as
+it is, as encoded in URLs, JSON and base64, and with colours and control sequences inside it, which a terminal does not
+show; and what is left of it where flowlite has cut a long text. This does not protect against a worker that shows a
+value deliberately.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ SHORTEST = 4
 SHOWN = "***"
 # A line of a multi-line value, or a piece of base64, is less specific than a whole value, so it must be longer.
 _SHORTEST_PART = 8
+# A value that may be in two lines must be longer than one that lines have by chance when they are put together.
+_SHORTEST_FOLDED = 16
 # What stands where a node has cut the middle out of a text, or its beginning (`node/protocol/messages.py: shorten`,
 # `node/serialization/remote_exception.py`), with a word of it.
 _CUT_WORD = "characters"
@@ -42,6 +45,11 @@ class Mask:
         # The longest come first, so that a form which begins with another one is masked as a whole.
         self._forms = sorted(found | edged, key=lambda form: (-len(form), form))
         self._edged = edged
+        # Programs fold what is longer than a line, and nothing tells such a line from another.
+        long = {
+            form for form in found if len(form) >= _SHORTEST_FOLDED and not re.search(r"\s", form)
+        }
+        self._folded = sorted(edged | long, key=lambda form: (-len(form), form))
         self._patterns = {form: re.compile(_pattern(form, form in edged)) for form in self._forms}
 
     def __bool__(self) -> bool:
@@ -110,19 +118,19 @@ class Mask:
         return value
 
     def _is_wrapped_in(self, text: str) -> bool:
-        """Whether the lines of a text, put together, have a value in base64, of which programs make several lines."""
-        if not self._edged or "\n" not in text:
+        """Whether the lines of a text, put together, have a value of which a program has made several lines."""
+        if not self._folded or "\n" not in text:
             return False
         joined = "".join(map(str.strip, text.split("\n")))
-        return any(form in joined for form in self._edged)
+        return any(form in joined for form in self._folded)
 
     def _without_wrapped(self, lines: Sequence[str]) -> list[str]:
-        """Masks values in base64 that go on from line to line."""
+        """Masks values that go on from line to line."""
         masked, bare = list(lines), [line.strip() for line in lines]
         joined = "".join(bare)
         spans = [
             match.span()
-            for form in self._edged
+            for form in self._folded
             if form in joined
             for match in self._patterns[form].finditer(joined)
         ]

@@ -39,7 +39,11 @@ def taken(path: str) -> str:
     except OSError:
         return ""
     open_to_all = above.st_mode & stat.S_ISVTX and above.st_mode & stat.S_IWOTH
-    return f"{path} belongs to uid {found.st_uid}" if open_to_all and not _is_trusted(found.st_uid) else ""
+    return (
+        f"{path} belongs to uid {found.st_uid}"
+        if open_to_all and not _is_trusted(found.st_uid)
+        else ""
+    )
 
 
 def _on_the_way(path: str) -> str:
