@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -16,7 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlite.node.config.agent_config import AgentConfig, ConfigFault
+from flowlite.node.agent.main import is_alone
+from flowlite.node.config.agent_config import AgentConfig, AttemptPaths, ConfigFault
+from flowlite.node.setup import done
 from flowlite.node.system import processes
 from flowlite.node.system.atomic_files import write_atomically
 from tests.helpers import clean_by_age, eventually
@@ -116,6 +120,20 @@ def test_it_stands_alone_and_there_is_one_of_it(tmp_path: Path) -> None:
         agent.terminate()
         assert agent.wait(90) == 0
         gang.assert_nothing_left()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+def test_there_is_one_of_it_also_where_a_file_system_has_no_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert is_alone(AttemptPaths(tmp_path))
+    assert not is_alone(AttemptPaths(tmp_path))
+    # The nodes' setup does not wait for a lock that does not come.
+    assert done.take(0)
 
 
 def test_one_process_can_become_the_agents_of_several_nodes(tmp_path: Path) -> None:

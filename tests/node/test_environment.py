@@ -213,8 +213,10 @@ def test_threads_count_the_nodes_that_share_a_machine() -> None:
 
 
 def test_a_users_master_reaches_the_users_torchrun() -> None:
-    made = worker_environment({}, place(mode="manual", local_rank=0), {"MASTER_PORT": "4000"})
+    user = {"MASTER_PORT": "4000", "MASTER_ADDR": "10.9.9.9"}
+    made = worker_environment({}, place(mode="manual", local_rank=0), user)
     assert made["MASTER_PORT"] == made["PET_MASTER_PORT"] == "4000"
+    assert made["MASTER_ADDR"] == made["PET_MASTER_ADDR"] == "10.9.9.9"
 
 
 def test_path_starts_with_the_tasks_python() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
@@ -542,3 +543,13 @@ if OTHERS:
         ready = place.ready(place.spec("probe-one", python=OTHERS[0]))
         assert interpreters.matches(interpreters.version_of(ready.python) or "", OTHERS[0])
         assert environments.packages_of(ready.python) == ["probe-one==1.0"]
+
+
+def test_a_place_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(environments.PythonError, match=r"no locks .*node_dir") as found:
+        asyncio.run(environments._wait_for(tmp_path / "envs" / "made"))
+    assert str(tmp_path / "envs") in str(found.value)

@@ -41,13 +41,8 @@ def run_agent(directory: Path, began: float | None = None) -> int:
 
     `began` is when this program was started.
     """
-    import fcntl
-
     paths = AttemptPaths(directory.resolve())
-    lock = os.open(paths.directory / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    if not is_alone(paths):
         sys.stderr.write(f"flowlite: an agent of {directory} already runs\n")
         return 0
     processes.stand_alone(str(paths.log))
@@ -78,6 +73,27 @@ def run_agent(directory: Path, began: float | None = None) -> int:
     collect_seldom()
     code = asyncio.run(agent.run())
     os._exit(code)
+
+
+def is_alone(paths: AttemptPaths) -> bool:
+    """Whether no other agent of the directory runs. If so, this process counts as its agent from now on."""
+    import fcntl
+
+    lock = os.open(paths.directory / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return False
+    except OSError:
+        os.close(lock)
+        # Some network file systems have no locks. An agent is never started again, so its mark may stay.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            os.close(os.open(paths.directory / "agent.started", flags, 0o600))
+        except FileExistsError:
+            return False
+    return True
 
 
 def _keep_note_of_gpus() -> None:

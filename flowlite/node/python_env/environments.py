@@ -297,8 +297,14 @@ async def _wait_for(path: Path) -> int:
                     return lock
                 fcntl.flock(lock, fcntl.LOCK_UN)
             await asyncio.sleep(_LOOK_AGAIN)
-    except BaseException:
+    except BaseException as error:
         os.close(lock)
+        if isinstance(error, OSError):
+            raise PythonError(
+                f"an environment cannot be made in {path.parent}: its file system has no locks ({error.strerror}), "
+                "which keep two nodes from making it at the same time. Mount it with locks, or give the nodes a "
+                "directory on a disk of their own (node_dir)"
+            ) from error
         raise
 
 

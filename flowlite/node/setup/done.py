@@ -189,11 +189,15 @@ class Record:
 
 
 def take(descriptor: int) -> bool:
-    """Tries to lock a descriptor. Returns whether it has the lock."""
-    with suppress(BlockingIOError):
+    """Tries to lock a descriptor. Returns whether it has the lock, or needs none."""
+    try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        # A network file system without locks. Only where the nodes share one machine do they need them.
         return True
-    return False
+    return True
 
 
 def _words(commands: list[str]) -> Iterator[str]:
