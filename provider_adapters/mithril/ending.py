@@ -91,13 +91,15 @@ class Ending:
     def drop(self, launch: Launch, call: Call) -> None:
         """Ends a bid that another one of the same launch will replace."""
         ledger = self._place.ledger
+        # Whoever finds it ended would take it for one that somebody else has ended.
+        ledger.note(launch.token, dropping=call.name)
         for fid in call.ids:
             self.end_bid(launch, fid)
         with suppress(ProviderError):
             self._revoke(launch)
         ledger.made(launch.token, call.name, call.ids, {"dropped": True})
         nothing = dict.fromkeys(
-            ("allocated_at", "key_name", "node_key", "has_key", "revoked", "script_key")
+            ("allocated_at", "key_name", "node_key", "has_key", "revoked", "script_key", "dropping")
         )
         ledger.note(launch.token, **nothing)
 
@@ -188,6 +190,8 @@ def _is_done(launch: Launch, found: Mapping[str, Bid | None]) -> bool:
         return True
     call = launch.made
     if call is None or call.detail.get("dropped") or launch.open_call is not None:
+        return False
+    if launch.notes.get("dropping") == call.name:
         return False
     there = [found.get(fid) for fid in call.ids]
     return bool(there) and all(bid is not None and bid.over for bid in there)

@@ -5,8 +5,9 @@ A launch is called repeatedly with the same token and does not block. Its state 
     frozen      what every bid of the launch is made from: script, host key, price, volumes
     calls       the bids that were placed, each under a name of its own; the last one that was not dropped counts
     notes       "allocated_at", "node_key", "key_until", "given": the machines that were handed out, as they were then;
-                "script_key" until then, the secret of a key that is in the script; "tried_at": when the launch was
-                last asked for, to the hour
+                "script_key" until then, the secret of a key that is in the script; "dropping": the name of the call
+                whose bid is being ended, since another one replaces it; "tried_at": when the launch was last asked
+                for, to the hour
 
 A launch may take over a bid that another task has kept (`rented/kept_gangs.py`). The bid keeps its name, which names
 the task that it was placed for, its machines' program to end it, and their key.
@@ -188,6 +189,9 @@ class Launching:
             raise ProviderError(f"Mithril does not know the bid {call.detail.get('name')} any more")
 
     def _judge(self, intent: LaunchIntent, launch: Launch, call: Call, bid: Bid) -> list[Instance]:
+        if launch.notes.get("dropping") == call.name:
+            self._ending.drop(launch, call)
+            raise self._wait(launch, "machines were gone before they were ready; it is bid anew")
         if bid.status == requests.TERMINATED:
             self._ending.end(launch)
             raise _ended_elsewhere(launch)

@@ -21,6 +21,7 @@ from flowlite.errors import (
 from flowlite.provider import Instance, LaunchIntent, LaunchPending
 from flowlite.state import clock
 from provider_adapters.mithril import MithrilProvider
+from provider_adapters.mithril.rest import client
 from provider_adapters.mithril.rest.client import MithrilApi
 from tests.providers.closed_lid import closed_lid
 from tests.providers.mithril_on_paper import H100, TASK, Paper, eventually
@@ -679,6 +680,29 @@ def test_machines_taken_away_before_they_were_ready_are_bid_for_again(paper: Pap
     (second,) = paper.live()
     assert second["fid"] != first["fid"]
     assert {each.data["bid"] for each in found} == {second["fid"]}
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_bid_whose_end_was_not_answered_is_not_one_that_somebody_else_ended(
+    paper: Paper, monkeypatch: pytest.MonkeyPatch, listed: bool
+) -> None:
+    """Its machines were taken away while they booted, and the network went down as it was ended."""
+    monkeypatch.setattr(client, "_FIRST_PAUSE", 0.01)
+    paper.doors.silent = {"silent": "nothing answers"}
+    intent = paper.intend()
+    paper.told(intent, "still starting")
+    (first,) = paper.live()
+    paper.cloud.fault("cancel_bid", status=503, when="after", times=4)
+    paper.cloud.preempt([first["fid"]], 0.05, again_after=30)
+    paper.told(intent, "Mithril has trouble")
+    assert paper.live() == []
+    if listed:
+        paper.alive()
+    paper.doors.silent = {}
+    # Another process has not seen the bid before.
+    found = paper.launch(intent, paper.make())
+    (second,) = paper.live()
+    assert {each.data["bid"] for each in found} == {second["fid"]} != {first["fid"]}
 
 
 def test_a_launch_of_days_ago_that_has_lost_its_bid_just_now_goes_on(paper: Paper) -> None:
