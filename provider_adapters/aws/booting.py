@@ -155,12 +155,13 @@ class BootingMachines:
         self._context.ledger.note(self._launch.token, nodes=self._nodes)
         self._go_on_without_taken()
         age = clock.now() - self._call.at
-        for name in sorted(self._nodes):
-            listed = self._listed.get(name)
-            if listed is None and age > self._context.settings.listing_lag:
-                self._fail(f"{name} is not listed by EC2")
-            if listed is not None and listed.state not in _ALIVE:
-                self._died(listed)
+        there = [self._listed[name] for name in sorted(self._listed)]
+        if dead := [each for each in there if each.state not in _ALIVE]:
+            # Where EC2 has taken one back, the others may be ending for that.
+            self._died(next(filter(_is_taken_back, dead), dead[0]))
+        missing = sorted(self._nodes.keys() - self._listed.keys())
+        if missing and age > self._context.settings.listing_lag:
+            self._fail(f"{missing[0]} is not listed by EC2")
 
     def _address(self, node: Mapping[str, str]) -> str:
         return node["public"] if self._context.settings.public_ip else node["private"]
@@ -267,11 +268,7 @@ class BootingMachines:
 
     def _go_on_without_taken(self) -> None:
         """Leaves out machines that EC2 has taken back, if enough are left."""
-        taken = [
-            name
-            for name, each in self._listed.items()
-            if each.state not in _ALIVE and each.data.get("code") in _NO_ROOM
-        ]
+        taken = [name for name, each in self._listed.items() if _is_taken_back(each)]
         if not taken or len(self._nodes) - len(taken) < self._fewest:
             return
         for name in taken:
@@ -281,11 +278,11 @@ class BootingMachines:
 
     def _died(self, instance: Instance) -> None:
         """Raises because a machine has ended before it was ready, which makes the others useless."""
-        code = str(instance.data.get("code", ""))
         why = instance.why or f"it is {instance.data.get('ec2_state')}"
-        if code in _NO_ROOM:
+        if _is_taken_back(instance):
             # Others are launched in their place, and until the end of the task nobody would end these again.
             self._end_all()
+            code = str(instance.data["code"])
             detail = {"over": f"{instance.id}: {why}", "kind": "capacity", "code": code}
             self._context.ledger.made(self._launch.token, self._call.name, [], detail)
             raise LaunchPending(f"EC2 has taken {instance.id} back: {why}", 1.0)
@@ -319,3 +316,8 @@ class BootingMachines:
             if last := [line for line in lines if line][-_CONSOLE_LINES:]:
                 return "; the end of its console:\n  " + "\n  ".join(last) + "\n"
         return ""
+
+
+def _is_taken_back(instance: Instance) -> bool:
+    """Whether EC2 has ended a machine for which there was no capacity after all."""
+    return instance.state not in _ALIVE and instance.data.get("code") in _NO_ROOM

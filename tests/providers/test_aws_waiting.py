@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -273,4 +274,28 @@ def test_what_is_left_of_a_launch_ends_before_other_machines_are_asked_for(
     waiting.ask()
     assert waiting.ec2.ended == ["i-2"]
     waiting.ask()
+    assert len(waiting.ec2.asked) == 2
+
+
+@pytest.mark.parametrize("taken", ["i-1", "i-2"])
+def test_what_was_ended_since_ec2_took_another_back_has_not_failed(
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch, taken: str
+) -> None:
+    """The answer to its end was lost, or this is another process."""
+    waiting.intent = waiting.intend(count=2)
+    waiting.ec2.code = ""
+    waiting.ask()
+    data = {"region": "us-east-1", "public": "", "ec2_state": "shutting-down"}
+    codes = dict.fromkeys(["i-1", "i-2"], "Client.UserInitiatedShutdown")
+    codes[taken] = "Server.InsufficientInstanceCapacity"
+    listed = [
+        Instance(name, "t1", state="ending", data={**data, "code": code})
+        for name, code in codes.items()
+    ]
+    monkeypatch.setattr(Listing, "of_launch", lambda *_: listed)
+    monkeypatch.setattr(waiting.context.looks, "due", lambda _: True)
+    with pytest.raises(LaunchPending, match=f"EC2 has taken {taken} back"):
+        waiting.launch()
+    with suppress(LaunchPending):
+        waiting.launch()
     assert len(waiting.ec2.asked) == 2
