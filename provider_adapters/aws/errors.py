@@ -26,6 +26,8 @@ CAPACITY = frozenset(
         "InsufficientCapacity",
         "InsufficientAddressCapacity",
         "InsufficientFreeAddressesInSubnet",
+        "InsufficientVolumeCapacity",
+        "UnfulfillableCapacity",
         "ReservationCapacityExceeded",
         "SpotMaxPriceTooLow",
         "Unsupported",

@@ -27,6 +27,8 @@ TABLE = [
     ("InsufficientInstanceCapacity", 500, "capacity", CapacityUnavailable, "InsufficientInstance"),
     ("InsufficientReservedInstanceCapacity", 400, "capacity", CapacityUnavailable, ""),
     ("ReservationCapacityExceeded", 400, "capacity", CapacityUnavailable, ""),
+    ("InsufficientVolumeCapacity", 500, "capacity", CapacityUnavailable, ""),
+    ("UnfulfillableCapacity", 400, "capacity", CapacityUnavailable, ""),
     ("InsufficientFreeAddressesInSubnet", 400, "capacity", CapacityUnavailable, ""),
     ("SpotMaxPriceTooLow", 400, "capacity", CapacityUnavailable, ""),
     ("Unsupported", 400, "capacity", CapacityUnavailable, ""),
