@@ -425,6 +425,46 @@ def test_objects_with_slots_of_a_program_without_a_file(tmp_path: Path) -> None:
     assert printed("-c", text, cwd=tmp_path) == [1, 1, 2, 2, 2, 3, 2, False]
 
 
+def test_dataclasses_and_typed_dicts_of_a_program_without_a_file(tmp_path: Path) -> None:
+    """Parsers of configurations look whether a field has a default, and so does a class that extends it."""
+    text = IMPORTS + dedent(
+        """
+        import dataclasses, typing
+
+        @dataclasses.dataclass
+        class Config:
+            lr: float
+            steps: int = 3
+
+        class Metrics(typing.TypedDict):
+            loss: float
+
+        class More(Metrics, total=False):
+            step: int
+
+        Given = typing.TypedDict("Given", {"a-b": int})
+
+        @app.function
+        def f(given: Given) -> More:
+            @dataclasses.dataclass
+            class Longer(Config):
+                warmup: int = 1
+
+            required = [each.default is dataclasses.MISSING for each in dataclasses.fields(Config)]
+            hints = sorted(typing.get_type_hints(More)), sorted(More.__required_keys__)
+            return required, dataclasses.astuple(Longer(0.1)), More(loss=0.5, step=given["a-b"]), hints
+
+        print(json.dumps(f.remote({"a-b": 4})))
+        """
+    )
+    assert printed("-c", text, cwd=tmp_path) == [
+        [True, False],
+        [0.1, 3, 1],
+        {"loss": 0.5, "step": 4},
+        [["loss", "step"], ["loss"]],
+    ]
+
+
 def test_enumerations_of_a_program_without_a_file(tmp_path: Path) -> None:
     """With aliases, with what `__init__` and `__new__` give their members, and back to the same members."""
     text = IMPORTS + dedent(

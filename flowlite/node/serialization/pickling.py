@@ -196,6 +196,8 @@ class _MainNames:
 @functools.cache
 def _pickler_class() -> Any:
     """Returns the pickler class. Made on first use, since importing cloudpickle takes 35 ms."""
+    import dataclasses
+
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -262,6 +264,9 @@ def _pickler_class() -> Any:
                 raise TypeError("cannot pickle an open file")
             elif kind is _Storage:
                 return _portable(_load_storage), (pickle.PickleBuffer(storage_bytes(obj.storage)),)
+            elif obj is dataclasses.MISSING:
+                # Fields without a default have this very object.
+                return "MISSING"
             elif kind is _MainGlobals:
                 return _portable(_main_globals), ()
             elif kind is _MainNames:
@@ -494,6 +499,8 @@ def _whole_class(reduced: Any, kind: type) -> Any:
     made = getattr(reduced[0], "__name__", "") if isinstance(reduced, tuple) else ""
     if made == "_make_skeleton_enum":
         return _with_all_members(reduced, kind)
+    if type(kind).__name__ == "_TypedDictMeta":
+        return _typed_dict(reduced)
     return _with_slots(reduced, kind) if made == "_make_skeleton_class" else reduced
 
 
@@ -548,6 +555,16 @@ def _contents_of(kind: Any) -> dict[str, Any]:
     )
     # Members with one content would become one member.
     return {} if same or len(set(contents.values())) < len(kind) else contents
+
+
+def _typed_dict(reduced: Any) -> Any:
+    """Lets a `TypedDict` that extends another one be made: its metaclass refuses `dict`, and adds it itself.
+
+    The class has the annotations of the one that it extends.
+    """
+    metaclass, name, bases, *rest = reduced[1]
+    kept = tuple(base for base in bases if base is not dict)
+    return reduced[0], (metaclass, name, kept, *rest), *reduced[2:]
 
 
 def _with_slots(reduced: Any, kind: type) -> Any:
