@@ -76,7 +76,8 @@ class Copier:
         self.root, self.shown_at = Path(order["root"]), str(order["shown_at"])
         self.place: Target = place_of(order["sync"], Path(order["storage"]))
         self.memory = CheckpointState(Path(order["memory"]))
-        self.watch = StabilityWatch(min(SETTLE_SECONDS, float(order["every"]) / 2))
+        settle = min(SETTLE_SECONDS, float(order["every"]) / 2)
+        self.watch = StabilityWatch(settle, has_all=self.nodes == 1)
         # Contact with other nodes is not known here, so a target that never answered counts as closed.
         self._trial = retrying.RetryWindow(lambda: 0.0, float(order["outage"]))
         self.newest: tuple[SetName, CheckpointManifest] | None = None
