@@ -62,6 +62,12 @@ _TELLING: Mapping[str, str] = {
     "composer": "-n $PET_NPROC_PER_NODE --world_size $((FLOW_NUM_NODES * PET_NPROC_PER_NODE))",
 }
 
+# How trainers' own programs that start one of these pass that on, by program.
+_PASSED_ON: Mapping[str, str] = {
+    "axolotl": f"… -- {_TELLING['accelerate launch']}",
+    "trl": "… --accelerate_config $FLOW_ACCELERATE_CONFIG",
+}
+
 # The launchers that form no gang when they run once per node, and what to start in their place.
 _INSTEAD: Mapping[str, str] = {
     # It logs in to the nodes that it is told of. What it starts is torchrun.
@@ -71,7 +77,8 @@ _INSTEAD: Mapping[str, str] = {
 # Trainers' own programs that start a launcher, by program and first argument.
 _TRAINERS = frozenset(
     {("accelerate", "launch"), ("axolotl", "train"), ("colossalai", "run"), ("fabric", "run"),
-     ("llamafactory-cli", "train"), ("tune", "run")}
+     ("llamafactory-cli", "train"), ("tune", "run"), ("trl", "distillation"), ("trl", "dpo"), ("trl", "grpo"),
+     ("trl", "kto"), ("trl", "reward"), ("trl", "rloo"), ("trl", "sft")}
 )  # fmt: skip
 
 # Programs that run a command in an environment, with those of their options that take a value.
@@ -189,9 +196,8 @@ class Launcher:
                 # It starts torchrun then.
                 return ""
             why, besides = ", with at most one GPU on each", ", or --multi_gpu if there are several"
-        call = f"{self.name} … --" if self.inside else self.name
-        rest = "" if self.inside else " …"
-        write = f"{call} {_TELLING[self.program]}{rest}"
+        told = _PASSED_ON[self.name.split()[0]] if self.inside else f"{_TELLING[self.program]} …"
+        write = f"{self.name} {told}"
         write = write if in_shell else f"sh -c '{write}'"
         return (
             f"{self.name} is not told of the other nodes: each of {nodes} would train a separate model{why}; write "
@@ -300,6 +306,10 @@ def _of_trainer(name: str, arguments: Sequence[str]) -> Launcher | None:
         return Launcher(name, tuple(arguments), "torchrun") if told else None
     if name == "llamafactory-cli train":
         return Launcher(name, (), "torchrun")
+    if name.startswith("trl "):
+        # Options of `accelerate launch` stand among its own. One of them has another name.
+        words = (word.replace("--accelerate_config", "--config_file", 1) for word in arguments)
+        return Launcher(name, tuple(words), "accelerate launch")
     # Axolotl: what its launcher is given comes after `--`.
     end = arguments.index("--") if "--" in arguments else len(arguments)
     chosen = options_in(arguments[:end]).get("launcher", "accelerate")
