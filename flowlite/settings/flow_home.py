@@ -29,6 +29,7 @@ import stat
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from flowlite.errors import ConfigError
@@ -64,13 +65,29 @@ def home(environment: Mapping[str, str] | None = None) -> Path:
 
 
 def check_owner(path: Path) -> None:
-    """Raises ConfigError if FLOW_HOME is another user's, whose settings could run programs as this user."""
+    """Raises ConfigError if FLOW_HOME is another user's, or has files of one: they could run programs as this user."""
     try:
-        owner = path.stat().st_uid
+        found = path.stat()
     except OSError:
         return
-    if owner not in (os.getuid(), 0):
-        raise ConfigError(_of_another(path, owner))
+    if found.st_uid not in (os.getuid(), 0):
+        raise ConfigError(_of_another(path, found.st_uid))
+    _refuse_files_of_others(path, found)
+
+
+def _refuse_files_of_others(path: Path, found: os.stat_result) -> None:
+    """Raises ConfigError if other users may write in FLOW_HOME, and have put something there."""
+    if not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return
+    with suppress(OSError), os.scandir(path) as entries:
+        for entry in entries:
+            owner = entry.stat(follow_symlinks=False).st_uid
+            if owner not in (os.getuid(), 0):
+                raise ConfigError(
+                    f"FLOW_HOME {path} can be written by others (mode {stat.S_IMODE(found.st_mode):04o}), and "
+                    f"{entry.name} in it belongs to another user (uid {owner}), who could have programs run as you; "
+                    f"remove it, and close the directory: chmod 700 {path}"
+                )
 
 
 def ensure_home() -> Path:
@@ -94,6 +111,7 @@ def ensure_home() -> Path:
                 f"FLOW_HOME {path} is a directory that all users share; set FLOW_HOME to one of your own, such as "
                 f"{path / f'flowlite-{os.getuid()}'}"
             )
+        _refuse_files_of_others(path, found)
         if found.st_mode & 0o077:
             path.chmod(0o700)
         _probe(path, _ROOM)

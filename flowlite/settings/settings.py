@@ -19,6 +19,7 @@ from typing import Any
 
 from flowlite.errors import ConfigError
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.node.system import ownership
 from flowlite.settings import edited_files, entry_points, parse, trust
 from flowlite.settings.flow_home import check_owner
 from flowlite.settings.flow_home import ensure_home as ensure_home
@@ -346,7 +347,7 @@ def project_file(directory: Path | None = None) -> Path:
     """The path of the project's file: in a directory or the nearest one above it; if there is none, in the directory.
 
     Above the directory itself, only files that no other user could have created count
-    (`private_files.directories_above`).
+    (`private_files.directories_above`). One of another user in a directory such as /tmp is not read.
     """
     here = directory or Path()
     own = here / PROJECT_FILE
@@ -438,7 +439,8 @@ _UTF_8 = "utf-8-sig"
 
 
 def _read_file(path: Path) -> dict[str, Any]:
-    text = trust.content_of(path)
+    # Where all users may create files, another one decides nothing.
+    text = None if ownership.taken(str(path)) else trust.content_of(path)
     if text is None:
         return {}
     import tomllib

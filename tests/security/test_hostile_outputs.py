@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from flowlite.cli.commands import outputs
 from flowlite.cli.commands.cp import _place_here
-from flowlite.errors import FlowError
+from flowlite.errors import ConfigError, FlowError
 from flowlite.node.outputs import listing
 from flowlite.node.project_files.links import leads_out
 from flowlite.node.project_files.manifest import ManifestError, ProjectManifest
@@ -221,6 +221,21 @@ def test_what_comes_is_not_put_where_another_user_can_change_it(
         lay(everybodys, listed(["a.txt", 1, 1, False]))
     assert not any(victim.iterdir())
     assert [each.name for each in everybodys.iterdir()] == [".flow-incoming"]
+
+
+@pytest.mark.needs("root")
+def test_what_comes_is_not_put_into_a_directory_that_another_user_has_made(
+    everybodys: Path,
+) -> None:
+    """`flow cp TASK:runs /tmp` writes into `/tmp/runs`, whose owner could replace each file."""
+    (everybodys / "runs").mkdir(mode=0o777)
+    os.chown(everybodys / "runs", 4321, 4321)
+    with pytest.raises(ConfigError, match="runs belongs to uid 4321"):
+        _place_here("out/runs", everybodys, single=False)
+    # One that was named is meant.
+    assert _place_here("m.pt", everybodys / "runs", single=True)[1] == "m.pt"
+    os.chown(everybodys / "runs", 0, 0)
+    assert _place_here("out/runs", everybodys, single=False)[0] == everybodys / "runs"
 
 
 @pytest.mark.needs("root")

@@ -281,6 +281,38 @@ def test_above_a_directory_nobody_else_decides(
     assert load_settings().provider == "local"
 
 
+@pytest.mark.needs("root")
+def test_a_file_of_another_user_in_tmp_decides_nothing(project: Path) -> None:
+    """It could have machines rented, or code sent to an account of theirs."""
+    (project / "flow.toml").write_text("provider = 'aws'\nmax_cost = 500\n")
+    os.chown(project / "flow.toml", 4001, 4001)
+    # In a directory of people who work together, it is the project's.
+    assert load_settings().provider == "aws"
+    project.chmod(0o1777)
+    assert load_settings().provider == "local"
+    os.chown(project / "flow.toml", 0, 0)
+    assert load_settings().provider == "aws"
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("what", ["config.toml", "known_hosts", "state.db"])
+def test_a_home_in_which_others_have_put_something_is_refused(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    home = tmp_path / "home-of-group"
+    home.mkdir()
+    home.chmod(0o775)
+    monkeypatch.setenv("FLOW_HOME", str(home))
+    (home / what).write_text("")
+    os.chown(home / what, 4001, 4001)
+    for use in (load_settings, flow_home.ensure_home):
+        with pytest.raises(ConfigError, match=f"{what} in it belongs to another user.*4001"):
+            use()
+    os.chown(home / what, 0, 0)
+    load_settings()
+    assert flow_home.ensure_home().stat().st_mode & 0o777 == 0o700
+
+
 def test_trust_is_given_and_needed_below_the_file(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,11 +115,15 @@ def _place_here(path: str, target: str | Path, *, single: bool) -> tuple[Path, s
         target: Where it was asked to go; with a slash at its end, a directory that need not exist.
         single: Whether it is a file, as the node says.
     """
+    from flowlite.supervise.attempt.outputs.output_directory import check_made
+
     name = posixpath.basename(posixpath.normpath(path))
     name = "" if name in (".", "..", "~") else name
     here = Path(target)
     # `Path` drops the slash at the end.
     inside = str(target).endswith("/") or here.is_dir()
+    if not single and inside and name:
+        check_made(here / name)
     if not single:
         return (here / name if inside else here).absolute(), ""
     if not inside:

@@ -284,7 +284,7 @@ def get(
     """
     from flowlite.api.volume_files.storage import open_storage, split
     from flowlite.cli.transfer_progress import Transfer
-    from flowlite.supervise.attempt.outputs.output_directory import OutputDirectory
+    from flowlite.supervise.attempt.outputs.output_directory import OutputDirectory, check_made
 
     name, path, _ = split(volume)
     own = path.rpartition("/")[2] or name.removeprefix("s3://")
@@ -296,6 +296,8 @@ def get(
         root = (Path(target) / own if inside else Path(target)).absolute()
         if tree.single:
             root, single = root.parent, root.name
+        elif inside:
+            check_made(root)
         with Transfer(path or name, tree.size) as transfer:
             taken = storage.get(path, tree, OutputDirectory(root), single, transfer.moved)
     if tree.others:

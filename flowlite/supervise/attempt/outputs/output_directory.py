@@ -21,7 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+from flowlite.errors import ConfigError
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.node.system import ownership
 from flowlite.settings.private_files import sync
 from flowlite.supervise.attempt.outputs.manifest import OutputFile
 
@@ -39,6 +41,14 @@ _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
 
 class NameTaken(Exception):
     """Another file has that name already."""
+
+
+def check_made(directory: Path) -> None:
+    """Raises ConfigError if another user has made the directory of copies first, in one such as /tmp."""
+    if why := ownership.taken(str(directory)):
+        raise ConfigError(
+            f"{why}, another user, who could change what is put there; give another directory"
+        )
 
 
 @dataclass(frozen=True, slots=True)
