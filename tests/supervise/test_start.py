@@ -149,6 +149,27 @@ def test_a_submission_that_fails_leaves_no_process(flow_home: Path) -> None:
     assert supervisor_process.ahead() is None
 
 
+def test_none_is_started_ahead_for_a_task_that_will_wait(flow_home: Path) -> None:
+    """It imported for nothing, and was killed: most of the processor time of a submission into a full queue."""
+
+    def is_started_ahead() -> bool:
+        with supervisor_process.started_ahead(flow_home, "local"):
+            return supervisor_process.ahead() is not None
+
+    def start(task_id: str, *, sleeping: bool) -> int:
+        launch.TaskPaths(flow_home, task_id).make()
+        return launch.start_supervisor(flow_home, task_id, sleeping=sleeping)
+
+    assert is_started_ahead()
+    asleep = start("t1", sleeping=True)
+    assert not is_started_ahead()
+    awake = start("t2", sleeping=False)
+    assert is_started_ahead()
+    os.kill(asleep, signal.SIGKILL)
+    # There is no such task.
+    eventually(lambda: not process_alive(awake))
+
+
 def test_a_client_that_is_killed_before_it_submits_leaves_no_process(flow_home: Path) -> None:
     program = (
         "import os, signal; from pathlib import Path\n"

@@ -284,6 +284,7 @@ def start_supervisor(
         StoreError: No process can be started, or its log cannot be written.
     """
     paths = TaskPaths(home, task_id)
+    supervisor_process.note_start(home, sleeping=sleeping)
     if spare and (found := _hand_over(home, task_id)) is not None:
         process_identity.note_supervisor(home, task_id, found)
         return found.pid

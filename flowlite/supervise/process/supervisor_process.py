@@ -107,16 +107,31 @@ class SupervisorAhead:
 
 
 _ahead: ContextVar[SupervisorAhead | None] = ContextVar("supervisor_ahead", default=None)
+# The FLOW_HOMEs in which the last task of this process has to wait for long.
+_with_queue: set[Path] = set()
+
+
+def note_start(home: Path, *, sleeping: bool) -> None:
+    """Notes whether a supervisor was started asleep. If so, the next one, as of a sweep, is not started ahead."""
+    if sleeping:
+        _with_queue.add(home)
+    else:
+        _with_queue.discard(home)
 
 
 @contextmanager
 def started_ahead(home: Path, provider: str) -> Iterator[None]:
     """Starts a supervisor's process for the task that is submitted in this block, so that nobody waits for its imports.
 
+    None is started if the supervisor will probably sleep at first.
+
     Args:
         home: The FLOW_HOME.
         provider: The provider that the task will probably have. Another one is imported later.
     """
+    if home in _with_queue:
+        yield
+        return
     try:
         ahead = SupervisorAhead(home, provider)
     except OSError:
