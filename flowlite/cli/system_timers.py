@@ -28,7 +28,7 @@ from typing import IO
 from flowlite import python_request
 from flowlite.errors import ConfigError, NotFound
 from flowlite.node.quick_dataclass import dataclass
-from flowlite.node.system.atomic_files import write_atomically
+from flowlite.node.system.atomic_files import make, write_atomically
 from flowlite.settings import edited_files
 from flowlite.supervise.background import importing, place
 
@@ -402,17 +402,17 @@ def _change_crontab(home: Path, name: str, line: str | None) -> None:
 
 def _add_unit(home: Path, timer: Timer) -> None:
     unit, directory = _unit(home, timer.name), _units()
-    directory.mkdir(parents=True, exist_ok=True)
+    # Whoever could write there would have programs run as this user, whatever the umask.
+    make(str(directory))
     calendar = "".join(f"OnCalendar={each}\n" for each in on_calendar(timer.times))
     about = f"[Unit]\nDescription=flowlite: {timer.name}\n\n"
     # Of a command, systemd replaces $ as well.
     words = [_quoted(word).replace("$", "$$") for word in _flow(["schedule", "run", timer.name])]
     service = f"[Service]\nType=oneshot\nEnvironment={_quoted(f'FLOW_HOME={home}')}\nExecStart={' '.join(words)}\n"
     # Supervisors outlive the command that has started them.
-    (directory / f"{unit}.service").write_text(f"{about}{service}KillMode=process\n")
-    (directory / f"{unit}.timer").write_text(
-        f"{about}[Timer]\n{calendar}\n[Install]\nWantedBy=timers.target\n"
-    )
+    timed = f"{about}[Timer]\n{calendar}\n[Install]\nWantedBy=timers.target\n"
+    write_atomically(directory / f"{unit}.service", f"{about}{service}KillMode=process\n")
+    write_atomically(directory / f"{unit}.timer", timed)
     try:
         _systemctl("daemon-reload")
         _systemctl("enable", "--now", f"{unit}.timer")

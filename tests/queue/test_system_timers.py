@@ -320,6 +320,19 @@ def test_a_unit_has_the_paths_as_they_are(programs: Path, tmp_path: Path) -> Non
     assert not list((tmp_path / "config" / "systemd" / "user").iterdir())
 
 
+def test_a_unit_can_be_written_by_its_user_only(
+    programs: Path, tmp_path: Path, flow_home: Path
+) -> None:
+    before = os.umask(0o002)
+    try:
+        system_timers.add(flow_home, a_timer(flow_home, tmp_path, timer="systemd"))
+    finally:
+        os.umask(before)
+    made = [tmp_path / "config", *(tmp_path / "config").rglob("*")]
+    assert len(made) == 5
+    assert not [each for each in made if each.stat().st_mode & 0o022]
+
+
 def test_schedules_that_are_made_at_the_same_time_are_all_there(
     programs: Path, tmp_path: Path, flow_home: Path
 ) -> None:
