@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 AS_ROOT = "run the tests as root"
 
@@ -188,10 +190,28 @@ COMPONENTS = {
 
 @functools.cache
 def python_of(minor: str) -> tuple[str, str] | None:
-    """A Python of that version on this machine, as (path, version); every one that is asked has to start."""
+    """A Python of that version on this machine, as (path, version); every one that is asked has to start.
+
+    The first process of a run searches, and tells the others.
+    """
+    told = _told_to_all(f"python{minor}")
+    if told is not None and told.exists():
+        known = json.loads(told.read_text())
+        return None if known is None else (known[0], known[1])
     from flowlite.node.python_env import interpreters
 
-    return interpreters.find(minor)
+    found = interpreters.find(minor)
+    if told is not None:
+        told.write_text(json.dumps(found))
+    return found
+
+
+def _told_to_all(name: str) -> Path | None:
+    if "PYTEST_XDIST_TESTRUNUID" not in os.environ:
+        return None
+    from tests.plugins import shared_files
+
+    return shared_files.path_of(name)
 
 
 def _other_python(minor: str) -> str:

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import random
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+# Imports torch once, and forks a process for each order: to import it takes two seconds of processor time.
+FORKS = """
+import json, os, signal, sys, traceback
+import torch.distributed
+for line in sys.stdin:
+    order = json.loads(line)
+    ranks = []
+    for rank in range(order["ranks"]):
+        if (pid := os.fork()) == 0:
+            signal.alarm(250)
+            os.dup2(os.open(f"{order['out']}.{rank}", os.O_WRONLY | os.O_CREAT), 1)
+            sys.argv = ["-c", str(rank), *order["arguments"]]
+            try:
+                exec(order["code"], {"__name__": "__main__"})
+            except BaseException:
+                traceback.print_exc()
+            os._exit(1)
+        ranks.append(pid)
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]), flush=True)
+"""
 
 HELD = """
 import os
@@ -95,34 +118,50 @@ def port_for_later() -> int:
             return port
 
 
+class Forks:
+    """Runs programs in processes that are forked after torch was imported, as workers are."""
+
+    def __init__(self, process: subprocess.Popen[str], top: Path) -> None:
+        self._process = process
+        self._top = top
+        self._runs = 0
+
+    def run(self, code: str, *arguments: str, ranks: int = 2) -> tuple[list[str], list[int]]:
+        """What each rank has printed, and its exit code. A rank's number comes before the arguments."""
+        self._runs += 1
+        out = self._top / f"out{self._runs}"
+        order = {"code": code, "arguments": arguments, "ranks": ranks, "out": str(out)}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{json.dumps(order)}\n")
+        self._process.stdin.flush()
+        codes = json.loads(self._process.stdout.readline())
+        return [Path(f"{out}.{rank}").read_text() for rank in range(ranks)], codes
+
+
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield Forks(process, tmp_path_factory.mktemp("forks"))
+
+
 @pytest.mark.parametrize("end", ["destroy", "keep"])
-def test_rank_0_leaves_when_nobody_needs_its_store_any_more(end: str) -> None:
-    port = str(port_for_later())
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", LATE, str(rank), port, end], stdout=subprocess.PIPE, text=True
-        )
-        for rank in range(2)
-    ]
-    outputs = [rank.communicate(timeout=250)[0] for rank in ranks]
+def test_rank_0_leaves_when_nobody_needs_its_store_any_more(forks: Forks, end: str) -> None:
+    outputs, codes = forks.run(LATE, str(port_for_later()), end)
     assert outputs == ["fine\n", "fine\n"]
-    assert [rank.returncode for rank in ranks] == [0, 0]
+    assert codes == [0, 0]
 
 
 @pytest.mark.parametrize("late", ["0", "1"])
 @pytest.mark.parametrize("where", ["port", "file"])
 def test_a_group_is_made_anew_after_another_was_destroyed(
-    where: str, late: str, tmp_path: Path
+    forks: Forks, where: str, late: str, tmp_path: Path
 ) -> None:
     """A gang that starts its ranks' groups anew in the same processes does not meet the ranks of the group before."""
     place = str(port_for_later()) if where == "port" else str(tmp_path / "ranks")
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", AGAIN, str(rank), place, late], stdout=subprocess.PIPE, text=True
-        )
-        for rank in range(2)
-    ]
-    outputs = [rank.communicate(timeout=250)[0] for rank in ranks]
+    outputs, _ = forks.run(AGAIN, place, late)
     assert outputs == ["2.0\n2.0\n2.0\n"] * 2
     assert not list(tmp_path.iterdir()), (
         "the next gang that meets in this file would find these ranks"
