@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlite.api.adapters import settings_here
+from flowlite.cli import main
 from flowlite.connect.ssh.targets import is_host_name, is_user_name, resolve_target
 from flowlite.errors import ConfigError
 from flowlite.settings import flow_home, trust
@@ -58,16 +58,11 @@ def project(tmp_path: Path, flow_home: Path, monkeypatch: pytest.MonkeyPatch) ->
     return place
 
 
-def flow(*words: str, environment: Mapping[str, str] | None = None) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "flowlite.cli", *words],
-        env={**os.environ, **(environment or {})},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr
+def flow(*words: str) -> tuple[int, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = main(words)
+    return code, out.getvalue() + err.getvalue()
 
 
 def trust_here(directory: Path) -> None:
