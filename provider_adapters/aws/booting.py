@@ -282,10 +282,10 @@ class BootingMachines:
         if _is_taken_back(instance):
             # Others are launched in their place, and until the end of the task nobody would end these again.
             self._end_all()
-            code = str(instance.data["code"])
-            detail = {"over": f"{instance.id}: {why}", "kind": "capacity", "code": code}
+            told, code = f"EC2 has taken {instance.id} back: {why}", str(instance.data["code"])
+            detail = {"over": True, "kind": "capacity", "code": code, "message": told}
             self._context.ledger.made(self._launch.token, self._call.name, [], detail)
-            raise LaunchPending(f"EC2 has taken {instance.id} back: {why}", 1.0)
+            raise LaunchPending(told, 1.0)
         self._fail(f"{instance.id} ended while it booted: {why}{self._console(instance.id)}")
 
     def _fail(self, message: str) -> None:

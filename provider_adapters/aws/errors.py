@@ -205,18 +205,19 @@ def refusals_by_zone(said: Mapping[str, Mapping[str, Any]]) -> str:
     """What several zones have refused, in words. Zones that gave the same answer share one sentence.
 
     Args:
-        said: By zone, the code and the message of AWS.
+        said: By zone, the message, and the code of AWS unless it has not answered.
     """
     zones: dict[tuple[str, str], list[str]] = {}
     messages: dict[tuple[str, str], str] = {}
     for zone, detail in said.items():
-        code, message = str(detail.get("code")), str(detail.get("message"))
+        code = f" ({detail['code']})" if detail.get("code") else ""
+        message = str(detail.get("message", "no machine was made"))
         # AWS names the zone that was asked, and the others.
         without_zones = _ZONES.sub("…", message)
         zones.setdefault((code, without_zones), []).append(zone)
         messages.setdefault((code, without_zones), message)
     return "; ".join(
-        f"{', '.join(found)}: {messages[same] if len(found) == 1 else same[1]} ({same[0]})"
+        f"{', '.join(found)}: {messages[same] if len(found) == 1 else same[1]}{same[0]}"
         for same, found in zones.items()
     )
 

@@ -190,3 +190,22 @@ def test_a_machine_that_is_taken_back_while_it_boots(
     assert launch is not None
     assert launch.notes.get("taken") == ([taken] if launches == 1 else None)
     aws.end()
+
+
+@ONE_FAULT
+def test_the_zone_that_has_taken_a_machine_back_says_so_where_there_is_no_room(aws: Client) -> None:
+    room(aws, 2)
+    aws.box.aws.timing(boot=8.0)
+    intent = aws.intent(spot=True)
+    aws.waiting(intent, "starting")
+    taken = min(each["id"] for each in aws.alive())
+    room(aws, 0)
+    aws.box.aws.preempt([taken], 0.0)
+    refused = aws.refused(intent)
+    assert isinstance(refused, CapacityUnavailable)
+    assert f"us-east-1a: EC2 has taken {taken} back: Server.SpotInstanceTermination" in str(refused)
+    assert "None" not in str(refused)
+    aws.box.aws.timing(boot=0.3)
+    room(aws, 2)
+    aws.launch(intent)
+    aws.end()

@@ -144,6 +144,11 @@ def test_zones_that_refuse_alike_share_one_sentence() -> None:
     ]
 
 
+def test_a_zone_that_was_not_asked_has_no_code() -> None:
+    said = {"us-east-1a": {"message": "it was never listed"}}
+    assert refusals_by_zone(said) == "us-east-1a: it was never listed"
+
+
 def test_other_exceptions_are_left_alone() -> None:
     assert refusal(KeyError("x"), "ec2:RunInstances") is None
     with pytest.raises(KeyError), explained("ec2:RunInstances"):
