@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import secrets
 import socket
 from contextlib import suppress
@@ -13,6 +14,7 @@ from flowlite.errors import ProviderError
 from provider_adapters.durable import create_durably
 
 _FILE = "client"
+_NO_TAG = re.compile(r"[^\w .:/=+\-@]")
 
 
 def home_id(home: Path) -> str:
@@ -36,12 +38,15 @@ def home_id(home: Path) -> str:
 
 
 def owner() -> str:
-    """`user@machine`, for people who come across rented resources: the value of the tag `flowlite:owner`."""
+    """`user@machine`, for people who come across rented resources: the value of the tag `flowlite:owner`.
+
+    It has only characters that every service of AWS takes in tags. A user of a Windows domain is `DOMAIN\\user`.
+    """
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
         user = str(os.getuid())
-    return f"{user}@{socket.gethostname().partition('.')[0]}"
+    return _NO_TAG.sub("-", f"{user}@{socket.gethostname().partition('.')[0]}")
 
 
 def _earlier(home: Path) -> str:

@@ -87,6 +87,13 @@ def test_an_owner_is_a_person_and_a_machine() -> None:
     assert re.fullmatch(r"[^@]+@[^@.]+", owner())
 
 
+def test_an_owner_of_a_windows_domain_can_be_a_tag_everywhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LOGNAME", "CORP\\alice")
+    assert owner().startswith("CORP-alice@")
+
+
 def test_pins_are_nothing_but_keys(tmp_path: Path) -> None:
     pins = Pins(tmp_path / "known_hosts")
     pins.write("i-1", ["ssh-ed25519 AAAA", "ssh-ed25519 AAAA", "ssh-ed25519 BBBB"])

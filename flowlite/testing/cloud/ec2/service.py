@@ -53,6 +53,8 @@ _QUERY = ("sts", "iam")
 # Services whose name in permissions differs from that in signatures.
 _PREFIXES = {"monitoring": "cloudwatch"}
 _EFS = "elasticfilesystem:"
+# EC2 takes any character in tags, and EFS these ("Tag" in the EFS API reference).
+_EFS_TAG = re.compile(r"[\w\s.:/=+\-@]*")
 # Seconds without a reply before the connection is dropped.
 _SILENCE = 0.3
 _HABITS = Habits(
@@ -185,6 +187,10 @@ class Ec2Service:
         self, action: str, parameters: dict[str, Any], environ: Environ, body: bytes
     ) -> Reply:
         files = self._cloud.files
+        texts = (each[key] for each in parameters.get("Tags", ()) for key in ("Key", "Value"))
+        if action == f"{_EFS}CreateFileSystem" and not all(map(_EFS_TAG.fullmatch, texts)):
+            said = f"Value at 'tags' failed to satisfy constraint: pattern {_EFS_TAG.pattern}"
+            return refusal("ValidationException", said)
         if action == f"{_EFS}CreateMountTarget" and files.is_new(parameters["FileSystemId"]):
             said = f"File system '{parameters['FileSystemId']}' is not available"
             return refusal("IncorrectFileSystemLifeCycleState", said, 409)
