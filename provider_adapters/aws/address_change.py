@@ -1,4 +1,7 @@
-"""Keeps access to nodes when the address of this machine changes: the security group then allows the new one, too."""
+"""Keeps access to nodes when the address of this machine changes: the security group then allows the new one, too.
+
+A group has room for 60 rules, so that the oldest addresses go.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from provider_adapters.aws import network
 from provider_adapters.aws.context import Context
 
 _EVERY_SECONDS = 20.0
+_MOST_ADDRESSES = 20
 
 
 def let_in_again(context: Context, tasks: Iterable[str]) -> None:
@@ -31,6 +35,9 @@ def let_in_again(context: Context, tasks: Iterable[str]) -> None:
                 endpoint = context.clients.endpoint("ec2", region)
                 address = f"{network.own_address(endpoint)}/32"
                 if address not in here.get("networks", ()):
+                    known = [*here.get("networks", ()), address]
                     network.admit(context.clients, region, here["group"], [address])
-                    here["networks"] = [*here.get("networks", ()), address]
+                    here["networks"] = known[-_MOST_ADDRESSES:]
                     context.ledger.note(launch.token, groups=groups)
+                    if over := known[:-_MOST_ADDRESSES]:
+                        network.shut_out(context.clients, region, here["group"], over)

@@ -231,6 +231,18 @@ def admit(clients: Clients, region: str, group: str, networks: Sequence[str]) ->
             _unless_there(ec2.authorize_security_group_ingress, one)
 
 
+def shut_out(clients: Clients, region: str, group: str, networks: Sequence[str]) -> None:
+    """Allows SSH from some networks no longer. Rules that are not there are no error."""
+    with explained("ec2:RevokeSecurityGroupIngress", region):
+        try:
+            clients("ec2", region).revoke_security_group_ingress(
+                GroupId=group, IpPermissions=requests.ssh(networks)
+            )
+        except Exception as error:
+            if code_of(error) != "InvalidPermission.NotFound":
+                raise
+
+
 def _unless_there(call: Any, request: Mapping[str, Any]) -> bool:
     try:
         call(**request)

@@ -140,10 +140,15 @@ def groups(box: CloudInABox) -> list[str]:
 
 
 def groups_in(region: str) -> list[str]:
-    """The same in a region. Asks as often as it takes, since the box may inject faults."""
+    """The same in a region."""
+    return [each["GroupName"] for each in groups_made(region)]
+
+
+def groups_made(region: str) -> list[dict[str, Any]]:
+    """The same as EC2 lists them. Asks as often as it takes, since the box may inject faults."""
     import boto3
     from botocore.config import Config
 
     ec2 = boto3.client("ec2", region, config=Config(retries={"total_max_attempts": 10}))
     told = ec2.describe_security_groups()["SecurityGroups"]
-    return [each["GroupName"] for each in told if each["GroupName"].startswith("flowlite-")]
+    return [each for each in told if each["GroupName"].startswith("flowlite-")]

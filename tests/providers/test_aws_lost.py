@@ -19,7 +19,7 @@ from flowlite.supervise.cleanup.reconcile import Reconciled, reconcile
 from flowlite.testing.subject import ProviderUnderTest
 from provider_adapters.aws import ending, launching, session
 from tests.helpers import eventually
-from tests.providers.aws_client import SECONDS, TYPE, Client, groups
+from tests.providers.aws_client import SECONDS, TYPE, Client, groups, groups_made
 from tests.providers.closed_lid import closed_lid
 
 pytestmark = pytest.mark.timeout(900)
@@ -334,6 +334,29 @@ def test_ssh_is_let_in_from_where_the_client_has_moved_to_while_machines_boot(
         # The box drops what the group does not admit.
         aws.waiting(intent, "nothing answers")
     aws.launch(intent)
+    aws.end()
+
+
+@SLOW
+@ONE_FAULT
+def test_ssh_is_let_in_from_every_address_however_often_the_client_moves(
+    aws: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A security group has room for 60 rules."""
+    from provider_adapters.aws import address_change, network
+
+    monkeypatch.setattr(address_change, "_EVERY_SECONDS", 0.0)
+    (instance,) = aws.launch(aws.intent(num_instances=1))
+    provider = adapter("aws")
+    for number in range(65):
+        now = f"198.51.100.{number}"
+        monkeypatch.setattr(network, "own_address", lambda endpoint, address=now: address)
+        provider.answers_beside([instance])
+    (group,) = groups_made("us-east-1")
+    rules = group["IpPermissions"]
+    admitted = [each["CidrIp"] for rule in rules for each in rule.get("IpRanges", ())]
+    # Those of this morning, too: people come home in the evening.
+    assert {f"198.51.100.{number}/32" for number in range(50, 65)} <= {*admitted}
     aws.end()
 
 
