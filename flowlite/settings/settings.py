@@ -250,6 +250,7 @@ class Project:
 
     Attributes:
         path: The file.
+        content: What it had when it was read.
         unasked: Those outside of tables that need trust, with the reasons.
         tables: Its tables, by provider.
         trusted: Whether its current content is trusted.
@@ -257,6 +258,7 @@ class Project:
     """
 
     path: Path
+    content: bytes | None
     unasked: Mapping[str, str]
     tables: Mapping[str, Mapping[str, Any]]
     trusted: bool
@@ -318,13 +320,14 @@ def load_settings(
     check_owner(own)
     users = entries
     for path in (own / HOME_FILE, project):
-        plain, tables = _parts(_read_file(path), path)
+        content = _content_of(path)
+        plain, tables = _parts(_parsed(content, path), path)
         _merge(providers, tables, str(path), (), origins)
         users, entries = entries, dict(entries)
         for name, value in plain.items():
             entries[name] = _entry(name, value, str(path))
     # The second file is that of the project.
-    of_project = _project(project, plain, tables, variables)
+    of_project = _project(project, content, plain, tables, variables)
     if of_project is not None and not of_project.trusted:
         entries |= {name: users[name] for name in of_project.unasked}
     for name in SETTINGS:
@@ -340,7 +343,8 @@ def load_settings(
 def read_project(directory: Path | None = None) -> Project | None:
     """The settings of the project's file that need trust; None if there are none. Raises ConfigError."""
     path = project_file(directory)
-    return _project(path, *_parts(_read_file(path), path), os.environ)
+    content = _content_of(path)
+    return _project(path, content, *_parts(_parsed(content, path), path), os.environ)
 
 
 def project_file(directory: Path | None = None) -> Path:
@@ -362,6 +366,7 @@ def project_file(directory: Path | None = None) -> Path:
 
 def _project(
     path: Path,
+    content: bytes | None,
     plain: Mapping[str, Any],
     tables: Mapping[str, Mapping[str, Any]],
     variables: Mapping[str, str],
@@ -377,9 +382,9 @@ def _project(
         return None
     where = home(variables)
     directories = variables.get(trust.VARIABLE, "")
-    trusted = trust.is_trusted(path, tables, where, directories)
+    trusted = trust.is_trusted(path, content, tables, where, directories)
     changed = not trusted and trust.was_trusted(path, where)
-    return Project(path, unasked, tables, trusted, changed)
+    return Project(path, content, unasked, tables, trusted, changed)
 
 
 def _parts(content: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -438,9 +443,13 @@ def _entry(name: str, value: object, origin: str) -> Entry:
 _UTF_8 = "utf-8-sig"
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def _content_of(path: Path) -> bytes | None:
+    """The content of a settings file; None if there is none. Raises ConfigError."""
     # Where all users may create files, another one decides nothing.
-    text = None if ownership.taken(str(path)) else trust.content_of(path)
+    return None if ownership.taken(str(path)) else trust.content_of(path)
+
+
+def _parsed(text: bytes | None, path: Path) -> dict[str, Any]:
     if text is None:
         return {}
     import tomllib
@@ -535,9 +544,10 @@ def _toml(value: object) -> str:
 def _rewrite(path: Path, name: str, line: str) -> None:
     """Replaces the statement of one setting by a line, or adds the line in front of the first table."""
     with edited_files.locked(path):
-        _read_file(path)  # refuses to touch a file that is not TOML
+        content = _content_of(path)
+        _parsed(content, path)  # refuses to touch a file that is not TOML
         # Only "\n" ends a line of TOML.
-        lines = io.StringIO((trust.content_of(path) or b"").decode(_UTF_8)).readlines()
+        lines = io.StringIO((content or b"").decode(_UTF_8)).readlines()
         if lines and not lines[-1].endswith("\n"):
             lines[-1] += "\n"
         begin, end = _place_of(name, lines)

@@ -88,11 +88,14 @@ def needs_trust(provider: str, table: Mapping[str, Any]) -> Iterator[tuple[str, 
     yield from ((key, reason) for key, reason in known.items() if key in found)
 
 
-def is_trusted(path: Path, tables: Mapping[str, Any], home: Path, directories: str) -> bool:
-    """Whether the current content of a project's file is trusted.
+def is_trusted(
+    path: Path, content: bytes | None, tables: Mapping[str, Any], home: Path, directories: str
+) -> bool:
+    """Whether a content of a project's file is trusted.
 
     Args:
         path: The file.
+        content: What was read of it. It may have changed since.
         tables: The providers' tables in it, by name.
         home: FLOW_HOME.
         directories: The value of the variable `FLOW_TRUSTED_DIRS`.
@@ -105,7 +108,7 @@ def is_trusted(path: Path, tables: Mapping[str, Any], home: Path, directories: s
         return True
     known = _read(home).get(place)
     # The files that a file names are read only if the file has been trusted before.
-    return known is not None and known == digest(path, tables)
+    return known is not None and known == digest(path, content, tables)
 
 
 def was_trusted(path: Path, home: Path) -> bool:
@@ -113,11 +116,11 @@ def was_trusted(path: Path, home: Path) -> bool:
     return _place_of(path) in _read(home)
 
 
-def trust(path: Path, tables: Mapping[str, Any], home: Path) -> None:
-    """Trusts the current content of a file. Raises ConfigError."""
-    content = digest(path, tables)
+def trust(path: Path, content: bytes | None, tables: Mapping[str, Any], home: Path) -> None:
+    """Trusts a content of a file, as it was read. Raises ConfigError."""
+    whole = digest(path, content, tables)
     with edited_files.locked(home / _FILE):
-        _write(home, {**_read(home), _place_of(path): content})
+        _write(home, {**_read(home), _place_of(path): whole})
 
 
 def withdraw(path: Path, home: Path) -> bool:
@@ -130,12 +133,13 @@ def withdraw(path: Path, home: Path) -> bool:
     return found is not None
 
 
-def digest(path: Path, tables: Mapping[str, Any]) -> str:
+def digest(path: Path, content: bytes | None, tables: Mapping[str, Any]) -> str:
     """The SHA-256 of everything that is trusted with a project's file. Raises ConfigError."""
+    own, *others = files_of(path, tables)
+    contents = {own: content, **{each: content_of(each) for each in others}}
     parts = hashlib.sha256()
-    for file in files_of(path, tables):
-        content = content_of(file)
-        what = "absent" if content is None else hashlib.sha256(content).hexdigest()
+    for file, text in contents.items():
+        what = "absent" if text is None else hashlib.sha256(text).hexdigest()
         parts.update(f"{file}\0{what}\n".encode("utf-8", "surrogateescape"))
     return parts.hexdigest()
 

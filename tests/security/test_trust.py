@@ -68,7 +68,7 @@ def flow(*words: str) -> tuple[int, str]:
 def trust_here(directory: Path) -> None:
     found = read_project(directory)
     assert found is not None
-    trust.trust(found.path, found.tables, flow_home.home())
+    trust.trust(found.path, found.content, found.tables, flow_home.home())
 
 
 def ran(project: Path) -> list[str]:
@@ -122,6 +122,30 @@ def test_whatever_has_changed_needs_trust_again(project: Path, file: str) -> Non
         changed.write("# more\n")
 
     with pytest.raises(ConfigError, match=r"has changed since it was trusted.*flow config trust"):
+        options()
+
+
+def test_what_is_used_is_what_was_compared(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody who can write the file changes it for a moment while it is read."""
+    trust_here(project)
+    file = project / "flow.toml"
+    trusted, theirs = file.read_bytes(), b'[ssh]\nconfig_file = "/tmp/theirs"\n'
+    read, reads = trust.content_of, 0
+
+    def flicker(path: str | Path) -> bytes | None:
+        nonlocal reads
+        if os.path.basename(path) != "flow.toml":
+            return read(path)
+        reads += 1
+        return theirs if reads == 1 else trusted
+
+    monkeypatch.setattr(trust, "content_of", flicker)
+    with pytest.raises(ConfigError, match="has changed since"):
+        options()
+    # What is accepted is what was shown, which is not what the file has now.
+    reads = 0
+    trust_here(project)
+    with pytest.raises(ConfigError, match="has changed since"):
         options()
 
 

@@ -151,7 +151,7 @@ def trust_project(
     needing = [] if project is None else project.needing()
     files = [] if project is None else trust.files_of(project.path, project.tables)
     if project is not None:
-        trust.trust(project.path, project.tables, home)
+        trust.trust(project.path, project.content, project.tables, home)
     if json:
         data = {"file": str(file), "trusted": project is not None, "files": files}
         output.print_json("trust", {**data, "settings": [name for name, _ in needing]})
