@@ -425,7 +425,8 @@ class Launching:
         there = [call for call in calls if call is not None]
         if there and len({site.region for site in self._sites}) > 1:
             # A gang of which nothing is left may begin anew in another region.
-            listed = self._listing.mine(launch.task)
+            with _however_long():
+                listed = self._listing.mine(launch.task)
             alive = {each.id for each in listed if each.state in ("starting", "running")}
             there = [call for call in there if alive.intersection(call.ids)]
         return there[-1].where if there else ""
@@ -629,7 +630,7 @@ class Launching:
 
 @contextmanager
 def _however_long() -> Iterator[None]:
-    """Has a question asked again for as long as AWS does not answer. Nothing is charged meanwhile."""
+    """Has a question asked again for as long as AWS does not answer. Nothing of the launch is charged meanwhile."""
     try:
         yield
     except NoAnswer as error:

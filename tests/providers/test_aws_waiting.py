@@ -299,3 +299,29 @@ def test_what_was_ended_since_ec2_took_another_back_has_not_failed(
     with suppress(LaunchPending):
         waiting.launch()
     assert len(waiting.ec2.asked) == 2
+
+
+def test_an_outage_ends_no_wait_for_room_beside_other_nodes_in_one_of_several_regions(
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = waiting.context.ledger
+    ledger.begin("t1-launch-0", "t1", 1, dict)
+    call = ledger.intend("t1-launch-0", "us-east-1/us-east-1a", {"price": 1.0})
+    ledger.made("t1-launch-0", call.name, ["i-0"])
+    (place,) = waiting.intent.plan["options"]["places"]
+    waiting.intent.plan["options"]["places"] = [place, {**place, "region": "us-west-2"}]
+
+    def unreachable(*_: Any) -> list[Instance]:
+        raise NoAnswer("AWS cannot be reached", "EndpointConnectionError")
+
+    monkeypatch.setattr(Listing, "mine", lambda *_: [Instance("i-0", "t1", state="running")])
+    waiting.ask()
+    asked = len(waiting.ec2.asked)
+    assert asked == len(ZONES)
+    monkeypatch.setattr(Listing, "mine", unreachable)
+    for _ in range(3):
+        waiting.ask()
+        waiting.passed += HOUR
+    monkeypatch.setattr(Listing, "mine", lambda *_: [Instance("i-0", "t1", state="running")])
+    waiting.ask()
+    assert len(waiting.ec2.asked) == asked + len(ZONES)
