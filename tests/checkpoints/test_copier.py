@@ -451,42 +451,6 @@ class TestACheckpointThatIsADirectory:
         assert newest(tmp_path / "remote") == {"checkpoint-4/model.pt": b"4", "log.txt": b"12"}
 
 
-@pytest.mark.parametrize("metadata", [".metadata", "__0.metadata"])
-@pytest.mark.parametrize("ends", ["by itself", "killed"])
-def test_shards_whose_metadata_was_never_written_are_no_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metadata: str, ends: str
-) -> None:
-    """Such as where a rank hangs while it saves, until the collective that the others wait in times out."""
-    now = 1000.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    copier = copier_of(tmp_path, every=100.0)
-    copier.begin()
-    for step in (1, 2):
-        directory = copier.root / f"step-{step}" / "model"
-        directory.mkdir(parents=True)
-        for file in ("__0_0.distcp", metadata, "other.pt")[:: 1 if step == 1 else 2]:
-            (directory / file).write_text(str(step))
-    copier.look(None)
-    now += 600
-    copier.look(None)
-    assert not copier.watch.busy
-    assert copier.copy()
-    if ends == "killed":
-        copier.cut(None, ())
-    copier.end()
-    copier.copy()
-    assert {path.split("/")[0] for path in newest(tmp_path / "remote")} == {"step-1"}
-    assert copier.told()["unfinished"] == ["step-2/model/__0_0.distcp", "step-2/model/other.pt"]
-    if ends == "killed":
-        told = copier_of(tmp_path, every=100.0, writer="t1.2").restore(aside=True)
-        assert told["aside"] == ["step-2"]
-        return
-    (copier.root / "step-2" / "model" / metadata).write_text("2")
-    copier.end()
-    assert copier.copy()
-    assert f"step-2/model/{metadata}" in newest(tmp_path / "remote")
-
-
 @pytest.mark.parametrize(
     ("tracker", "last", "name"),
     [

@@ -76,8 +76,7 @@ class Copier:
         self.root, self.shown_at = Path(order["root"]), str(order["shown_at"])
         self.place: Target = place_of(order["sync"], Path(order["storage"]))
         self.memory = CheckpointState(Path(order["memory"]))
-        settle = min(SETTLE_SECONDS, float(order["every"]) / 2)
-        self.watch = StabilityWatch(settle, has_all=self.nodes == 1)
+        self.watch = StabilityWatch(min(SETTLE_SECONDS, float(order["every"]) / 2))
         # Contact with other nodes is not known here, so a target that never answered counts as closed.
         self._trial = retrying.RetryWindow(lambda: 0.0, float(order["outage"]))
         self.newest: tuple[SetName, CheckpointManifest] | None = None

@@ -81,16 +81,6 @@ def checkpoints_of(files: Iterable[str]) -> set[str]:
     return set(map(checkpoint_above, files)) - {""}
 
 
-def without_metadata(files: Collection[str]) -> set[str]:
-    """Returns the checkpoints with shards of torch.distributed.checkpoint that lack what says where each tensor is.
-
-    It is written last, when the shards of all ranks are, and nothing can load them without it.
-    """
-    shards = {os.path.dirname(path) for path in files if path.endswith(".distcp")}
-    described = {os.path.dirname(path) for path in files if path.endswith(".metadata")}
-    return {checkpoint_above(f"{each}/") for each in shards - described} - {""}
-
-
 def words_for(checkpoints: Iterable[str]) -> dict[str, set[str]]:
     """Returns what a file may say to name one of these directories as the last one, by the directory above them.
 
@@ -205,20 +195,13 @@ class StabilityWatch:
     """
 
     def __init__(
-        self,
-        settle: float,
-        doubtful: Mapping[str, tuple[int, int]] | None = None,
-        *,
-        has_all: bool = False,
+        self, settle: float, doubtful: Mapping[str, tuple[int, int]] | None = None
     ) -> None:
         """
         Args:
             settle: Seconds a file must not have changed.
-            has_all: Whether the files of a checkpoint are all here, and no part of them on another node.
         """
         self._settle = settle
-        self._has_all = has_all
-        self._undescribed: set[str] = set()
         self._files: dict[str, FileState] = {}
         self._since: dict[str, float] = {}
         self._now = _LONG_AGO
@@ -238,7 +221,6 @@ class StabilityWatch:
             at_rest = before != _NEVER and self._files.get(path) == seen
             since[path] = _NEVER if path in writing else before if at_rest else now
         self._files, self._since, self._now = dict(files), since, now
-        self._undescribed = without_metadata(files) if self._has_all else set()
         self.doubtful = {
             path: mark
             for path, mark in self.doubtful.items()
@@ -310,5 +292,4 @@ class StabilityWatch:
             self._now - self._since[path] >= self._settle
             and path not in self.doubtful
             and not is_temporary(path)
-            and not (self._undescribed and checkpoint_above(path) in self._undescribed)
         )
