@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from flowlite.node.system.byte_sizes import human_size
+from flowlite.node.system.byte_sizes import human_size, room_on_disk
 from flowlite.settings.private_files import make_private
 
 Read = Callable[[int], Iterator[bytes]]
@@ -163,7 +163,7 @@ def steady(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 def leave_room(directory: Path, have: int) -> None:
     """Raises OSError (ENOSPC) if a file without a known end, of which so much is here, begins to fill the disk."""
-    free, whole = _disk(directory)
+    free, whole = room_on_disk(directory)
     if have > free and free < _LAST_PART * whole:
         what = f"{human_size(have)} came, more are to come, and {human_size(free)} are free in {directory}"
         raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {what}")
@@ -171,14 +171,7 @@ def leave_room(directory: Path, have: int) -> None:
 
 def room_for(directory: Path) -> int:
     """Bytes that this user can still write to the disk of a directory."""
-    return _disk(directory)[0]
-
-
-def _disk(directory: Path) -> tuple[int, int]:
-    """Returns the bytes that this user can still write to the disk of a directory, and the size of that disk."""
-    facts = os.statvfs(directory)
-    free = facts.f_bfree if os.geteuid() == 0 else facts.f_bavail
-    return facts.f_frsize * free, facts.f_frsize * facts.f_blocks
+    return room_on_disk(directory)[0]
 
 
 def _fetch_now(read: Read, target: Path) -> None:

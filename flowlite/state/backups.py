@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from flowlite.errors import StoreDamaged, StoreError
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.node.system.byte_sizes import room_on_disk
 
 DIRECTORY = "backups"
 DAILY = "daily"
@@ -101,7 +101,7 @@ def take(store: Path, kind: str, number: int | None = None) -> Path:
     begin(home)
     _remove_abandoned(home)
     size = store.stat().st_size
-    if shutil.disk_usage(home).free < 2 * size:
+    if room_on_disk(home)[0] < 2 * size:
         raise StoreError(f"{home / DIRECTORY}: no room for a copy of {store} ({size >> 20} MB)")
     name = f"{time.strftime(_STAMP)}-{kind}{'' if number is None else number}.db"
     partial = home / DIRECTORY / f"{name}.{os.getpid()}{_PARTIAL}"

@@ -135,7 +135,8 @@ def _of_one(host: Host, facts: Facts) -> list[Problem]:
             )
         )
     free = facts.disk.get("free_gb", _LEAST_FREE_GB)
-    if free < _LEAST_FREE_GB:
+    # A file system of 0 bytes has no limit.
+    if free < _LEAST_FREE_GB and facts.disk.get("total_gb") != 0:
         found.append(
             Problem(
                 host.name,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from flowlite.connect import fetching
 from flowlite.connect.fetching import Partial, fetch
+from flowlite.node.forkserver import worker_group
 
 CONTENT = bytes(range(256)) * 40
 
@@ -44,7 +47,7 @@ def small_disk(monkeypatch: pytest.MonkeyPatch, directory: Path, free: int, othe
         used = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
         return free - used, free + other
 
-    monkeypatch.setattr(fetching, "_disk", disk)
+    monkeypatch.setattr(fetching, "room_on_disk", disk)
 
 
 def files(directory: Path) -> list[str]:
@@ -111,6 +114,18 @@ def test_what_has_no_room_here_is_not_begun(
     assert seen.value.errno == errno.ENOSPC
     assert source.asked == []
     assert files(tmp_path) == []
+
+
+def test_a_file_system_without_a_limit_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ramfs, and a tmpfs of size 0, say that they have 0 of 0 blocks; so do those that do not know."""
+    said = SimpleNamespace(f_frsize=4096, f_blocks=0, f_bfree=0, f_bavail=0)
+    monkeypatch.setattr(os, "statvfs", lambda path: said)
+    source, target = Source(CONTENT), tmp_path / "result"
+    fetch(source.read, target, len(CONTENT))
+    assert target.read_bytes() == CONTENT
+    assert not worker_group._full_disk(tmp_path)
 
 
 def test_only_the_rest_needs_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -394,7 +394,7 @@ def test_a_log_without_end_does_not_fill_the_disk(
     (missing,) = seen.kept
     assert missing.ours
     assert "No space left on device: 8 MB came, more are to come, and 3" in missing.trouble
-    assert fetching._disk(scene.paths.directory)[0] > 0
+    assert fetching.room_on_disk(scene.paths.directory)[0] > 0
     assert scene.here() == ["a1.r0.result"]
 
 

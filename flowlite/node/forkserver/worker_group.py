@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from ..config.agent_config import AttemptPaths
 from ..log_stream import output_tail
 from ..protocol.messages import STREAMS
 from ..system import caught_signals, processes, trace
+from ..system.byte_sizes import room_on_disk
 from ..system.oom import OomWatch
 from ..system.signals import signal_name
 from . import client
@@ -354,10 +354,9 @@ def _failure(
 def _full_disk(directory: Path) -> str:
     """Returns that the disk of a worker's output is full; "" if it is not. What was printed since is nowhere."""
     try:
-        facts = os.statvfs(directory)
+        free, _ = room_on_disk(directory)
     except OSError:
         return ""
-    free = facts.f_frsize * (facts.f_bfree if os.geteuid() == 0 else facts.f_bavail)
     if free >= _LEAST_FREE:
         return ""
     return f"the disk of {directory} is full, and what it printed since then is lost"
