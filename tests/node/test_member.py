@@ -282,10 +282,21 @@ def test_a_node_that_slept_first_listens() -> None:
     node.run()
     node.now += 3600
     node.act(node.machine.tick(node.now))
+    # The next heartbeat of its leader is on its way.
+    node.wait(SETTINGS.heartbeat)
     assert not node.only(Stop)
     node.hear("beat")
     node.wait(5)
     assert not node.only(Stop)
+
+
+def test_a_node_that_slept_and_hears_nothing_then_stops_its_workers() -> None:
+    node = Node()
+    node.run()
+    node.now += 3600
+    node.act(node.machine.tick(node.now))
+    node.wait(2 * SETTINGS.heartbeat)
+    assert [each.grace for each in node.only(Stop)] == [0.0]
 
 
 def test_a_leader_that_goes_silent_after_the_end_is_no_alarm() -> None:
