@@ -253,6 +253,16 @@ def test_only_a_backend_of_matplotlib_that_a_kernel_set_is_left_out() -> None:
     assert worker_environment({}, place(), inline)["MPLBACKEND"] == inline["MPLBACKEND"]
 
 
+def test_only_colours_that_a_kernel_wants_are_left_out() -> None:
+    colours = {"FORCE_COLOR": "1", "CLICOLOR": "1", "CLICOLOR_FORCE": "1"}
+    kernel = {"TERM": "xterm-color", **colours}
+    assert without_launchers(kernel) == {"TERM": "xterm-color"}
+    for name in kernel:
+        changed = {**kernel, name: "0"}
+        assert without_launchers(changed) == changed, "the user has set it"
+    assert worker_environment(kernel, place(), {"FORCE_COLOR": "1"})["FORCE_COLOR"] == "1"
+
+
 DUMP = """
     import json, os, sys
     with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as file:

@@ -281,6 +281,12 @@ _SIZE_OF_A_TERMINAL = frozenset({"COLUMNS", "LINES"})
 _BACKENDS_OF_KERNELS = ("module://matplotlib_inline", "module://ipykernel")
 """MPLBACKEND as a notebook's kernel exports it. Without the module of that name, matplotlib cannot even be imported."""
 
+_COLOURS_OF_KERNELS = {"FORCE_COLOR": "1", "CLICOLOR": "1", "CLICOLOR_FORCE": "1"}
+"""What a notebook's kernel exports, together with the TERM below, so that a cell shows colours of the programs that it
+starts. In a worker, whose output goes to a file, progress bars of rich would take that for a terminal, and be drawn
+there as new lines, ten times a second."""
+_TERM_OF_KERNELS = "xterm-color"
+
 _OURS = frozenset(row.name for row in TABLE if row.strength != DEFAULT) - {
     "CUDA_VISIBLE_DEVICES",
     "PATH",
@@ -299,11 +305,14 @@ def is_foreign(name: str) -> bool:
 
 def without_launchers(inherited: Mapping[str, str]) -> dict[str, str]:
     """Returns an environment without what launchers, a terminal and a notebook have put into it."""
+    colours = {"TERM": _TERM_OF_KERNELS, **_COLOURS_OF_KERNELS}
+    of_kernel = all(inherited.get(name) == value for name, value in colours.items())
     return {
         name: value
         for name, value in inherited.items()
         if not is_foreign(name)
         and not (name == "MPLBACKEND" and value.startswith(_BACKENDS_OF_KERNELS))
+        and not (of_kernel and name in _COLOURS_OF_KERNELS)
     }
 
 
