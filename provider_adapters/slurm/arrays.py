@@ -175,9 +175,7 @@ class Arrays:
         frozen = array.frozen
         program = Path(frozen["agent"])
         login = self._place.login(frozen["login"])
-        shared.bring(
-            login.connection, frozen["login_dir"], program, frozen["program"], frozen["nonce"]
-        )
+        shared.bring(login, frozen["login_dir"], program, frozen["program"], frozen["nonce"])
         text = script(
             replace(array, count=launch.count),
             call.name,

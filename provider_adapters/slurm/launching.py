@@ -233,9 +233,7 @@ class Launching:
         login = self._place.login(frozen["login"])
         proved = bool(frozen["shared"]) and self._place.proof(frozen["login"]).of(frozen["shared"])
         program = Path(frozen["agent"])
-        shared.bring(
-            login.connection, frozen["login_dir"], program, frozen["program"], frozen["nonce"]
-        )
+        shared.bring(login, frozen["login_dir"], program, frozen["program"], frozen["nonce"])
         if frozen["volumes"]:
             shared.make_volumes(login, frozen["shared"], frozen["volumes"])
         where = str(frozen["asked"].get("partition", "")) or "the default partition"

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite.connect.values import File
 from flowlite.errors import ProviderError
+from flowlite.node.system import ownership
 from flowlite.state import clock
 from provider_adapters.slurm.login import last_line
 
 if TYPE_CHECKING:
-    from flowlite.connect.base import Connection
     from provider_adapters.slurm.login import SlurmLogin
 
 MAKE = 'umask 077; mkdir -p -- "$@"'
@@ -35,15 +35,28 @@ def expanded(path: str, home: str, uid: int) -> str:
     return whole.replace("%u", str(uid))
 
 
-def bring(connection: Connection, directory: str, program: Path, sha256: str, nonce: str) -> None:
-    """Writes the files that nodes look for. Content that is there by its hash is not sent again."""
+def check(login: SlurmLogin, directory: str) -> None:
+    """Raises ProviderError if another user has made the directory first, in one such as /scratch.
+
+    On a login node that is another machine, the program that is started from it looks at more than that.
+    """
+    if not login.target and (why := ownership.taken(directory)):
+        raise ProviderError(
+            f"{why}, another user, who could replace your volumes there; set shared_dir under [slurm] to another "
+            "directory"
+        )
+
+
+def bring(login: SlurmLogin, directory: str, program: Path, sha256: str, nonce: str) -> None:
+    """Writes the files that nodes look for. Content that is there by its hash is not sent again. Raises as `check`."""
+    check(login, directory)
     files = [
         File(f"{directory}/blobs/{sha256}", program, 0o700, sha256),
         File(f"{directory}/probe-{nonce}", nonce.encode()),
         File(f"{directory}/output/.made", b""),
         File(f"{directory}/step-daemons/.made", b""),
     ]
-    connection.put_many(files)
+    login.connection.put_many(files)
 
 
 def make_volumes(login: SlurmLogin, directory: str, names: Sequence[str]) -> None:

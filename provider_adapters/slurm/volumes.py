@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from flowlite.errors import ConfigError, NotFound, ProviderError
 from flowlite.provider import VolumeInfo, VolumePlace
 from provider_adapters.slurm.login import last_line
-from provider_adapters.slurm.shared import MAKE, expanded
+from provider_adapters.slurm.shared import MAKE, check, expanded
 from provider_adapters.ssh.volumes import DELETE_SECONDS, list_script, sizes
 
 if TYPE_CHECKING:
@@ -75,7 +75,9 @@ class Volumes:
                 'there are no volumes without a directory that all nodes see: shared_dir under [slurm] is "none"'
             )
         facts = self._login.facts
-        return f"{expanded(self._shared, facts.home, facts.uid)}/volumes"
+        directory = expanded(self._shared, facts.home, facts.uid)
+        check(self._login, directory)
+        return f"{directory}/volumes"
 
     def _path(self, name: str) -> str:
         if not name or "/" in name or name.startswith((".", "-")):

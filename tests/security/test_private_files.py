@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import shutil
@@ -19,10 +20,11 @@ from flowlite import Flow, FlowApp, Task, TaskConfig
 from flowlite.cli import main
 from flowlite.connect.local import LocalConnection
 from flowlite.connect.values import File
+from flowlite.errors import ProviderError
 from flowlite.node.host_lease import client as lease
 from provider_adapters.slurm import volumes as slurm_volumes
 from provider_adapters.slurm.login import Facts, SlurmLogin
-from provider_adapters.slurm.shared import make_volumes
+from provider_adapters.slurm.shared import bring, make_volumes
 from provider_adapters.ssh import hosts
 from provider_adapters.ssh import volumes as ssh_volumes
 from provider_adapters.ssh.pools import Host, Pool
@@ -166,6 +168,27 @@ def test_volumes_in_a_shared_directory_are_closed_to_others(
         make_volumes(login, str(shared), ["ckpt", "data"])
     assert [*shared.rglob("ckpt")]
     assert open_to_others(tmp_path) == []
+
+
+@pytest.mark.needs("root")
+def test_a_shared_directory_that_another_user_has_made_is_refused(tmp_path: Path) -> None:
+    """On a login node that is this machine: `/scratch/flow-ada`, made by somebody else."""
+    tmp_path.chmod(0o1777)
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o777)
+    os.chown(shared, 4321, 4321)
+    login = SlurmLogin("", tmp_path / "slurm", LocalConnection())
+    login._facts = Facts("/usr/bin/sbatch", "", "", str(tmp_path), "ada", os.getuid(), "login1")
+    with pytest.raises(ProviderError, match="shared belongs to uid 4321"):
+        slurm_volumes.Volumes(login, str(shared)).create("ckpt", "file")
+    program = tmp_path / "agent.pyz"
+    program.write_text("x")
+    with pytest.raises(ProviderError, match="shared belongs to uid 4321"):
+        bring(login, str(shared), program, "0" * 64, "nonce")
+    assert list(shared.iterdir()) == []
+    os.chown(shared, 0, 0)
+    bring(login, str(shared), program, hashlib.sha256(b"x").hexdigest(), "nonce")
+    assert [*shared.iterdir()]
 
 
 @pytest.mark.usefixtures("no_umask")
