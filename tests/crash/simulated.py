@@ -25,11 +25,11 @@ from unittest import mock
 
 from flowlite.node.protocol import messages
 from flowlite.state import clock
-from flowlite.supervise import background
+from flowlite.supervise import background, gang_growth
 from flowlite.supervise.attempt.outcome import End
 from flowlite.supervise.cleanup import reconcile
+from flowlite.supervise.process import growth, main, supervisor, task_lease
 from flowlite.supervise.process import launch as start
-from flowlite.supervise.process import main, supervisor, task_lease
 from flowlite.supervise.process.machines_without_rank import MachinesWithoutRank
 from flowlite.supervise.record import process_identity
 from flowlite.supervise.record.paths import TaskPaths
@@ -64,6 +64,8 @@ _RENEWS = 20.0
 _RUNS = 2.0
 # Seconds that a gang runs at most that may grow.
 _LONGEST_WAIT = 1500
+# A sixth of the time for which ranks are asked to stop: hundreds of calls in it are all the same look at a bid.
+_ASKS = gang_growth.GIVE_UP_SECONDS / 6
 _MITHRIL = "https://mithril.test"
 _make = Clients._make
 # No process has this id, so whoever asks finds it dead.
@@ -360,8 +362,10 @@ class Simulation:
                 (background, "run_detached", lambda home, module: True),
                 # Homes come and go: the time of a simulation is the same in all.
                 (clock, "_offset", lambda home: began),
-                # A tenth of its looks: a cancellation is noticed within half a second.
-                (task_lease, "_LOOK_EVERY", 0.5),
+                # A fortieth of its looks: a cancellation is noticed within two seconds.
+                (task_lease, "_LOOK_EVERY", 2.0),
+                (gang_growth, "GIVE_UP_SECONDS", _ASKS),
+                (growth, "GIVE_UP_SECONDS", _ASKS),
             ):
                 stack.enter_context(mock.patch.object(where, name, what))
             yield
