@@ -87,6 +87,9 @@ def charged(prices: Iterable[Mapping[str, Any]], ended: Mapping[str, float]) -> 
                 schedule.append((begin, price))
             # Nothing is charged until the next period begins.
             schedule.append((end, 0.0))
+        if not schedule:
+            # It was given and taken at the same moment.
+            schedule = [(over_at, periods[-1][2]), (over_at, 0.0)]
         last = schedule.pop()[0]
         over = math.isfinite(last) or name in ended
         until = min(last, ended.get(name, math.inf)) if over else 0.0

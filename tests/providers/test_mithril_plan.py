@@ -515,3 +515,11 @@ def test_an_instance_has_ended_when_its_last_state_says_so() -> None:
     ]
     began = costs.requests.unix("2026-01-01T00:00:00Z") or 0.0
     assert {name: at for name, at, _ in costs.ends(states)} == {"a": began + 9, "c": began + 3}
+
+
+def test_a_machine_that_was_taken_as_it_was_given_has_cost_nothing() -> None:
+    at = "2026-01-01T00:01:00Z"
+    events = [{"price_cents": 100, "start_time": at, "end_time": at}]
+    (found,) = costs.charged([{"instance_fid": "a", "events": events}], {}).values()
+    assert found.until == found.since == costs.requests.unix(at)
+    assert found.prices == ((found.since, 1.0),)
