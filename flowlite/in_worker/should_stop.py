@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import struct
 import time
+from contextlib import suppress
 from mmap import mmap
 
 VARIABLE = "FLOW_STOP_FILE"
@@ -48,10 +49,15 @@ class _Share:
             page = mmap(descriptor, 0)
             if page[: len(MAGIC)] != MAGIC:
                 return
-            # Only one process at a time may search for a free slot.
-            fcntl.lockf(descriptor, fcntl.LOCK_EX)
-            for number in range(struct.unpack_from("<I", page, SLOTS)[0]):
-                slot = FIRST_SLOT + number * SLOT_SIZE
+            with suppress(OSError):
+                # Only one process at a time may search for a free slot. Some network file systems have no locks; there,
+                # each rank of a node begins its search at another slot.
+                fcntl.lockf(descriptor, fcntl.LOCK_EX)
+            slots = struct.unpack_from("<I", page, SLOTS)[0]
+            local_rank = os.environ.get("LOCAL_RANK", "")
+            first = int(local_rank) if local_rank.isdecimal() else 0
+            for number in range(first, first + slots):
+                slot = FIRST_SLOT + number % slots * SLOT_SIZE
                 owner = struct.unpack_from("<I", page, slot)[0]
                 if owner in (0, os.getpid()) or not _lives(owner):
                     page[slot : slot + SLOT_SIZE] = struct.pack("<IIQ", os.getpid(), 0, 0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import os
 import re
 import subprocess
@@ -176,6 +178,25 @@ def test_a_call_costs_well_under_ten_microseconds(
 def test_both_halves_agree_on_the_page() -> None:
     names = "MAGIC STATE AT PATIENCE SLOTS FIRST_SLOT SLOT_SIZE QUIET HOLD DECIDED".split()  # noqa: SIM905
     assert all(getattr(should_stop, name) == getattr(shared_page, name) for name in names)
+
+
+def test_where_a_file_system_has_no_locks_each_rank_has_a_slot_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    page = StopPage(tmp_path / "stop", 4)
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    monkeypatch.setenv(should_stop.VARIABLE, str(tmp_path / "stop"))
+    slots = set()
+    for rank in ("0", "3", ""):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        share = should_stop._Share()
+        assert not share.ask()
+        slots.add(share.slot)
+    assert len(slots) == 2
+    assert len(page.callers()) == 2
 
 
 def test_forked_processes_count_for_themselves(tmp_path: Path) -> None:

@@ -281,7 +281,9 @@ class Runner:
             return
         marks = programs(self._paths.directory) / f"emptied-{step}"
         with open(marks, "a+", encoding="ascii") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            with suppress(OSError):
+                # Some network file systems have no locks.
+                fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             mark = f"{found.st_dev}-{found.st_ino}\n"
             if mark not in file:
