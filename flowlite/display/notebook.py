@@ -17,8 +17,10 @@ from flowlite import terminal
 from flowlite.output import html, redact
 from flowlite.output.printing import ColouredText
 
-# The shortest time between two updates of an output, in seconds.
+# The shortest time between two updates of an output, in seconds, and the most that is sent, in bytes per second: each
+# update sends all lines, for hours, and often through an SSH tunnel.
 _EVERY = 0.1
+_FASTEST = 200_000
 # Lines that an output keeps, and the longest of them. `flow logs` has all.
 _MOST_LINES = 500
 _LONGEST_LINE = 2000
@@ -75,7 +77,7 @@ class NotebookOutput:
         self._opened_by = 0
         self._idle = True
         self._changed = False
-        self._published_at = 0.0
+        self._next_update = 0.0
 
     # Surface
 
@@ -109,7 +111,7 @@ class NotebookOutput:
     def flush(self) -> None:
         """Publishes what has changed, unless the last time was just now."""
         with self._lock:
-            if self._idle or self._clock() - self._published_at >= _EVERY:
+            if self._idle or self._clock() >= self._next_update:
                 self._publish()
 
     @property
@@ -158,7 +160,6 @@ class NotebookOutput:
         if not self._changed:
             return
         self._changed = False
-        self._published_at = self._clock()
         update = bool(self._output)
         if not update:
             self._output = secrets.token_hex(8)
@@ -166,6 +167,8 @@ class NotebookOutput:
         text = "\n".join([*self._dropped(), *self._lines, *filter(None, [self._row])])
         data = {"text/html": html.lines(text), "text/plain": text}
         self._cell.publish(data, self._output, update)
+        size = sum(len(each.encode("utf-8", "surrogatepass")) for each in data.values())
+        self._next_update = self._clock() + max(_EVERY, size / _FASTEST)
 
     def _dropped(self) -> list[str]:
         left_out = self._count - len(self._lines)

@@ -317,6 +317,22 @@ def test_one_output_is_updated_and_not_too_often() -> None:
     assert shown.splitlines()[-2:] == ["line 999", "completed"]
 
 
+def test_long_output_is_updated_less_often() -> None:
+    """Each update sends all of it. Ten in a second were a megabyte each second."""
+    cells, now = Cells(), [100.0]
+    output = NotebookOutput(cells, clock=lambda: now[0])
+    output.add(output)
+    output.write_lines(500 * ("x" * 100 + "\n"))
+    for percent in range(100):
+        now[0] += 0.1
+        output.show_row(f"{percent}%")
+    assert 15 <= cells.published <= 25
+    (shown,) = cells.shown.values()
+    output.remove(output)
+    (last,) = cells.shown.values()
+    assert (len(shown.splitlines()), len(last.splitlines())) == (501, 500)
+
+
 def test_waiting_again_in_another_cell_goes_on_below_that_cell() -> None:
     cells = Cells()
     output = NotebookOutput(cells)
