@@ -334,6 +334,16 @@ def test_a_home_in_which_others_have_put_something_is_refused(
     assert flow_home.ensure_home().stat().st_mode & 0o777 == 0o700
 
 
+def test_settings_are_read_in_a_directory_that_was_removed(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert load_settings().provider == "local"
+
+
 def test_trust_is_given_and_needed_below_the_file(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

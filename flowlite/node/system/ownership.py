@@ -33,17 +33,16 @@ def taken(path: str) -> str:
 
     They can remove it at any time and make something else of that name. "" if nobody else has.
     """
-    path = os.path.abspath(path)
     try:
+        # There is no path if the current directory was removed.
+        path = os.path.abspath(path)
         found, above = os.lstat(path), os.stat(os.path.dirname(path))
     except OSError:
         return ""
-    open_to_all = above.st_mode & stat.S_ISVTX and above.st_mode & stat.S_IWOTH
-    return (
-        f"{path} belongs to uid {found.st_uid}"
-        if open_to_all and not _is_trusted(found.st_uid)
-        else ""
-    )
+    everybodys = above.st_mode & stat.S_ISVTX and above.st_mode & stat.S_IWOTH
+    if not everybodys or _is_trusted(found.st_uid):
+        return ""
+    return f"{path} belongs to uid {found.st_uid}"
 
 
 def _on_the_way(path: str) -> str:
