@@ -6,8 +6,8 @@ A launch is called repeatedly with the same token and does not block. Its state 
     calls       the bids that were placed, each under a name of its own; the last one that was not dropped counts
     notes       "allocated_at", "node_key", "key_until", "given": the machines that were handed out, as they were then;
                 "script_key" until then, the secret of a key that is in the script; "dropping": the name of the call
-                whose bid is being ended, since another one replaces it; "tried_at": when the launch was last asked
-                for, to the hour
+                whose bid is being ended, since another one replaces it; "failed": why the launch has failed for good;
+                "tried_at": when the launch was last asked for, to the hour
 
 A launch may take over a bid that another task has kept (`rented/kept_gangs.py`). The bid keeps its name, which names
 the task that it was placed for, its machines' program to end it, and their key.
@@ -86,7 +86,8 @@ class Launching:
             if launch.ended and not (launch.notes.get("ending") or launch.notes.get("given")):
                 raise _ended_elsewhere(launch)
             if launch.ended or launch.notes.get("ending"):
-                raise ProviderError(f"the launch {intent.token} has been ended before")
+                ended = f"the launch {intent.token} has been ended before"
+                raise ProviderError(str(launch.notes.get("failed") or ended))
             if launch.notes.get("given"):
                 return given(launch)
             if clock.now() - last_tried(launch) > _NOTED_EVERY:
@@ -193,8 +194,7 @@ class Launching:
             self._ending.drop(launch, call)
             raise self._wait(launch, "machines were gone before they were ready; it is bid anew")
         if bid.status == requests.TERMINATED:
-            self._ending.end(launch)
-            raise _ended_elsewhere(launch)
+            raise self._failed(launch, _ended_elsewhere(launch))
         if bid.status == requests.PAUSED:
             raise self._wait(launch, _PAUSED.format(name=bid.name, task=launch.task))
         if bid.gone:
@@ -209,13 +209,19 @@ class Launching:
         """Handles machines that were lost before all were ready. Raises; the launch is tried again or has failed."""
         failed = {name: m for name, m in bid.gone.items() if m["status"] not in requests.TAKEN_AWAY}
         if failed:
-            self._ending.end(launch)
             told = ", ".join(f"{m['name']} ({name}: {m['status']})" for name, m in failed.items())
-            raise ProviderError(f"died while starting: {told}; all machines of the bid were ended")
+            text = f"died while starting: {told}; all machines of the bid were ended"
+            raise self._failed(launch, ProviderError(text))
         self._ending.drop(launch, call)
         name, machine = next(iter(bid.gone.items()))
         why = requests.TAKEN_AWAY[machine["status"]]
         raise self._wait(launch, f"{name} is gone before it was ready ({why}); it is bid anew")
+
+    def _failed(self, launch: Launch, error: ProviderError) -> ProviderError:
+        """Ends all that a launch has, since it has failed; returns the error, which it gives from now on."""
+        self._place.ledger.note(launch.token, failed=str(error))
+        self._ending.end(launch)
+        return error
 
     def _auction(self, launch: Launch, bid: Bid) -> str:
         frozen = launch.frozen
@@ -280,10 +286,8 @@ class Launching:
         missing = holding_up(found)
         wrong = [each for each in missing if each.stage == WRONG]
         if wrong:
-            self._ending.end(launch)
-            raise ProviderError(
-                f"{_named(bid, wrong[0].id)} cannot be used: {wrong[0].why}; all machines of the bid were ended"
-            )
+            text = f"{_named(bid, wrong[0].id)} cannot be used: {wrong[0].why}; all machines of the bid were ended"
+            raise self._failed(launch, ProviderError(text))
         if missing:
             self._check_time(launch, bid, since, {each.id: each.why for each in missing})
             first = missing[0]
@@ -298,16 +302,16 @@ class Launching:
         just_woke = self._place.suspends.just_woke()
         if clock.now() - since <= limit or just_woke:
             return
-        self._ending.end(launch)
         told = "; ".join(
             f"{_named(bid, name)} ({bid.machines[name]['status']}): {why}"
             for name, why in missing.items()
         )
-        raise ProviderError(
+        text = (
             f"not all machines were ready {duration(limit)} after Mithril gave them: "
             f"{told or 'some never came'}. All were ended. Mithril gives no console output; `boot_timeout` under "
             "[mithril] waits longer"
         )
+        raise self._failed(launch, ProviderError(text))
 
     def _disks(self, launch: Launch, only: ReadyMachine) -> dict[str, Any]:
         """Which disk of the only machine each block volume is."""
@@ -319,8 +323,8 @@ class Launching:
                 return disks.find(connection, blocks)
         except NodeUnreachable as error:
             raise self._wait(launch, f"{only.id} does not answer: {error}") from error
-        except ProviderError:
-            self._ending.end(launch)
+        except ProviderError as error:
+            self._failed(launch, error)
             raise
 
     def _give_keys(self, launch: Launch, bid: Bid, met: Sequence[ReadyMachine]) -> None:
@@ -343,8 +347,7 @@ class Launching:
                 launch, f"not all nodes have a key yet to end the bid: {error}"
             ) from error
         except ProviderError as error:
-            self._ending.end(launch)
-            raise self._keyless(error) from error
+            raise self._failed(launch, self._keyless(error)) from error
         ledger.note(launch.token, has_key=True)
 
     def _bring_key(self, bid: Bid, secret: str, ranked: tuple[int, ReadyMachine]) -> None:

@@ -682,6 +682,22 @@ def test_machines_taken_away_before_they_were_ready_are_bid_for_again(paper: Pap
     assert {each.data["bid"] for each in found} == {second["fid"]}
 
 
+def test_why_a_launch_has_failed_is_told_also_where_its_end_was_not_answered(
+    paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_FIRST_PAUSE", 0.01)
+    paper.configure(boot_timeout=0.3)
+    paper.doors.silent = {"silent": "nothing answers"}
+    intent = paper.intend()
+    paper.cloud.fault("cancel_bid", status=503, when="before", times=4)
+    paper.told(intent, "Mithril has trouble")
+    for _ in range(2):
+        with pytest.raises(ProviderError, match="not all machines were ready"):
+            paper.launch(intent)
+    paper.end()
+    assert paper.live() == []
+
+
 @pytest.mark.parametrize("listed", [False, True])
 def test_a_bid_whose_end_was_not_answered_is_not_one_that_somebody_else_ended(
     paper: Paper, monkeypatch: pytest.MonkeyPatch, listed: bool
