@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -120,6 +121,15 @@ def test_it_stands_alone_and_there_is_one_of_it(tmp_path: Path) -> None:
         agent.terminate()
         assert agent.wait(90) == 0
         gang.assert_nothing_left()
+
+
+def test_it_ends_when_told_to_also_where_its_directory_was_removed(tmp_path: Path) -> None:
+    with RealGang(tmp_path, IDLE, nodes=1, processes_per_node=1) as gang:
+        agent = gang.start_agent(0)
+        asyncio.run(gang.until("started"))
+        shutil.rmtree(gang.paths[0].home)
+        agent.terminate()
+        assert agent.wait(60) == 0
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])

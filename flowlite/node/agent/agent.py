@@ -676,7 +676,11 @@ class Agent:
         report: dict[str, Any] = {"outcome": outcome, "reason": reason, "workers": self._bodies}
         if self._server is not None:
             report["first_failure"] = self._server.first_failure
-        write_atomically(self._paths.report, json.dumps(report))
+        try:
+            write_atomically(self._paths.report, json.dumps(report))
+        except OSError as error:
+            # The disk is full, or somebody has removed the directory. This agent has to end all the same.
+            log.error("the report cannot be written: %s", error)
         log.info("ended: %s %s", outcome, reason)
 
 
