@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from collections import OrderedDict
 from pathlib import Path
 
+import numpy
 import pytest
 
 from flowlite.bundle.result import Outcome, load_result
 from flowlite.errors import RemoteError, RemoteTraceback, ResultUnavailable, TaskFailed
-from flowlite.node.serialization import result_file
+from flowlite.node.serialization import envelope, pickling, result_file, safe_base
 from flowlite.node.worker.load_call import LoadError
 
 
@@ -119,3 +121,19 @@ def test_pickles_are_refused_where_plain_was_asked(tmp_path: Path) -> None:
     assert isinstance(read(tmp_path / "r").value, Special)
     with pytest.raises(ResultUnavailable, match=r"is a pickle \(of type .*Special\)"):
         read(tmp_path / "r", allow_pickle=False)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_value_with_more_arrays_than_a_header_has_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: bool
+) -> None:
+    """Those of a few hundred thousand samples, each of some kilobytes."""
+    monkeypatch.setattr(envelope, "_MAX_SEALED_HEADER", 1000)
+    for module in (safe_base, pickling):
+        monkeypatch.setattr(module, "MOST_PARTS", 10)
+    arrays = [numpy.full(2048, n) for n in range(200)]
+    result_file.write_value(tmp_path / "r", arrays if plain else OrderedDict(a=arrays))
+    found = read(tmp_path / "r", allow_pickle=not plain).unwrap()
+    for n, array in enumerate(found if plain else found["a"]):
+        assert (array == n).all()
+        array += 1

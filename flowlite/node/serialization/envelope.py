@@ -37,6 +37,8 @@ _MOST_THREADS = 8
 _MAX_HEADER = 64 * 1024 * 1024
 # For results, whose reader does not trust the writer: a parsed document takes up to 30 times its size in memory.
 _MAX_SEALED_HEADER = 4 * 1024 * 1024
+MOST_PARTS = 100_000
+"""Large parts of a result. The header has room for the positions of more than that."""
 # Below this, starting a thread costs more than hashing.
 _THREAD_FROM = 1024 * 1024
 # One writev takes at most IOV_MAX (1024) pieces; one write at most 2 GiB - 4 KiB on Linux.

@@ -33,7 +33,7 @@ from typing import Any, Protocol
 
 from ..quick_dataclass import dataclass
 from . import type_syntax
-from .envelope import Piece
+from .envelope import MOST_PARTS, Piece
 from .main_module import PROGRAM
 
 OUT_OF_BAND = 16 * 1024
@@ -118,7 +118,11 @@ def dumps(
 
     def keep_apart(buffer: pickle.PickleBuffer) -> bool:
         view = buffer.raw()
-        if in_one_piece or len(view) < OUT_OF_BAND:
+        if (
+            in_one_piece
+            or len(view) < OUT_OF_BAND
+            or (not to_worker and len(buffers) >= MOST_PARTS)
+        ):
             return True
         buffers.append(view)
         return False

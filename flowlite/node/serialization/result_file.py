@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from ..quick_dataclass import dataclass
 from . import pickling, remote_exception, safe
-from .envelope import EnvelopeError, Piece, open_envelope, write_envelope
+from .envelope import EnvelopeError, open_envelope, write_envelope
 
 PYTHON = list(sys.version_info[:2])
 # Of values. 1 was a binary plain form, 2 had no records.
@@ -72,9 +71,8 @@ def write_value(
     header: dict[str, Any] = {"format": FORMAT, "python": PYTHON}
     try:
         structure, buffers = safe.encode(value)
-        _write(
-            path, {**header, "kind": "plain"}, [[structure], *([b] for b in buffers)], node, rank
-        )
+        plain = {**header, "kind": "plain"}
+        write_envelope(path, plain, [[structure], *([each] for each in buffers)], sealed=True)
         return
     except safe.NotPlain as error:
         if policy == "plain":
@@ -84,23 +82,9 @@ def write_value(
     except Exception as error:
         raise ResultError(_not_picklable(value, error, node, rank)) from error
     header |= {"kind": "pickle", "type": safe.type_name(value)}
-    _write(path, header, [pickled.stream, *([b] for b in pickled.buffers)], node, rank)
-
-
-def _write(
-    path: str | os.PathLike[str],
-    header: dict[str, Any],
-    parts: Sequence[Sequence[Piece]],
-    node: int,
-    rank: int,
-) -> None:
-    try:
-        write_envelope(path, header, parts, sealed=True)
-    except EnvelopeError as error:
-        raise ResultError(
-            f"rank {rank} on node {node} returned a value with {len(parts) - 1:,} separate arrays ({error}): put them "
-            "together into fewer, or write them to a file"
-        ) from None
+    write_envelope(
+        path, header, [pickled.stream, *([each] for each in pickled.buffers)], sealed=True
+    )
 
 
 def write_exception(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from .envelope import MOST_PARTS
+
 # From this size on, a block is a view of the value's own memory rather than a copy.
 OUT_OF_LINE = 4096
 
@@ -46,9 +48,10 @@ def type_name(value: Any) -> str:
 
 
 class BlockWriter:
-    """The raw memory beside the JSON document: large blocks as views, small ones joined in the last buffer.
+    """The raw memory beside the JSON document: large blocks as views, the others joined in the last buffer.
 
-    A block is named in the document by the number of its buffer, or by offset and length in the joined one.
+    Beyond `MOST_PARTS` of them, large blocks are joined, too. A block is named in the document by the number of its
+    buffer, or by offset and length in the joined one.
     """
 
     def __init__(self) -> None:
@@ -58,7 +61,7 @@ class BlockWriter:
     def add(self, data: Any) -> int | list[int]:
         """Adds bytes and returns their name."""
         view = memoryview(data).cast("B")
-        if len(view) >= OUT_OF_LINE:
+        if len(view) >= OUT_OF_LINE and len(self._large) < MOST_PARTS:
             self._large.append(view)
             return len(self._large) - 1
         self._small += view
