@@ -60,8 +60,9 @@ PUBLIC_NAMES = [
     "should_stop",
 ]
 # What a node may import beside the standard library, and only where it is used: cloudpickle travels with the agent,
-# the others belong to the user's environment and are there if his values are made of them.
-NODE_MAY_IMPORT_LATE = {"cloudpickle", "numpy", "torch"}
+# numpy and torch belong to the user's environment and are there if his values are made of them, and annotationlib to the
+# standard library from Python 3.14 on.
+NODE_MAY_IMPORT_LATE = {"annotationlib", "cloudpickle", "numpy", "torch"}
 # A path of somebody's machine has no place in a tracked file. Test hosts have homes of their own.
 FOREIGN_PATHS = re.compile(
     r"(?<![\w.])/(?:work|Users)/[\w.-]+|/home/(?!(?:me|you|user|flow)/)[a-z][\w.-]*/|/root/[\w.-]+"

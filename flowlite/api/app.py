@@ -22,6 +22,7 @@ from flowlite.api.user_signature import takes_the_users_arguments
 from flowlite.api.world_of_one import world_of_one
 from flowlite.errors import SpecError
 from flowlite.in_worker.on_node import on_a_node, refuse_on_a_node
+from flowlite.node.serialization.annotations import signature_of
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -352,7 +353,7 @@ class Function(Generic[P, R]):
     def __repr__(self) -> str:
         options = "".join(f" {name}={value!r}" for name, value in self._options.items())
         with suppress(ValueError, TypeError):
-            return f"<Function {self.__name__}{inspect.signature(self.__wrapped__)}{options}>"
+            return f"<Function {self.__name__}{signature_of(self.__wrapped__)}{options}>"
         return f"<Function {self.__name__}{options}>"
 
     def _repr_html_(self) -> str | None:
@@ -362,7 +363,7 @@ class Function(Generic[P, R]):
 
         shown = self.__name__
         with suppress(ValueError, TypeError):
-            shown += str(inspect.signature(self.__wrapped__))
+            shown += str(signature_of(self.__wrapped__))
         return summaries.of_function(shown, self._options, self.__wrapped__)
 
 

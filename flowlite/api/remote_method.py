@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
@@ -11,6 +10,7 @@ from flowlite.api import remote
 from flowlite.api.user_signature import takes_the_users_arguments
 from flowlite.errors import RemoteTraceback
 from flowlite.in_worker.on_node import refuse_on_a_node
+from flowlite.node.serialization.annotations import signature_of
 
 if TYPE_CHECKING:
     from types import MethodType
@@ -34,7 +34,7 @@ class RemoteMethod(Generic[P, R]):
         self.__doc__ = type(self).__call__.__doc__
         self.__wrapped__ = function
         with suppress(ValueError, TypeError):
-            self.__signature__ = inspect.signature(function)
+            self.__signature__ = signature_of(function)
 
     def __get__(self, instance: object, owner: type | None = None) -> RemoteMethod[P, R]:
         """Returns itself; `help()` takes what has this method for a function."""

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
+from flowlite.node.serialization.annotations import signature_of
+
 M = TypeVar("M", bound=Callable[..., Any])
 
 # How methods annotate that they return what the user's function returns.
@@ -38,7 +40,7 @@ def takes_the_users_arguments(method: M) -> M:
 
 def _signature(user: Callable[..., Any], method: types.FunctionType) -> inspect.Signature:
     """The method's `self`, the user's parameters, and what the method returns."""
-    own, theirs = inspect.signature(method), inspect.signature(user)
+    own, theirs = inspect.signature(method), signature_of(user)
     # Binding drops the first parameter, whose name must not be one of the user's.
     itself = inspect.Parameter("__self", inspect.Parameter.POSITIONAL_ONLY)
     result = own.return_annotation

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flowlite.errors import ArgumentError
+from flowlite.node.serialization.annotations import signature_of
 from flowlite.node.serialization.pickling import unwrap
 from flowlite.settings.suggest import did_you_mean
 
@@ -44,7 +45,7 @@ def bind(
     """
     fn = raw_function(fn)
     try:
-        signature = inspect.signature(fn)
+        signature = signature_of(fn)
     except (ValueError, TypeError):
         return None
     name = function_name(fn)

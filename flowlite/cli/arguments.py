@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
 
 from flowlite.errors import ConfigError
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.node.serialization.annotations import signature_of
 from flowlite.settings.suggest import did_you_mean
 from flowlite.spec.other_tools import flag_for
 
@@ -136,7 +137,7 @@ def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
     """The parameters of a function as options, in the order of the signature."""
     function = inspect.unwrap(function)
     found = []
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in signature_of(function).parameters.values():
         stars = _STARS.get(parameter.kind)
         if stars is not None:
             name = f"{stars}{parameter.name}"

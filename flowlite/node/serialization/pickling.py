@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import dis
 import functools
-import inspect
 import io
 import pickle
 import re
@@ -33,6 +32,7 @@ from typing import Any, Protocol
 
 from ..quick_dataclass import dataclass
 from . import type_syntax
+from .annotations import annotations_of
 from .envelope import MOST_PARTS, Piece
 from .main_module import PROGRAM
 
@@ -308,7 +308,7 @@ def _pickler_class() -> Any:
             return _portable(load), reference, (state, attributes), None, None, _portable(_lay_over)
 
         def _dynamic_function_reduce(self, func: types.FunctionType) -> Any:
-            reduced = super()._dynamic_function_reduce(func)
+            reduced = super()._dynamic_function_reduce(_with_annotations(func))
             if parameters := getattr(func, "__type_params__", ()):
                 reduced[2][1]["__type_params__"] = parameters
             used = reduced[2][1]["__globals__"]
@@ -328,7 +328,7 @@ def _pickler_class() -> Any:
                 } | program.state_of(func)
             else:
                 self.main = self.main or "names"
-                self._note_annotations(func.__annotations__)
+                self._note_annotations(annotations_of(func))
             return reduced
 
         def _reduce_cached(self, obj: Any) -> Any:
@@ -389,7 +389,7 @@ def _pickler_class() -> Any:
                 self._names.setdefault(name, obj)
             if self._to_worker and isinstance(obj, type) and obj.__module__ == "__main__":
                 for base in obj.__mro__:
-                    self._note_annotations(inspect.get_annotations(base))
+                    self._note_annotations(annotations_of(base))
 
         def _note_annotations(self, annotations: Any) -> None:
             """Records the names used in string annotations, since `typing.get_type_hints` looks them up."""
@@ -468,6 +468,26 @@ def _tracker_of(obj: Any) -> str:
 
     tracker: str = _get_or_create_tracker_id(obj)
     return tracker
+
+
+def _with_annotations(function: types.FunctionType) -> types.FunctionType:
+    """Returns the function, or the same one with its annotations as text if they cannot be evaluated."""
+    try:
+        _ = function.__annotations__
+        return function
+    except Exception:
+        same = types.FunctionType(
+            function.__code__,
+            function.__globals__,
+            function.__name__,
+            function.__defaults__,
+            function.__closure__,
+        )
+        same.__dict__.update(function.__dict__)
+        for name in ("__kwdefaults__", "__qualname__", "__module__", "__doc__"):
+            setattr(same, name, getattr(function, name))
+        same.__annotations__ = annotations_of(function)
+        return same
 
 
 def _names_in_classes(code: types.CodeType) -> set[str]:

@@ -1,0 +1,32 @@
+"""Signatures and annotations of functions whose annotations name what only type checkers import.
+
+From Python 3.14 on, annotations are evaluated when they are read, and a name that is not defined is an error then.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """As `inspect.signature`. An annotation whose names are not defined is a `ForwardRef`."""
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
+
+        return inspect.signature(function, annotation_format=Format.FORWARDREF)
+    return inspect.signature(function)
+
+
+def annotations_of(owner: Any) -> dict[str, Any]:
+    """The annotations of a function or class; all of them as text if one cannot be evaluated."""
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        try:
+            return annotationlib.get_annotations(owner)
+        except Exception:
+            return annotationlib.get_annotations(owner, format=annotationlib.Format.STRING)
+    return inspect.get_annotations(owner)
