@@ -182,6 +182,25 @@ def test_streams_take_turns(tmp_path: Path) -> None:
     line.follower.close()
 
 
+def test_streams_take_turns_also_where_a_slow_network_has_room_for_one_block_at_a_time(
+    tmp_path: Path,
+) -> None:
+    line = Line(tmp_path)
+    for path in line.paths.values():
+        path.write_bytes(b"x" * 20_000_000)
+    line.pull()
+    while line.follower.advance():
+        pass
+    before = len(line.under_way)
+    for _ in range(6):
+        line.deliver(1)
+        line.acknowledge()
+        line.follower.advance()
+    assert len(line.under_way) == before
+    assert {header["rank"] for header, _ in line.under_way[-6:]} == {0, 1}
+    line.follower.close()
+
+
 def test_a_result_waits_for_its_worker_and_nothing_follows_the_end(tmp_path: Path) -> None:
     line = Line(tmp_path)
     line.kept["0.result"] = b""
