@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import shutil
 import signal
@@ -50,9 +51,27 @@ def eventually(
 
 def put_agent(home: Path) -> None:
     """Gives a new FLOW_HOME the agent, as if a task had been submitted from there before."""
+    shutil.copytree(_home_with_agent(), home, dirs_exist_ok=True)
+
+
+@functools.cache
+def _home_with_agent() -> str:
+    """A directory with the agent. To build it takes a second, so that the first process of a run does it for all."""
     from flowlite.testing.base import home_with_agent
 
-    shutil.copytree(home_with_agent().name, home, dirs_exist_ok=True)
+    if "PYTEST_XDIST_TESTRUNUID" not in os.environ:
+        return home_with_agent().name
+    from tests.plugins import shared_files
+
+    made, lock = map(shared_files.path_of, ("agent", "agent-lock"))
+    assert made is not None
+    assert lock is not None
+    with open(lock, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if not made.exists():
+            shutil.copytree(home_with_agent().name, part := f"{made}-part")
+            os.rename(part, made)
+    return str(made)
 
 
 def processes_of(task_id: str) -> list[int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowlite.bundle.agent_zip import build_agent_zip
+from tests.helpers import put_agent
 
 MODULE = """
 from flowlite import Flow, FlowApp, FlowError, GpuRequest, Retries, Secret, Task, Volume
@@ -33,6 +34,7 @@ def on_a_bare_node(
     code: str, tmp_path: Path, task: bool = True
 ) -> subprocess.CompletedProcess[str]:
     """Runs code with the standard library and the agent's zip alone."""
+    put_agent(tmp_path)
     archive = build_agent_zip(tmp_path).path
     (tmp_path / "module.py").write_text(MODULE)
     preamble = f"import sys; sys.path += [{str(archive / 'packed')!r}, {str(tmp_path)!r}];"

@@ -15,6 +15,7 @@ import pytest
 from flowlite.bundle import agent_zip
 from flowlite.bundle.agent_zip import AgentZip, build_agent_zip
 from flowlite.errors import StoreError
+from tests.helpers import put_agent
 
 NODE = Path(agent_zip.__file__).parents[1] / "node"
 
@@ -106,6 +107,7 @@ def test_it_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("damage", ["zip", "index", "missing", "index of another kind"])
 def test_a_damaged_copy_is_made_again(damage: str, tmp_path: Path) -> None:
+    put_agent(tmp_path)
     built = build_agent_zip(tmp_path)
     index = tmp_path / "agents" / "index.json"
     if damage == "zip":
@@ -121,6 +123,7 @@ def test_a_damaged_copy_is_made_again(damage: str, tmp_path: Path) -> None:
 def test_a_changed_source_gives_another_zip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    put_agent(tmp_path / "home")
     built = build_agent_zip(tmp_path / "home")
     files = dict(agent_zip._files())
     changed = tmp_path / "call.py"

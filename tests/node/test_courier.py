@@ -19,7 +19,7 @@ from flowlite.bundle.agent_zip import build_agent_zip
 from flowlite.node.helper.courier import ROOM, Requests
 from flowlite.node.host_lease import client
 from flowlite.node.system import processes
-from tests.helpers import eventually
+from tests.helpers import eventually, put_agent
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="hosts are leased on Linux")
 
@@ -69,7 +69,8 @@ class Courier:
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As it lies on a host: under its hash."""
-    built = build_agent_zip(tmp_path_factory.mktemp("home"))
+    put_agent(home := tmp_path_factory.mktemp("home"))
+    built = build_agent_zip(home)
     path = tmp_path_factory.mktemp("blobs") / built.sha256
     path.write_bytes(built.path.read_bytes())
     path.chmod(0o700)

@@ -16,6 +16,7 @@ from flowlite.connect.local import LocalConnection
 from flowlite.errors import ProviderError
 from flowlite.node.forkserver import client
 from flowlite.node.system import ownership, runtime_dir
+from tests.helpers import put_agent
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="nodes run Linux"),
@@ -113,6 +114,7 @@ class TestStart:
 
     @pytest.fixture
     def program(self, tmp_path: Path) -> Path:
+        put_agent(tmp_path / "home")
         built = build_agent_zip(tmp_path / "home")
         place = tmp_path / "node" / "blobs" / built.sha256
         place.parent.mkdir(parents=True)

@@ -29,7 +29,7 @@ from flowlite.node.preemption import notices as preemption
 from flowlite.node.slurm_step import daemon as daemon_module
 from flowlite.node.slurm_step.notices import notice_of
 from flowlite.node.system import atomic_files, processes, runtime_dir
-from tests.helpers import clean_by_age, deep_tree, eventually, process_alive
+from tests.helpers import clean_by_age, deep_tree, eventually, process_alive, put_agent
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Slurm's nodes run Linux")
 
@@ -97,7 +97,8 @@ class StepDaemon:
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As it lies on a node: under its hash."""
-    built = build_agent_zip(tmp_path_factory.mktemp("home"))
+    put_agent(home := tmp_path_factory.mktemp("home"))
+    built = build_agent_zip(home)
     path = tmp_path_factory.mktemp("blobs") / built.sha256
     path.write_bytes(built.path.read_bytes())
     return path

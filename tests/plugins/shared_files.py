@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     run = config.stash.get(_run, None)
     if run is not None:
         for path in _directory().glob(f"{_prefix(run)}*"):
-            path.unlink(missing_ok=True)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def _directory() -> Path:
