@@ -21,6 +21,7 @@ from flowlite.connect.bounded import MOST_OUTPUT
 from flowlite.connect.local import LocalConnection
 from flowlite.connect.values import Completed
 from flowlite.errors import NodeUnreachable
+from flowlite.node.host_lease import cleanup
 from flowlite.supervise.attempt.outputs import output_directory, packs
 from flowlite.supervise.attempt.outputs.manifest import OutputFile
 from flowlite.supervise.attempt.outputs.output_directory import OutputDirectory
@@ -246,3 +247,43 @@ def test_only_directories_that_were_written_into_are_synced(
     del synced[:]
     destination.finish()
     assert synced == [tmp_path, tmp_path / "runs", tmp_path / "runs/new"]
+
+
+def _small(path: str) -> tuple[str, OutputFile, str, bytes]:
+    return path, OutputFile(path, 1, 10**18, False), f"i-0 /w/{path}", b"x"
+
+
+def test_a_directory_is_looked_at_once_for_all_files_of_a_pack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file looked at all directories above it: 301 files in nested directories took 6 s."""
+    made: list[str] = []
+    mkdir = os.mkdir
+
+    def counting(path: str, *mode: int) -> None:
+        made.append(os.path.relpath(path, tmp_path / "here"))
+        mkdir(path, *mode)
+
+    monkeypatch.setattr(os, "mkdir", counting)
+    here = OutputDirectory(tmp_path / "here", own=True)
+    files = [_small(f"a/b/{number // 5}/{number}") for number in range(20)]
+    assert here.take_all(files) == []
+    here.finish()
+    assert contents(tmp_path / "here") == {path: b"x" for path, *_ in files}
+    below = [path for path in made if path.startswith("a")]
+    assert below == ["a", "a/b", *(f"a/b/{number}" for number in range(4))]
+
+
+def test_outputs_may_be_in_directories_of_any_depth(tmp_path: Path) -> None:
+    """As of a program that copies a directory into itself. Python's recursion ends at a thousand levels."""
+    root = tmp_path / "h"
+    deep = "/".join(["d"] * 1100)
+    here = OutputDirectory(root, own=True)
+    try:
+        assert here.take_all([_small(f"{deep}/f"), _small("d/f")]) == []
+        here.finish()
+        assert (root / deep / "f").read_bytes() == b"x"
+    finally:
+        # pytest would remove it with recursion.
+        cleanup.remove_tree(str(root))
+    assert not root.exists()

@@ -229,7 +229,8 @@ def _below(workdir: str, root: str, home: str) -> Iterator[tuple[str, os.stat_re
     waiting = [(start, root)]
     while waiting:
         directory, relative = waiting.pop()
-        if not inside and os.path.realpath(directory) == ours:
+        # No link is followed on the way.
+        if not inside and os.path.join(real, relative).rstrip(os.sep) == ours:
             continue
         try:
             entries = sorted(os.scandir(directory), key=lambda entry: entry.name, reverse=True)

@@ -41,10 +41,13 @@ def conflict(ends: Sequence[str], directories: Sequence[str] = ()) -> str:
         return "it names a path twice"
     if both := known.intersection(directories):
         return f"it names {min(both)!r} as a directory, too"
+    # A directory is looked at once, whatever is below it.
+    looked_at: set[str] = set()
     for path in (*ends, *directories):
-        steps = path.split("/")
-        for count in range(1, len(steps)):
-            above = "/".join(steps[:count])
+        above = path.rpartition("/")[0]
+        while above and above not in looked_at:
             if above in known:
                 return f"{path!r} leads through {above!r}, which is no directory"
+            looked_at.add(above)
+            above = above.rpartition("/")[0]
     return ""

@@ -16,7 +16,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -79,7 +79,7 @@ class OutputDirectory:
         self._own = own
         self._incoming = root / INCOMING
         # The directories whose entries have to be on disk at the end.
-        self._used: set[Path] = {root}
+        self._used: set[str] = {str(root)}
         umask = os.umask(0)
         os.umask(umask)
         self._modes = (0o666 & ~umask, 0o777 & ~umask)
@@ -87,7 +87,7 @@ class OutputDirectory:
     def has(self, path: str, file: OutputFile) -> bool:
         """Whether a file of that name, size and time is here."""
         try:
-            status = os.lstat(self.root / path)
+            status = os.lstat(self._at(path))
         except OSError:
             return False
         return (status.st_size, status.st_mtime_ns) == (file.size, file.modified_ns)
@@ -105,7 +105,7 @@ class OutputDirectory:
         """
         alike = {path: file for path, file in files.items() if self.has(path, file)}
         for path in alike:
-            self._used.update(self._above(path))
+            self._used.update(map(self._at, _above(path)))
         compared = Compared([], [], [file for path, file in files.items() if path not in alike])
         wanted = digests(list(alike.values())) if alike else ()
         for (path, file), digest in zip(alike.items(), wanted, strict=True):
@@ -130,7 +130,7 @@ class OutputDirectory:
             NameTaken: Another file has that name.
             OSError: The file cannot be written.
         """
-        staged = self._stage(path, file, source)
+        staged = self._stage(path, file, source, set())
         fetch(staged)
         self._dress(staged, file)
         sync(staged)
@@ -146,9 +146,10 @@ class OutputDirectory:
         """
         taken = []
         staged: list[tuple[str, OutputFile, Path]] = []
+        ready: set[str] = set()
         for path, file, source, content in contents:
             try:
-                place = self._stage(path, file, source)
+                place = self._stage(path, file, source, ready)
             except NameTaken:
                 taken.append(path)
                 continue
@@ -165,11 +166,15 @@ class OutputDirectory:
                 taken.append(path)
         return taken
 
-    def _stage(self, path: str, file: OutputFile, source: str) -> Path:
-        """Returns the path to write a file to at first. Raises NameTaken if another file has its name."""
-        if os.path.lexists(self.root / path) and not self.has(path, file):
+    def _stage(self, path: str, file: OutputFile, source: str, ready: set[str]) -> Path:
+        """Returns the path to write a file to at first. Raises NameTaken if another file has its name.
+
+        Args:
+            ready: As for `_make_parents`.
+        """
+        if os.path.lexists(self._at(path)) and not self.has(path, file):
             raise NameTaken(path)
-        self._make_parents(path)
+        self._make_parents(path, ready)
         self._make_incoming()
         identity = json.dumps([source, path, file.size, file.modified_ns, file.version])
         return self._incoming / hashlib.sha256(os.fsencode(identity)).hexdigest()[:32]
@@ -180,7 +185,7 @@ class OutputDirectory:
 
     def _name(self, path: str, file: OutputFile, staged: Path) -> None:
         """Gives a complete file its name, unless a file of the same content has it. Raises NameTaken."""
-        target = self.root / path
+        target = self._at(path)
         try:
             os.link(staged, target, follow_symlinks=False)
         except OSError:
@@ -195,7 +200,7 @@ class OutputDirectory:
     def link(self, path: str, target: str) -> None:
         """Creates a symbolic link. Raises NameTaken, OSError."""
         place = self.root / path
-        self._make_parents(path)
+        self._make_parents(path, set())
         try:
             os.symlink(target, place)
         except FileExistsError:
@@ -211,13 +216,13 @@ class OutputDirectory:
             with suppress(FileNotFoundError):
                 shutil.rmtree(self._incoming)
             # An earlier process may have written into any of them.
-            self._used.update(Path(directory) for directory, _, _ in os.walk(self.root))
+            self._used.update(_directories_of(self.root))
         else:
             self._remove_abandoned()
         if self.root.is_dir():
             for directory in sorted(self._used):
                 try:
-                    sync(directory)
+                    sync(Path(directory))
                 except OSError as error:
                     if error.errno not in _CANNOT_SYNC:
                         raise
@@ -262,21 +267,46 @@ class OutputDirectory:
             why = f"uid {found.st_uid} has made it, and could change what is put there; remove it"
             raise OSError(errno.EPERM, why, str(self._incoming))
 
-    def _above(self, path: str) -> list[Path]:
-        """The directories above a file, below the root."""
-        return [self.root / above for above in Path(path).parents]
+    def _at(self, path: str) -> str:
+        return os.path.join(self.root, path)
 
-    def _make_parents(self, path: str) -> None:
-        """Creates the directories above a file. Raises NameTaken if one of them is a symbolic link or another file."""
-        first, *others = path.split("/")
-        if first == INCOMING:
+    def _make_parents(self, path: str, ready: set[str]) -> None:
+        """Creates the directories above a file. Raises NameTaken if one of them is a symbolic link or another file.
+
+        Args:
+            ready: Directories that are there, as one call for several files has found; those of this file are added.
+        """
+        if path.partition("/")[0] == INCOMING:
             # A link in there would be written through.
             raise NameTaken(path)
         self.root.mkdir(parents=True, exist_ok=True)
-        above = self.root
-        for part in [first, *others][:-1]:
-            above = above / part
-            if above.is_symlink() or (above.exists() and not above.is_dir()):
-                raise NameTaken(str(above.relative_to(self.root)))
-            above.mkdir(exist_ok=True)
-        self._used.update(self._above(path))
+        lacking = []
+        for above in _above(path):
+            if above in ready:
+                break
+            lacking.append(above)
+        for above in reversed(lacking):
+            place = self._at(above)
+            try:
+                os.mkdir(place)
+            except FileExistsError:
+                if not stat.S_ISDIR(os.lstat(place).st_mode):
+                    raise NameTaken(above) from None
+            ready.add(above)
+            self._used.add(place)
+
+
+def _above(path: str) -> Iterator[str]:
+    """The directories above a relative path, the nearest first."""
+    while above := path.rpartition("/")[0]:
+        yield above
+        path = above
+
+
+def _directories_of(root: Path) -> list[str]:
+    """All directories below one, and itself. Without recursion, since a task may leave directories of any depth."""
+    found = [str(root)]
+    for directory in found:
+        with suppress(OSError), os.scandir(directory) as entries:
+            found += (entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+    return found
