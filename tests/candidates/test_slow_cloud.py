@@ -24,11 +24,17 @@ from tests.crash.paper import Paper
 LATE = 1.5
 
 
+@pytest.fixture(scope="module")
+def up() -> Iterator[Paper]:
+    with Paper() as paper:
+        yield paper
+
+
 @pytest.fixture
-def paper() -> Iterator[Paper]:
-    with Paper() as up:
-        up.aws.fault("*", late=LATE, times=-1)
-        yield up
+def paper(up: Paper) -> Paper:
+    up.aws.reset()
+    up.aws.fault("*", late=LATE, times=-1)
+    return up
 
 
 def dry_run(paper: Paper, *words: str) -> tuple[dict[str, Any], str]:
