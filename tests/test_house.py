@@ -60,7 +60,7 @@ PUBLIC_NAMES = [
     "should_stop",
 ]
 # What a node may import beside the standard library, and only where it is used: cloudpickle travels with the agent,
-# numpy and torch belong to the user's environment and are there if his values are made of them, and annotationlib to the
+# numpy and torch belong to the user's environment and are there if his values are made of them. annotationlib is in the
 # standard library from Python 3.14 on.
 NODE_MAY_IMPORT_LATE = {"annotationlib", "cloudpickle", "numpy", "torch"}
 # A path of somebody's machine has no place in a tracked file. Test hosts have homes of their own.
