@@ -21,6 +21,7 @@ from flowlite.provider.launch_pending import LaunchPending
 from flowlite.provider.plan import REHEARSED, LaunchIntent, Plan, slots_of_gang
 from flowlite.provider.registry import (
     adapter_class,
+    adapters_problem,
     get_provider,
     provider_names,
     provider_of_task,
@@ -42,6 +43,7 @@ __all__ = [
     "VolumeInfo",
     "VolumePlace",
     "adapter_class",
+    "adapters_problem",
     "get_provider",
     "kept_size",
     "provider_names",

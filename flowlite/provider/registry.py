@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from flowlite.errors import NotFound
+from flowlite.errors import FlowError, NotFound
 from flowlite.provider.contract import Provider
 from flowlite.settings import entry_points
 from flowlite.settings.provider_settings import ProviderSettings
@@ -64,3 +65,11 @@ def settings_of_task(record: SubmittedTask) -> ProviderSettings:
 def provider_of_task(record: SubmittedTask, home: Path) -> Provider:
     """Creates the adapter for an existing task, with the settings the task was submitted with. Raises NotFound."""
     return get_provider(home, settings_of_task(record))
+
+
+def adapters_problem(error: Exception) -> str:
+    """What an adapter has raised, in words. Of an error that it should not raise, they say where that was."""
+    if isinstance(error, FlowError | ImportError | OSError):
+        return str(error) or type(error).__name__
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"its adapter failed: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"

@@ -17,7 +17,7 @@ from typer.main import get_command
 
 import flowlite.cli
 from flowlite.errors import ConfigError
-from flowlite.provider import Provider
+from flowlite.provider import Provider, adapter_class
 from tests.cli.conftest import Flow
 from tests.cli.terminals import on_a_terminal
 from tests.tasks_made_by_hand import HandMade
@@ -492,6 +492,27 @@ def test_providers_are_listed(flow: Flow) -> None:
     shown = [line.split() for line in flow("providers").out.splitlines()]
     assert [words[:2] for words in shown if words[0] == "local"] == [["local", "yes"]]
     assert flow("providers", "list", "--json").json == flow("providers", "--json").json
+
+
+def test_a_defect_of_one_adapter_hides_nothing_of_the_others(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def defect(*_: object, **__: object) -> None:
+        raise KeyError("region")
+
+    for method in ("configured", "offers", "list_volumes", "check"):
+        monkeypatch.setattr(adapter_class("slurm"), method, defect)
+    flow("volumes", "create", "ckpt")
+    told = "slurm: its adapter failed: KeyError: 'region' ("
+    for words, shown in (("offers", "this machine"), ("volumes", "ckpt")):
+        ran = flow(*words.split())
+        assert (ran.code, shown in ran.out) == (0, True)
+        assert told in ran.err
+    ran = flow("providers", "check")
+    assert ran.code == 5
+    assert "its adapter failed: KeyError: 'region' (" in ran.out
+    # Of the only one that is asked for, the whole error is wanted.
+    assert "KeyError" in flow("offers", "--provider", "slurm").err
 
 
 def test_offers_show_prices(flow: Flow) -> None:

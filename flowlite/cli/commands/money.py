@@ -153,8 +153,8 @@ def offers(
             {**offer.to_json(), "price_for_all": _for_all(offer, num_instances)} for offer in found
         ]
         output.print_json("offers", data)
-    for name, problem in problems:
-        output.warn(f"{name}: {problem}")
+    for problem in problems:
+        output.warn(problem)
     if json:
         return
     fitting = [offer for offer in found if offer.fits]
@@ -196,8 +196,8 @@ def _show_places(json: bool, **options: Any) -> None:
 
 def _ask_for_offers(
     provider: str | None, gpu: str | None, count: int, spot: bool | None, region: str | None
-) -> tuple[list[Offer], list[tuple[str, Exception]]]:
-    """The offers of one provider or of all, and the errors of those that failed. Raises if all of them failed."""
+) -> tuple[list[Offer], list[str]]:
+    """The offers of one provider or of all, and what failed. Raises if all of them failed."""
     from flowlite.api.client import Flow
 
     if gpu is not None:
@@ -213,30 +213,29 @@ def _ask_for_offers(
 
 def ask_providers(
     ask: Callable[[str], list[_Answer]], provider: str | None
-) -> tuple[list[_Answer], list[tuple[str, Exception]]]:
-    """Asks one provider, or all that are set up in parallel. Returns the answers, and the providers that failed.
+) -> tuple[list[_Answer], list[str]]:
+    """Asks one provider, or all that are set up in parallel. Returns the answers, and what failed.
 
     Raises the error if all of them failed.
     """
-    from flowlite.errors import FlowError
+    from flowlite.provider import adapters_problem
 
     def guarded(name: str) -> list[_Answer] | Exception:
         try:
             return ask(name)
-        except (FlowError, ImportError, OSError) as error:
+        except Exception as error:
+            # A defect of one adapter hides nothing of the others.
             return error
 
     names = providers_to_ask(provider)
     answers = side_by_side(guarded, names)
     found = [one for each in answers if not isinstance(each, Exception) for one in each]
-    problems = [
-        (name, each)
-        for name, each in zip(names, answers, strict=True)
-        if isinstance(each, Exception)
-    ]
-    if len(problems) == len(names) and problems:
-        raise problems[0][1]
-    return found, problems
+    failed = {
+        name: each for name, each in zip(names, answers, strict=True) if isinstance(each, Exception)
+    }
+    if len(failed) == len(names) and failed:
+        raise next(iter(failed.values()))
+    return found, [f"{name}: {adapters_problem(error)}" for name, error in failed.items()]
 
 
 def providers_to_ask(provider: str | None) -> list[str]:
@@ -258,11 +257,13 @@ def set_up() -> list[str]:
         try:
             if name in chosen or adapter(name).configured():
                 found.append(name)
-        except ConfigError:
-            # Its settings are wrong or not trusted; asking the provider reports the error.
+        except (FlowError, ImportError) as error:
+            # If its settings are wrong or not trusted, asking the provider reports that.
+            if isinstance(error, ConfigError):
+                found.append(name)
+        except Exception:
+            # So it does a defect of its adapter.
             found.append(name)
-        except (FlowError, ImportError):
-            continue
     return found
 
 

@@ -10,7 +10,7 @@ import typer
 from flowlite.cli import output
 from flowlite.cli.completion import complete_provider, complete_task
 from flowlite.cli.confirmation import can_ask, confirm
-from flowlite.errors import ConfigError, FlowError, ProviderError, StoreError
+from flowlite.errors import ConfigError, ProviderError, StoreError
 from flowlite.state import clock
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def providers(context: typer.Context, json: Json = False) -> None:
 
 def list_providers(json: Json = False) -> None:
     """List the providers."""
-    from flowlite.provider import adapter_class, provider_names
+    from flowlite.provider import adapter_class, adapters_problem, provider_names
     from flowlite.settings.settings import load_settings
     from flowlite.spec.one_or_several import values_of
 
@@ -255,8 +255,8 @@ def list_providers(json: Json = False) -> None:
         try:
             about = _first_line(adapter_class(name).__doc__)
             usable = True
-        except (FlowError, ImportError) as error:
-            about, usable = str(error), False
+        except Exception as error:
+            about, usable = adapters_problem(error), False
         rows.append({"name": name, "default": name in chosen, "usable": usable, "about": about})
     if json:
         output.print_json("providers", rows)
@@ -316,12 +316,12 @@ def check(
 
 def _findings(name: str) -> list[Finding]:
     from flowlite.api.adapters import adapter
-    from flowlite.provider import Finding
+    from flowlite.provider import Finding, adapters_problem
 
     try:
         return adapter(name).check()
-    except (FlowError, ImportError, OSError) as error:
-        return [Finding("check", False, str(error) or type(error).__name__)]
+    except Exception as error:
+        return [Finding("check", False, adapters_problem(error))]
 
 
 def _old_tasks(session: Session, age: str | None) -> list[TaskRecord]:

@@ -78,7 +78,7 @@ def list_volumes(provider: Where = None, json: Json = False) -> None:
     if json:
         data = [{**v.to_json(), "cost_so_far": c} for v, c in zip(found, costs, strict=True)]
         output.print_json("volumes", data)
-    for text in (*left_out, *(f"{name}: {problem}" for name, problem in problems)):
+    for text in (*left_out, *problems):
         output.warn(text)
     if json:
         return

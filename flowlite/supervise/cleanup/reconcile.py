@@ -5,20 +5,20 @@ from __future__ import annotations
 import functools
 import json
 import shutil
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
-from flowlite.errors import FlowError, StoreDamaged, StoreError
+from flowlite.errors import StoreDamaged, StoreError
 from flowlite.node.mount_namespace import unmount
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import (
     Instance,
     Provider,
     adapter_class,
+    adapters_problem,
     get_provider,
     provider_names,
     settings_of_task,
@@ -223,13 +223,8 @@ class _ProviderCleanup:
     def _noting_problems(self) -> Iterator[None]:
         try:
             yield
-        except (FlowError, ImportError, OSError) as error:
-            self.found.note_problem(f"{self.name}: {error}")
         except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            self.found.note_problem(
-                f"{self.name}: its adapter failed: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-            )
+            self.found.note_problem(f"{self.name}: {adapters_problem(error)}")
 
     def _accounts(self, here: ProviderSettings | None) -> list[ProviderSettings]:
         """Returns settings for each account that may have instances of ours, the present settings first."""
