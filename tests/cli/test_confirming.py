@@ -179,7 +179,9 @@ def volume(flow_home: Path) -> Path:
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1), ("", 1)])
 def test_a_volume_is_deleted_if_that_is_confirmed(volume: Path, answer: str, code: int) -> None:
     running = OnTerminal("volumes", "delete", "data")
-    running.read_until(lambda said: "Delete the volume 'data' and everything on it? [y/N]" in said)
+    running.read_until(
+        lambda said: "Delete the volume 'data' at local and everything on it? [y/N]" in said
+    )
     running.type(f"{answer}\n")
     ended, said = running.end()
     assert ended == code, said

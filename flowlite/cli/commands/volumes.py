@@ -210,10 +210,13 @@ def delete(
     volumes = Flow(provider).volumes
     try:
         if not yes:
-            _check_exists(volumes, name)
+            where = _provider_of(volumes, name)
             if not can_ask():
                 raise ConfigError(f"everything on the volume {name!r} would be lost; add --yes")
-            confirm(f"Delete the volume {name!r} and everything on it?", "nothing was deleted")
+            # `flow volumes list` shows volumes of the same name at other providers.
+            confirm(
+                f"Delete the volume {name!r}{where} and everything on it?", "nothing was deleted"
+            )
         volumes.delete(name)
     except NotFound as error:
         if provider is not None:
@@ -228,12 +231,16 @@ def delete(
         output.say(f"volume {name} is deleted")
 
 
-def _check_exists(volumes: Volumes, name: str) -> None:
-    """Raises NotFound if there is no such volume. Called before the question whether to delete it."""
+def _provider_of(volumes: Volumes, name: str) -> str:
+    """Where a volume is, for the question whether to delete it; "" if that is not known. Raises NotFound."""
     found, unseen = volumes.look()
+    for volume in found:
+        if volume.name == name:
+            return f" at {volume.provider}"
     # One that is somewhere else may be where the provider did not look.
-    if not unseen and all(volume.name != name for volume in found):
+    if not unseen:
         raise NotFound(f"there is no volume {name!r}")
+    return ""
 
 
 Place = Annotated[str, typer.Argument(help="NAME[:PATH], or s3://BUCKET/PATH.", metavar="VOLUME")]
