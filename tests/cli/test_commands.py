@@ -455,6 +455,24 @@ def test_volumes_are_made_listed_and_deleted(flow: Flow, flow_home: Path) -> Non
     assert (nowhere.code, "the provider local has no regions" in nowhere.err) == (2, True)
 
 
+def test_one_kind_of_json_has_one_shape(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "flow.toml").write_text("confirm = false\n")
+    shapes: dict[str, set[str]] = {}
+    for words in (
+        "volumes create ckpt",
+        "volumes delete ckpt --yes",
+        "config trust",
+        "config trust --withdraw",
+    ):
+        document = json.loads(flow(*words.split(), "--json").out)
+        keys = set(document["data"])
+        assert shapes.setdefault(document["kind"], keys) == keys
+    assert shapes.keys() == {"volume", "deleted-volume", "trust"}
+
+
 def test_settings_are_shown_and_set(flow: Flow, flow_home: Path) -> None:
     assert flow("config", "get", "provider").out == "local\n"
     assert flow("config", "set", "max_cost", "12.5").code == 0

@@ -112,7 +112,7 @@ def remove(name: Name, pool: Pool = None, json: Json = False) -> None:
     """Take a host out of its pool."""
     where, path = _host_commands().remove(name, pool)
     if json:
-        output.print_json("host", {"name": name, "pool": where, "removed": True})
+        output.print_json("removed-host", {"name": name, "pool": where, "removed": True})
     else:
         output.say(f"{name} is no longer in the pool {where} ({path})")
 
@@ -155,7 +155,8 @@ def trust(
     target, key, known = host_commands.shown_key(name)
     if known == key.fingerprint:
         if json:
-            output.print_json("trust", {"name": name, "fingerprint": known, "known": True})
+            told = {"name": name, "fingerprint": known, "known": True, "file": None}
+            output.print_json("host-key", told)
         else:
             output.say(f"the key of {target.label} is known already: {key.kind} {known}")
         return
@@ -168,9 +169,8 @@ def trust(
         confirm("Accept this key?", "the key was not accepted")
     file = host_commands.trust(target, key)
     if json:
-        output.print_json(
-            "trust", {"name": name, "fingerprint": key.fingerprint, "file": str(file)}
-        )
+        told = {"name": name, "fingerprint": key.fingerprint, "known": False, "file": str(file)}
+        output.print_json("host-key", told)
     else:
         output.say(f"accepted, in {file}")
 

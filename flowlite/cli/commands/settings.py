@@ -143,7 +143,8 @@ def trust_project(
     if withdraw:
         known = trust.withdraw(file, home)
         if json:
-            output.print_json("trust", {"file": str(file), "trusted": False})
+            data = {"file": str(file), "trusted": False, "files": [], "settings": []}
+            output.print_json("trust", data)
         else:
             output.say(f"{file} is {'no longer' if known else 'not'} trusted")
         return

@@ -226,7 +226,7 @@ def delete(
             f"{error}; if `flow volumes list` shows it elsewhere, add its --provider"
         ) from error
     if json:
-        output.print_json("volume", {"name": name, "deleted": True})
+        output.print_json("deleted-volume", {"name": name, "deleted": True})
     else:
         output.say(f"volume {name} is deleted")
 
@@ -376,7 +376,7 @@ def rm(
     with open_storage(name, provider) as storage:
         count = storage.remove(path, recursive=recursive)
     if json:
-        output.print_json("removed", {"path": _shown(name, path), "files": count})
+        output.print_json("removed-files", {"path": _shown(name, path), "files": count})
     else:
         output.tell(f"{_files(count)} removed")
 
