@@ -71,13 +71,19 @@ class Screen(io.StringIO):
 Show = Callable[..., str]
 
 
+@pytest.fixture(autouse=True)
+def shows_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the tests run, terminals are those that show colours."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
 @pytest.fixture(params=[False, True], ids=["piped", "on a terminal"])
 def show(request: pytest.FixtureRequest, flow_home: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
     """Runs a command and gives all that it wrote, after a look at it."""
     monkeypatch.setattr(
         "flowlite.supervise.process.launch.start_supervisor", lambda home, task_id, **_: 0
     )
-    monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(*words: str) -> str:
