@@ -624,6 +624,21 @@ class TestACheckpointWithMetadata:
         for name in (*self.NAMES, "meta.pt"):
             assert (copier.root / place / name).read_text() == "1"
 
+    def test_the_last_one_is_brought_back_if_the_next_has_none(
+        self, tmp_path: Path, clock: list[float]
+    ) -> None:
+        copier, before = self.whole(tmp_path, "epoch_1", clock)
+        shutil.rmtree(copier.root / "epoch_1")
+        self.save(copier, "epoch_2", "2", "__0_0.distcp")
+        self.rest(copier, clock)
+        copier.cut(None, ())
+        copier.end()
+        copier.copy()
+        told = copier_of(tmp_path, every=100.0, writer="t1.2").restore(aside=True)
+        assert told["aside"] == ["epoch_2"]
+        assert os.listdir(copier.root) == ["epoch_1"]
+        assert len(os.listdir(copier.root / "epoch_1")) == len(before)
+
     def test_with_a_part_on_each_node_only_one_has_it(
         self, tmp_path: Path, clock: list[float]
     ) -> None:

@@ -189,7 +189,7 @@ class Copier:
         put: list[str] = []
         if aside:
             begun = {each for each in self._half() if tree.put_aside(self.root, each)}
-            put = [path for path in files if checkpoint_above(path) in begun]
+            put = [path for path in files if is_inside(path, begun)]
             put += [
                 path
                 for path in sorted(set(self.watch.doubtful).difference(put))
@@ -234,7 +234,7 @@ class Copier:
             "kept": restore.kept,
             "aside": [
                 *sorted(begun),
-                *(path for path in put if checkpoint_above(path) not in begun),
+                *(path for path in put if not is_inside(path, begun)),
             ],
             "aside_at": str(tree.aside_of(self.root)),
         }
