@@ -52,6 +52,7 @@ def supervisor(gang: Gang) -> int:
     return found.pid
 
 
+@pytest.mark.slow
 def test_many_wait_in_their_order_and_few_of_them_are_awake(flow_home: Path) -> None:
     first = submit(flow_home, waiting(), max_tasks=1, name="first")
     first.wait("running")
