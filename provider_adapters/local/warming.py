@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from flowlite.node.forkserver import client, registry
-from flowlite.node.worker.environment import script_environment
+from flowlite.node.worker.environment import import_environment
 from flowlite.provider import Instance, LaunchIntent, Plan
 from flowlite.state import clock
 from provider_adapters.locked_record import LockedRecord
@@ -60,7 +60,7 @@ def spec_of(home: Path, plan: Plan, intent: LaunchIntent) -> dict[str, Any] | No
     threads = max(1, (os.cpu_count() or 1) // workers)
     environment = {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
-        **(script_environment(python_of(plan.options)) if argv else {}),
+        **(import_environment(python_of(plan.options)) if forks else {}),
         **intent.preload.get("environment", {}),
         "FLOW_HOME": str(home),
     }

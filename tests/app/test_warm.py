@@ -460,6 +460,31 @@ def test_what_cannot_be_kept_is_said_at_submission(
     assert templates() == []
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_imports_ahead_look_for_programs_where_ranks_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """Ranks have the directory of their Python first in PATH, also where its environment is not activated."""
+    packages, noted = tmp_path / "site-packages", tmp_path / "imported"
+    packages.mkdir()
+    (packages / "looks_for_a_program.py").write_text(
+        f"import os, shutil\nFOUND = shutil.which('sh')\nopen({str(noted)!r}, 'a').write('x')\n"
+    )
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    path = [str(packages), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", ":".join(path))
+    monkeypatch.syspath_prepend(packages)
+
+    @FlowApp().function(processes_per_node=2, keep_warm="1m" if kept else None)
+    def find() -> Any:
+        import looks_for_a_program  # type: ignore[import-not-found]
+
+        return looks_for_a_program.FOUND
+
+    assert len(set(find.spawn().results())) == 1
+    assert noted.read_text() == "x"
+
+
 def flow(*arguments: str) -> str:
     command = [sys.executable, "-m", "flowlite.cli", *arguments]
     path = {**os.environ, "PYTHONPATH": ROOT}

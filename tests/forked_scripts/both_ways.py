@@ -14,7 +14,7 @@ from typing import Any
 
 from flowlite.bundle.script import script_call
 from flowlite.node.forkserver import client
-from flowlite.node.worker.environment import script_environment, without_launchers
+from flowlite.node.worker.environment import import_environment, without_launchers
 from flowlite.spec import TaskConfig
 
 SECONDS = 90.0
@@ -54,7 +54,7 @@ class Server:
         python: str = sys.executable,
     ) -> None:
         self.directory, self.argv, self.task = directory, list(argv), task
-        self._environment = {**script_environment(python), **(environment or {})}
+        self._environment = {**import_environment(python), **(environment or {})}
         self._inherited = without_launchers(os.environ)
         self.call = script_call(TaskConfig(command=self.argv), Path.cwd()) if call is None else call
         options: dict[str, Any] = {

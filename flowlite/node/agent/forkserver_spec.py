@@ -14,7 +14,7 @@ from ..config.agent_config import AgentConfig, AttemptPaths
 from ..forkserver import client
 from ..quick_dataclass import dataclass
 from ..system import node_facts
-from ..worker.environment import script_environment
+from ..worker.environment import import_environment
 from ..worker.worker_spec import secret_names
 
 SETUP_RUN = "FLOWLITE_SETUP_RUN"
@@ -130,6 +130,6 @@ class Needs:
         threads = max(1, node_facts.cores() // (nodes_here * config.processes_per_node))
         given = os.environ.get("OMP_NUM_THREADS", str(threads))
         found = {"OMP_NUM_THREADS": given}
-        if self._argv:
-            found |= script_environment(config.python)
+        if self.forks and config.container is None:
+            found |= import_environment(config.python)
         return {**found, **config.environment}

@@ -388,8 +388,8 @@ def setup_environment(
     return environment
 
 
-def script_environment(python: str) -> dict[str, str]:
-    """Returns the variables that a Python held before its script needs at its own start, as its workers have them."""
+def import_environment(python: str) -> dict[str, str]:
+    """Returns the variables that a fork server needs before it imports anything, as its workers have them."""
     path = path_with(python, os.environ.get("PATH"))
     unbuffered = os.environ.get("PYTHONUNBUFFERED", "1")
     return {"PYTHONUNBUFFERED": unbuffered, **({} if path is None else {"PATH": path})}
