@@ -22,7 +22,7 @@ from flowlite.api.user_signature import takes_the_users_arguments
 from flowlite.api.world_of_one import world_of_one
 from flowlite.errors import SpecError
 from flowlite.in_worker.on_node import on_a_node, refuse_on_a_node
-from flowlite.node.serialization.annotations import signature_of
+from flowlite.in_worker.signatures import signature_of
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -10,7 +10,7 @@ from flowlite.api import remote
 from flowlite.api.user_signature import takes_the_users_arguments
 from flowlite.errors import RemoteTraceback
 from flowlite.in_worker.on_node import refuse_on_a_node
-from flowlite.node.serialization.annotations import signature_of
+from flowlite.in_worker.signatures import signature_of
 
 if TYPE_CHECKING:
     from types import MethodType

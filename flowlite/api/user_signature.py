@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
-from flowlite.node.serialization.annotations import signature_of
+from flowlite.in_worker.signatures import signature_of
 
 M = TypeVar("M", bound=Callable[..., Any])
 

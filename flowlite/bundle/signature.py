@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flowlite.errors import ArgumentError
-from flowlite.node.serialization.annotations import signature_of
+from flowlite.in_worker.signatures import signature_of
 from flowlite.node.serialization.pickling import unwrap
 from flowlite.settings.suggest import did_you_mean
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
 
 from flowlite.errors import ConfigError
+from flowlite.in_worker.signatures import signature_of
 from flowlite.node.quick_dataclass import dataclass
-from flowlite.node.serialization.annotations import signature_of
 from flowlite.settings.suggest import did_you_mean
 from flowlite.spec.other_tools import flag_for
 

@@ -29,6 +29,7 @@ CARRIED = (
     "in_worker.hidden_modules",
     "in_worker.on_node",
     "in_worker.should_stop",
+    "in_worker.signatures",
     "terminal",
     "settings.__init__",
     "settings.suggest",
