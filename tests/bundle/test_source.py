@@ -23,12 +23,12 @@ Build = Callable[..., Bundle]
 _FIT = "def fit():\n    from renamed.deep import far\n    return far.SIZE\n"
 
 
-CHECKOUT = ("tests/", "benchmarks/")
-"""This checkout's packages that tests load into the process: they come along as any loaded module does."""
+CHECKOUT = ("tests/", "benchmarks/", "rented_cloud.py")
+"""This checkout's packages, and its adapter, that tests load into the process: they come along as any loaded module."""
 
 
 def listings(bundle: Bundle) -> list[list[str]]:
-    """What is in each zip, without the packages of this checkout."""
+    """What is in each zip, without what is of this checkout."""
     zips = [zipfile.ZipFile(s.path).namelist() for s in bundle.sources]
     kept = [[name for name in names if not name.startswith(CHECKOUT)] for names in zips]
     return [names for names in kept if names]
