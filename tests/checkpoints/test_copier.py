@@ -547,13 +547,17 @@ class TestACheckpointWithMetadata:
 
     NAMES = ("__0_0.distcp", "__1_0.distcp", ".metadata")
 
-    def test_it_is_copied_once_that_is_there(
-        self, tmp_path: Path, place: str, clock: list[float]
-    ) -> None:
+    def without_metadata(self, tmp_path: Path, place: str, clock: list[float]) -> Copier:
         copier = copier_of(tmp_path, every=100.0)
         copier.begin()
         self.save(copier, place, "1", *self.NAMES[:2])
         self.rest(copier, clock)
+        return copier
+
+    def test_it_is_copied_once_that_is_there(
+        self, tmp_path: Path, place: str, clock: list[float]
+    ) -> None:
+        copier = self.without_metadata(tmp_path, place, clock)
         copier.copy()
         assert newest(tmp_path / "remote") == {}
         self.save(copier, place, "1", *self.NAMES[2:])
@@ -565,10 +569,7 @@ class TestACheckpointWithMetadata:
         self, tmp_path: Path, place: str, clock: list[float]
     ) -> None:
         """Its writer was killed an hour after it had written the last shard, as by the watchdog of a collective."""
-        copier = copier_of(tmp_path, every=100.0)
-        copier.begin()
-        self.save(copier, place, "1", *self.NAMES[:2])
-        self.rest(copier, clock)
+        copier = self.without_metadata(tmp_path, place, clock)
         copier.cut(None, ())
         copier.end()
         copier.copy()

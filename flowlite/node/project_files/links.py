@@ -41,7 +41,7 @@ def conflict(ends: Sequence[str], directories: Sequence[str] = ()) -> str:
         return "it names a path twice"
     if both := known.intersection(directories):
         return f"it names {min(both)!r} as a directory, too"
-    # A directory is looked at once, whatever is below it.
+    # Looks at each directory once, however many files it has.
     looked_at: set[str] = set()
     for path in (*ends, *directories):
         above = path.rpartition("/")[0]

@@ -70,7 +70,7 @@ def _wake(store: Store, task_id: str) -> None:
 def why_asleep(store: Store, starting: Collection[str]) -> dict[str, str]:
     """Why the supervisors that are about to be started for tasks can be asleep at first, by task.
 
-    Those that cannot are left out. A sentence stays true until the supervisor is woken: nobody changes it before that.
+    Tasks whose supervisors cannot sleep are left out. Nobody changes a text before its supervisor is woken.
     """
     if not starting:
         return {}
