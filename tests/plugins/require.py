@@ -85,8 +85,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """In that process: takes them. Every worker collects the same tests."""
-    node.config.stash[_left_out] = getattr(node, "workeroutput", {}).get("left_out", [])
+    """In that process: takes them. Only the first worker collects all tests."""
+    told = getattr(node, "workeroutput", {}).get("left_out", [])
+    known = node.config.stash.setdefault(_left_out, [])
+    known += [name for name in told if name not in known]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
