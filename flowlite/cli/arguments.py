@@ -393,6 +393,9 @@ def _take(
     reading: Reading, parameter: Parameter, sense: bool, value: str | None, queue: deque[str]
 ) -> None:
     if parameter.flag:
+        if value is None and queue and queue[0].lower() in ("true", "false"):
+            # It would go to the next parameter that takes a text.
+            value = _next(queue, reading.own)
         given = True if value is None else _value(parameter, value, reading.what)
         _keep(reading, parameter, given is sense)
         return

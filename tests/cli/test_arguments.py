@@ -255,6 +255,23 @@ def test_parameters_that_are_given_by_name_only() -> None:
         read(by_name, "--names", "a", "--lr", "1", "--steps", "5", "b")
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--dry-run false", {"dry_run": False}),
+        ("--dry-run True elsewhere", {"dry_run": True, "out": "elsewhere"}),
+        ("--no-dry-run true --out x", {"dry_run": False, "out": "x"}),
+        ("--dry-run elsewhere", {"dry_run": True, "out": "elsewhere"}),
+    ],
+)
+def test_a_truth_value_after_a_flag_is_the_flags(words: str, expected: dict[str, Any]) -> None:
+    """`--dry-run false` was a dry run, and "false" the next text."""
+
+    def train(dry_run: bool = False, out: str = "runs") -> None: ...
+
+    assert read(train, *words.split()) == expected
+
+
 def fixed(
     pair: tuple[float, float] = (0.9, 0.999), mixed: tuple[int, str] | None = None
 ) -> None: ...
