@@ -237,6 +237,10 @@ class Flow:
         from flowlite.spec.one_or_several import ANY
 
         check_current_directory()
+        if config.command is not None:
+            from flowlite.bundle.command_files import refuse_what_is_no_program
+
+            refuse_what_is_no_program(config)
         config = config.with_defaults(load_settings({"provider": self._provider}).task_options())
         names: Sequence[str] = self._providers(config)
         every, known = ANY in names, provider_names()

@@ -1,4 +1,4 @@
-"""Looks for launchers such as torchrun in the files that a command names.
+"""Looks for launchers such as torchrun in the files that a command names, and for commands that are no program.
 
 A shell script is read as a command line for a shell is (`spec/launchers.py`): only what runs in any case counts.
 
@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowlite.bundle.script import find_program
 from flowlite.errors import SpecError
 from flowlite.node.config.command_wrappers import wrapped
 from flowlite.spec.launchers import SHELLS, Launcher, launcher_in, launcher_problem, options_in
@@ -32,6 +33,33 @@ _WRITTEN = "--config_file $FLOW_ACCELERATE_CONFIG"
 # With one of these options, the kind of training that the file names does not count.
 _KINDS = ("multi_gpu", "use_fsdp", "use_deepspeed", "use_megatron_lm", "tpu", "mpirun_hostfile")
 _CHANGES_DIRECTORY = re.compile(r"\b(cd|pushd)\b")
+
+
+def refuse_what_is_no_program(config: TaskConfig) -> None:
+    """Refuses a command that certainly cannot be started, on this machine or on nodes.
+
+    That is a line for a shell in a list of words, and a script of the current directory without its interpreter: no
+    program is looked for there.
+
+    Raises:
+        SpecError: It is one. The text says what to write.
+    """
+    if config.command is None or isinstance(config.command, str) or config.batch is not None:
+        return
+    program = config.command[0]
+    first = program.split()[:1]
+    if "/" in "".join(first) or find_program(program) is not None:
+        return
+    if first != [program]:
+        raise SpecError(
+            f"command: a list is one program with its arguments, and no program has the name {program!r}; write one "
+            "text, which a shell runs, or each word as an item of its own"
+        )
+    interpreter = {".py": "python", ".sh": "sh"}.get(os.path.splitext(program)[1])
+    if interpreter and config.image is None and os.path.isfile(program):
+        raise SpecError(
+            f"command: {program} is a file here, and no program on the PATH; write {interpreter} {program}"
+        )
 
 
 def refuse_launchers(config: TaskConfig, directory: Path | None) -> None:

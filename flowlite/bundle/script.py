@@ -73,7 +73,7 @@ def _read(config: TaskConfig, directory: Path | None) -> dict[str, Any]:
         raise NotForked("a shell runs the command line")
     if isinstance(command, str) or command is None or config.batch is not None:
         raise NoPython
-    if not python_command.is_python(command[0]) and _program(command[0]) is None:
+    if not python_command.is_python(command[0]) and find_program(command[0]) is None:
         raise _not_python(command)
     if config.start == "spawn":
         raise NotForked("start='spawn'")
@@ -125,7 +125,7 @@ def _of_python(command: PythonCommand, directory: Path | None) -> _Reader:
 def _of_console_script(command: Sequence[str], directory: Path | None) -> _Reader:
     """Reads a program that the environment of this Python, or the PATH, has under the same name as a node."""
     directory, name = directory or Path("/"), command[0]
-    path = str(directory / name) if "/" in name else _program(name)
+    path = str(directory / name) if "/" in name else find_program(name)
     if path is None:
         raise _not_python(command)
     try:
@@ -163,7 +163,7 @@ def _not_python(command: Sequence[str]) -> NotForked:
     return NoPython()
 
 
-def _program(name: str) -> str | None:
+def find_program(name: str) -> str | None:
     """The path of a program beside this Python, or on the PATH."""
     return which(name, path=os.path.dirname(sys.executable)) or which(name)
 

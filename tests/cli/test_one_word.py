@@ -25,3 +25,44 @@ def test_a_program_with_a_space_in_its_name_is_one(flow: Flow, tmp_path: Path) -
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     assert flow("run", "--dry-run", "--", str(program)).code == 0
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize(
+    "command", ['["python train.py --lr 0.1"]', "\n  - pip install x\n  - python train.py"]
+)
+def test_a_line_in_a_list_of_a_task_file_is_refused_before_anything_is_launched(
+    flow: Flow, tmp_path: Path, command: str, dry_run: bool
+) -> None:
+    file = tmp_path / "task.yaml"
+    file.write_text(f"name: t\ncommand: {command}\n")
+    ran = flow("run", *(["--dry-run"] if dry_run else []), str(file))
+    assert (ran.code, Client().list_tasks()) == (2, [])
+    assert (
+        "command: a list is one program with its arguments, and no program has the name" in ran.err
+    )
+
+
+def test_a_path_with_a_space_may_be_one_of_the_nodes(flow: Flow, tmp_path: Path) -> None:
+    file = tmp_path / "task.yaml"
+    file.write_text('command: ["/opt/my tools/train", "--lr", "1"]\nworkdir: /\n')
+    assert flow("run", "--dry-run", str(file)).code == 0
+
+
+def test_a_script_without_its_interpreter_is_refused(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No program is looked for in the current directory, here or on a node."""
+    monkeypatch.chdir(tmp_path)
+    for name, write in (("train.py", "python train.py"), ("go.sh", "sh go.sh")):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        ran = flow("run", "--", name, "--lr", "3")
+        assert (ran.code, Client().list_tasks()) == (2, [])
+        assert (
+            f"command: {name} is a file here, and no program on the PATH; write {write}" in ran.err
+        )
+    # An image may have a program of that name.
+    assert flow("run", "--dry-run", "--image", "u", "--", "go.sh").code == 0
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "go.sh").chmod(0o755)
+    assert flow("run", "--dry-run", "--", "go.sh").code == 0
