@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 import re
 import subprocess
 import sys
@@ -128,7 +130,8 @@ srun -K0 -n4 sh -c 'test $SLURM_PROCID != 2 || exit 7; exit 0'
 echo "independent: $?"
 srun -n4 sh -c 'trap "" TERM; test $SLURM_PROCID = 0 || sleep 0.5; exit $((SLURM_PROCID + 3))'
 echo "highest: $?"
-echo "job: $(scontrol show job $SLURM_JOB_ID | grep -o ^JobId) $(scontrol show job | grep -o ^JobId)"
+echo "job: $(for job in "job $SLURM_JOB_ID" job "jobid -dd $SLURM_JOB_ID" "job=$SLURM_JOB_ID"; do
+    scontrol show $job | grep -o ^JobId; done | tr '\n' ' ')of ${SLURM_JOB_USER-} ${SLURM_JOB_UID-}"
 srun -n1 sh -c 'kill -9 $$'
 echo "killed: $?"
 srun -n1 /does/not/exist
@@ -168,7 +171,7 @@ def test_what_srun_promises(run: Run, tmp_path: Path, monkeypatch: pytest.Monkey
         "failed: 7",
         "independent: 7",
         "highest: 6",
-        "job: JobId JobId",
+        f"job: JobId JobId JobId JobId of {getpass.getuser()} {os.getuid()}",
         "killed: 137",
         "missing: 127",
         "refused: 1",

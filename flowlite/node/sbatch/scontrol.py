@@ -16,6 +16,7 @@ from pathlib import Path
 from . import hostlist, slurm_programs
 from .rendezvous_file import JobFacts
 
+_JOB = ("job", "jobs", "jobid")
 _ENDS_WITHIN = 120.0
 """Seconds within which Slurm ends a job that it has queued again, KillWait included."""
 
@@ -26,24 +27,26 @@ def main(arguments: list[str]) -> int:
     words = arguments[1:]
     plain = [word for word in words if not word.startswith("-")]
     what = plain[1] if plain[:1] == ["show"] and len(plain) > 1 else ""
+    what, equals, value = what.partition("=")
+    named = [value, *plain[2:]] if equals else plain[2:]
     try:
         if what in ("hostnames", "hostname"):
-            return _hostnames(plain[2:])
+            return _hostnames(named)
         if what in ("hostlist", "hostlistsorted"):
-            names = hostlist.expand(",".join(map(_read, plain[2:])).replace("\n", ","))
+            names = hostlist.expand(",".join(map(_read, named)).replace("\n", ","))
             if what == "hostlistsorted":
                 names.sort(key=hostlist.order)
             _say(hostlist.compress(names))
             return 0
-        if what in ("job", "jobs") and _is_own_job(attempt, plain[2:]):
-            return _job(attempt, plain[2:])
+        if what in _JOB and _is_own_job(attempt, named):
+            return _job(attempt, named)
         real = slurm_programs.find("scontrol", attempt)
         if real is not None and plain[:1] in (["requeue"], ["requeuehold"]):
             return _requeue(attempt, [real, *words], plain[1:])
         if real is not None:
             os.execv(real, ["scontrol", *words])
-        if what in ("job", "jobs"):
-            return _job(attempt, plain[2:])
+        if what in _JOB:
+            return _job(attempt, named)
     except (hostlist.HostlistError, OSError) as error:
         sys.stderr.write(f"scontrol: error: {error}\n")
         return 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pwd
 import signal
 import sys
 from collections.abc import Mapping
@@ -224,6 +225,7 @@ class _GangWorker:
             attempt=self._config.attempt,
             pid=os.getpid(),
         )
+        own |= _of_user()
         if cluster:
             own |= {name: environment[name] for name in _OF_CLUSTER if name in environment}
         self._their_bash_env = own.get("BASH_ENV", "")
@@ -268,6 +270,16 @@ def _of_cluster(
         if len(found) == len(names):
             names = found
     return names, environment.get("SLURM_JOB_ID", job)
+
+
+def _of_user() -> dict[str, str]:
+    uid = os.getuid()
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        # An account of its own is not needed, as with `docker run --user`.
+        name = str(uid)
+    return {"SLURM_JOB_UID": str(uid), "SLURM_JOB_USER": name}
 
 
 def _runs_srun(pid: int, directory: str) -> bool:
