@@ -230,12 +230,20 @@ def test_environment_and_directory(
     monkeypatch.chdir(tmp_path)
     (config,) = read("--export=\"ALL,LR=1e-3,WANDB_MODE,NOTE='a,b'\" -D src").configs
     assert config.environment == {"LR": "1e-3", "WANDB_MODE": "offline", "NOTE": "a,b"}
-    assert config.workdir == str(tmp_path / "src")
+    assert config.workdir == "src"
     assert any("do not travel" in note for note in read("--export=ALL", "ssh").notes)
     with pytest.raises(
         SpecError, match=r"job.sbatch:2: --export=NOT_SET_HERE: NOT_SET_HERE is not"
     ):
         read("--export=NOT_SET_HERE")
+
+
+@pytest.mark.parametrize("provider", ["local", "ssh", "slurm"])
+def test_a_relative_directory_is_one_of_the_project(read: Read, provider: str) -> None:
+    """Other machines have a copy of it, at another path."""
+    (config,) = read("-D ./", provider).configs
+    assert (config.workdir, config.directory_on_node) == (".", None)
+    assert read("-D /scratch/x", provider).configs[0].directory_on_node == "/scratch/x"
 
 
 def test_images(read: Read) -> None:

@@ -172,7 +172,8 @@ def _time(draft: _Draft, value: str) -> None:
 
 
 def _chdir(draft: _Draft, value: str) -> None:
-    draft.options["workdir"] = os.path.abspath(value)
+    # A relative one is of the project, of which other machines have a copy.
+    draft.options["workdir"] = value
 
 
 def _export(draft: _Draft, value: str) -> None:
