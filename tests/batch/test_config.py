@@ -166,6 +166,41 @@ def test_gpus(
 
 
 @pytest.mark.parametrize(
+    "directives",
+    [
+        "--gres=gpu:8,license:1",
+        "--gpus-per-node=8",
+        "-N2 --gpus=a100:16",
+        "--ntasks-per-node=4 --gpus-per-task=2",
+    ],
+)
+def test_gpus_of_the_command_line_replace_those_of_the_script(read: Read, directives: str) -> None:
+    written = f"{directives} --cpus-per-gpu=3 --mem-per-gpu=10G"
+    found = read(written, "aws", gpu="h100:4")
+    (config,) = found.configs
+    assert (config.gpu, config.cpu, config.memory) == (
+        "h100:4",
+        12.0,
+        pytest.approx(42.95, abs=0.01),
+    )
+    seen = {name: value for name, value in variables(found).items() if "GPUS" in name}
+    each = {"SLURM_GPUS_ON_NODE": "4", "SLURM_GPUS_PER_NODE": "4"}
+    each |= {"SLURM_GPUS": str(4 * config.most_nodes), "SLURM_GPUS_PER_TASK": "1"}
+    assert seen["SLURM_GPUS_ON_NODE"] == "4"
+    assert seen == {name: each[name] for name in seen}
+    asked = read(written, "slurm", gpu="h100:4").configs[0].slurm
+    assert asked == {"mem": "40960M"} | ({"gres": "license:1"} if "license" in directives else {})
+
+
+def test_a_script_without_gpus_is_told_of_those_of_the_command_line(read: Read) -> None:
+    assert variables(read("-N1", gpu="h100:4"))["SLURM_GPUS_ON_NODE"] == "4"
+    # The plan chooses one of them, which may have another number.
+    assert "SLURM_GPUS_ON_NODE" not in variables(read("-N1", gpu="h100:4,a100:8"))
+    with pytest.raises(SpecError, match="nope"):
+        read("-N1", gpu="nope:4")
+
+
+@pytest.mark.parametrize(
     ("directives", "memory", "cores", "mem"),
     [
         ("--mem=64G", 68.719, None, "64G"),

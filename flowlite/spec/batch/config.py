@@ -28,6 +28,7 @@ from flowlite.spec.batch.table import (
     OF_THE_STEP,
     REFUSED,
 )
+from flowlite.spec.gpu import GpuRequest
 from flowlite.spec.task import TaskConfig
 
 SLURM, LOCAL = "slurm", "local"
@@ -242,9 +243,11 @@ def _size(draft: _Draft, found: Mapping[str, Directive]) -> None:
     script, given = draft.script, draft.given
     per_node, tasks = _tasks_per_node(script, found), _whole(script, found, "ntasks")
     nodes = _num_nodes(draft, found, tasks, per_node)
-    per_gpu = _whole(script, found, "ntasks-per-gpu")
+    per_gpu, instead = _whole(script, found, "ntasks-per-gpu"), _gpus_instead(given)
     if per_gpu and not tasks and not per_node:
-        per_node = per_gpu * _in_file(script, lambda: resources_of(found, nodes, 1)).gpus or None
+        per_node = (
+            per_gpu * _in_file(script, lambda: resources_of(found, nodes, 1, instead)).gpus or None
+        )
     if "num_instances" in given and per_node is not None:
         # As with sbatch, another number of nodes on the command line means another number of tasks.
         tasks = None
@@ -258,8 +261,18 @@ def _size(draft: _Draft, found: Mapping[str, Directive]) -> None:
     draft.batch["counts"] = counts
     if per_node is not None:
         draft.variables["SLURM_NTASKS_PER_NODE"] = str(per_node)
-    wanted = _in_file(script, lambda: resources_of(found, nodes, max(counts)))
+    wanted = _in_file(script, lambda: resources_of(found, nodes, max(counts), instead))
     _resources(draft, wanted, found)
+
+
+def _gpus_instead(given: Mapping[str, Any]) -> int | None:
+    """The GPUs of each node that the command line asks for; None if it leaves them to the script, or to the plan."""
+    if "gpu" not in given:
+        return None
+    asked = given["gpu"]
+    kinds = asked.split(",") if isinstance(asked, str) else asked
+    counts = {GpuRequest.parse(each.strip()).count for each in kinds}
+    return counts.pop() if len(counts) == 1 else None
 
 
 def _num_nodes(
@@ -289,8 +302,10 @@ def _nodes(draft: _Draft, value: str) -> int:
 def _resources(draft: _Draft, wanted: Resources, found: Mapping[str, Directive]) -> None:
     draft.variables |= wanted.variables
     if draft.on_slurm:
-        if "gres" in found:
+        if "gres" in found and "gpu" not in draft.given:
             draft.slurm["gres"] = found["gres"].value
+        elif wanted.others and "gres" in found:
+            draft.slurm["gres"] = ",".join(wanted.others)
         elif wanted.gpus and "gpu" not in draft.given:
             draft.slurm["gpus_per_node"] = wanted.gpus_of_cluster
         if "mem" in found:

@@ -34,18 +34,24 @@ class Resources:
     variables: Mapping[str, str]
 
 
-def resources_of(found: Mapping[str, Directive], nodes: int, per_node: int) -> Resources:
+def resources_of(
+    found: Mapping[str, Directive], nodes: int, per_node: int, gpus_instead: int | None = None
+) -> Resources:
     """The resources that a script asks for.
 
     Args:
         found: The script's options by name.
         per_node: Most tasks on one node.
+        gpus_instead: GPUs of each node that are asked for in place of the script's.
 
     Raises:
         OptionError: A value cannot be read, or cannot be divided among the nodes.
     """
     text = {name: directive.value or "" for name, directive in found.items()}
     gpus, others = _gpus(text, nodes, per_node)
+    if gpus_instead is not None:
+        gpus = values.Gpus(gpus_instead)
+        text |= _numbers(text, gpus_instead, nodes, per_node)
     count = gpus.count if gpus else 0
     cpus = values.whole("cpus-per-task", text["cpus-per-task"]) if "cpus-per-task" in text else 0
     cores = cpus * per_node
@@ -61,6 +67,16 @@ def resources_of(found: Mapping[str, Directive], nodes: int, per_node: int) -> R
         others=tuple(others),
         variables=_variables(text, count, cpus, memory),
     )
+
+
+def _numbers(text: Mapping[str, str], gpus: int, nodes: int, per_node: int) -> dict[str, str]:
+    """The script's own options for GPUs with the values that fit this number of each node."""
+    fitting = {
+        "gpus": str(gpus * nodes),
+        "gpus-per-node": str(gpus),
+        "gpus-per-task": str(max(1, gpus // per_node)),
+    }
+    return {name: value for name, value in fitting.items() if name in text}
 
 
 def _gpus(
