@@ -40,7 +40,7 @@ from flowlite.bundle.imports import warm_imports
 from flowlite.bundle.main_file import MainFile, note_main_file
 from flowlite.bundle.main_program import MainProgram
 from flowlite.bundle.project import Project
-from flowlite.bundle.signature import bind, function_name, raw_function
+from flowlite.bundle.signature import bind, function_name
 from flowlite.bundle.source import Source, reachable, snapshot
 from flowlite.errors import BundleError, BundleWarning, StoreError
 from flowlite.node.quick_dataclass import dataclass
@@ -63,44 +63,29 @@ class Bundle:
     Attributes:
         path: `call.bin`.
         sha256: Hash of `call.bin`, which the node checks before it loads anything.
-        size: Bytes of `call.bin`.
-        python: Minor version of Python that made it, such as "3.11"; no other version can load it.
         function: Name of the function, for messages.
-        by_value: Whether the code itself is in the pickle; False if the node imports it.
         imports: Modules that the fork server should import before it forks.
         sources: Snapshots, in the order of `sys.path`.
-        warnings: Texts that were already issued as `BundleWarning`.
         results: "any" or "plain".
         start: "auto", "fork" or "spawn".
     """
 
     path: Path
     sha256: str
-    size: int
-    python: str
     function: str
-    by_value: bool
     imports: tuple[str, ...]
     sources: tuple[Source, ...]
-    warnings: tuple[str, ...]
     results: str
     start: str
 
-    def files(self) -> tuple[tuple[Path, str], ...]:
-        """The files that a node needs, as (path, sha256). They keep their names on the node."""
-        return ((self.path, self.sha256), *((s.path, s.sha256) for s in self.sources))
-
-    def call_config(self, node_home: str = "") -> dict[str, Any]:
-        """`AgentConfig.call` for a node that has `files()` in `node_home`.
-
-        With the default "", the paths are relative to the node's directory.
-        """
+    def call_config(self, directory: str) -> dict[str, Any]:
+        """`AgentConfig.call` where the call and its sources are in this directory."""
         return {
             "kind": "function",
-            "bundle": os.path.join(node_home, self.path.name),
+            "bundle": os.path.join(directory, self.path.name),
             "sha256": self.sha256,
             "source": [
-                {"zip": os.path.join(node_home, s.path.name), "sha256": s.sha256}
+                {"zip": os.path.join(directory, s.path.name), "sha256": s.sha256}
                 for s in self.sources
             ],
             "imports": list(self.imports),
@@ -137,14 +122,14 @@ def build_bundle(
         BundleError: Something cannot be serialised, or the source is too large. Nothing has been written.
         StoreError: The directory cannot be written to. Nothing is left in it.
     """
-    raw = raw_function(fn)
+    raw: Callable[..., Any] = pickling.unwrap(fn)
     bound = bind(raw, args, kwargs)
     arguments = _named(bound.arguments if bound else {}, args, kwargs)
     project = Project()
     program = _program()
     reference, pickled = _pickle(raw, args, kwargs, arguments, project, program)
     _refuse_magics(pickled.by_value)
-    texts = tuple(_warnings(pickled, program))
+    texts = list(_warnings(pickled, program))
     codes = _codes(raw, pickled, project)
     modules = pickled.modules | ({reference[0]} if reference else set())
     main = program if pickled.main == "file" else None
@@ -166,19 +151,15 @@ def build_bundle(
             "main": _describe_main(pickled, main, sources, imports),
         }
         path = directory / "call.bin"
-        written = write_envelope(
+        sha256 = write_envelope(
             path, header, [pickled.stream, *([b] for b in pickled.buffers)], sealed=False
         )
         bundle = Bundle(
             path=path,
-            sha256=written.sha256,
-            size=written.size,
-            python=".".join(map(str, sys.version_info[:2])),
+            sha256=sha256,
             function=function_name(raw),
-            by_value=reference is None and raw in pickled.by_value,
             imports=imports,
             sources=sources,
-            warnings=texts,
             results=results,
             start=start,
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from flowlite.bundle import scan
-from flowlite.bundle.signature import function_name, raw_function
+from flowlite.bundle.signature import function_name
 from flowlite.node.serialization import pickling
 from flowlite.node.serialization.safe import type_name
 
@@ -83,7 +83,7 @@ def explain(
     for name, value in arguments:
         if (problem := _problem(value)) is not None:
             return _sentence(f"argument {name!r}", name, value, problem)
-    found = _in_function(raw_function(fn), set())
+    found = _in_function(pickling.unwrap(fn), set())
     if found is not None:
         capture, problem = found
         return _sentence(str(capture), capture.variable, capture.value, problem)
@@ -96,7 +96,7 @@ def _in_function(fn: Any, seen: set[int]) -> tuple[Capture, BaseException] | Non
         return None
     seen.add(id(fn))
     for capture in captures(fn):
-        inner = raw_function(capture.value)
+        inner = pickling.unwrap(capture.value)
         if id(inner) in seen:
             continue
         problem = _problem(capture.value)

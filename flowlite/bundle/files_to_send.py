@@ -21,9 +21,9 @@ from flowlite.bundle.project_files import (
     largest,
     list_files,
 )
-from flowlite.bundle.signature import raw_function
 from flowlite.errors import BundleError, ConfigError
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.node.serialization.pickling import unwrap
 from flowlite.node.system.byte_sizes import human_size
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _directory_of(config: TaskConfig) -> str | None:
     """The directory of the function's file, whose project is sent; None if there is none, as for a command."""
     call = config.call
     if config.command is None and call is not None:
-        code = getattr(raw_function(call.function), "__code__", None)
+        code = getattr(unwrap(call.function), "__code__", None)
         file = str(getattr(code, "co_filename", ""))
         if file and os.path.isfile(file) and not is_installed_file(file):
             return os.path.dirname(os.path.abspath(file))

@@ -160,18 +160,6 @@ def is_environment_file(name: str) -> bool:
     return name == ".env" or name.startswith(".env.")
 
 
-def is_skipped_directory(directory: str, name: str, below: str, patterns: Sequence[str]) -> bool:
-    """Whether a directory is left out with everything in it.
-
-    Args:
-        directory: Its parent directory.
-        name: Its name.
-        below: Its path below the directory of the ignore file.
-        patterns: The patterns of the ignore file.
-    """
-    return (
-        name.startswith(".")
-        or is_generated(name)
-        or is_environment(os.path.join(directory, name))
-        or matches(os.path.join(below, ""), patterns)
-    )
+def is_skipped_directory(above: str, name: str) -> bool:
+    """Whether a directory is left out with everything in it, whatever the ignore files say."""
+    return name.startswith(".") or is_generated(name) or is_environment(os.path.join(above, name))

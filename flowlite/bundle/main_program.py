@@ -24,7 +24,6 @@ from flowlite.errors import BundleError
 from flowlite.node.serialization import pickling
 from flowlite.node.serialization.main_module import compile_main
 
-_NOTHING = object()
 # How many levels of lists and dictionaries are searched for functions of the program.
 _DEEPEST = 3
 _MOST_ITEMS = 1000
@@ -56,8 +55,8 @@ class MainProgram:
         name = getattr(value, "__qualname__", None)
         if not isinstance(name, str) or getattr(value, "__module__", None) != "__main__":
             return False
-        held = self._held(name)
-        if held is _NOTHING or pickling.unwrap(held, until=value) is not value:
+        held = pickling.held_under(self.file.module, name)
+        if pickling.unwrap(held, until=value) is not value:
             return False
         if isinstance(value, type):
             return name in self._classes and self._has_methods_of_file(value)
@@ -75,12 +74,6 @@ class MainProgram:
         # The name that the interpreter gives the file; under pdb and the like, it differs from the path.
         own = getattr(self.file.module, "__file__", None)
         return own if isinstance(own, str) else self.file.path
-
-    def _held(self, name: str) -> Any:
-        held: Any = self.file.module
-        for part in name.split("."):
-            held = getattr(held, part, _NOTHING)
-        return held
 
     def _is_code_of_file(self, name: str, function: Any) -> bool:
         seen = 0
@@ -272,8 +265,6 @@ def _instance_attributes(value: Any) -> list[Any]:
 
 
 def _stored(code: types.CodeType) -> Iterable[str]:
-    import dis
-
     return {
         each.argval
         for each in dis.get_instructions(code)

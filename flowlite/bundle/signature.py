@@ -1,4 +1,4 @@
-"""Checks a call against its function's signature, and unwraps decorated functions."""
+"""Checks a call against its function's signature."""
 
 from __future__ import annotations
 
@@ -13,16 +13,6 @@ from flowlite.settings.suggest import did_you_mean
 
 _LONGEST = 300
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-
-
-def raw_function(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The user's own function inside a flowlite `Function`.
-
-    A `Function` is recognised by the class attribute `__flowlite_function__ = True`; it has the user's function in
-    `__wrapped__`. Other decorators are kept, since they are part of what the user wants to run.
-    """
-    raw: Callable[..., Any] = unwrap(fn)
-    return raw
 
 
 def function_name(fn: Callable[..., Any]) -> str:
@@ -43,7 +33,7 @@ def bind(
         ArgumentError: The call does not fit. The message has the signature, and the most similar name for an unknown
             keyword.
     """
-    fn = raw_function(fn)
+    fn = unwrap(fn)
     try:
         signature = signature_of(fn)
     except (ValueError, TypeError):

@@ -24,7 +24,6 @@ import os
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field
 from pathlib import Path
 
 from flowlite.bundle import git, scan
@@ -60,14 +59,12 @@ class Source:
     Attributes:
         path: The zip.
         sha256: Its hash.
-        size: Its size in bytes.
         root: The directory that it was taken from.
     """
 
     path: Path
     sha256: str
-    size: int
-    root: str = field(default="", compare=False)
+    root: str
 
 
 def reachable(
@@ -194,9 +191,7 @@ def _tree(top: Top, ignored: Ignored, *, only_python: bool = False) -> Iterator[
         names[:] = sorted(
             n
             for n in names
-            if not (
-                is_skipped_directory(directory, n, n, ()) or ignored(os.path.join(below, n, ""))
-            )
+            if not (is_skipped_directory(directory, n) or ignored(os.path.join(below, n, "")))
         )
         for name in files:
             path = os.path.join(directory, name)
@@ -214,9 +209,7 @@ def _beside(top: Top, ignored: Ignored) -> Iterator[str]:
                 continue
             if entry.is_file() and entry.name.endswith(".py"):
                 yield entry.path
-            elif _is_package(entry) and not is_skipped_directory(
-                top.root, entry.name, entry.name, ()
-            ):
+            elif _is_package(entry) and not is_skipped_directory(top.root, entry.name):
                 package = Top(entry.name, top.root, entry.path, package=True)
                 yield from _tree(package, ignored, only_python=True)
 
@@ -329,4 +322,4 @@ def _write(root: str, files: dict[str, str], directory: Path, own: dict[str, byt
     sha256 = hashlib.sha256(data).hexdigest()
     path = directory / f"source-{sha256}.zip"
     write_atomically(path, data)
-    return Source(path, sha256, len(data), root)
+    return Source(path, sha256, root)

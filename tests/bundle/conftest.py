@@ -70,7 +70,7 @@ class Node:
 
     def run(self, bundle: Bundle, **changed: Any) -> Outcome:
         """Bring the files over, run the call, and read what came out."""
-        for path, _ in bundle.files():
+        for path in (bundle.path, *(source.path for source in bundle.sources)):
             (self.directory / path.name).write_bytes(path.read_bytes())
         result = self.directory / "result"
         call = json.dumps({**bundle.call_config(str(self.directory)), **changed})

@@ -81,8 +81,6 @@ def test_what_is_generated(name: str, generated: bool) -> None:
         ("__pycache__", True),
         ("env", True),
         ("of-conda", True),
-        ("data", True),
-        ("scratch", True),
         ("model", False),
     ],
 )
@@ -93,5 +91,4 @@ def test_a_directory_is_skipped_for_any_of_the_reasons(
     (tmp_path / "env" / "pyvenv.cfg").touch()
     (tmp_path / "of-conda" / "conda-meta").mkdir(parents=True)
     (tmp_path / "of-conda" / "conda-meta" / "history").touch()
-    patterns = ["data", "below/scratch"]
-    assert is_skipped_directory(str(tmp_path), name, f"below/{name}", patterns) is skipped
+    assert is_skipped_directory(str(tmp_path), name) is skipped

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from flowlite.bundle.signature import bind, function_name, raw_function
+from flowlite.bundle.signature import bind, function_name
 from flowlite.errors import ArgumentError, BundleError
+from flowlite.node.serialization.pickling import unwrap
 
 
 def train(data: str, lr: float = 1e-4, *, epochs: int = 1) -> dict[str, float]:
@@ -65,9 +66,9 @@ def test_only_our_decorator_is_taken_off() -> None:
     def other(*args: Any) -> Any:
         return train(*args)
 
-    assert raw_function(Decorated(Decorated(train))) is train  # type: ignore[arg-type]
-    assert raw_function(Decorated(other)) is other  # type: ignore[arg-type]
-    assert raw_function(other) is other
+    assert unwrap(Decorated(Decorated(train))) is train
+    assert unwrap(Decorated(other)) is other
+    assert unwrap(other) is other
 
 
 def test_names_for_messages() -> None:
@@ -77,4 +78,4 @@ def test_names_for_messages() -> None:
     assert function_name(inner) == "inner"
     assert function_name(functools.partial(train)) == "train"
     assert function_name(Decorated.__init__) == "Decorated.__init__"
-    assert function_name(Decorated(train)) == "Decorated"  # type: ignore[arg-type]
+    assert function_name(Decorated(train)) == "Decorated"

@@ -55,14 +55,6 @@ class EnvelopeError(Exception):
 
 
 @dataclass(frozen=True)
-class Written:
-    """An envelope on disk; `sha256` is that of the whole file, or "" for a sealed one."""
-
-    sha256: str
-    size: int
-
-
-@dataclass(frozen=True)
 class Envelope:
     """A verified envelope: its header, and views of its parts (writable, private to this process)."""
 
@@ -76,8 +68,12 @@ def write_envelope(
     parts: Sequence[Sequence[Piece]],
     *,
     sealed: bool,
-) -> Written:
-    """Writes the file atomically. Each part is given in pieces, which are not copied. Raises OSError."""
+) -> str:
+    """Writes the file atomically. Each part is given in pieces, which are not copied. Raises OSError.
+
+    Returns:
+        The SHA-256 of the whole file; of a sealed one, its seal.
+    """
     pieces = list(_pieces(SEALED if sealed else ADDRESSED, header, parts))
     size = sum(len(piece) for piece in pieces)
     hash_them = functools.partial(_seal_of if sealed else _digest_of, pieces)
@@ -89,7 +85,7 @@ def write_envelope(
         digest = result()
         if sealed:
             _write_all(descriptor, [digest])
-    return Written("", size + len(digest)) if sealed else Written(digest.hex(), size)
+    return digest.hex()
 
 
 def open_envelope(path: str | os.PathLike[str], *, sha256: str | None = None) -> Envelope:

@@ -37,7 +37,7 @@ if {above!r} not in sys.path:
 
 from {loader} import fill_main
 
-fill_main(globals(), {call!r}, {home!r})
+fill_main(globals(), {call!r})
 '''
 
 
@@ -141,16 +141,16 @@ def run_main(main: types.ModuleType, text: str, path: str) -> None:
         ) from error
 
 
-def fillable_main(directory: str, call: Mapping[str, Any], home: str, *, loader: str) -> None:
-    """Returns an empty `__main__` for a notebook's objects, with a file for processes started from here.
+def fillable_main(call: Mapping[str, Any], *, loader: str) -> None:
+    """Makes an empty `__main__` for a notebook's objects, with a file for processes started from here.
 
     `loader` names the module whose `fill_main` loads the call in such a process.
     """
     main = fresh_main()
     package = sys.modules[loader.partition(".")[0]]
     above = os.path.dirname(os.path.dirname(os.path.abspath(str(package.__file__))))
-    text = _FILLED.format(above=above, loader=loader, call=dict(call), home=os.path.abspath(home))
-    path = os.path.join(directory, f"main-{call['sha256'][:16]}.py")
+    text = _FILLED.format(above=above, loader=loader, call=dict(call))
+    path = os.path.join(os.path.dirname(call["bundle"]), f"main-{call['sha256'][:16]}.py")
     write_atomically(path, text)
     main.__file__ = path
 

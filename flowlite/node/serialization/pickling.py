@@ -23,6 +23,7 @@ from __future__ import annotations
 import dis
 import functools
 import io
+import operator
 import pickle
 import re
 import sys
@@ -154,14 +155,23 @@ def reference_of(fn: Any) -> tuple[str, str] | None:
         return None
     if module in ("__main__", "__mp_main__") or "<" in qualname or module not in sys.modules:
         return None
-    held: Any = sys.modules[module]
-    for part in qualname.split("."):
-        held = getattr(held, part, None)
+    held = held_under(sys.modules[module], qualname)
     return (module, qualname) if held is not None and unwrap(held, until=fn) is fn else None
 
 
+def held_under(module: types.ModuleType, qualname: str) -> Any:
+    """Returns what a module has under a qualified name such as `Class.method`; None if there is nothing."""
+    try:
+        return operator.attrgetter(qualname)(module)
+    except AttributeError:
+        return None
+
+
 def unwrap(held: Any, until: Any = None) -> Any:
-    """Returns the user's function inside flowlite `Function` objects (`__flowlite_function__` on their class)."""
+    """Returns the user's function inside flowlite `Function` objects (`__flowlite_function__` on their class).
+
+    Other decorators are kept, since they are part of what the user wants to run.
+    """
     while held is not until and getattr(type(held), "__flowlite_function__", False):
         held = held.__wrapped__
     return held
@@ -241,7 +251,8 @@ def _pickler_class() -> Any:
                 if reference is not None and not _by_value(obj):
                     self.modules.add(reference[0])
                     self.by_reference.append(obj)
-                    if _is_wrapped(*reference, obj):
+                    if held_under(sys.modules[reference[0]], reference[1]) is not obj:
+                        # It is inside a flowlite `Function`.
                         return _portable(_import_raw), reference
                 elif self._is_held(obj):
                     return self._reduce_held(obj, _import_raw)
@@ -430,7 +441,10 @@ def _pickler_class() -> Any:
         def _reduce_returning(self, kind: type) -> Any:
             """Reduces a class of the worker's main module: by name for the same program, else by value."""
             program = self._namespace.get(PROGRAM)
-            if program is None or not _found_in_main(kind):
+            if (
+                program is None
+                or held_under(sys.modules["__main__"], kind.__qualname__) is not kind
+            ):
                 return _unless_known(_whole_class(super().reducer_override(kind), kind))
             try:
                 value = _by_value_pickler(kind)
@@ -607,13 +621,6 @@ def _with_slots(reduced: Any, kind: type) -> Any:
     return reduced[0], (metaclass, name, bases, body | {"__slots__": slots}, *rest), *reduced[2:]
 
 
-def _found_in_main(kind: type) -> bool:
-    held: Any = sys.modules["__main__"]
-    for part in kind.__qualname__.split("."):
-        held = getattr(held, part, None)
-    return held is kind
-
-
 def _reduce_typing(obj: Any, kind: str) -> Any:
     """Reduces what pickles as its name in `__main__`, which annotations hold and a worker's `__main__` may lack."""
     if kind == "NewType":
@@ -652,14 +659,6 @@ def _by_value(fn: Any) -> bool:
         return False
     parts = str(fn.__module__).split(".")
     return any(".".join(parts[:count]) in registered for count in range(1, len(parts) + 1))
-
-
-def _is_wrapped(module: str, qualname: str, fn: Any) -> bool:
-    """Whether the module holds a wrapper of `fn` (a flowlite `Function`) rather than `fn` itself."""
-    held: Any = sys.modules[module]
-    for part in qualname.split("."):
-        held = getattr(held, part)
-    return held is not fn
 
 
 def _is_plain_tensor(obj: Any) -> bool:
@@ -718,19 +717,16 @@ def _load_tensor(storage, dtype, offset, size, stride, requires_grad):  # type: 
 
 def _import_held(module, qualname):  # type: ignore[no-untyped-def]
     import importlib
+    import operator
 
-    held = importlib.import_module(module)
-    for part in qualname.split("."):
-        held = getattr(held, part)
-    return held
+    return operator.attrgetter(qualname)(importlib.import_module(module))
 
 
 def _import_raw(module, qualname):  # type: ignore[no-untyped-def]
     import importlib
+    import operator
 
-    held = importlib.import_module(module)
-    for part in qualname.split("."):
-        held = getattr(held, part)
+    held = operator.attrgetter(qualname)(importlib.import_module(module))
     while getattr(type(held), "__flowlite_function__", False):
         held = held.__wrapped__
     return held

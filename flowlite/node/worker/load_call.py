@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import linecache
+import operator
 import os
 import shutil
 import sys
@@ -42,37 +43,36 @@ class Call:
         return value
 
 
-def prepare_call(call: dict[str, Any], home: str | os.PathLike[str] = ".") -> None:
+def prepare_call(call: dict[str, Any]) -> None:
     """Verifies the bundle and extracts its source, once per node.
 
     The reaper calls this before it forks workers, so that a bad bundle fails before GO. Forked workers do not hash a
     verified bundle again, and find the source extracted.
 
     Args:
-        call: `AgentConfig.call`.
-        home: The directory that relative paths in `call` refer to.
+        call: `AgentConfig.call`, with absolute paths.
 
     Raises:
         LoadError: The call cannot be loaded; the text says why, and what to do.
     """
-    _open(call, home)
+    _open(call)
     for source in call.get("source", ()):
-        _extract(os.path.join(home, source["zip"]), source["sha256"])
+        _extract(source["zip"], source["sha256"])
 
 
-def load_call(call: dict[str, Any], home: str | os.PathLike[str] = ".") -> Call:
+def load_call(call: dict[str, Any]) -> Call:
     """Verifies the call, puts its source snapshots first in `sys.path`, and loads it.
 
     Arguments and errors are those of `prepare_call`.
     """
-    envelope = _open(call, home)
+    envelope = _open(call)
     for source in reversed(call.get("source", ())):
-        directory = _extract(os.path.join(home, source["zip"]), source["sha256"])
+        directory = _extract(source["zip"], source["sha256"])
         if directory not in sys.path:
             sys.path.insert(0, directory)
     _add_packed_modules()
     _show_lines(envelope.header.get("lines", {}))
-    _load_main(call, home, envelope.header.get("main"))
+    _load_main(call, envelope.header.get("main"))
     reference = envelope.header.get("function")
     try:
         function = None if reference is None else _import_function(*reference)
@@ -86,10 +86,10 @@ def load_call(call: dict[str, Any], home: str | os.PathLike[str] = ".") -> Call:
     )
 
 
-def fill_main(names: dict[str, Any], call: dict[str, Any], home: str) -> None:
+def fill_main(names: dict[str, Any], call: dict[str, Any]) -> None:
     """Gives a process that a worker started the names that the worker's main module has from a notebook."""
     main_module.fresh_main()
-    load_call({**call, "main": "filled"}, home)
+    load_call({**call, "main": "filled"})
     names.update(
         (name, value)
         for name, value in vars(sys.modules["__main__"]).items()
@@ -98,12 +98,7 @@ def fill_main(names: dict[str, Any], call: dict[str, Any], home: str) -> None:
 
 
 def run_call(
-    call: dict[str, Any],
-    result: str | os.PathLike[str],
-    *,
-    node: int,
-    rank: int,
-    home: str | os.PathLike[str] = ".",
+    call: dict[str, Any], result: str | os.PathLike[str], *, node: int, rank: int
 ) -> dict[str, Any] | None:
     """Loads and runs a call, and writes its outcome to the file `result`, which appears when it is complete.
 
@@ -118,7 +113,7 @@ def run_call(
     kind, process = "load", os.getpid()
     try:
         with trace.span("load the call"):
-            ready = load_call(call, home)
+            ready = load_call(call)
         kind = "exception"
         with trace.span("the function"):
             value = ready.run()
@@ -155,9 +150,7 @@ def _report(
         return {"kind": kind, "type": type(error).__name__, "message": summary}
 
 
-def _load_main(
-    call: dict[str, Any], home: str | os.PathLike[str], main: dict[str, Any] | None
-) -> None:
+def _load_main(call: dict[str, Any], main: dict[str, Any] | None) -> None:
     """Loads the main module that the call needs as `__main__`.
 
     Raises:
@@ -167,15 +160,14 @@ def _load_main(
         return
     if main["kind"] == "names":
         if call.get("main") != "filled":
-            directory = os.path.dirname(os.path.abspath(os.path.join(home, call["bundle"])))
-            main_module.fillable_main(directory, call, os.fspath(home), loader=__name__)
+            main_module.fillable_main(call, loader=__name__)
         process_settings.make_settings(main["settings"])
         return
     from importlib.util import decode_source
 
     path = main["path"]
     archive = next(each for each in call["source"] if each["sha256"] == main["source"])
-    file = os.path.join(_extract(os.path.join(home, archive["zip"]), main["source"]), main["file"])
+    file = os.path.join(_extract(archive["zip"], main["source"]), main["file"])
     try:
         with open(file, "rb") as opened:
             text = decode_source(opened.read())
@@ -222,9 +214,9 @@ def _why_not_main(error: Exception, path: str) -> str:
     )
 
 
-def _open(call: dict[str, Any], home: str | os.PathLike[str]) -> Envelope:
+def _open(call: dict[str, Any]) -> Envelope:
     try:
-        envelope = open_envelope(os.path.join(home, call["bundle"]), sha256=call["sha256"])
+        envelope = open_envelope(call["bundle"], sha256=call["sha256"])
     except EnvelopeError as error:
         raise LoadError(str(error)) from None
     made_with, here = envelope.header.get("python"), list(sys.version_info[:2])
@@ -239,7 +231,6 @@ def _open(call: dict[str, Any], home: str | os.PathLike[str]) -> Envelope:
 
 def _extract(path: str, sha256: str) -> str:
     """Returns the directory beside the zip with its contents. The first process that needs it extracts it."""
-    path = os.path.abspath(path)
     directory = path.removesuffix(".zip")
     if os.path.isdir(directory):
         return directory
@@ -283,9 +274,7 @@ def _import_function(module: str, qualname: str) -> Callable[..., Any]:
     """Returns the user's function by its name, without the flowlite `Function` that wraps it."""
     import importlib
 
-    held: Any = importlib.import_module(module)
-    for part in qualname.split("."):
-        held = getattr(held, part)
+    held = operator.attrgetter(qualname)(importlib.import_module(module))
     function: Callable[..., Any] = pickling.unwrap(held)
     return function
 
