@@ -14,6 +14,7 @@ import sys
 
 from ..config import python_command
 from ..config.python_command import NotForked
+from ..system import processes
 from ..worker import interpreter_target
 
 TYPE_CHECKING = False
@@ -110,10 +111,7 @@ def _placeholder(start: Mapping[str, Any]) -> str:
 
 def environment_of(environment: Mapping[str, str], order: str, listener: int) -> dict[str, str]:
     """Returns the environment in which a Python is held. `order` is the file of the fork server's spec."""
-    package = (__package__ or "flowlite_node.forkserver").rpartition(".")[0]
-    above = _HOOK
-    for _ in range(package.count(".") + 3):
-        above = os.path.dirname(above)
+    above, package = processes.own_place()
     return {
         **environment,
         "PYTHONPATH": os.pathsep.join([_HOOK, *_entries(environment)]),
@@ -152,8 +150,9 @@ def hold(hook: str, above: str) -> None:
         spec = {**spec, "why": f"a .pth file of this Python {changed}"}
     try:
         server.serve(spec, socket.socket(fileno=int(listener)), _take_customizations)
-    except script.Begin as worker:
-        begin = script.Begin(worker.order, worker.reaper, worker.changes, worker.preloaded)
+    except script.Begin as raised:
+        # Without the frames of the fork server.
+        begin = raised.with_traceback(None)
     except BaseException:
         sys.excepthook(*sys.exc_info())
         os._exit(1)

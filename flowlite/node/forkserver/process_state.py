@@ -13,6 +13,7 @@ import random
 import signal
 import sys
 
+from ..system import processes
 from ..worker import renewed_modules
 
 TYPE_CHECKING = False
@@ -48,7 +49,7 @@ class ProcessState:
         self._directory = _directory()
         self._random = _state_of_random()
         self._path = list(sys.path)
-        self._children = _children()
+        self._children = processes.children_of_mine() or set()
 
     def change(self, *, before_script: bool = False) -> str:
         """Returns what has been done to this process since, as the predicate of a sentence; "" for nothing.
@@ -66,7 +67,7 @@ class ProcessState:
             return "changes the working directory"
         if not before_script and sys.path[: len(self._path)] != self._path:
             return "puts something first in sys.path"
-        if _children() - self._children:
+        if (processes.children_of_mine() or set()) - self._children:
             return "starts a process"
         seeded = _is_numpy_seeded() or renewed_modules.is_torch_seeded()
         if seeded or _was_seeded(self._random, _state_of_random()):
@@ -120,14 +121,6 @@ def _directory() -> str:
         return os.getcwd()
     except OSError:
         return ""
-
-
-def _children() -> set[str]:
-    try:
-        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
-            return set(file.read().split())
-    except OSError:
-        return set()
 
 
 def _state_of_random() -> Any:

@@ -27,7 +27,7 @@ import sys
 import time
 
 from ..mount_namespace import hosts_file, worker_view
-from ..system import processes, retrying, signals, stack_dump, trace
+from ..system import atomic_files, processes, retrying, signals, stack_dump, trace
 from ..worker import script, worker
 
 TYPE_CHECKING = False
@@ -208,7 +208,6 @@ class Reaper:
                     trace.mark("script")
                     signal.set_wakeup_fd(-1)
                     os.close(self._wake_writer)
-                    start.begin.reaper = reaper
                     raise start.begin
                 if start.afresh:
                     _become_afresh(order, str(self._state["python"]), reaper)
@@ -335,16 +334,6 @@ class Reaper:
 
     # Processes that workers leave
 
-    def _orphans(self, rows: Mapping[int, processes.Row] | None = None) -> set[int]:
-        """Returns the living descendants that are neither a running worker nor below one."""
-        children = processes.children_of_mine() if rows is None else None
-        if children is not None and children <= self._running():
-            return set()
-        rows = processes.table() if rows is None else rows
-        mine = {each.pid for each in rows.values() if each.parent == os.getpid()}
-        roots = mine - self._running()
-        return {pid for pid in roots | processes.descendants(roots, rows) if not rows[pid].dead}
-
     def _running(self) -> set[int]:
         return {held.pid for held in self._held.values() if held.status is None}
 
@@ -353,7 +342,7 @@ class Reaper:
         if not processes.LINUX:
             rows = processes.table()
             return {pid for pid, each in rows.items() if each.group == held.pid and not each.dead}
-        orphans = self._orphans()
+        orphans = processes.orphans(self._running())
         if not orphans or not self._running():
             return orphans
         rows = processes.table()
@@ -376,7 +365,7 @@ class Reaper:
         """While ending: whether descendants that belong to no worker are alive. They are killed after the grace."""
         if self._held or not self._ending:
             return False
-        strays = self._orphans()
+        strays = processes.orphans(self._running())
         killing = time.monotonic() >= self._kill_strays_at
         for pid in strays if killing else strays - self._asked_strays:
             processes.send(pid, signal.SIGKILL if killing else signal.SIGTERM)
@@ -402,9 +391,7 @@ def _become_afresh(order: Mapping[str, Any], python: str, reaper: int) -> None:
     os.setsid()
     processes.die_with_parent(reaper)
     path = f"{order['failure']}.order"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        json.dump({**order, "trace": trace.file()}, file)
+    atomic_files.write_atomically(path, json.dumps({**order, "trace": trace.file()}))
     worker.redirect(order)
     command = processes.own_command(python, "worker", path, str(reaper))
     os.execve(command[0], command, order["environment"])
@@ -433,11 +420,11 @@ def _why_no_workdir(path: str | None) -> str | None:
     return None
 
 
-def _prepare(call: Mapping[str, Any]) -> dict[str, Any]:
-    from ..worker import load_call as calls
+def _prepare(call: dict[str, Any]) -> dict[str, Any]:
+    from ..worker import load_call
 
     try:
-        calls.prepare_call(dict(call))
+        load_call.prepare_call(call)
     except Exception as error:
         return {"error": f"{error}"}
     return {"error": None}

@@ -167,13 +167,7 @@ class ForkServer:
                 self._note(len(self._reapers))
         if crashed:
             # Orphans of a killed reaper are reparented to this process. Its workers died with it.
-            processes.end_all(self._strays)
-
-    def _strays(self) -> set[int]:
-        rows = processes.table()
-        mine = {each.pid for each in rows.values() if each.parent == os.getpid()}
-        strays = {pid for pid in mine - set(self._reapers) if not rows[pid].dead}
-        return strays | processes.descendants(strays, rows)
+            processes.end_all(lambda: processes.orphans(set(self._reapers)))
 
     def _accept(self) -> None:
         accepted = accept(self._listener)

@@ -11,7 +11,7 @@ from ..config.agent_config import AgentConfig
 from ..system import atomic_files, processes
 from ..system.stack_dump import stack_of
 from . import disks, metrics, rank_processes, torch_probe
-from .exec import latest_attempt, latest_entry
+from .exec import latest_attempt, latest_entry, reaper_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ def main(arguments: list[str]) -> int:
     entry = latest_entry(home)
     ranks = rank_processes.of_node(attempt, entry, config)
     volumes = [str(each["path"]) for each in config.volumes]
-    room, silent = disks.look(
-        [home, "/tmp", "/dev/shm", *volumes], seen_by=rank_processes.reaper(entry)
-    )
+    room, silent = disks.look([home, "/tmp", "/dev/shm", *volumes], seen_by=reaper_of(entry))
     answer = {
         "workers": [_worker(found, python) for found in ranks],
         "gpus": metrics.gpus(config.visible_gpus),

@@ -8,12 +8,14 @@ DataLoader, inherit that rank; they are not ranks.
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 from ..config import distributed_modes
 from ..leader_run import mpi
 from ..system import processes
 from ..system.stack_dump import living_workers
 from ..worker.environment import without_launchers
+from .exec import reaper_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,22 +28,17 @@ if TYPE_CHECKING:
 _SET_BY_LAUNCHERS = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
 
 
-class RankProcess:
+class RankProcess(NamedTuple):
     """One rank, and the process that it is.
 
     `environment` is the environment that the process was started with. `note` is the worker's own note
     (`system/stack_dump.py`), or None for a process that a launcher started.
     """
 
-    __slots__ = ("environment", "note", "pid", "rank")
-
-    def __init__(
-        self, rank: int, pid: int, environment: Mapping[str, str], note: Mapping[str, Any] | None
-    ) -> None:
-        self.rank = rank
-        self.pid = pid
-        self.environment = environment
-        self.note = note
+    rank: int
+    pid: int
+    environment: Mapping[str, str]
+    note: Mapping[str, Any] | None
 
 
 def of_node(attempt: str, entry: Mapping[str, Any], config: AgentConfig) -> list[RankProcess]:
@@ -55,7 +52,7 @@ def of_node(attempt: str, entry: Mapping[str, Any], config: AgentConfig) -> list
     notes = {int(note["pid"]): note for note in living_workers(attempt)}
     led = config.mode in distributed_modes.LED
     # The daemon of `mpirun` leaves its parent, and the node's reaper adopts it.
-    adopts = reaper(entry) if led else None
+    adopts = reaper_of(entry) if led else None
     roots = [*notes, *(() if adopts is None else (adopts,))]
     # The agent's entry has what it added to the environment of the node.
     given = {**without_launchers(os.environ), **entry.get("environment", {})}
@@ -74,13 +71,6 @@ def of_node(attempt: str, entry: Mapping[str, Any], config: AgentConfig) -> list
             rank, environment = int(note["rank"]), _environment(pid, note, given)
             found.setdefault(rank, RankProcess(rank, pid, environment, note))
     return [found[rank] for rank in sorted(found)]
-
-
-def reaper(entry: Mapping[str, Any]) -> int | None:
-    """Returns the process that is the parent of the node's workers, or None if it does not run."""
-    found = entry.get("reaper")
-    alive = found and processes.is_alive(int(found["pid"]), found["start"])
-    return int(found["pid"]) if found and alive else None
 
 
 def _environment(

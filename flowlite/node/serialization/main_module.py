@@ -17,6 +17,7 @@ import os
 import sys
 import types
 
+from ..system import processes
 from ..system.atomic_files import write_atomically
 
 TYPE_CHECKING = False
@@ -147,8 +148,7 @@ def fillable_main(call: Mapping[str, Any], *, loader: str) -> None:
     `loader` names the module whose `fill_main` loads the call in such a process.
     """
     main = fresh_main()
-    package = sys.modules[loader.partition(".")[0]]
-    above = os.path.dirname(os.path.dirname(os.path.abspath(str(package.__file__))))
+    above = os.path.abspath(processes.own_place()[0])
     text = _FILLED.format(above=above, loader=loader, call=dict(call))
     path = os.path.join(os.path.dirname(call["bundle"]), f"main-{call['sha256'][:16]}.py")
     write_atomically(path, text)

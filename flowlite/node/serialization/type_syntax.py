@@ -10,13 +10,13 @@ from __future__ import annotations
 import keyword
 import sys
 import typing
-from typing import Any
+from typing import Any, NamedTuple
 
 _STARS = {"TypeVar": "", "TypeVarTuple": "*", "ParamSpec": "**"}
 _VALUES = "__flowlite_values__"
 
 
-class Source:
+class Source(NamedTuple):
     """How an alias or a parameter is made anew.
 
     Attributes:
@@ -25,8 +25,9 @@ class Source:
         kept: What the statement looks up later, by key. Objects that cannot be evaluated now are missing.
     """
 
-    def __init__(self, name: str, text: str, kept: dict[str, Any]) -> None:
-        self.name, self.text, self.kept = name, text, kept
+    name: str
+    text: str
+    kept: dict[str, Any]
 
 
 def is_alias(value: Any) -> bool:

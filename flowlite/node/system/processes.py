@@ -177,6 +177,16 @@ def children_of_mine() -> set[int] | None:
         return None
 
 
+def orphans(children: set[int]) -> set[int]:
+    """Returns the living descendants of this single-threaded process but for these children and what is below them."""
+    present = children_of_mine()
+    if present is not None and present <= children:
+        return set()
+    rows = table()
+    roots = {each.pid for each in rows.values() if each.parent == os.getpid()} - children
+    return {pid for pid in roots | descendants(roots, rows) if not rows[pid].dead}
+
+
 def environment_of(pid: int) -> dict[str, str]:
     """Returns the environment that a process was started with (after a fork, its parent's); {} if it is unreadable."""
     if not LINUX:
@@ -513,12 +523,18 @@ def close_others(*kept: int) -> None:
                 continue
 
 
-def own_command(python: str, *arguments: str, flags: Iterable[str] = ()) -> list[str]:
-    """Returns the command that runs a subcommand of this package, from the zipapp or from the source tree."""
-    package = (__package__ or "flowlite_node.system").rpartition(".")[0]
+def own_place() -> tuple[str, str]:
+    """Returns the directory or zipapp that this package is imported from, and the package's name."""
+    package = __name__.rsplit(".", 2)[0]
     above = __file__
     for _ in range(package.count(".") + 3):
         above = os.path.dirname(above)
+    return above, package
+
+
+def own_command(python: str, *arguments: str, flags: Iterable[str] = ()) -> list[str]:
+    """Returns the command that runs a subcommand of this package, from the zipapp or from the source tree."""
+    above, package = own_place()
     if os.path.isfile(above):
         return [python, *flags, above, *arguments]
     start = f"import sys; sys.path.insert(0, {above!r}); from {package}.__main__ import main; sys.exit(main())"
