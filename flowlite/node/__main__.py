@@ -29,7 +29,6 @@ Subcommands:
     contents serve|fetch     give contents of the task to other nodes, or get them (asked before agents start)
     project                  make the working directory, or say what is lacking (asked before agents start)
     pythons                  say whether the Python that is asked for is here (asked before agents start)
-    version                  say which Python this is
 
 What is imported depends on the subcommand: what is not imported takes no time and no memory.
 """
@@ -73,7 +72,6 @@ SUBCOMMANDS: dict[str, tuple[str, str, int]] = {
     "contents": ("contents.commands", "main", 1),
     "project": ("project_files.make", "main", 0),
     "pythons": ("python_env.environments", "main", 0),
-    "version": ("__main__", "version", 0),
 }
 
 
@@ -95,12 +93,6 @@ def main(arguments: list[str] | None = None) -> int:
         gc.freeze()
         gc.enable()
     return run(rest)
-
-
-def version(_: list[str]) -> int:
-    """`version`: prints the version of this Python."""
-    sys.stdout.write(f"{sys.version}\n")
-    return 0
 
 
 if __name__ == "__main__":

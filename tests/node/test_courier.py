@@ -298,7 +298,7 @@ class TestAgents:
         other.write_bytes(courier.program.read_bytes() + b"!")
         assert courier.start([*command[:3], str(other), *command[4:]], log)["unfit"]
         assert courier.start(["/usr/bin/python3", *command[1:]], log)["unfit"]
-        assert courier.start([*command[:4], "version"], log)["unfit"]
+        assert courier.start([*command[:4], "look", str(directory)], log)["unfit"]
         assert courier.start(["sleep", "1"], log)["unfit"]
         absent = courier.start(command, tmp_path / "absent" / "agent.log")
         assert absent["errno"] == errno.ENOENT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -123,7 +124,7 @@ class TestStart:
 
     def start(self, program: Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            programs.started(sys.executable, str(program), "version"),
+            programs.started(sys.executable, str(program), "look", str(program.parent)),
             capture_output=True,
             text=True,
             timeout=90,
@@ -132,7 +133,7 @@ class TestStart:
 
     def test_it_runs(self, program: Path) -> None:
         done = self.start(program)
-        assert (done.returncode, done.stdout.strip()) == (0, sys.version)
+        assert (done.returncode, json.loads(done.stdout)["workers"]) == (0, [])
 
     def test_a_planted_program_does_not_run(self, program: Path, tmp_path: Path) -> None:
         proof = tmp_path / "proof"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -28,11 +30,11 @@ def test_what_is_not_in_the_table_gets_the_usage(
     assert "usage: The node's program" in capsys.readouterr().err
 
 
-def test_it_runs_as_a_program() -> None:
+def test_it_runs_as_a_program(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "flowlite.node", "version"],
+        [sys.executable, "-m", "flowlite.node", "look", str(tmp_path)],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.strip() == sys.version
+    assert json.loads(done.stdout)["workers"] == []
