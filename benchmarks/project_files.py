@@ -92,8 +92,8 @@ def _bring(hosts: Cluster, root: Path, home: Path, agent: tuple[Path, str], task
     paths.make()
     began = time.monotonic()
     manifest = paths.bundle / "project.json"
-    taken = take_snapshot(home, list_files(str(root)), {}, manifest)
-    what = {"manifest": str(manifest), "sha256": taken.sha256, "start": "."}
+    sha256 = take_snapshot(home, list_files(str(root)), {}, manifest)
+    what = {"manifest": str(manifest), "sha256": sha256, "start": "."}
 
     def one(name: str) -> None:
         place = f"{_PLACE}/{task}"

@@ -411,11 +411,10 @@ def _project(
     from flowlite.bundle.project_snapshot import MANIFEST, take_snapshot
 
     target = draft.paths.bundle / MANIFEST
-    taken = take_snapshot(home, travelling.listing, travelling.others, target)
     root = travelling.listing.root
     project = {
-        "manifest": str(taken.path),
-        "sha256": taken.sha256,
+        "manifest": str(target),
+        "sha256": take_snapshot(home, travelling.listing, travelling.others, target),
         "root": root,
         "start": travelling.start,
     }

@@ -21,7 +21,6 @@ from flowlite.bundle.project_files import ProjectListing
 from flowlite.connect.values import has_content
 from flowlite.errors import BundleError, ConfigError, StoreError
 from flowlite.node.project_files.manifest import Entry, ManifestError, ProjectManifest
-from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.system import atomic_files
 from flowlite.node.system.atomic_files import write_atomically
 
@@ -35,27 +34,10 @@ KEPT_SECONDS = 14 * 86400.0
 """Seconds for which a file's content is kept after a task has last used it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The manifest of a task on this machine.
-
-    Attributes:
-        path: The manifest's file.
-        sha256: The hash of that file.
-        files: Number of files that are sent.
-        size: Their size in bytes.
-    """
-
-    path: Path
-    sha256: str
-    files: int
-    size: int
-
-
 def take_snapshot(
     home: Path, listing: ProjectListing, others: Mapping[str, Path], target: Path
-) -> Snapshot:
-    """Copies new contents to FLOW_HOME, and writes the manifest.
+) -> str:
+    """Copies new contents to FLOW_HOME, and writes the manifest. Returns the manifest's hash.
 
     Args:
         home: FLOW_HOME.
@@ -87,8 +69,7 @@ def take_snapshot(
         raise BundleError(f"files: {error}") from error
     with _explained(target):
         write_atomically(target, content)
-    size = sum(entry.size for entry in entries)
-    return Snapshot(target, hashlib.sha256(content).hexdigest(), len(entries), size)
+    return hashlib.sha256(content).hexdigest()
 
 
 def use_again(home: Path, manifest: Path, sha256: str) -> list[str]:
@@ -224,13 +205,14 @@ class _Store:
     def _copy(self, source: Path) -> tuple[str, int, os.stat_result]:
         """Reads a file and stores its content unless it is stored already. Returns hash, size and the stat result."""
         digest, size = hashlib.sha256(), 0
-        # With O_NONBLOCK, opening does not block if the file has been replaced by a pipe.
-        descriptor = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with io.FileIO(descriptor, "rb") as file:
-            facts = os.fstat(descriptor)
+        with atomic_files.open_regular(source) as file:
+            facts = os.fstat(file.fileno())
             partial = self._directory / f".{os.getpid()}-{os.urandom(4).hex()}.part"
             try:
-                with _explained(self._directory), _opened(partial) as copy:
+                with (
+                    _explained(self._directory),
+                    open(atomic_files.begin(str(partial)), "wb", buffering=0) as copy,
+                ):
                     while block := _read(file, source):
                         digest.update(block)
                         size += len(block)
@@ -252,11 +234,6 @@ def _read(file: io.FileIO, source: Path) -> bytes:
         return file.read(_BLOCK) or b""
     except OSError as error:
         raise BundleError(f"the file {source} cannot be read: {error.strerror}") from error
-
-
-def _opened(partial: Path) -> io.FileIO:
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    return io.FileIO(descriptor, "wb")
 
 
 def _identity(facts: os.stat_result) -> list[int]:

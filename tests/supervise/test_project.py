@@ -32,8 +32,8 @@ class Ground:
 
     def snapshot(self) -> dict[str, Any]:
         target = self.paths.bundle / "project.json"
-        taken = take_snapshot(self.paths.home, list_files(str(self.root)), {}, target)
-        return {"manifest": str(taken.path), "sha256": taken.sha256, "start": "."}
+        sha256 = take_snapshot(self.paths.home, list_files(str(self.root)), {}, target)
+        return {"manifest": str(target), "sha256": sha256, "start": "."}
 
     def node(self, name: str) -> Node:
         import sys
