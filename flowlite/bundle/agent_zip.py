@@ -74,8 +74,7 @@ def build_agent_zip(home: Path) -> AgentZip:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         # With the mode that it has on a node, a local node gets a hard link.
         write_atomically(path, data, 0o700)
-        built = {"key": key, "sha256": sha256, "size": len(data)}
-        write_atomically(index, json.dumps(built))
+        write_atomically(index, json.dumps({"key": key, "sha256": sha256}))
     except OSError as error:
         raise StoreError(
             f"the node agent cannot be written: {explain_os_error(home, error)}"

@@ -12,7 +12,7 @@ How the function is sent:
 
 `call.bin` is an envelope (`node/serialization/envelope.py`); its header is JSON:
 
-    {"kind": "call", "format": 2, "python": [3, 11], "name": "train", "function": [module, qualified name] or null,
+    {"python": [3, 11], "name": "train", "function": [module, qualified name] or null,
      "lines": {file name: source text of code that is sent by value}, "main": {...} or null, "parts": [...]}
 
 The first part is the pickle of (function or None, args, kwargs, names in `__main__`); the other parts are the memory of
@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.bundle import scan
-from flowlite.bundle.captures import Capture, captures, explain
+from flowlite.bundle.captures import captures, explain
 from flowlite.bundle.imports import warm_imports
 from flowlite.bundle.main_file import MainFile, note_main_file
 from flowlite.bundle.main_program import MainProgram
@@ -47,8 +47,6 @@ from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.serialization import pickling
 from flowlite.node.serialization.envelope import write_envelope
 from flowlite.node.worker.process_settings import note_settings
-
-__all__ = ["Bundle", "Source", "bind", "build_bundle"]
 
 LARGE_CAPTURE = 10 * 1000 * 1000
 _LONGEST_SOURCE = 1024 * 1024
@@ -142,8 +140,6 @@ def build_bundle(
     with _writing(directory):
         sources = snapshot(project, needed, directory, main.file if main is not None else None)
         header = {
-            "kind": "call",
-            "format": 2,
             "python": list(sys.version_info[:2]),
             "name": function_name(raw),
             "function": reference,
@@ -261,7 +257,11 @@ def _warnings(pickled: pickling.Pickled, program: MainProgram | None) -> Iterato
             if id(capture.value) in seen or isinstance(capture.value, types.FunctionType):
                 continue
             # The program's file is there, too, and makes most of its variables.
-            if fn in of_file and not _must_send(program, capture):
+            if (
+                program is not None
+                and fn in of_file
+                and not program.must_send(capture.variable, capture.value)
+            ):
                 continue
             seen.add(id(capture.value))
             size = _size(capture.value)
@@ -270,10 +270,6 @@ def _warnings(pickled: pickling.Pickled, program: MainProgram | None) -> Iterato
                     f"{capture} is {size / 1e6:.0f} MB and is sent to every node with the function: "
                     "make it inside the function, pass it as an argument, or put it on a volume"
                 )
-
-
-def _must_send(program: MainProgram | None, capture: Capture) -> bool:
-    return program is not None and program.must_send(capture.variable, capture.value)
 
 
 def _size(value: Any) -> int:

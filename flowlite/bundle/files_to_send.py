@@ -86,8 +86,7 @@ def find(
     """
     if plan.options.get("workdir") is not None:
         return None
-    # Tasks of flowlite before this was recorded have no root.
-    here = _directory_again(earlier) if earlier and "root" in earlier else os.getcwd()
+    here = _directory_again(earlier) if earlier else os.getcwd()
     found = _find(config, here, _directory_of(config) or here)
     _check_command(config, found, here)
     if found is not None:

@@ -15,9 +15,8 @@ from . import pickling, remote_exception, safe
 from .envelope import EnvelopeError, open_envelope, write_envelope
 
 PYTHON = list(sys.version_info[:2])
-# Of values. 1 was a binary plain form, 2 had no records.
 FORMAT = 3
-_READ = (2, 3)
+"""Of values."""
 
 
 class OutcomeError(Exception):
@@ -98,7 +97,6 @@ def write_exception(
     """Writes an exception. Returns the `failure` of the worker event: {"kind", "type", "message"}."""
     summary = remote_exception.summarise(error)
     header: dict[str, Any] = {
-        "format": FORMAT,
         "python": PYTHON,
         "kind": "exception",
         "failure": kind,
@@ -129,7 +127,7 @@ def read_outcome(path: str | os.PathLike[str], *, allow_pickle: bool) -> Outcome
         return _read_exception(header, parts, allow_pickle)
     if kind not in ("plain", "pickle") or not parts:
         raise OutcomeError(f"{os.fspath(path)} is of an unknown kind ({kind!r})")
-    if header.get("format") not in _READ:
+    if header.get("format") != FORMAT:
         raise OutcomeError(
             f"{os.fspath(path)} was written by another version of flowlite: read it with that version"
         )
@@ -146,8 +144,8 @@ def read_outcome(path: str | os.PathLike[str], *, allow_pickle: bool) -> Outcome
         )
     if header.get("python") != PYTHON:
         raise OutcomeError(
-            f"the result was pickled by Python {_dotted(header.get('python'))}, and this is Python {_dotted(PYTHON)}: "
-            f"read it with Python {_dotted(header.get('python'))}"
+            f"the result was pickled by Python {dotted(header.get('python'))}, and this is Python {dotted(PYTHON)}: "
+            f"read it with Python {dotted(header.get('python'))}"
         )
     try:
         return OutcomeFile("value", pickling.loads(structure, buffers))
@@ -178,7 +176,8 @@ def _read_exception(
     return found
 
 
-def _dotted(version: Any) -> str:
+def dotted(version: Any) -> str:
+    """Returns a version of Python in a header as text."""
     return ".".join(map(str, version)) if isinstance(version, list) else str(version)
 
 

@@ -222,8 +222,8 @@ def _open(call: dict[str, Any]) -> Envelope:
     made_with, here = envelope.header.get("python"), list(sys.version_info[:2])
     if made_with != here:
         raise LoadError(
-            f"the call was made with Python {_dotted(made_with)}, and this node runs Python "
-            f"{_dotted(here)} ({sys.executable}): code does not travel between minor versions; "
+            f"the call was made with Python {result_file.dotted(made_with)}, and this node runs Python "
+            f"{result_file.dotted(here)} ({sys.executable}): code does not travel between minor versions; "
             "use the same on both sides"
         )
     return envelope
@@ -306,7 +306,3 @@ def _why_not(error: BaseException, header: dict[str, Any]) -> str:
             "install it there, or name its package in dependencies="
         )
     return f"{name} cannot be loaded on this node: {type(error).__name__}: {error}"
-
-
-def _dotted(version: Any) -> str:
-    return ".".join(map(str, version)) if isinstance(version, list) else str(version)
