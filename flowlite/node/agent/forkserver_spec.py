@@ -15,7 +15,7 @@ from ..forkserver import client
 from ..quick_dataclass import dataclass
 from ..system import node_facts
 from ..worker.environment import import_environment
-from ..worker.worker_spec import secret_names
+from ..worker.worker_spec import read_secrets
 
 SETUP_RUN = "FLOWLITE_SETUP_RUN"
 """Variable of a fork server that is kept: the run of `setup=` after which it was started."""
@@ -63,7 +63,7 @@ class Needs:
             seconds=config.warm_seconds,
             imports=self.call.get("imports", ()),
             environment={**self._environment(), **({SETUP_RUN: setup_run} if setup_run else {})},
-            secrets=secret_names(self.paths),
+            secrets=read_secrets(self.paths.secrets).keys(),
             argv=self._argv,
         )
         return {**spec, "socket": config.warm_socket or spec["socket"]}

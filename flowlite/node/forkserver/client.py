@@ -136,17 +136,20 @@ def make_kept_spec(
     name = f"{registry.PREFIX}{key[: registry.NAME_LENGTH - len(registry.PREFIX)]}"
     socket = os.path.join(socket_directory(), name)
     owners = {name: os.environ[name] for name in OWNERS if name in os.environ}
+    spec = make_spec(
+        task="",
+        socket=socket,
+        python=python,
+        log=f"{socket}.log",
+        imports=imports,
+        environment={**whole, process_title.PADDING: process_title.room()},
+        function=not argv,
+        argv=argv,
+        idle=seconds,
+    )
     return {
-        "task": "",
-        "socket": socket,
-        "python": python,
-        "log": f"{socket}.log",
-        "imports": list(imports),
-        "environment": {**whole, process_title.PADDING: process_title.room()},
-        "function": not argv,
-        "argv": list(argv),
+        **spec,
         **held,
-        "idle": seconds,
         "key": key,
         "marks": {"FLOW_TASK_ID": task, **owners},
         "most": most,
@@ -158,10 +161,9 @@ def _held(argv: Sequence[str], python: str, environment: Mapping[str, str]) -> d
     if not argv:
         return {}
     try:
-        start = paused_python.start_of(argv, python, environment)
+        return {"script": paused_python.start_of(argv, python, environment)}
     except NotForked as reason:
         return {"why": str(reason)}
-    return {"script": start}
 
 
 def begin(spec: Mapping[str, Any]) -> None:

@@ -161,7 +161,8 @@ def _leave() -> None:
         return
     if torch_teardown.has_groups():
         if not _has_died():
-            torch_teardown.tell_leaving(HOST_LEAVES_SECONDS)
+            # Only the host of the store waits.
+            torch_teardown.leave_together(HOST_LEAVES_SECONDS, 0.0)
         _skip_destructors()
     import ctypes
 

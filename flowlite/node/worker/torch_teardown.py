@@ -82,17 +82,16 @@ def has_groups() -> bool:
     return False
 
 
-def tell_leaving(host_seconds: float) -> None:
-    """Tells the gang that this rank leaves. The host of the store waits for the others, for a limited time."""
-    leave_together(host_seconds, 0.0)
-
-
 def leave_together(
     host_seconds: float = HOST_LEAVES_SECONDS, connected_seconds: float = LEAVE_SECONDS
 ) -> None:
     """Waits until every rank of the gang's process group has finished, if others may still need this rank.
 
     A rank that failed never arrives. In that case the gang is stopped, and this worker with it.
+
+    Args:
+        host_seconds: The longest that the host of the store waits.
+        connected_seconds: The same for other ranks that still have their group.
     """
     inner = sys.modules.get(f"{_DISTRIBUTED}.distributed_c10d")
     if inner is None:

@@ -171,10 +171,14 @@ def _what_is_absent(program: str, environment: Mapping[str, str]) -> str:
 
 
 def _cannot_start(order: Mapping[str, Any], error: OSError, what: str) -> NoReturn:
-    message = f"cannot start {what}"
-    note_failure(order, {"kind": "load", "type": type(error).__name__, "message": message})
+    code = EXIT_NOT_FOUND if error.errno == errno.ENOENT else EXIT_CANNOT_RUN
+    _give_up(order, type(error).__name__, f"cannot start {what}", code)
+
+
+def _give_up(order: Mapping[str, Any], kind: str, message: str, code: int) -> NoReturn:
+    note_failure(order, {"kind": "load", "type": kind, "message": message})
     os.write(2, f"flowlite: {message}\n".encode())
-    os._exit(EXIT_NOT_FOUND if error.errno == errno.ENOENT else EXIT_CANNOT_RUN)
+    os._exit(code)
 
 
 def _begin(order: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -184,9 +188,7 @@ def _begin(order: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         return leader_run.begin(order)
     except (leader_run.NotReady, OSError) as error:
-        note_failure(order, {"kind": "load", "type": "", "message": str(error)})
-        os.write(2, f"flowlite: {error}\n".encode())
-    os._exit(EXIT_CANNOT_RUN)
+        _give_up(order, "", str(error), EXIT_CANNOT_RUN)
 
 
 def run_function(order: Mapping[str, Any], *, forked: bool = False) -> int:
@@ -215,7 +217,7 @@ def run_function(order: Mapping[str, Any], *, forked: bool = False) -> int:
             return _end_child(error)
         if not isinstance(error, SystemExit):
             raise
-        code = _exit_code(order, error)
+        code = _note_exit(order, error)
         if code == 0:
             torch_teardown.leave_together()
         return code
@@ -258,31 +260,33 @@ def _end_child(error: BaseException) -> int:
     """Ends a child process that the function has forked as Python would. Returns its exit code."""
     from ..serialization import remote_exception
 
-    if not isinstance(error, SystemExit):
-        sys.stderr.write(remote_exception.summarise(error).traceback)
-        return EXIT_FAILED
+    if isinstance(error, SystemExit):
+        return _exit_code(error)
+    sys.stderr.write(remote_exception.summarise(error).traceback)
+    return EXIT_FAILED
+
+
+def _exit_code(error: SystemExit) -> int:
+    """Returns the exit code that Python itself would use, and prints what is no number, as Python does."""
     if error.code is None or isinstance(error.code, int):
+        # The system keeps the lowest byte, so that 256 counts as 0.
         return (error.code or 0) & 0xFF
     sys.stderr.write(f"{error.code}\n")
     return EXIT_FAILED
 
 
-def _exit_code(order: Mapping[str, Any], error: SystemExit) -> int:
-    """Returns the exit code that Python itself would use."""
+def _note_exit(order: Mapping[str, Any], error: SystemExit) -> int:
+    """Writes the outcome of a function that has ended its process. Returns the exit code."""
     from ..protocol.messages import shorten
     from ..serialization import result_file
 
-    code = error.code
-    if code is None or (isinstance(code, int) and not code & 0xFF):
-        # The system keeps the lowest byte of an exit code, so that 256 counts as 0.
+    code = _exit_code(error)
+    if code == 0:
         result_file.write_value(order["result"], None, node=order["node"], rank=order["rank"])
-        return 0
-    if isinstance(code, int):
-        return code & 0xFF
-    sys.stderr.write(f"{code}\n")
-    failure = {"kind": "exit", "type": "SystemExit", "message": shorten(code, 4096)}
-    note_failure(order, failure)
-    return EXIT_FAILED
+    elif not isinstance(error.code, int):
+        message = shorten(error.code, 4096)
+        note_failure(order, {"kind": "exit", "type": "SystemExit", "message": message})
+    return code
 
 
 def note_failure(order: Mapping[str, Any], failure: Mapping[str, Any]) -> None:

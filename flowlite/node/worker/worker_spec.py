@@ -154,11 +154,6 @@ def beyond_inherited(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if own.get(name) != value} | marks
 
 
-def secret_names(paths: AttemptPaths) -> list[str]:
-    """Returns the names of the variables that only workers may have."""
-    return sorted(read_secrets(paths.secrets))
-
-
 def _only_cpu(config: AgentConfig) -> bool:
     if config.container is not None and not config.gpus:
         return True  # a container sees the GPUs only if the task asked for some
