@@ -12,11 +12,11 @@ import functools
 import itertools
 import os
 import re
-import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flowlite.errors import BundleError
+from flowlite.node.system import atomic_files
 
 IGNORE_FILE = ".flowignore"
 # The last two have the outputs of earlier tasks, and what an interrupted copy left.
@@ -43,18 +43,14 @@ def read_patterns(root: str, name: str = IGNORE_FILE) -> list[str]:
     """
     path = Path(root, name)
     try:
-        # A pipe in its place must not block, and a device must not be read for ever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise BundleError(
-                    f"{path} is not a regular file, so what it leaves out is not known"
-                )
+        with atomic_files.open_regular(path) as file:
             text = file.read(_MOST_BYTES + 1)
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise BundleError(f"{path} cannot be read: {error.strerror}") from error
+        raise BundleError(
+            f"{path} cannot be read, so what it leaves out is not known: {error.strerror}"
+        ) from error
     if len(text) > _MOST_BYTES:
         raise BundleError(f"{path} is longer than {_MOST_BYTES:,} bytes")
     # Some editors begin a file with a byte order mark.

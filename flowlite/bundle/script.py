@@ -19,6 +19,7 @@ from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
+from flowlite.bundle import scan
 from flowlite.bundle.imports import (
     LATE_IMPORTS,
     is_submodule,
@@ -371,11 +372,7 @@ def _modules(statement: ast.Import | ast.ImportFrom, package: str) -> list[str]:
     """The modules that a statement names after `import` or `from`."""
     if isinstance(statement, ast.Import):
         return [each.name for each in statement.names]
-    if not statement.level:
-        return [statement.module or ""]
-    parents = package.split(".") if package else []
-    base = parents[: len(parents) - statement.level + 1]
-    return [".".join([*base, *([statement.module] if statement.module else [])])]
+    return [scan.Import(statement.level, statement.module or "", ()).absolute(package)]
 
 
 def _is_main_guard(test: ast.expr) -> bool:

@@ -43,14 +43,12 @@ class PythonCommand(NamedTuple):
     """A command that runs a script or a module.
 
     Attributes:
-        program: The interpreter as it was written: "python3", or a path.
         options: Its options, without `-m`.
         script: The path of the script; "" for a module.
         module: The module of `-m`; "" for a script.
         arguments: The arguments of the script or module.
     """
 
-    program: str
     options: tuple[str, ...]
     script: str
     module: str
@@ -83,7 +81,8 @@ def parse(argv: Sequence[str]) -> PythonCommand:
                 if letter == "m":
                     if at > 1:
                         options.append(word[:at])
-                    return _of_module(argv[0], options, value, words)
+                    refuse_runner(value)
+                    return PythonCommand(tuple(options), "", value, tuple(words))
                 if letter == "X" and not _KEPT_X.fullmatch(value):
                     raise NotForked(f"python -X {value} looks at the start of the interpreter")
                 options += [word] if rest else [word, value]
@@ -94,7 +93,7 @@ def parse(argv: Sequence[str]) -> PythonCommand:
             options.append(word)
     if not words:
         raise NotForked("python without a script reads its standard input")
-    return PythonCommand(argv[0], tuple(options), words[0], "", tuple(words[1:]))
+    return PythonCommand(tuple(options), words[0], "", tuple(words[1:]))
 
 
 def refuse_runner(module: str) -> None:
@@ -116,13 +115,6 @@ def refuse_variables(environment: Mapping[str, str]) -> None:
     for name in _LOOKING.split():
         if environment.get(name):
             raise NotForked(f"{name} looks at the start or the end of the interpreter")
-
-
-def _of_module(
-    program: str, options: Sequence[str], module: str, arguments: Sequence[str]
-) -> PythonCommand:
-    refuse_runner(module)
-    return PythonCommand(program, tuple(options), "", module, tuple(arguments))
 
 
 def interpreter_of(first_line: bytes) -> str:
