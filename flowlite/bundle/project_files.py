@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 import glob
 import os
-import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
@@ -71,7 +70,7 @@ class ProjectListing:
         for count in range(1, len(steps) + 1):
             if why := self.left_out.get("/".join(steps[:count])):
                 return why
-        return "git ignores it" if in_repository(self.root) else "it is left out"
+        return "git ignores it" if git.repository_of(self.root) else "it is left out"
 
 
 def find_root(directory: str) -> str | None:
@@ -83,12 +82,6 @@ def find_root(directory: str) -> str | None:
         if any(os.path.lexists(at / marker) for marker in _MARKERS) and _may_be_project(at):
             return str(at)
     return str(here)
-
-
-def in_repository(root: str) -> bool:
-    """Whether a directory is in the work tree of a git repository."""
-    here = Path(root)
-    return any(os.path.lexists(at / ".git") for at in (here, *directories_above(here)))
 
 
 def list_files(root: str) -> ProjectListing:
@@ -125,7 +118,7 @@ def _may_be_project(directory: Path) -> bool:
 
 def _candidates(root: str, patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yields (path below the root, the reason why it is left out or "") for everything that might be sent."""
-    if in_repository(root) and shutil.which("git") is not None:
+    if git.repository_of(root) is not None:
         yield from _of_git(root, "", patterns)
     else:
         ignored = ignore_rules.read_patterns(root, ".gitignore")

@@ -327,6 +327,19 @@ def test_without_git_all_but_what_is_hidden_or_ignored(tmp_path: Path, flow_home
     assert found.why_not("raw/y") == ".flowignore or .gitignore names it"
 
 
+def test_a_repository_of_the_home_directory_says_nothing_of_a_project(
+    tmp_path: Path, flow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It often ignores everything, but for some dotfiles."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    git(tmp_path, "init", "-q")
+    write(tmp_path, ".gitignore", text="*\n")
+    write(tmp_path / "project", "train.py", "lib/x.py")
+    root = find_root(str(tmp_path / "project"))
+    assert root == str(tmp_path / "project")
+    assert sorted(list_files(root).files) == ["lib/x.py", "train.py"]
+
+
 def test_links(tmp_path: Path, flow_home: Path) -> None:
     root, outside = tmp_path / "project", tmp_path / "outside"
     write(root, "data/table.csv")
