@@ -400,13 +400,9 @@ def _become_afresh(order: Mapping[str, Any], python: str, reaper: int) -> None:
 def _write_to(log: str) -> None:
     """Redirects this process's output to the task's log, since all tasks share the fork server's own log."""
     try:
-        opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        processes.redirect(log, 1, 2)
     except OSError as error:
         sys.stderr.write(f"flowlite: {log} cannot be written: {error.strerror}\n")
-        return
-    for number in (1, 2):
-        os.dup2(opened, number)
-    os.close(opened)
 
 
 def _why_no_workdir(path: str | None) -> str | None:

@@ -45,9 +45,7 @@ def main(arguments: list[str]) -> int:
     incoming, outgoing = os.dup(0), os.dup(1)
     # Stray output must not get between the frames.
     os.dup2(2, 1)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
+    processes.redirect(os.devnull, 0)
     os.chdir(_home())
     for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         # Slurm sends these signals to every process of a step if the user asks for them.

@@ -62,9 +62,8 @@ def _ask(path: str, seen_by: int | None) -> tuple[int, int]:
         return child, answers
     try:
         # A child that hangs must not hold the streams of the program that asked for the answer.
-        null = os.open(os.devnull, os.O_RDWR)
-        for number in (0, 1, 2):
-            os.dup2(null, number)
+        processes.redirect(os.devnull, 0)
+        processes.redirect(os.devnull, 1, 2)
         ways = [path] if seen_by is None else [f"/proc/{seen_by}/root{path}", path]
         room = _room_by(ways)
         if room is not None:

@@ -17,6 +17,7 @@ import time
 
 from ..protocol.framing import MEASURE_ROLE, Hello, WireError
 from ..protocol.stream import Stream, admit, ask
+from ..system import processes
 from ..system.accepting import accept
 
 TYPE_CHECKING = False
@@ -60,9 +61,8 @@ def serve(address: str, seconds: float, token: bytes) -> None:
         if os.fork():
             return
         os.setsid()
-        null = os.open(os.devnull, os.O_RDWR)
-        for number in (0, 1, 2):
-            os.dup2(null, number)
+        processes.redirect(os.devnull, 0)
+        processes.redirect(os.devnull, 1, 2)
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             listener.settimeout(left)

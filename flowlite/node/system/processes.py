@@ -498,13 +498,20 @@ def stand_alone(log: str) -> None:
     # A group leader, such as a job of a shell, cannot create a session.
     if os.getpgrp() != os.getpid():
         os.setsid()
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(out, 1)
-    os.dup2(out, 2)
-    os.close(out)
+    redirect(os.devnull, 0)
+    redirect(log, 1, 2)
+
+
+def redirect(path: str, *streams: int) -> None:
+    """Lets the standard input of this process (0), or its outputs (1, 2), be a file.
+
+    Outputs create the file, and are appended to it, so that what other writers have written stays.
+    """
+    flags = os.O_RDONLY if streams == (0,) else os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    opened = os.open(path, flags, 0o600)
+    for number in streams:
+        os.dup2(opened, number)
+    os.close(opened)
 
 
 def close_others(*kept: int) -> None:

@@ -66,11 +66,8 @@ def _become_leader(directory: str, environment: dict[str, str], writing: int) ->
     if processes.LINUX:
         # Signals that stop the call must not reach what the call may still need; the reaper ends this process later.
         os.setsid()
-    log = os.open(
-        os.path.join(directory, "gang.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
-    )
     os.dup2(writing, 1)
-    os.dup2(log, 2)
+    processes.redirect(os.path.join(directory, "gang.log"), 2)
     os.closerange(3, 256)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     command = processes.own_command(sys.executable, "gang", "lead", directory, flags=("-I", "-S"))

@@ -124,18 +124,9 @@ def settle(order: Mapping[str, Any], parent: int, *, forked: bool) -> None:
 
 
 def redirect(order: Mapping[str, Any]) -> None:
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    for number, name in ((1, "out"), (2, "err")):
-        opened = open_stream(order[name])
-        os.dup2(opened, number)
-        os.close(opened)
-
-
-def open_stream(path: str) -> int:
-    """Opens the file of a stream for appending, so that other writers' output is not overwritten."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    processes.redirect(os.devnull, 0)
+    processes.redirect(order["out"], 1)
+    processes.redirect(order["err"], 2)
 
 
 def _run_command(order: Mapping[str, Any]) -> NoReturn:
