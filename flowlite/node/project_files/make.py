@@ -76,7 +76,8 @@ def make(home: str, blobs: str, packs: list[str]) -> dict[str, Any]:
         damaged = _fill(partial, manifest, blobs)
         if damaged:
             return {"lacking": [[name, wanted[name]] for name in sorted(damaged)]}
-        _rename(partial, target)
+        # An earlier call, whose connection broke, may have made it.
+        atomic_files.name_directory(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return {"made": True}
@@ -135,12 +136,3 @@ def _copy(directory: str, entry: Entry, blobs: str) -> bool:
     # Contents are removed by their age since the last use.
     os.utime(blob)
     return True
-
-
-def _rename(partial: str, target: str) -> None:
-    try:
-        os.rename(partial, target)
-    except OSError:
-        # An earlier call, whose connection broke, has made the directory meanwhile.
-        if not os.path.isdir(target):
-            raise

@@ -166,6 +166,15 @@ def make(directory: str) -> None:
                 raise NotADirectoryError(errno.ENOTDIR, text, directory) from None
 
 
+def name_directory(partial: str, target: str) -> None:
+    """Gives a directory that is complete its name, unless another process has made it meanwhile."""
+    try:
+        os.rename(partial, target)
+    except OSError:
+        if not os.path.isdir(target):
+            raise
+
+
 def remove(partial: str) -> None:
     """Removes a file, if it exists."""
     try:

@@ -16,7 +16,7 @@ from typing import Any
 from ..quick_dataclass import dataclass
 from ..serialization import main_module, pickling, remote_exception, result_file
 from ..serialization.envelope import Envelope, EnvelopeError, open_envelope
-from ..system import trace
+from ..system import atomic_files, trace
 from . import process_settings
 
 
@@ -245,7 +245,7 @@ def _extract(path: str, sha256: str) -> str:
                 with zipfile.ZipFile(file) as archive:
                     archive.extractall(temporary)
                 _close_to_others(temporary)
-                _rename(temporary, directory)
+                atomic_files.name_directory(temporary, directory)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
     except (OSError, zipfile.BadZipFile) as error:
@@ -259,15 +259,6 @@ def _close_to_others(directory: str) -> None:
         for names, mode in ((directories, 0o700), (files, 0o600)):
             for name in names:
                 os.chmod(os.path.join(above, name), mode)
-
-
-def _rename(temporary: str, directory: str) -> None:
-    try:
-        os.rename(temporary, directory)
-    except OSError:
-        # Another process has extracted it meanwhile.
-        if not os.path.isdir(directory):
-            raise
 
 
 def _import_function(module: str, qualname: str) -> Callable[..., Any]:
