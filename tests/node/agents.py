@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.node.config.agent_config import AgentConfig, AttemptPaths
-from flowlite.node.forkserver import client
+from flowlite.node.forkserver import client, registry
 from flowlite.node.protocol import tls
 from flowlite.node.rendezvous.supervisor_client import SupervisorClient
 from flowlite.node.system import processes
@@ -218,5 +218,5 @@ class RealGang:
         """All agents have ended by themselves, and nothing of the task lives but, for a while, the fork server."""
         for agent in self.agents:
             agent.wait(timeout)
-        client.dismiss(self.configs[0].warm_socket or "/nonexistent")
+        registry.retire(self.configs[0].warm_socket or "/nonexistent")
         assert_no_process_left(self.task, timeout=timeout)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from flowlite.bundle.call import build_bundle
-from flowlite.node.forkserver import client
+from flowlite.node.forkserver import registry
 from flowlite.node.serialization.result_file import read_outcome
 from flowlite.node.system import processes
 from tests.helpers import assert_no_process_left, eventually, taken_port
@@ -450,7 +450,7 @@ def test_a_new_attempt_uses_the_warm_process_that_is_there(home: Path) -> None:
         with again:
             assert again.run()["outcome"] == "done"
             assert templates & processes.marked({"FLOW_TASK_ID": first.task})
-        client.dismiss(first.configs[0].warm_socket or "")
+        registry.retire(first.configs[0].warm_socket or "")
         assert_no_process_left(first.task)
 
 

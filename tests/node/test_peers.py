@@ -143,7 +143,7 @@ def test_nothing_is_said_to_a_warm_process_of_another_user(listen: Listen, tmp_p
     with pytest.raises(client.ForkServerError, match=f"is held by uid {NOBODY}"):
         client.join(spec)
     assert heard(child) == b"b''\n"
-    registry.tell(path, "retire")
+    registry.retire(path)
     assert heard(child) == b"b''\n"
 
 

@@ -81,7 +81,7 @@ def test_one_that_takes_its_socket_itself_does_so_while_nobody_cleans_up(tmp_pat
         assert not os.path.exists(path)
     eventually(lambda: os.path.exists(path), what="its socket")
     registry.tidy_alone(warm.socket_directory())
-    warm.dismiss(path)
+    registry.retire(path)
     assert child.wait(60) == 0
 
 
@@ -96,7 +96,7 @@ def test_it_says_whether_it_can_be_used() -> None:
     (server,) = registry.all_of(warm.socket_directory())
     assert registry.answers(server)
     # Without its name nobody finds it any more, although it runs on with its agent.
-    registry.tell(server.socket, "retire")
+    registry.retire(server.socket)
     eventually(lambda: not registry.answers(server))
     assert server.alive
     first.close()

@@ -1,4 +1,4 @@
-"""The client of the fork server: starts it, connects to it, and dismisses it.
+"""The client of the fork server: starts it, and connects to it.
 
 Three kinds of processes are involved:
 
@@ -228,11 +228,6 @@ def join(spec: Mapping[str, Any]) -> socket.socket:
     connection = _ensure(spec)
     _say(connection, do="join", imports=spec["imports"], keep=spec["idle"], marks=spec["marks"])
     return connection
-
-
-def dismiss(path: str) -> None:
-    """Asks the fork server at a socket to exit with its last reaper, without waiting for the idle time."""
-    registry.tell(path, "dismiss")
 
 
 def _ensure(spec: Mapping[str, Any]) -> socket.socket:

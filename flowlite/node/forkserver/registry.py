@@ -144,7 +144,7 @@ def make_room(directory: str, most: int) -> None:
     present = all_of(directory)
     idle = [each for each in present if not each.agents]
     for each in idle[: max(0, len(present) + 1 - most)]:
-        tell(each.socket, "retire")
+        retire(each.socket)
 
 
 def tidy_alone(directory: str) -> None:
@@ -192,25 +192,25 @@ def _listens(path: str) -> bool:
     return True
 
 
-def end(templates: list[WarmServer]) -> None:
+def end(servers: list[WarmServer]) -> None:
     """Retires these fork servers, and waits until the idle ones have ended. Those in use end with their last agent."""
-    for each in templates:
-        tell(each.socket, "retire")
+    for each in servers:
+        retire(each.socket)
     last = time.monotonic() + _END_SECONDS
-    for each in templates:
+    for each in servers:
         while not each.agents and each.alive and time.monotonic() < last:
             time.sleep(0.01)
 
 
-def tell(path: str, what: str) -> None:
-    """Sends a request without an answer to the fork server at a socket. It is no error if there is none."""
+def retire(path: str) -> None:
+    """Asks the fork server at a socket to exit with its last reaper. It is no error if there is none."""
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection,
         contextlib.suppress(OSError),
     ):
         connection.connect(path)
         if peer_credentials.may_be_trusted(connection):
-            connection.sendall(json.dumps({"do": what}).encode() + b"\n")
+            connection.sendall(b'{"do": "retire"}\n')
 
 
 def forget(path: str) -> None:

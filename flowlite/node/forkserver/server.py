@@ -9,7 +9,6 @@ connection is the request:
                                                  owner of the reaper (system/process_title.py)
     {"do": "ask"}                                answered by {"event": "here"}, as long as this process runs
     {"do": "retire"}                             accept no new agents, and exit with the last reaper
-    {"do": "dismiss"}                            exit with the last reaper, without waiting for the idle time
 
 Any other first line is passed to a new reaper, too. If a file has changed on disk since the fork server imported it,
 the fork server answers {"event": "stale"} and retires; the client then starts another one.
@@ -212,8 +211,6 @@ class ForkServer:
                 connection.sendall(b'{"event": "here"}\n')
         elif what == "retire":
             self._retire()
-        elif what == "dismiss":
-            self._ending = True
         elif what != "join":
             self._fork(connection, {}, whole)
         elif self._stale():
