@@ -49,11 +49,6 @@ class ProjectListing:
     directories: set[str] = field(default_factory=set)
     left_out: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def size(self) -> int:
-        """The size of all files in bytes."""
-        return sum(self.files.values())
-
     def has(self, path: str) -> bool:
         """Whether a path below the root will exist on a node, as a file, a link or a directory."""
         if path in (".", "") or path in self.files or path in self.links:

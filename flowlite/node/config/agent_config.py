@@ -287,7 +287,3 @@ class AttemptPaths:
     def failure(self, rank: int) -> Path:
         """The failure that a worker writes before it ends: {"kind", "type", "message"}."""
         return self.directory / f"r{rank}.failure"
-
-    def resolve(self, path: str) -> Path:
-        """Returns the absolute form of a path from `agent.json`, which may be relative to the node's directory."""
-        return self.home / path

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 
+from ..system.atomic_files import text_of
 from ..worker.environment import OWNERS, without_launchers
 
 TYPE_CHECKING = False
@@ -73,10 +74,10 @@ def surroundings() -> dict[str, Any]:
     found: dict[str, Any] = {
         "user": [os.getuid(), os.getgid(), sorted(os.getgroups())],
         # os.umask() would change it, for all threads.
-        "umask": re.findall(r"^Umask:\s*(\w+)", _read("/proc/self/status"), re.MULTILINE),
+        "umask": re.findall(r"^Umask:\s*(\w+)", text_of("/proc/self/status"), re.MULTILINE),
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
         "limits": _limits(),
-        "control group": _SESSION.sub("", _read("/proc/self/cgroup")),
+        "control group": _SESSION.sub("", text_of("/proc/self/cgroup")),
         "namespaces": _namespaces(),
     }
     if hasattr(os, "sched_getaffinity"):
@@ -110,11 +111,3 @@ def _facts(path: str) -> list[int]:
     except OSError:
         return []
     return [status.st_mtime_ns, status.st_size]
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

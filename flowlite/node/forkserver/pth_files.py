@@ -10,6 +10,8 @@ import os
 import re
 import sys
 
+from ..system.atomic_files import names_in, text_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,9 +31,9 @@ def variables() -> dict[str, str]:
 
 def _lines() -> Iterator[tuple[str, str]]:
     for directory in _directories():
-        for name in sorted(_listed(directory)):
+        for name in sorted(names_in(directory)):
             if name.endswith(".pth"):
-                text = _read(os.path.join(directory, name))
+                text = text_of(os.path.join(directory, name), _LARGEST)
                 code = [
                     each for each in text.splitlines() if each.startswith(("import ", "import\t"))
                 ]
@@ -44,25 +46,10 @@ def _modules() -> Iterator[tuple[str, str]]:
     for name, module in tuple(sys.modules.items()):
         path = getattr(module, "__file__", None)
         if isinstance(path, str) and path.endswith(".py") and path.startswith(directories):
-            yield name, _read(path)
+            yield name, text_of(path, _LARGEST)
 
 
 def _directories() -> list[str]:
     return [
         each for each in sys.path if os.path.basename(each) in ("site-packages", "dist-packages")
     ]
-
-
-def _listed(directory: str) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except OSError:
-        return []
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(_LARGEST)
-    except OSError:
-        return ""

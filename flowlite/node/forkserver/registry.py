@@ -13,6 +13,7 @@ import socket
 import time
 
 from ..system import peer_credentials, processes
+from ..system.atomic_files import names_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -126,11 +127,8 @@ def answers(server: WarmServer) -> bool:
 
 def all_of(directory: str) -> list[WarmServer]:
     """Returns all kept fork servers, the least recently used first."""
-    try:
-        names = [name for name in os.listdir(directory) if name.startswith(PREFIX)]
-    except OSError:
-        return []
-    states = (name.removesuffix(".state") for name in names if name.endswith(".state"))
+    kept = (name for name in names_in(directory) if name.startswith(PREFIX))
+    states = (name.removesuffix(".state") for name in kept if name.endswith(".state"))
     found = (look(os.path.join(directory, name)) for name in states)
     return sorted((each for each in found if each is not None), key=lambda each: each.used)
 
@@ -162,10 +160,7 @@ def tidy(directory: str) -> None:
 
 def _dead(directory: str) -> set[str]:
     """Returns the names of sockets without a listener, including removed sockets whose other files are left."""
-    try:
-        names = {name.partition(".")[0] for name in os.listdir(directory)}
-    except OSError:
-        return set()
+    names = {name.partition(".")[0] for name in names_in(directory)}
     sockets = {name for name in names if len(name) == NAME_LENGTH}
     return {name for name in sockets if not _listens(os.path.join(directory, name))}
 

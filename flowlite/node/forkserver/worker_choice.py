@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import NamedTuple
 
+from ..system.atomic_files import names_in
 from ..worker import script
 from .observed_imports import SITE
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from .observed_imports import ObservedImports
 
 
-class Choice:
+class Choice(NamedTuple):
     """How one worker starts.
 
     Attributes:
@@ -25,16 +27,13 @@ class Choice:
         why: Why a worker that could run in the forked process is a Python of its own; "" otherwise.
     """
 
-    __slots__ = ("afresh", "begin", "why")
-
-    def __init__(
-        self, begin: script.Begin | None = None, *, afresh: bool = False, why: str = ""
-    ) -> None:
-        self.begin, self.afresh, self.why = begin, afresh, why
+    begin: script.Begin | None = None
+    afresh: bool = False
+    why: str = ""
 
 
 class WorkerChoice:
-    """Chooses how the workers of one reaper start.
+    """Chooses how the workers of one reaper start, in which it is.
 
     Args:
         spec: The spec of the fork server. "script" has the start of a held Python, "why" says why it is none.
@@ -102,16 +101,12 @@ class WorkerChoice:
             "module": start["module"],
         }
         changes, loaded = self._observed.changes, tuple(self._observed.loaded)
-        return script.Begin({**order, "script": made}, 0, changes, loaded)
+        return script.Begin({**order, "script": made}, os.getpid(), changes, loaded)
 
 
 def _shadowed(directory: str) -> str:
     """Returns that a directory has a module which was imported from elsewhere; "" if it has none."""
-    try:
-        entries = os.listdir(directory)
-    except OSError:
-        return ""
-    for entry in entries:
+    for entry in names_in(directory):
         name, _, suffix = entry.partition(".")
         module = sys.modules.get(name)
         if module is None or not (suffix == "py" or suffix.endswith("so") or not suffix):

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 
-from ..system.atomic_files import write_atomically
+from ..system.atomic_files import names_in, write_atomically
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ def are_in(home: str) -> bool:
 def attempts(home: str) -> list[str]:
     """Returns the directories of the attempts in a home."""
     return [
-        os.path.join(home, name) for name in _names(home) if name[:1] == "a" and name[1:].isdigit()
+        os.path.join(home, name)
+        for name in names_in(home)
+        if name[:1] == "a" and name[1:].isdigit()
     ]
 
 
@@ -61,18 +63,11 @@ def _files(home: str) -> Iterator[str]:
     yield from _named(home, _OF_HOME)
     for attempt in attempts(home):
         yield from _named(attempt, _OF_ATTEMPT | {_ENVIRONMENT})
-        for number in _names(os.path.join(attempt, "buckets")):
+        for number in names_in(os.path.join(attempt, "buckets")):
             # The configuration of the tools that mount buckets; the mounted bucket is beside it.
             tool = os.path.join(attempt, "buckets", number, "tool")
             yield from _named(tool, _OF_TOOL)
             yield from _named(os.path.join(tool, ".aws"), _OF_TOOL)
-
-
-def _names(directory: str) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except OSError:
-        return []
 
 
 def _named(directory: str, names: frozenset[str]) -> Iterator[str]:

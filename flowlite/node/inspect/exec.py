@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from ..mount_namespace import namespace
 from ..system import atomic_files, processes
+from ..system.atomic_files import names_in
 from ..worker.environment import without_launchers
 
 
@@ -23,14 +25,14 @@ def main(arguments: list[str]) -> int:
         argv = [os.environ.get("SHELL") or "/bin/sh"]
     entry = latest_entry(home)
     environment = {**without_launchers(os.environ), **entry.get("environment", {})}
-    reaper = entry.get("reaper")
-    if entry.get("container") and reaper and processes.is_alive(reaper["pid"], reaper["start"]):
+    reaper = reaper_of(entry)
+    if entry.get("container") and reaper is not None:
         from ..containers import container
 
         return container.enter(entry, home, argv)
-    if reaper and processes.is_alive(reaper["pid"], reaper["start"]):
+    if reaper is not None:
         try:
-            namespace.enter(int(reaper["pid"]))
+            namespace.enter(reaper)
         except OSError as error:
             sys.stderr.write(f"flowlite: volumes are not at their paths here: {error}\n")
     for directory in (entry.get("workdir"), home):
@@ -57,6 +59,14 @@ def latest_entry(home: str) -> dict[str, Any]:
     return {}
 
 
+def reaper_of(entry: Mapping[str, Any]) -> int | None:
+    """Returns the process that is the parent of the node's workers, or None if it does not run."""
+    found = entry.get("reaper")
+    if found and processes.is_alive(int(found["pid"]), found["start"]):
+        return int(found["pid"])
+    return None
+
+
 def latest_attempt(home: str) -> str | None:
     """Returns the directory of the latest attempt on this node, or None before the first."""
     return next(iter(_attempts(home)), None)
@@ -64,8 +74,5 @@ def latest_attempt(home: str) -> str | None:
 
 def _attempts(home: str) -> list[str]:
     """Returns the directories of all attempts, the latest first."""
-    try:
-        names = [name for name in os.listdir(home) if name[:1] == "a" and name[1:].isdigit()]
-    except OSError:
-        return []
+    names = [name for name in names_in(home) if name[:1] == "a" and name[1:].isdigit()]
     return [os.path.join(home, name) for name in sorted(names, key=lambda n: -int(n[1:]))]

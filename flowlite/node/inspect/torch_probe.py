@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from ..leader_run import mpi
+from ..system.atomic_files import names_in, text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,29 +53,14 @@ def of_process(pid: int, environment: Mapping[str, str]) -> dict[str, Any]:
 
 def backends(pid: int) -> list[str]:
     """Returns the backends of the process's groups, by the names that torch gives to their threads."""
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
-    names = {_name_of_thread(f"/proc/{pid}/task/{thread}/comm") for thread in threads}
+    threads = f"/proc/{pid}/task"
+    names = {text_of(f"{threads}/{thread}/comm") for thread in names_in(threads)}
     return [each for each in ("gloo", "nccl") if any(f"pt_{each}" in name for name in names)]
-
-
-def _name_of_thread(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
 
 
 def has_torch(pid: int) -> bool:
     """Whether torch is loaded in a process."""
-    try:
-        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
-            return "libtorch" in file.read()
-    except OSError:
-        return False
+    return "libtorch" in text_of(f"/proc/{pid}/maps")
 
 
 def _talks_at(pid: int, port: int) -> bool | None:

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config.agent_config import AgentConfig, AttemptPaths
-from ..system.atomic_files import write_atomically
+from ..system.atomic_files import names_in, write_atomically
 from ..worker.environment import path_with
 from . import interpreters, uv
 
@@ -309,11 +309,7 @@ async def _wait_for(path: Path) -> int:
 
 
 def _environments(place: Path) -> Iterator[Path]:
-    try:
-        names = sorted(os.listdir(place))
-    except OSError:
-        return
-    for name in names:
+    for name in sorted(names_in(place)):
         if len(name) == 32 and (place / name).is_dir():
             yield place / name
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 from ..system import processes
+from ..system.atomic_files import names_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,21 +106,14 @@ def _installed(directories: Iterable[str]) -> Iterator[str]:
     home = os.path.expanduser("~")
     for each in (*(os.path.join(home, name) for name in _AT_HOME), *directories):
         yield from _in(os.path.join(each, "bin"))
-        for name in _names(each):
+        for name in sorted(names_in(each), reverse=True):
             yield from _in(os.path.join(each, name, "bin"))
     for each in _ELSEWHERE:
         yield from _in(each)
 
 
 def _in(directory: str) -> Iterator[str]:
-    for name in _names(directory):
+    for name in sorted(names_in(directory), reverse=True):
         path = os.path.join(directory, name)
         if _NAME.fullmatch(name) and os.access(path, os.X_OK):
             yield path
-
-
-def _names(directory: str) -> list[str]:
-    try:
-        return sorted(os.listdir(directory), reverse=True)
-    except OSError:
-        return []

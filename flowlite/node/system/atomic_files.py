@@ -1,4 +1,4 @@
-"""Writes files atomically, creates the directories above them with mode 0700, and reads small files."""
+"""Writes files atomically, creates the directories above them with mode 0700, and reads files and directories."""
 
 from __future__ import annotations
 
@@ -152,6 +152,23 @@ def read_small_json(path: str | os.PathLike[str]) -> Any:
         return json.loads(read_small(path))
     except RecursionError:
         raise ValueError("a document that is nested too deeply") from None
+
+
+def text_of(path: str, most: int = -1) -> str:
+    """Returns the text of a file, or its first characters; "" if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(most)
+    except OSError:
+        return ""
+
+
+def names_in(directory: str | os.PathLike[str]) -> list[str]:
+    """Returns the names of what is in a directory; none if it cannot be read."""
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
 
 
 def make(directory: str) -> None:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from .atomic_files import names_in
+
 TALKING = ("torch", "nvidia-nccl", "nvidia-cuda-runtime", "horovod", "deepspeed")
 """Ranks that differ in the versions of these may hang or fail in a collective."""
 COMPUTING = (
@@ -39,11 +41,7 @@ def versions_of(python: str, environment: Mapping[str, str], minor: str) -> dict
     known = {*TALKING, *COMPUTING}
     found: dict[str, str] = {}
     for directory in directories(python, environment, minor):
-        try:
-            names = os.listdir(directory)
-        except OSError:
-            continue
-        for each in sorted(names):
+        for each in sorted(names_in(directory)):
             match = _DISTRIBUTION.fullmatch(each)
             if match is not None:
                 name = re.sub(r"[-_.]+", "-", match["name"]).lower()
@@ -88,10 +86,7 @@ def _below(prefix: str, minor: str) -> Iterator[str]:
         return
     for library in ("lib", "lib64", "local/lib"):
         directory = os.path.join(prefix, library)
-        try:
-            names = sorted(os.listdir(directory))
-        except OSError:
-            continue
+        names = sorted(names_in(directory))
         own = f"python{minor}" in names
         for name in names:
             if name == "python3" or (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Mapping, Sequence
+
+from .atomic_files import names_in
 
 _INFINIBAND = "/sys/class/infiniband"
 
@@ -19,10 +20,7 @@ def names() -> list[str]:
 
 def adapters(directory: str = _INFINIBAND) -> list[str]:
     """Returns the names of this node's InfiniBand adapters (`mlx5_0`)."""
-    try:
-        return sorted(os.listdir(directory))
-    except OSError:
-        return []
+    return sorted(names_in(directory))
 
 
 def wrong(variables: Mapping[str, str], here: Sequence[str], *, nccl: bool) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+from .atomic_files import text_of
 from .byte_sizes import human_size
 
 TYPE_CHECKING = False
@@ -106,8 +107,4 @@ class OomWatch:
         return found
 
     def _read(self, path: str) -> str:
-        try:
-            with open(os.path.join(self._root, path), encoding="utf-8", errors="replace") as file:
-                return file.read()
-        except OSError:
-            return ""
+        return text_of(os.path.join(self._root, path))

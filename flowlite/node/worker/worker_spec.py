@@ -131,13 +131,11 @@ def call_with_paths(call: Mapping[str, Any], paths: AttemptPaths) -> dict[str, A
     """Returns the call with absolute paths."""
     if call["kind"] == "command":
         return dict(call)
-    sources = [
-        {**source, "zip": str(paths.resolve(source["zip"]))} for source in call.get("source", ())
-    ]
+    sources = [{**each, "zip": str(paths.home / each["zip"])} for each in call.get("source", ())]
     main = call.get("main_in_project")
     return {
         **call,
-        "bundle": str(paths.resolve(call["bundle"])),
+        "bundle": str(paths.home / call["bundle"]),
         "source": sources,
         **({"main_in_project": str(paths.project / main)} if main else {}),
     }
