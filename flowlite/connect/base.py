@@ -10,7 +10,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from flowlite.connect import fetching
 from flowlite.connect.bounded import MOST_OUTPUT, Output
@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     import asyncio
 
     from flowlite.connect.pipe import Pipe
+
+
+class NotStarted(Exception):
+    """The courier could not be started on the node. `code` is the exit status of the command."""
+
+    def __init__(self, code: int, said: str) -> None:
+        super().__init__(said)
+        self.code = code
 
 
 class Connection(ABC):
@@ -47,6 +55,21 @@ class Connection(ABC):
         The same as `run` for connections without a process on the node that spares the start of a Python.
         """
         return self.run(argv, input=input, timeout=timeout)
+
+    def ask(
+        self, request: Mapping[str, Any], *, timeout: float, start: Sequence[str] | None = None
+    ) -> dict[str, Any] | None:
+        """Returns the answer of the courier on the node; None if there is none, or it cannot handle the request.
+
+        Args:
+            request: As defined by `flowlite.node.helper.courier`.
+            start: The command that starts the courier.
+
+        Raises:
+            NotStarted: The courier could not be started.
+            TimeoutError: The courier does not answer.
+        """
+        return None
 
     def run_afresh(self, argv: Sequence[str], *, timeout: float) -> Completed:
         """Like `run`, over a new connection, since a shared one may be stuck after an outage.

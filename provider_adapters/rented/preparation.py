@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.connect import programs
+from flowlite.connect.base import Connection, NotStarted
 from flowlite.errors import NodeUnreachable, ProviderError
 
 if TYPE_CHECKING:
-    from flowlite.connect.base import Connection
     from flowlite.provider import LaunchIntent
 
 log = logging.getLogger("flowlite.rented")
@@ -35,7 +35,6 @@ def make_ready(connection: Connection, data: Mapping[str, Any], agent: Path | No
         ProviderError: Other users could change the program that would be started.
     """
     from flowlite.connect.ssh.connection import SshConnection
-    from flowlite.connect.ssh.courier import NotStarted
 
     if agent is None or not isinstance(connection, SshConnection):
         return

@@ -9,9 +9,8 @@ from typing import Any
 
 from flowlite.connect import programs
 from flowlite.connect.agent_program import built_last
-from flowlite.connect.base import Connection
+from flowlite.connect.base import Connection, NotStarted
 from flowlite.connect.bounded import last_line, parse_object
-from flowlite.connect.ssh.connection import SshConnection
 from flowlite.connect.values import Completed
 from flowlite.errors import NodeUnreachable, ProviderError
 from flowlite.node.quick_dataclass import dataclass
@@ -165,10 +164,6 @@ def _of_courier(
     start: Sequence[str] | None = None,
 ) -> dict[str, Any] | None:
     """The courier's answer to a request; None if there is no courier."""
-    if not isinstance(connection, SshConnection):
-        return None
-    from flowlite.connect.ssh.courier import NotStarted
-
     order = {"do": "lease", "what": what, "request": dict(request)}
     try:
         answer = connection.ask(order, timeout=_SECONDS, start=start)

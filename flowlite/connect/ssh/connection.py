@@ -1,6 +1,7 @@
 """The SSH connection to a host, used by every provider whose nodes are other machines.
 
 Connections to one host share one authenticated transport per process (`ssh/link.py`); each command has its own channel.
+Import this module only to connect: paramiko takes 0.2 s to import, and reading a configuration does not need it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite.connect.base import Connection
 from flowlite.connect.bounded import MOST_OUTPUT, process_id
+from flowlite.connect.pipe import Pipe
+from flowlite.connect.ssh import commands, courier, system
+from flowlite.connect.ssh import files as ssh_files
+from flowlite.connect.ssh.link import Link, acquire, release
+from flowlite.connect.ssh.pipe import SshPipe
 from flowlite.connect.ssh.quoting import command, quote, readable
 from flowlite.connect.ssh.targets import SshTarget, resolve_target
 from flowlite.connect.values import Completed, File
@@ -23,10 +29,6 @@ from flowlite.errors import NodeUnreachable
 
 if TYPE_CHECKING:
     import asyncio
-
-    from flowlite.connect.pipe import Pipe
-    from flowlite.connect.ssh.commands import Run
-    from flowlite.connect.ssh.link import Link
 
 _START_SECONDS = 60.0
 _AT_ONCE_SECONDS = 10.0
@@ -44,14 +46,11 @@ class SshConnection(Connection):
 
     @property
     def _link(self) -> Link:
-        # Imported late: paramiko takes 0.2 s to import, and reading a configuration does not need it.
-        from flowlite.connect.ssh import link
-
         with self._lock:
             if self._closed:
                 raise NodeUnreachable(f"host {self.target.label}: this connection was closed")
             if self._held is None:
-                self._held = link.acquire(self.target)
+                self._held = acquire(self.target)
             return self._held
 
     def open(self) -> None:
@@ -61,19 +60,6 @@ class SshConnection(Connection):
     def ask(
         self, request: Mapping[str, Any], *, timeout: float, start: Sequence[str] | None = None
     ) -> dict[str, Any] | None:
-        """Returns the answer of the courier on the host; None if there is none, or it cannot handle the request.
-
-        Args:
-            request: As defined by `flowlite.node.helper.courier`.
-            start: The command that starts the courier.
-
-        Raises:
-            NotStarted: The courier could not be started.
-            NodeUnreachable: The host does not answer.
-            TimeoutError: The courier does not answer.
-        """
-        from flowlite.connect.ssh import courier
-
         answer = courier.ask(self._link, request, timeout=timeout, start=start)
         return answer[0] if answer is not None else None
 
@@ -88,8 +74,6 @@ class SshConnection(Connection):
         return self._execute(self._link, argv, input, timeout, most)
 
     def run_program(self, argv: Sequence[str], *, input: bytes, timeout: float) -> Completed:
-        from flowlite.connect.ssh import courier
-
         request = {"do": "run", "argv": list(argv)}
         try:
             answer = courier.ask(self._link, request, input, timeout=timeout)
@@ -100,9 +84,7 @@ class SshConnection(Connection):
         return self.run(argv, input=input, timeout=timeout)
 
     def run_afresh(self, argv: Sequence[str], *, timeout: float) -> Completed:
-        from flowlite.connect.ssh import link
-
-        own = link.Link(self.target)
+        own = Link(self.target)
         try:
             return self._execute(own, argv, None, timeout)
         finally:
@@ -116,8 +98,6 @@ class SshConnection(Connection):
         timeout: float | None,
         most: int = MOST_OUTPUT,
     ) -> Completed:
-        from flowlite.connect.ssh import commands
-
         try:
             text = b"exec " + command(argv)
             return commands.execute(link, text, feed=input, timeout=timeout, most=most)
@@ -129,29 +109,22 @@ class SshConnection(Connection):
         return TimeoutError(f"host {self.target.label}: {what}")
 
     @contextmanager
-    def _begin(self, argv: Sequence[str], seconds: float) -> Iterator[Run]:
+    def _begin(self, argv: Sequence[str], seconds: float) -> Iterator[commands.Run]:
         """Runs a command whose standard input stays open, in an SSH session of its own, until the context is left.
 
         Raises:
             NodeUnreachable: The host does not answer.
             TimeoutError: No session was free within `seconds`.
         """
-        from flowlite.connect.ssh import commands
-
         with self._link.session(time.monotonic() + seconds) as channel:
             run = commands.Run(self._link, channel)
             run.begin(b"exec " + command(argv), False)
             yield run
 
     def pipe(self, argv: Sequence[str], seconds: float) -> Pipe:
-        from flowlite.connect.ssh.pipe import SshPipe
-
         return SshPipe(self._begin(argv, seconds))
 
     def start(self, argv: Sequence[str], *, log: str, environment: Mapping[str, str]) -> int:
-        from flowlite.connect.ssh import commands, courier
-        from flowlite.connect.ssh import files as ssh_files
-
         order = {"argv": list(argv), "log": log, "environment": dict(environment)}
         answer = courier.ask(self._link, {"do": "start", **order}, timeout=_START_SECONDS)
         if answer is not None and "pid" in answer[0]:
@@ -167,33 +140,21 @@ class SshConnection(Connection):
         return process_id(readable(done.stdout), f"{self._link.target.label}: starting {argv[0]}")
 
     def put_many(self, files: Sequence[File]) -> None:
-        from flowlite.connect.ssh import files as ssh_files
-
         ssh_files.put_files(self._link, files)
 
     def read(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        from flowlite.connect.ssh import files as ssh_files
-
         return ssh_files.read_file(self._link, path, offset)
 
     def read_at_once(self, path: str) -> bytes | None:
-        from flowlite.connect.ssh import files as ssh_files
-
         return ssh_files.read_by_courier(self._link, path, timeout=_AT_ONCE_SECONDS)
 
     def follow(self, argv: Sequence[str], take: Callable[[str, bytes], None]) -> int:
-        from flowlite.connect.ssh import commands
-
         return commands.follow(self._link, b"exec " + command(argv), take)
 
     def stream(self, argv: Sequence[str], *, terminal: bool) -> int:
-        from flowlite.connect.ssh import system
-
         return system.stream(self.target, argv, terminal=terminal)
 
     def ssh_entry(self, alias: str, known_hosts: Path) -> tuple[str, str] | None:
-        from flowlite.connect.ssh import system
-
         system.require_known(self.target)
         return system.entries(alias, self.target, known_hosts)
 
@@ -213,9 +174,7 @@ class SshConnection(Connection):
             self._closed = True
             held, self._held = self._held, None
         if held is not None:
-            from flowlite.connect.ssh import link
-
-            link.release(held)
+                release(held)
 
 
 def _start_script(argv: Sequence[str], log: str, environment: Mapping[str, str]) -> bytes:

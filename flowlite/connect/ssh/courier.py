@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from flowlite.connect.base import NotStarted
 from flowlite.connect.bounded import Tail
 from flowlite.connect.courier_answer import Answer, CourierAnswer
 from flowlite.connect.ssh.commands import Run
@@ -28,14 +29,6 @@ _BEAT_TAKES = 0.1
 # A courier without a heartbeat for this long assumes that the client is gone, and ends its session with sshd.
 _SILENT_SECONDS = 45.0
 _BEAT_SECONDS = 10.0
-
-
-class NotStarted(Exception):
-    """The courier could not be started on the host. `code` is the exit status of the command."""
-
-    def __init__(self, code: int, said: str) -> None:
-        super().__init__(said)
-        self.code = code
 
 
 class Courier:

@@ -32,7 +32,9 @@ from flowlite.connect import programs
 from flowlite.connect.base import Connection
 from flowlite.connect.bounded import MOST_OUTPUT, Output, process_id
 from flowlite.connect.pipe import Pipe
-from flowlite.connect.step import pool
+from flowlite.connect.step import files as step_files
+from flowlite.connect.step import pool, tcp
+from flowlite.connect.step.carried import CarriedPipe
 from flowlite.connect.step.channel import Lost
 from flowlite.connect.step.errors import srun_lost
 from flowlite.connect.step.stream import Stream
@@ -106,8 +108,6 @@ class StepConnection(Connection):
 
     def pipe(self, argv: Sequence[str], seconds: float) -> Pipe:
         """Starts a command whose standard input stays open. Raises NodeUnreachable, TimeoutError."""
-        from flowlite.connect.step.carried import CarriedPipe
-
         # The command carries another step connection and exits by itself on EOF.
         request = {"do": "run", "argv": _words(argv), "gently": True}
         return CarriedPipe(self._ask(request, seconds))
@@ -174,13 +174,11 @@ class StepConnection(Connection):
             return 128 - code if code < 0 else code
 
     def start(self, argv: Sequence[str], *, log: str, environment: Mapping[str, str]) -> int:
-        from flowlite.connect.step import files
-
         request = {"argv": _words(argv), "log": log, "environment": dict(environment)}
         what = f"{self._label}: cannot start {argv[0]}"
         with self._ask({"do": "start", **request}, _START_SECONDS) as stream:
             stream.end_input()
-            return process_id(files.answer(stream, what).get("pid"), what)
+            return process_id(step_files.answer(stream, what).get("pid"), what)
 
     def ask_daemon(self, request: Mapping[str, Any], timeout: float) -> dict[str, Any]:
         """Returns the answer of the node's step daemon to a request.
@@ -189,32 +187,24 @@ class StepConnection(Connection):
             NodeUnreachable: The node does not answer.
             OSError: The step daemon is gone, or has refused.
         """
-        from flowlite.connect.step import files
-
         with self._ask({"do": "daemon", "request": dict(request)}, timeout) as stream:
             stream.end_input()
-            return files.answer(stream, f"{self._label}: its step daemon")
+            return step_files.answer(stream, f"{self._label}: its step daemon")
 
     # Files
 
     def put_many(self, files: Sequence[File]) -> None:
-        from flowlite.connect.step import files as step_files
-
         if files:
             step_files.put_files(self._ask, self._label, files)
 
     def read(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        from flowlite.connect.step import files
-
-        return files.read_file(self._ask, self._label, path, offset)
+        return step_files.read_file(self._ask, self._label, path, offset)
 
     # Everything else
 
     async def open_tcp(
         self, address: str, port: int
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        from flowlite.connect.step import tcp
-
         if self._direct and self._channel.direct and _leads_elsewhere(address):
             try:
                 async with asyncio.timeout(_DIRECT_SECONDS):
