@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -100,32 +100,6 @@ class GangNodes:
     joined: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Adding:
-    """A launch of nodes that the gang does not need.
-
-    Attributes:
-        intent: The launch.
-        until: Unix time until which it is tried.
-        turn: The queue, which may leave less room.
-        beside: Instances that are new in this attempt, of which the queue does not know yet.
-    """
-
-    intent: LaunchIntent
-    until: float
-    turn: Turn
-    beside: int
-
-    def now(self) -> LaunchIntent:
-        """The launch as it may be now. Raises CapacityUnavailable."""
-        room = self.turn.nodes_to_add()
-        if room is None:
-            return self.intent
-        if room <= self.beside:
-            raise CapacityUnavailable("others are before it in the queue", retry_after=_ASK_AGAIN)
-        return dataclasses.replace(self.intent, count=min(self.intent.count, room - self.beside))
-
-
 class Provisioner:
     """Launches and ends the instances of one task."""
 
@@ -136,14 +110,17 @@ class Provisioner:
         provider: Provider,
         asked: TaskView,
         threads: Threads,
-        sleep: Callable[[float], Awaitable[None]],
+        turn: Turn,
     ) -> None:
         self._store = store
         self._lease = lease
         self._provider = provider
         self._asked = asked
         self._threads = threads
-        self._sleep = sleep
+        self._turn = turn
+        self._sleep = turn.sleep
+        self._tell_waiting = turn.tell_waiting
+        self._given_up = turn.given_up
         self._limits = Caps(asked.plan)
         self._look_at = 0.0
         self._accounts = Billing(provider.name, asked.plan.price_per_hour, self._asked_at)
@@ -159,13 +136,7 @@ class Provisioner:
             for each in there
         ]
 
-    async def complete(
-        self,
-        record: TaskRecord,
-        agent: Path,
-        tell_waiting: Callable[[str], None],
-        given_up: Callable[[], bool],
-    ) -> GangNodes | None:
+    async def complete(self, record: TaskRecord, agent: Path) -> GangNodes | None:
         """Launches as many nodes as the gang lacks. Only the intents are in the store when it returns.
 
         Nodes that were set aside or are gone are replaced. A replacement takes the rank of the node it replaces. A gang
@@ -174,8 +145,6 @@ class Provisioner:
         Args:
             record: The task.
             agent: The agent's zipapp on this machine.
-            tell_waiting: Called with the reason while there is no capacity.
-            given_up: Whether the launch is not needed any more.
 
         Returns:
             None if it was given up while waiting.
@@ -190,10 +159,10 @@ class Provisioner:
         spares = [name for name in spares if name in kept]
         joining = [name for name in joining if name in kept]
         vacant = [name for name in record.roster if name not in kept]
-        turn, waits_since = Turn(self._store, record.id, self._sleep, given_up), clock.now()
+        waits_since = clock.now()
         self._look_at = clock.monotonic() + _FIRST_LOOK
         had_asked = bool(self._open_launches(JOINING))
-        ending = await self._end_growing(record, kept, agent, turn, tell_waiting, given_up)
+        ending = await self._end_growing(record, kept, agent)
         if ending is None:
             return None
         began, late = ending
@@ -213,16 +182,14 @@ class Provisioner:
         until = math.inf if had_turn else self._wait_ends(record, asked_at)
         if not had_turn:
             preparing = asyncio.ensure_future(self._threads.run(self._provider.prepare_to_launch))
-            if not await turn.to_launch(tell_waiting, until):
-                if given_up():
+            if not await self._turn.to_launch(until):
+                if self._given_up():
                     return None
                 raise self._not_its_turn(record, lacking.needed, asked_at)
             await preparing
         self._look_at = clock.monotonic() + _FIRST_LOOK
         there = {*kept, *(each.id for each in late)}
-        gathered = await self._gather(
-            record, lacking, there, began, agent, turn, tell_waiting, given_up
-        )
+        gathered = await self._gather(record, lacking, there, began, agent)
         if gathered is None:
             return None
         tokens, launched = gathered
@@ -230,7 +197,7 @@ class Provisioner:
         if kept and clock.now() - waits_since >= _FIRST_LOOK:
             still = await self.usable([*kept])
             if len(still) < len(kept):
-                return await self.complete(record, agent, tell_waiting, given_up)
+                return await self.complete(record, agent)
         if surplus := launched[lacking.most :]:
             # The open intent of a supervisor that was killed may have been for more nodes.
             await self._end(surplus)
@@ -281,8 +248,7 @@ class Provisioner:
             ProviderError: The provider refuses, or cannot be asked.
             LaunchRefused: The provider would charge what the plan does not say.
         """
-        turn = Turn(self._store, record.id, self._sleep, lambda: False)
-        if (room := turn.nodes_to_add()) is not None and room <= 0:
+        if (room := self._turn.nodes_to_add()) is not None and room <= 0:
             raise CapacityUnavailable("no place is free, or others are before it in the queue")
         await self._check_free()
         intent = self._intend(record, count, 1, agent, purpose=JOINING)
@@ -678,13 +644,7 @@ class Provisioner:
         return self._gone(row for row in others if row.id not in stays)
 
     async def _end_growing(
-        self,
-        record: TaskRecord,
-        kept: Collection[str],
-        agent: Path,
-        turn: Turn,
-        tell_waiting: Callable[[str], None],
-        given_up: Callable[[], bool],
+        self, record: TaskRecord, kept: Collection[str], agent: Path
     ) -> tuple[list[str], list[Instance]] | None:
         """Ends the launch that the attempt before has left open so that the gang grows.
 
@@ -698,12 +658,11 @@ class Provisioner:
         if not self._open_launches(JOINING):
             return [], []
         intent = self._intend(record, 1, 1, agent, purpose=JOINING)
-        adding = _Adding(intent, 0.0, turn, 0)
-        found = await self._try_to_add(adding, tell_waiting, given_up)
+        found = await self._try_to_add(intent, until=0.0, beside=0)
         if found is None:
             return None
         if not found:
-            await self._withdraw_all_but((), kept, given_up)
+            await self._withdraw_all_but((), kept)
             return [], []
         self._accounts.note(found)
         await self._refuse_charged(intent, found)
@@ -716,9 +675,6 @@ class Provisioner:
         kept: Collection[str],
         began: Sequence[str],
         agent: Path,
-        turn: Turn,
-        tell_waiting: Callable[[str], None],
-        given_up: Callable[[], bool],
     ) -> tuple[list[str], list[Instance]] | None:
         """Launches what an attempt needs, and more as far as there is room for it in time.
 
@@ -737,20 +693,21 @@ class Provisioner:
             intent = self._intend(record, count, max(1, needed), agent, but)
             found: list[Instance] | None
             if needed > 0:
-                if count > needed and (room := turn.nodes_to_add()) is not None:
+                if count > needed and (room := self._turn.nodes_to_add()) is not None:
                     intent = dataclasses.replace(intent, count=max(needed, min(count, room)))
-                found = await self._launch(intent, record, tell_waiting, given_up)
+                found = await self._launch(intent, record)
             else:
                 if until is None:
                     until = self._created_at(intent) + lacking.seconds
                 waits = len(launched) < lacking.awaited
-                adding = _Adding(intent, until if waits else 0.0, turn, len(launched))
-                found = await self._try_to_add(adding, tell_waiting, given_up)
+                found = await self._try_to_add(
+                    intent, until=until if waits else 0.0, beside=len(launched)
+                )
             if found is None:
                 return None
             if not found:
                 there = {*kept, *(each.id for each in launched)}
-                await self._withdraw_all_but(but, there, given_up)
+                await self._withdraw_all_but(but, there)
                 break
             self._accounts.note(found)
             await self._refuse_charged(intent, found)
@@ -759,24 +716,26 @@ class Provisioner:
         return tokens, launched
 
     async def _try_to_add(
-        self,
-        adding: _Adding,
-        tell_waiting: Callable[[str], None],
-        given_up: Callable[[], bool],
+        self, intent: LaunchIntent, *, until: float, beside: int
     ) -> list[Instance] | None:
         """Asks for nodes that the gang does not need, until they come or the time for it is over.
 
         Machines that boot are waited for, since they are charged.
 
+        Args:
+            intent: The launch.
+            until: Unix time until which it is tried.
+            beside: How many instances are new in this attempt, of which the queue does not know yet.
+
         Returns:
             The new instances, [] if there is no room; None if it was given up while waiting.
         """
-        intent = adding.intent
         while True:
             comes = False
             try:
                 await self._check_free()
-                if found := await self._threads.run(self._provider.launch, adding.now()):
+                now = self._as_queue_allows(intent, beside)
+                if found := await self._threads.run(self._provider.launch, now):
                     return found
             except LaunchPending as error:
                 why, pause, comes = str(error), error.retry_after, not error.queued
@@ -784,23 +743,30 @@ class Provisioner:
                 why, pause = str(error), error.retry_after
             except (FlowError, OSError, LaunchRefused) as error:
                 why, pause = str(error), _ASK_AGAIN
-            left = adding.until - clock.now()
+            left = until - clock.now()
             if left <= 0 and not comes:
                 say(f"the gang begins without more nodes: {why}")
                 return []
-            tell_waiting(f"waiting for up to {lifecycle.nodes(intent.count)} more: {why}")
+            self._tell_waiting(f"waiting for up to {lifecycle.nodes(intent.count)} more: {why}")
             await self._pause(pause if comes else min(pause, left))
-            if given_up():
+            if self._given_up():
                 return None
             if spent := self._limits.spent(self._store.instances(self._lease.task_id)):
                 raise LaunchRefused(spent)
 
-    async def _withdraw_all_but(
-        self, tokens: Collection[str], kept: Collection[str], given_up: Callable[[], bool]
-    ) -> None:
+    def _as_queue_allows(self, intent: LaunchIntent, beside: int) -> LaunchIntent:
+        """Returns a launch as it may be now. Raises CapacityUnavailable."""
+        room = self._turn.nodes_to_add()
+        if room is None:
+            return intent
+        if room <= beside:
+            raise CapacityUnavailable("others are before it in the queue", retry_after=_ASK_AGAIN)
+        return dataclasses.replace(intent, count=min(intent.count, room - beside))
+
+    async def _withdraw_all_but(self, tokens: Collection[str], kept: Collection[str]) -> None:
         """Withdraws all launches but these, and ends all but what is kept: nothing else is charged beside the gang."""
         withdrawn = [token for token in self._open_launches() if token not in tokens]
-        while not given_up():
+        while not self._given_up():
             if await self._withdraw(withdrawn, lambda each: each.id not in kept):
                 return
             await self._sleep(_ASK_AGAIN)
@@ -824,13 +790,7 @@ class Provisioner:
             self._store.settle_intent(self._lease, token, "undone")
         return True
 
-    async def _launch(
-        self,
-        intent: LaunchIntent,
-        record: TaskRecord,
-        tell_waiting: Callable[[str], None],
-        given_up: Callable[[], bool],
-    ) -> list[Instance] | None:
+    async def _launch(self, intent: LaunchIntent, record: TaskRecord) -> list[Instance] | None:
         since = self._created_at(intent)
         several = failover.has_several(record)
         tries = 0
@@ -843,14 +803,14 @@ class Provisioner:
                 if several:
                     raise PlaceFailed(str(error), Kind.FULL, intent.count, since) from error
                 self._check_wait(since, error)
-                tell_waiting(str(error))
+                self._tell_waiting(str(error))
                 pause = error.retry_after
             except LaunchPending as error:
                 if error.queued and several:
                     self._check_queue(record, since, intent.count, error)
                 elif error.queued:
                     self._check_wait(since, error)
-                tell_waiting(str(error))
+                self._tell_waiting(str(error))
                 pause = error.retry_after
             except QuotaExceeded as error:
                 if several:
@@ -861,7 +821,7 @@ class Provisioner:
                     or clock.monotonic() - quota_since > _COUNTED_SECONDS
                 ):
                     raise self._refused(intent, error) from error
-                tell_waiting(
+                self._tell_waiting(
                     f"{error}. A machine that was just given back may be counted still: it is asked again for "
                     f"{_COUNTED_SECONDS / 60:.0f} minutes"
                 )
@@ -882,9 +842,9 @@ class Provisioner:
                         raise PlaceFailed(text, Kind.REFUSED, intent.count, since) from error
                     raise LaunchRefused(text) from error
                 pause = 2.0**tries
-            if not given_up():
+            if not self._given_up():
                 await self._pause(pause)
-            if given_up():
+            if self._given_up():
                 return None
             if spent := self._limits.spent(self._store.instances(self._lease.task_id)):
                 raise LaunchRefused(spent)

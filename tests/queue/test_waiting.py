@@ -137,14 +137,14 @@ def test_who_waits_looks_after_the_others_once_a_second_and_not_in_its_own_turn(
             other.add_event("first", "note", "something")
 
         def turn_of(name: str) -> Turn:
-            return Turn(store, name, sleep, lambda: False)
+            return Turn(store, name, sleep, waits.append, lambda: False)
 
         until = clock.now() + 3.05
-        assert not asyncio.run(turn_of("second").to_launch(waits.append, until))
+        assert not asyncio.run(turn_of("second").to_launch(until))
         assert len(waits) >= 25
         assert 3 <= len(looks) <= 4
         looks.clear()
-        assert asyncio.run(turn_of("first").to_launch(waits.append))
+        assert asyncio.run(turn_of("first").to_launch())
         assert looks == []
 
 
@@ -174,8 +174,8 @@ def test_who_waits_in_a_long_queue_spends_a_tenth_of_a_core_on_it(
             timeline.sleep(seconds)
             other.add_event("first", "note", "something")
 
-        turn_of_second = Turn(store, "second", sleep, lambda: False)
-        assert not asyncio.run(turn_of_second.to_launch(lambda _: None, clock.now() + 10.0))
+        turn_of_second = Turn(store, "second", sleep, lambda _: None, lambda: False)
+        assert not asyncio.run(turn_of_second.to_launch(clock.now() + 10.0))
     assert 10 <= reads <= 21
 
 

@@ -228,7 +228,7 @@ class Growing(Scene):
 
     def provisioner(self) -> Provisioner:
         view = TaskView.of(self.store.get_task("t1"))
-        return Provisioner(self.store, self.lease, self.market, view, Threads(), self.sleep)
+        return Provisioner(self.store, self.lease, self.market, view, Threads(), self.turn())
 
     def launch(self, count: int) -> list[str]:
         """Asks for nodes, as the supervisor does; a new supervisor each time."""

@@ -24,6 +24,7 @@ from flowlite.state.store import Lease, Store
 from flowlite.supervise.gang_size import LackingNodes
 from flowlite.supervise.money import price_text
 from flowlite.supervise.provision import GangNodes, LaunchRefused, Provisioner
+from flowlite.supervise.queue.turn import Turn
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
 from tests.test_store import task
@@ -143,6 +144,9 @@ class Scene:
         self.now += seconds
         self.meanwhile()
 
+    def turn(self) -> Turn:
+        return Turn(self.store, "t1", self.sleep, self.told.append, lambda: False)
+
     def attempt(self) -> list[str]:
         """The roster of the next attempt, as the supervisor records it."""
         record = self.store.get_task("t1")
@@ -150,9 +154,9 @@ class Scene:
         async def run() -> GangNodes | None:
             view = TaskView.of(record)
             provisioner = Provisioner(
-                self.store, self.lease, self.market, view, Threads(), self.sleep
+                self.store, self.lease, self.market, view, Threads(), self.turn()
             )
-            return await provisioner.complete(record, Path("/a"), self.told.append, lambda: False)
+            return await provisioner.complete(record, Path("/a"))
 
         found = asyncio.run(run())
         assert found is not None

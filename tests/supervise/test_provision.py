@@ -41,6 +41,7 @@ from flowlite.supervise.provision import (
     NotGone,
     Provisioner,
 )
+from flowlite.supervise.queue.turn import Turn
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
 from tests.test_store import task
@@ -131,21 +132,22 @@ class Scene:
     async def nap(self, seconds: float) -> None:
         self.naps.append(seconds)
 
-    def with_provisioner(self, do: Callable[[Provisioner], object]) -> object:
+    def with_provisioner(
+        self,
+        do: Callable[[Provisioner], object],
+        given_up: Callable[[], bool] = lambda: False,
+    ) -> object:
         async def run() -> object:
             asked = TaskView.of(self.store.get_task("t1"))
-            provisioner = Provisioner(
-                self.store, self.lease, self.cloud, asked, Threads(), self.nap
-            )
+            turn = Turn(self.store, "t1", self.nap, self.told.append, given_up)
+            provisioner = Provisioner(self.store, self.lease, self.cloud, asked, Threads(), turn)
             return await do(provisioner)  # type: ignore[misc]
 
         return asyncio.run(run())
 
     def complete(self, given_up: Callable[[], bool] = lambda: False) -> GangNodes | None:
         record = self.store.get_task("t1")
-        found = self.with_provisioner(
-            lambda p: p.complete(record, Path("/agent.pyz"), self.told.append, given_up)
-        )
+        found = self.with_provisioner(lambda p: p.complete(record, Path("/agent.pyz")), given_up)
         assert found is None or isinstance(found, GangNodes)
         return found
 

@@ -141,8 +141,11 @@ class Supervisor:
         self._leading = TaskLease(store, lease)
         self._fresh: list[Instance] = []
         self._agent: tuple[Path, str] | None = None
+        self._turn = Turn(
+            store, record.id, self._sleep, self._journal.waiting, self._cancelled.is_set
+        )
         self._provisioner = Provisioner(
-            store, lease, provider, self._asked, self._threads, self._sleep
+            store, lease, provider, self._asked, self._threads, self._turn
         )
         self._search = PlaceSearch(
             store,
@@ -332,8 +335,7 @@ class Supervisor:
 
     async def _begin(self) -> None:
         """Waits for the tasks that must have completed before, and begins."""
-        turn = Turn(self._store, self._record.id, self._sleep, self._cancelled.is_set)
-        problem = await turn.to_begin(self._asked.after, self._journal.waiting)
+        problem = await self._turn.to_begin(self._asked.after)
         if self._cancelled.is_set() or problem is None:
             self._journal.step(TaskEvent.CANCEL, outcome="cancelled")
         elif problem:
@@ -365,12 +367,7 @@ class Supervisor:
                 return
             self._agent = self._agent or _agent_zip(self._home)
             with trace.span("launch"):
-                gathered = await self._provisioner.complete(
-                    self._record,
-                    self._agent[0],
-                    self._journal.waiting,
-                    self._cancelled.is_set,
-                )
+                gathered = await self._provisioner.complete(self._record, self._agent[0])
         except PlaceFailed as error:
             self._search.note_failure(error)
             return

@@ -23,35 +23,36 @@ _READ_SHARE = 10
 
 
 class Turn:
-    """The turn of one task."""
+    """The turn of one task.
+
+    Attributes:
+        sleep: Sleeps, or returns early if the task is cancelled.
+        tell_waiting: Called with what the task waits for.
+        given_up: Whether the task was cancelled.
+    """
 
     def __init__(
         self,
         store: Store,
         task_id: str,
         sleep: Callable[[float], Awaitable[None]],
+        tell_waiting: Callable[[str], None],
         given_up: Callable[[], bool],
     ) -> None:
-        """
-        Args:
-            store: The store.
-            task_id: The task.
-            sleep: Sleeps, or returns early if the task is cancelled.
-            given_up: Whether the task was cancelled.
-        """
         self._store = store
         self._task_id = task_id
-        self._sleep = sleep
-        self._given_up = given_up
+        self.sleep = sleep
+        self.tell_waiting = tell_waiting
+        self.given_up = given_up
         self._woke_at = -math.inf
 
-    async def to_launch(self, tell_waiting: Callable[[str], None], until: float = math.inf) -> bool:
+    async def to_launch(self, until: float = math.inf) -> bool:
         """Waits until the task may launch.
 
         Returns:
             False if it was cancelled meanwhile, or it was not its turn by that Unix time. Raises StoreError.
         """
-        return await self._until(self._refusal, tell_waiting, until)
+        return await self._until(self._refusal, until)
 
     def nodes_to_add(self) -> int | None:
         """How many more nodes a task that has what it needs may take now; None if no queue limits it."""
@@ -64,9 +65,7 @@ class Turn:
                 return place.nodes or 0
         return None
 
-    async def to_begin(
-        self, after: Sequence[str], tell_waiting: Callable[[str], None]
-    ) -> str | None:
+    async def to_begin(self, after: Sequence[str]) -> str | None:
         """Waits for the tasks that must have completed before.
 
         Returns:
@@ -76,19 +75,14 @@ class Turn:
         while True:
             if problem := self._not_completed(after):
                 return problem
-            if not await self._until(lambda: self._unfinished(after), tell_waiting):
+            if not await self._until(lambda: self._unfinished(after)):
                 return None
             if not self._unfinished(after):
                 return self._not_completed(after)
 
-    async def _until(
-        self,
-        refusal: Callable[[], str],
-        tell_waiting: Callable[[str], None],
-        until: float = math.inf,
-    ) -> bool:
+    async def _until(self, refusal: Callable[[], str], until: float = math.inf) -> bool:
         version, read_at, pause = -1, 0.0, _LOOK_EVERY
-        while not self._given_up():
+        while not self.given_up():
             latest = self._store.version()
             if latest != version or clock.monotonic() - read_at > _READ_EVERY:
                 version, read_at = latest, clock.monotonic()
@@ -98,10 +92,10 @@ class Turn:
                 pause = max(_LOOK_EVERY, min(_READ_EVERY, _READ_SHARE * spent))
                 if not why:
                     return True
-                tell_waiting(why)
+                self.tell_waiting(why)
             if clock.now() >= until:
                 return False
-            await self._sleep(min(pause, max(_LOOK_EVERY, until - clock.now())))
+            await self.sleep(min(pause, max(_LOOK_EVERY, until - clock.now())))
             pause = _LOOK_EVERY
         return False
 
