@@ -21,7 +21,7 @@ import pytest
 
 from flowlite.errors import LeaseLost, NotFound, StoreDamaged, StoreError
 from flowlite.provider import Candidate, Plan
-from flowlite.state import snapshots
+from flowlite.state import clock, snapshots
 from flowlite.state.database import MIGRATIONS, SCHEMA_VERSION
 from flowlite.state.store import FullPlace, InstanceRecord, Lease, Store, TaskRecord
 from tests.helpers import eventually
@@ -116,11 +116,15 @@ def test_writes_need_the_lease_with_the_newest_token(store: Store) -> None:
     store.update_task(new, reason="three")
 
 
-def test_a_lease_that_has_expired_can_be_taken(store: Store) -> None:
+def test_a_lease_that_has_expired_can_be_taken(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.create_task(task())
-    assert store.acquire_lease("t1", "a", 10, now=100.0) is not None
-    assert store.acquire_lease("t1", "b", 10, now=109.9) is None
-    assert store.acquire_lease("t1", "b", 10, now=110.1) is not None
+    times = iter([100.0, 109.9, 110.1])
+    monkeypatch.setattr(clock, "now", lambda home: next(times))
+    assert store.acquire_lease("t1", "a", 10) is not None
+    assert store.acquire_lease("t1", "b", 10) is None
+    assert store.acquire_lease("t1", "b", 10) is not None
 
 
 def test_the_same_owner_takes_its_lease_again_with_a_new_token(store: Store) -> None:
@@ -207,12 +211,17 @@ def _fields(record: InstanceRecord) -> dict[str, object]:
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
 
-def test_cancel_is_asked_for_once_and_not_of_a_final_task(store: Store) -> None:
+def test_cancel_is_asked_for_once_and_not_of_a_final_task(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.create_task(task())
     lease = leased(store)
     assert not store.cancel_requested(lease)
-    assert store.request_cancel("t1", now=5.0)
-    assert store.request_cancel("t1", now=6.0)
+    with monkeypatch.context() as patched:
+        times = iter([5.0, 6.0])
+        patched.setattr(clock, "now", lambda home: next(times))
+        assert store.request_cancel("t1")
+        assert store.request_cancel("t1")
     assert store.get_task("t1").cancel_requested_at == 5.0
     assert store.cancel_requested(lease)
     store.create_task(task("t2", state="completed"))
@@ -336,7 +345,7 @@ def test_a_task_of_an_older_version_has_one_place(tmp_path: Path) -> None:
 def test_the_places_of_a_task_are_kept_and_changed(store: Store) -> None:
     places = [Candidate(Plan.from_json(PLAN), {"gpu": gpu}).to_json() for gpu in ("h100", "a100")]
     store.create_task(task(candidates=places))
-    lease = store.acquire_lease("t1", "me", 60, now=1.0)
+    lease = store.acquire_lease("t1", "me", 60)
     assert lease is not None
     tried = [TRIED]
     store.update_task(lease, candidate=1, tried=tried)
@@ -380,7 +389,7 @@ def test_damaged_places_are_named(store: Store, column: str, value: str, why: st
 @pytest.mark.parametrize("damage", ["at = 'soon'", "nodes = 'many'", "at = -1", "task_id = x'ff'"])
 def test_a_damaged_note_of_a_full_place_is_left_out(store: Store, damage: str) -> None:
     store.create_task(task())
-    lease = store.acquire_lease("t1", "me", 60, now=1.0)
+    lease = store.acquire_lease("t1", "me", 60)
     assert lease is not None
     for place in ("near", "far"):
         store.transition(lease, "running", "", {}, full=FullPlace(place, 1, "t1", 2.0))

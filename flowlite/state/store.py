@@ -211,13 +211,13 @@ class Store:
         with self._database.write() as db:
             _fenced_update(db, lease, changes)
 
-    def request_cancel(self, task_id: str, now: float | None = None) -> bool:
+    def request_cancel(self, task_id: str) -> bool:
         """Requests the cancellation of a task from its supervisor. Returns False if the task is already final."""
         with self._database.write() as db:
             done = db.execute(
                 "UPDATE tasks SET cancel_requested_at = COALESCE(cancel_requested_at, ?) "
                 "WHERE id = ? AND state NOT IN ('completed', 'failed', 'cancelled')",
-                (self._now() if now is None else now, task_id),
+                (self._now(), task_id),
             )
             return done.rowcount == 1
 
@@ -271,11 +271,10 @@ class Store:
         owner: str,
         seconds: float,
         *,
-        now: float | None = None,
         is_dead: Callable[[str], bool] = lambda owner: False,
     ) -> Lease | None:
         """Takes the lease of a task if it is free, has expired, or its owner is provably dead; else returns None."""
-        at = self._now() if now is None else now
+        at = self._now()
         with self._database.write() as db:
             row = db.execute(
                 "SELECT lease_owner, lease_token, lease_expires FROM tasks WHERE id = ?", (task_id,)
@@ -292,10 +291,9 @@ class Store:
             )
             return Lease(task_id, owner, token)
 
-    def renew_lease(self, lease: Lease, seconds: float, *, now: float | None = None) -> None:
+    def renew_lease(self, lease: Lease, seconds: float) -> None:
         """Extends a lease. Raises LeaseLost."""
-        at = self._now() if now is None else now
-        self.update_task(lease, lease_expires=at + seconds)
+        self.update_task(lease, lease_expires=self._now() + seconds)
 
     def make_sure_of(self, lease: Lease) -> None:
         """Raises LeaseLost if the lease was taken over."""

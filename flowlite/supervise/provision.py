@@ -308,7 +308,8 @@ class Provisioner:
     def seconds_with(self, record: TaskRecord, more: int) -> float:
         """Seconds for which the gang could run with so many more nodes; infinite without a cap."""
         rows = self._store.instances(self._lease.task_id)
-        return self._limits.seconds_with(record, rows, more)
+        left = self._limits.time_left(record, rows, more)
+        return math.inf if left is None else left
 
     async def give_back(self, instances: Sequence[Instance]) -> None:
         """Ends healthy machines without a rank, which have become useless."""
@@ -918,7 +919,8 @@ class Provisioner:
         rows = self._store.instances(self._lease.task_id)
         if all(row.ended_at is not None for row in rows):
             return pause
-        return max(_SHORTEST_NAP, min(pause, self._limits.seconds_of_money(rows)))
+        paid = self._limits.paid_seconds(rows)
+        return max(_SHORTEST_NAP, pause if paid is None else min(pause, paid))
 
     def _intend(
         self,

@@ -65,12 +65,12 @@ def test_the_time_that_is_left(
 
 
 def test_the_time_with_more_machines() -> None:
-    assert caps().seconds_with(task(), pair(0), 2) == math.inf
+    assert caps().time_left(task(), pair(0), 2) is None
     paid = caps(max_cost=2.0)
-    assert paid.seconds_with(task(NOW), pair(0), 0) == pytest.approx(80.0)
-    assert paid.seconds_with(task(NOW), pair(0), 2) == pytest.approx(30.0)
+    assert paid.time_left(task(NOW), pair(0), 0) == pytest.approx(80.0)
+    assert paid.time_left(task(NOW), pair(0), 2) == pytest.approx(30.0)
     both = caps(max_cost=2.0, max_run_seconds=20.0)
-    assert both.seconds_with(task(NOW), pair(0), 2) == pytest.approx(20.0)
+    assert both.time_left(task(NOW), pair(0), 2) == pytest.approx(20.0)
 
 
 def test_a_launch_gets_what_is_left_whether_workers_or_only_machines_have_begun() -> None:
@@ -95,9 +95,8 @@ def test_why_the_money_ends_a_task() -> None:
 
 def test_how_long_the_money_lasts() -> None:
     assert caps().paid_seconds(pair(0)) is None
-    assert caps().seconds_of_money(pair(0)) == math.inf
-    for ask in (caps(max_cost=2.0).paid_seconds, caps(max_cost=2.0).seconds_of_money):
-        assert [ask(pair(age)) for age in (0, 30, 90)] == pytest.approx([80.0, 50.0, 0.0])
+    ask = caps(max_cost=2.0).paid_seconds
+    assert [ask(pair(age)) for age in (0, 30, 90)] == pytest.approx([80.0, 50.0, 0.0])
     # What costs nothing is not bounded by money.
     assert caps(max_cost=2.0, price_per_hour=0.0).paid_seconds(pair(0, 0.0)) is None
 

@@ -30,6 +30,7 @@ from flowlite.supervise.record.paths import TaskPaths
 from flowlite.supervise.threads import Threads
 from tests.connect.test_fetching import small_disk
 from tests.helpers import eventually
+from tests.supervise.test_holdings import kept, lost
 
 
 @pytest.fixture(autouse=True)
@@ -294,20 +295,20 @@ def test_what_never_comes_is_kept_there(scene: Scene, clock: Clock) -> None:
     scene.nodes[1].life = ProbeAnswer.UNREACHABLE
     scene.let_time_pass(clock, once="has not answered since")
     seen = scene.play()
-    assert [(each.node, dict(each.files)) for each in seen.kept] == [
+    assert [(each.node, dict(each.files)) for each in kept(seen)] == [
         (1, {"r1.out": 5, "r1.result": 101})
     ]
-    assert seen.lost == ()
+    assert lost(seen) == []
 
 
 def test_a_machine_that_does_not_exist_any_more_is_not_waited_for(scene: Scene) -> None:
     scene.nodes[1].life = ProbeAnswer.GONE
-    assert [each.node for each in scene.play().lost] == [1]
+    assert [each.node for each in lost(scene.play())] == [1]
 
 
 def test_a_result_that_is_not_on_its_node_any_more_is_lost(scene: Scene) -> None:
     Path(scene.nodes[1].directory, "r1.result").unlink()
-    assert [each.files for each in scene.play().lost] == [(("r1.result", 101),)]
+    assert [each.files for each in lost(scene.play())] == [(("r1.result", 101),)]
 
 
 @pytest.mark.parametrize("life", [ProbeAnswer.ALIVE, ProbeAnswer.UNREACHABLE])
@@ -330,17 +331,17 @@ def test_a_cancellation_is_heard_while_something_is_waited_for(
     seen = scene.play()
     # Far less, but for a busy machine; what is waited for without a cancellation is minutes.
     assert time.monotonic() - cancelled < 60.0
-    assert [each.node for each in seen.kept] == [1]
+    assert [each.node for each in kept(seen)] == [1]
     if life is ProbeAnswer.ALIVE:
-        assert seen.kept[0].ours
+        assert kept(seen)[0].ours
         assert any("40 MB are to come, and 1 MB are free" in text for text in scene.told)
 
 
 def test_after_a_bad_end_a_lost_node_is_not_waited_for(scene: Scene) -> None:
     scene.workers.pop(1)
     seen = scene.play(ended_well=False, lost=("n1",))
-    assert [each.node for each in seen.kept] == [1]
-    assert dict(seen.kept[0].files) == {
+    assert [each.node for each in kept(seen)] == [1]
+    assert dict(kept(seen)[0].files) == {
         f"r1.{name}": None for name in ("out", "err", "setup", "result")
     }
     assert scene.nodes[1].gets == 0
@@ -391,7 +392,7 @@ def test_a_log_without_end_does_not_fill_the_disk(
     scene.nodes[1].sends = without_end
     scene.let_time_pass(clock, once="No space left on device")
     seen = scene.play(ended_well=False)
-    (missing,) = seen.kept
+    (missing,) = kept(seen)
     assert missing.ours
     assert "No space left on device: 8 MB came, more are to come, and 3" in missing.trouble
     assert fetching.room_on_disk(scene.paths.directory)[0] > 0
@@ -409,7 +410,7 @@ def test_files_that_do_not_come_are_not_waited_for_without_end(
     scene.workers.pop(1)
     scene.nodes[1].sends = sends
     scene.let_time_pass(clock, once="" if sends is nothing else "B came within 0 s")
-    (missing,) = scene.play(ended_well=False).kept
+    (missing,) = kept(scene.play(ended_well=False))
     assert missing.node == 1
     assert missing.trouble == "" if sends is nothing else "B came within 0 s" in missing.trouble
 

@@ -11,12 +11,23 @@ from flowlite.supervise.attempt.unfetched import (
     PATIENCE,
     PATIENCE_BADLY,
     HoldingPlace,
+    MissingFilesDecision,
     MissingOnNode,
     outlook,
 )
 
 A, S, G = HoldingPlace.ANSWERS, HoldingPlace.SILENT, HoldingPlace.GONE
 FILES = (("r1.result", 40),)
+
+
+def lost(seen: MissingFilesDecision) -> list[MissingOnNode]:
+    """What no node has any more."""
+    return [each for each in seen.lacking if each.place is G]
+
+
+def kept(seen: MissingFilesDecision) -> list[MissingOnNode]:
+    """What its node still has, and must not remove."""
+    return [each for each in seen.lacking if each.place is not G]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +50,7 @@ def test_the_table(place: HoldingPlace, ended_well: bool, waits: bool) -> None:
     )
     assert seen.over is not waits
     assert [each.node for each in seen.lacking] == [1]
-    assert bool(seen.lost) is (place is G)
+    assert bool(lost(seen)) is (place is G)
 
 
 def test_what_a_node_cannot_give_of_a_gang_that_failed_is_not_waited_for_long() -> None:
@@ -74,11 +85,11 @@ def test_everything_lacking_is_waited_for_kept_or_lost(
 ) -> None:
     seen = outlook(found, ended_well=well, waited=waited, given_up=given_up)
     assert set(seen.lacking) == {each for each in found if each.files}
-    assert set(seen.lost) | set(seen.kept) == set(seen.lacking)
-    assert set(seen.waits_for) <= set(seen.kept)
+    assert set(lost(seen)) | set(kept(seen)) == set(seen.lacking)
+    assert set(seen.waits_for) <= set(kept(seen))
     assert seen.over or (waited < PATIENCE and not given_up)
     if well and waited < PATIENCE and not given_up:
-        assert set(seen.waits_for) == set(seen.kept)
+        assert set(seen.waits_for) == set(kept(seen))
 
 
 class Collecting(RuleBasedStateMachine):
@@ -128,7 +139,7 @@ class Collecting(RuleBasedStateMachine):
         lacking = {each.node for each in seen.lacking}
         removable = set(self.place) - lacking
         assert all(self.here[node] == self.there[node] for node in removable)
-        assert {each.node for each in seen.kept} == {
+        assert {each.node for each in kept(seen)} == {
             node for node in lacking if self.place[node] is not G
         }
         if seen.over and not lacking:

@@ -76,16 +76,6 @@ class MissingFilesDecision:
         """Whether nothing is waited for any more."""
         return not self.waits_for
 
-    @property
-    def lost(self) -> tuple[MissingOnNode, ...]:
-        """Missing files that no node has any more."""
-        return tuple(each for each in self.lacking if each.place is HoldingPlace.GONE)
-
-    @property
-    def kept(self) -> tuple[MissingOnNode, ...]:
-        """Missing files that their nodes still have, and must not remove."""
-        return tuple(each for each in self.lacking if each.place is not HoldingPlace.GONE)
-
 
 def outlook(
     holdings: Iterable[MissingOnNode], *, ended_well: bool, waited: float, given_up: bool

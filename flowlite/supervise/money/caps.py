@@ -36,20 +36,11 @@ class Caps:
     config: dict[str, Any] = field(default_factory=dict)
 
     def time_left(
-        self, record: TaskRecord, instances: Iterable[InstanceRecord] = ()
+        self, record: TaskRecord, instances: Iterable[InstanceRecord] = (), more: int = 0
     ) -> float | None:
-        """Seconds the gang may still run; None for no limit."""
-        found = [
-            left for left in (self._by_time(record), self._by_money(instances)) if left is not None
-        ]
-        return min(found, default=None)
-
-    def seconds_with(
-        self, record: TaskRecord, instances: Iterable[InstanceRecord], more: int
-    ) -> float:
-        """Seconds for which the gang could run with so many more machines; infinite without a cap."""
-        by_time, by_money = self._by_time(record), self._by_money(instances, more)
-        return min((left for left in (by_time, by_money) if left is not None), default=math.inf)
+        """Seconds the gang may still run, perhaps with so many more machines; None for no limit."""
+        found = (self._by_time(record), self._by_money(instances, more))
+        return min((left for left in found if left is not None), default=None)
 
     def plan_left(self, record: TaskRecord, instances: Iterable[InstanceRecord]) -> Plan:
         """Returns the plan for machines launched now, without the time and money that was used already."""
@@ -79,13 +70,8 @@ class Caps:
 
     def paid_seconds(self, instances: Iterable[InstanceRecord]) -> float | None:
         """Seconds until the gang has used up `max_cost`, less those reserved for its end; None without that cap."""
-        left = self._by_money(instances)
+        left = self._by_money(instances, 0)
         return None if left is None else max(0.0, left)
-
-    def seconds_of_money(self, instances: Iterable[InstanceRecord]) -> float:
-        """Same as `paid_seconds`, but infinite without a cap."""
-        left = self.paid_seconds(instances)
-        return math.inf if left is None else left
 
     def warm_seconds(self, wanted: float, instances: Iterable[InstanceRecord]) -> float:
         """Seconds for which nodes may be kept for the next task: as wanted, but no longer than the money lasts.
@@ -132,7 +118,7 @@ class Caps:
             return most
         return most - (clock.now() - record.started_at)
 
-    def _by_money(self, instances: Iterable[InstanceRecord], more: int = 0) -> float | None:
+    def _by_money(self, instances: Iterable[InstanceRecord], more: int) -> float | None:
         cap, found, now = self.plan.max_cost, list(instances), clock.now()
         rate = self._highest_rate(found, now) + self.plan.highest_rate * more
         if cap is None or rate <= 0:

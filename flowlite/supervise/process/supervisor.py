@@ -842,7 +842,8 @@ class Supervisor:
         left = self._time_left()
         if left is None or left > delay:
             return ""
-        what = "money" if self._limits.seconds_of_money(self._instances()) <= delay else "time"
+        paid = self._limits.paid_seconds(self._instances())
+        what = "money" if paid is not None and paid <= delay else "time"
         soon = f" in {wording.duration(delay)}" if delay else ""
         return f"no {what} is left for another attempt{soon}"
 

@@ -15,7 +15,7 @@ from flowlite.node.quick_dataclass import dataclass
 
 
 class State(StrEnum):
-    """The state of a task. The last three are final."""
+    """The state of a task. The last three are final (`state.records.FINAL_STATES`)."""
 
     PENDING = "pending"
     PROVISIONING = "provisioning"
@@ -25,14 +25,6 @@ class State(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
-
-    @property
-    def final(self) -> bool:
-        """Whether no other state can follow."""
-        return self in FINAL
-
-
-FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
 
 
 class TaskEvent(StrEnum):
@@ -123,11 +115,6 @@ def step(state: str, event: TaskEvent, **words: object) -> Transition:
         raise ImpossibleTransition(f"{event.value!r} cannot happen to a task that is {state}")
     following, template = entry
     return Transition(following, template.format(**words))
-
-
-def possible(state: str) -> list[TaskEvent]:
-    """Returns the events that are possible in a state."""
-    return [event for (at, event) in TABLE if at == state]
 
 
 def nodes(count: int | str) -> str:
