@@ -27,6 +27,12 @@ class Completed:
     stdout: bytes
     stderr: bytes
 
+    @property
+    def last_words(self) -> str:
+        """The last line of its standard error; its exit status if it wrote none."""
+        said = self.stderr.decode(errors="replace").strip().splitlines()
+        return said[-1] if said else f"exit code {self.code}"
+
 
 def has_content(path: Path, sha256: str) -> bool:
     """Whether a local file has the content with this hash. An unchanged file is read once. Raises OSError."""

@@ -64,6 +64,7 @@ class Ground:
             instance=SimpleNamespace(id=f"n{number}", address=address),
             connection=LocalConnection(),
             agent=str(self.agent[0]),
+            program=(sys.executable, "-I", "-S", str(self.agent[0])),
             name=f"node {number}",
             rank=number,
         )
@@ -421,8 +422,7 @@ def bring_up(
     (tmp_path / "secret").write_bytes(secret)
     return BringUp(
         asked=cast(Any, SimpleNamespace(call=call)),
-        paths=cast(Any, SimpleNamespace(secret=tmp_path / "secret")),
-        task_id="t1",
+        paths=cast(Any, SimpleNamespace(secret=tmp_path / "secret", task_id="t1")),
         name="t",
         attempt=1,
         nodes=nodes,

@@ -62,6 +62,7 @@ class Ground:
             instance=SimpleNamespace(id=host.name, address=host.address),
             connection=SshConnection(resolve_target(host.name, self.hosts.ssh_config)),
             agent=f"{_HOME}/agent.pyz",
+            program=(sys.executable, "-I", "-S", f"{_HOME}/agent.pyz"),
             name=host.name,
             rank=number,
         )

@@ -86,7 +86,6 @@ def collect(paths: TaskPaths, home: Path) -> End:
     attempt = Attempt(
         asked=TaskView.of(task("t1", plan=plan)),
         paths=paths,
-        task_id="t1",
         name="durable",
         attempt=1,
         nodes=[node],

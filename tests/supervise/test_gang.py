@@ -68,7 +68,6 @@ def attempt(home: Path, nodes: list[FakeNode]) -> Attempt:
     return Attempt(
         asked=TaskView.of(task("t1", plan=plan)),
         paths=paths,
-        task_id="t1",
         name="digits",
         attempt=1,
         nodes=list(nodes),

@@ -46,6 +46,7 @@ class Ground:
             settings=settings,
             connection=LocalConnection(),
             agent=f"{home}/agent.pyz",
+            program=(sys.executable, "-I", "-S", f"{home}/agent.pyz"),
             name=name,
             rank=0,
         )

@@ -264,10 +264,8 @@ class MachineVolume:
             answer = json.loads(line)
             failed = answer.get("failed")
         except (ValueError, AttributeError):
-            said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-            why = " ".join(said) or f"exit code {done.code}"
             raise ProviderError(
-                f"the files of the volume {self.name} cannot be reached: {why}"
+                f"the files of the volume {self.name} cannot be reached: {done.last_words}"
             ) from None
         if failed is not None:
             text = f"the volume {self.name}: {str(failed)[:1000]}"

@@ -69,14 +69,17 @@ _STREAM_SLACK = 3.0
 
 
 class Attempt:
-    """One attempt of one task."""
+    """One attempt of one task.
+
+    Attributes:
+        nodes: The nodes by rank.
+    """
 
     def __init__(
         self,
         *,
         asked: TaskView,
         paths: TaskPaths,
-        task_id: str,
         name: str,
         attempt: int,
         nodes: list[Node],
@@ -92,15 +95,8 @@ class Attempt:
     ) -> None:
         """
         Args:
-            asked: What was asked for, as recorded with the task.
-            paths: The task's files on this machine.
-            task_id: The task.
-            name: Name of the task.
-            attempt: Number of the attempt.
-            nodes: The nodes by rank.
             max_run_seconds: The longest run after GO, from here on.
             agent: The agent's zipapp on this machine, and its hash.
-            threads: Runs blocking calls.
             on_event: Called with every event of the gang (see `flowlite.node.protocol.messages`).
             before_writing: Called before output is written. Raises if another supervisor has taken over.
             elsewhere: Returns the name of something else of the provider that answers now, or "" if nothing does.
@@ -110,9 +106,8 @@ class Attempt:
         """
         self._asked = asked
         self._paths = paths
-        self._task_id = task_id
         self._attempt = attempt
-        self._nodes = nodes
+        self.nodes = nodes
         self._threads = threads
         self._on_event = on_event
         self._before_writing = before_writing
@@ -121,7 +116,6 @@ class Attempt:
         self._bringup = BringUp(
             asked,
             paths,
-            task_id,
             name,
             attempt,
             nodes,
@@ -209,7 +203,7 @@ class Attempt:
         fetch = OutputFetch(
             self._asked.outputs,
             to,
-            self._nodes,
+            self.nodes,
             self._reach,
             functools.partial(self._tell_collecting, end),
             self._before_writing,
@@ -237,11 +231,6 @@ class Attempt:
         return end
 
     @property
-    def nodes(self) -> list[Node]:
-        """The nodes by rank."""
-        return self._nodes
-
-    @property
     def sick(self) -> Mapping[str, str]:
         """Instances whose machines were found to be broken, with what is wrong."""
         return self._watch.sick
@@ -264,9 +253,9 @@ class Attempt:
             await self._link.release()
         unclear = await self._stop_all()
         if not self._certain:
-            lost = [node for node in self._nodes if node.instance.id in unclear]
+            lost = [node for node in self.nodes if node.instance.id in unclear]
             # If no node was reached, the nodes may still reach each other and go on running.
-            self._severed_at = None if len(lost) == len(self._nodes) else given_up
+            self._severed_at = None if len(lost) == len(self.nodes) else given_up
             await asyncio.gather(*(self._outlast(node) for node in lost))
         return unclear
 
@@ -277,7 +266,7 @@ class Attempt:
         if self._link is not None:
             await self._link.close()
         self._collector.close()
-        for node in self._nodes:
+        for node in self.nodes:
             node.close()
 
     # Steps of an attempt
@@ -351,7 +340,7 @@ class Attempt:
     async def _stop_all(self) -> list[str]:
         """Ends the agents of all nodes that can be reached. Returns the ids of the other instances."""
         lost = list(self._watch.replace)
-        reachable = [node for node in self._nodes if node.instance.id not in lost]
+        reachable = [node for node in self.nodes if node.instance.id not in lost]
         gone = await asyncio.gather(*(self._stop_one(node) for node in reachable))
         unclear = [n.instance.id for n, is_gone in zip(reachable, gone, strict=True) if not is_gone]
         return [*lost, *unclear]
@@ -362,7 +351,7 @@ class Attempt:
         self, leader: Mapping[str, Any], after: int, relayed: frozenset[int] = frozenset()
     ) -> SupervisorClient:
         """Returns a client of the leader. `relayed` are nodes whose results the leader relays."""
-        node = self._nodes[0]
+        node = self.nodes[0]
 
         async def dial() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
             try:
@@ -373,7 +362,7 @@ class Attempt:
                 raise ConnectionError(str(error)) from error
 
         return SupervisorClient(
-            task=self._task_id,
+            task=self._paths.task_id,
             attempt=self._attempt,
             secret=self._paths.secret.read_bytes(),
             dial=dial,
@@ -445,7 +434,7 @@ class Attempt:
                 if self._closed and not link.phase:
                     # Its host runs commands, so it would be waited for as one that starts.
                     reason = (
-                        f"{self._nodes[0].name}, the leader, cannot be followed: {self._closed}"
+                        f"{self.nodes[0].name}, the leader, cannot be followed: {self._closed}"
                     )
                     return End(messages.ERROR, reason)
             except LeaderRefused as error:
@@ -455,7 +444,7 @@ class Attempt:
 
     def _end_by_nonsense(self, error: messages.MessageError) -> End:
         """Ends the attempt after a message that no agent sends. The leader's machine is not used again."""
-        leader = self._nodes[0]
+        leader = self.nodes[0]
         reason = (
             f"{leader.name}, the leader, is lost: what it says is not what an agent says ({error}). Look at that "
             "machine: another program answers there, or somebody has changed ours"
@@ -479,8 +468,8 @@ class Attempt:
         self._on_event(event)
 
     def _tell_leader_lost(self, link: SupervisorClient, finding: Finding) -> str:
-        if self._nodes[0].instance.id in self._watch.replace and link.phase != "":
-            reason = f"{self._nodes[0].name}, the leader, is lost: {finding.why}"
+        if self.nodes[0].instance.id in self._watch.replace and link.phase != "":
+            reason = f"{self.nodes[0].name}, the leader, is lost: {finding.why}"
             self._on_event({"kind": "stopping", "outcome": messages.LOST, "reason": reason})
         return finding.why
 
@@ -489,21 +478,21 @@ class Attempt:
 
         Without a report of the leader, the leader is lost.
         """
-        leader = self._nodes[0]
+        leader = self.nodes[0]
         answers = leader.instance.id not in self._watch.replace
         lived = answers and await self._threads.run(_report_or_none, leader) is None
         await self._stop_all()
-        there = [node for node in self._nodes if node.instance.id not in self._watch.replace]
+        there = [node for node in self.nodes if node.instance.id not in self._watch.replace]
         reports = await self._threads.each(there, _report_or_none)
         for node, report in zip(there, reports, strict=True):
             node.report_seen = report
-        world_size = len(self._nodes) * self._asked.workers_per_node
+        world_size = len(self.nodes) * self._asked.workers_per_node
         stop = self._end_by_stop() if self._stop else None
         end = end_by_reports(
-            self._nodes, self._workers, world_size, stop, self._on_event, lived=lived
+            self.nodes, self._workers, world_size, stop, self._on_event, lived=lived
         )
         if end.outcome == messages.LOST:
-            end.reason = f"{self._nodes[0].name}, the leader, is lost: {why}"
+            end.reason = f"{self.nodes[0].name}, the leader, is lost: {why}"
         return end
 
     async def _pass_on_stop(self, link: SupervisorClient) -> End:
@@ -546,13 +535,13 @@ class Attempt:
 
     async def _as_reported(self, end: End) -> End:
         """Corrects a loss if every rank ended well, as all events and reports say, and nothing is left to be copied."""
-        world = range(len(self._nodes) * self._asked.workers_per_node)
+        world = range(len(self.nodes) * self._asked.workers_per_node)
         if end.outcome != messages.LOST or not self._workers:
             return end
         silent = {node_of(rank, self._asked.workers_per_node) for rank in world} - {
             int(body["node"]) for body in self._workers.values()
         }
-        asked = [node for node in self._nodes if node.rank in silent]
+        asked = [node for node in self.nodes if node.rank in silent]
         if any(node.instance.id in {*end.replace, *self._watch.replace} for node in asked):
             return end
         with suppress(TimeoutError):
@@ -609,7 +598,7 @@ class Attempt:
                 break
         well = end.outcome == messages.DONE
         seen = await self._harvest.bring_in(
-            self._nodes,
+            self.nodes,
             ended_well=well,
             lost=end.replace,
             tell=functools.partial(self._tell_collecting, end),
@@ -628,7 +617,7 @@ class Attempt:
         if not well:
             return end
         # The ranks ended well, but the attempt did not, since files are missing.
-        why = self._harvest.what_is_lacking(self._nodes, lacking)
+        why = self._harvest.what_is_lacking(self.nodes, lacking)
         reason = f"every rank ended well, but {why}"
         if self._cancelled.is_set():
             return replace(end, outcome=messages.STOPPED, reason=reason)
@@ -636,7 +625,7 @@ class Attempt:
             return replace(end, outcome=messages.DEADLINE, reason=reason)
         if all(each.ours for each in lacking):
             return replace(end, outcome=messages.ERROR, reason=reason)
-        missed = {self._nodes[each.node].instance.id for each in lacking if not each.ours}
+        missed = {self.nodes[each.node].instance.id for each in lacking if not each.ours}
         return replace(
             end, outcome=messages.LOST, reason=reason, replace=tuple({*end.replace, *missed})
         )
@@ -656,7 +645,7 @@ class Attempt:
                     found = node.read_all("trace.json", trace.MOST_OF_A_NODE)
                     trace.add_of_node(self._paths.trace, found, node.rank)
 
-            await self._threads.each(self._nodes, fetch)
+            await self._threads.each(self.nodes, fetch)
 
     async def _not_durable(self) -> tuple[MissingOnNode, ...]:
         """Syncs everything that was fetched to disk before the nodes may remove it. Returns what may not be on disk."""
@@ -664,7 +653,7 @@ class Attempt:
             with trace.span("sync output to disk"):
                 await self._threads.run(self._paths.make_output_durable, self._attempt)
         except OSError as error:
-            return self._harvest.doubted(self._nodes, error)
+            return self._harvest.doubted(self.nodes, error)
         return ()
 
     async def _arrives(self) -> bool:
@@ -684,7 +673,7 @@ class Attempt:
         if self._leader is None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PLACE_SECONDS):
-                    self._leader = await self._threads.run(_place_or_none, self._nodes[0])
+                    self._leader = await self._threads.run(_place_or_none, self.nodes[0])
         if self._leader is None:
             return
         after = 0

@@ -295,13 +295,12 @@ class Distribution:
         project: bool,
     ) -> dict[str, Any]:
         order = {**self._order(node, project), "peers": list(peers), "gang": dict(gang)}
-        argv = [node.settings.python, "-I", "-S", node.agent, "contents", "fetch"]
+        argv = [*node.program, "contents", "fetch"]
         done = node.connection.run(argv, input=json.dumps(order).encode(), timeout=_FETCH_SECONDS)
         try:
             answer = parse_object(done.stdout)
         except ValueError as error:
-            said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-            raise ProviderError(" ".join(said) or f"exit code {done.code}") from error
+            raise ProviderError(done.last_words) from error
         if "failed" in answer:
             raise ProviderError(str(answer["failed"]))
         return answer
@@ -323,8 +322,7 @@ class Distribution:
 
     def _start(self, source: _Source, order: Mapping[str, Any]) -> int:
         node = source.node
-        argv = [node.settings.python, "-I", "-S", node.agent, "contents", "serve"]
-        pipe = node.connection.pipe(argv, _OPENING_SECONDS)
+        pipe = node.connection.pipe([*node.program, "contents", "serve"], _OPENING_SECONDS)
         try:
             pipe.send(json.dumps(order).encode() + b"\n")
             said, until = b"", time.monotonic() + _OPENING_SECONDS

@@ -76,7 +76,7 @@ class Finding:
 
 
 class Node:
-    """One node in one attempt. `name` is its name for people: `node 2 (i-0abc)`."""
+    """One node in one attempt. `name` is its name for people: `node 2 (i-0abc)`. `program` runs its agent's zipapp."""
 
     def __init__(
         self,
@@ -103,6 +103,7 @@ class Node:
         self.name = f"node {rank} ({instance.id})"
         self.directory = f"{settings.home}/a{attempt}"
         self.agent = f"{settings.home}/agent.pyz"
+        self.program = (settings.python, "-I", "-S", self.agent)
         self.has_run = False
         self.report_seen: dict[str, Any] | None = None
         self._provider = provider
@@ -406,14 +407,12 @@ def ask_program(node: Node, what: str, asked: object, seconds: float, wrong: str
         ProviderError: There is none.
         NodeUnreachable: The node cannot be reached.
     """
-    argv = [node.settings.python, "-I", "-S", node.agent, what]
     question = json.dumps(asked).encode()
-    done = node.connection.run_program(argv, input=question, timeout=seconds)
+    done = node.connection.run_program([*node.program, what], input=question, timeout=seconds)
     try:
         return parse_object(done.stdout)
     except ValueError as error:
-        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise ProviderError(f"{wrong}: {' '.join(said) or f'exit code {done.code}'}") from error
+        raise ProviderError(f"{wrong}: {done.last_words}") from error
 
 
 def start_agents(nodes: Sequence[Node]) -> None:
@@ -425,7 +424,7 @@ def start_agents(nodes: Sequence[Node]) -> None:
     directories = [node.directory for node in nodes]
     how = ["agent", "--detach", *directories] if len(nodes) > 1 else ["agent", *directories]
     first.connection.start(
-        [first.settings.python, "-I", "-S", first.agent, *how],
+        [*first.program, *how],
         log=f"{first.directory}/agent.log",
         environment=first.settings.environment,
     )

@@ -69,7 +69,6 @@ class BringUp:
 
     asked: TaskView
     paths: TaskPaths
-    task_id: str
     name: str
     attempt: int
     nodes: list[Node]
@@ -255,7 +254,7 @@ class BringUp:
         changed: Callable[[str], None] = lambda _: None,
     ) -> distribution.Distribution:
         return distribution.Distribution(
-            self.task_id,
+            self.paths.task_id,
             self.attempt,
             [node.instance.id for node in self.nodes],
             self.paths.secret.read_bytes(),
@@ -374,7 +373,7 @@ class BringUp:
         asked, settings = self.asked, node.settings
         gpus = {"count": asked.plan.gpus_per_node, "kind": asked.plan.gpu}
         return AgentConfig(
-            task=self.task_id,
+            task=self.paths.task_id,
             name=self.name,
             attempt=self.attempt,
             instance=node.instance.id,

@@ -195,7 +195,6 @@ class MachinesWithoutRank(ABC):
         bring_up = BringUp(
             task.asked,
             task.paths,
-            record.id,
             record.name,
             SPARE,
             [node],

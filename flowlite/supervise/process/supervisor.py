@@ -503,7 +503,6 @@ class Supervisor:
         attempt = Attempt(
             asked=self._asked,
             paths=self._paths,
-            task_id=self._record.id,
             name=self._record.name,
             attempt=self._record.attempt,
             nodes=nodes,

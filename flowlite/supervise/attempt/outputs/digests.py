@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from flowlite.connect.base import Connection
 from flowlite.connect.bounded import HASHED_PER_SECOND, parse_json
-from flowlite.errors import NodeUnreachable, ProviderError
-from flowlite.supervise.attempt.outputs.manifest import OutputFile
+from flowlite.errors import ProviderError
+from flowlite.supervise.attempt.outputs.manifest import OutputFile, request
 
 _MOST_FILES = 1000
 _SECONDS = 60.0
@@ -34,18 +33,12 @@ def fetch(
         group = files[begin : begin + _MOST_FILES]
         asked = {"root": root, "digest": [file.path for file in group]}
         seconds = _SECONDS + sum(file.size for file in group) / HASHED_PER_SECOND
-        try:
-            done = connection.run(
-                [*program, "outputs"], input=json.dumps(asked).encode(), timeout=seconds
-            )
-        except TimeoutError as error:
-            raise NodeUnreachable(str(error)) from error
+        done = request(connection, program, asked, seconds)
         try:
             answers = [parse_json(line) for line in done.stdout.splitlines()]
             found += [str(answer.get("sha256", "")) for answer in answers]
         except (ValueError, AttributeError) as error:
             raise ProviderError(f"it does not say what its files contain: {error}") from None
         if done.code != 0 or len(answers) != len(group):
-            said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-            raise ProviderError(f"its files cannot be read: {' '.join(said) or done.code}")
+            raise ProviderError(f"its files cannot be read: {done.last_words}")
     return found

@@ -240,12 +240,8 @@ class OutputFetch:
     # Called in threads
 
     def _list(self, node: Node) -> None:
-        settings = node.settings
         self._manifests[node.rank] = ask(
-            node.connection,
-            (settings.python, "-I", "-S", node.agent),
-            home=settings.home,
-            patterns=self._patterns,
+            node.connection, node.program, home=node.settings.home, patterns=self._patterns
         )
 
     def _fetch(self, node: Node) -> None:
@@ -277,8 +273,8 @@ class OutputFetch:
 
     def _pack(self, node: Node, below: str, group: Sequence[OutputFile]) -> list[OutputFile]:
         """Fetches small files in one request. Returns those that have changed, to be fetched one by one."""
-        program = (node.settings.python, "-I", "-S", node.agent)
-        contents = packs.fetch(node.connection, program, self._manifests[node.rank].root, group)
+        root = self._manifests[node.rank].root
+        contents = packs.fetch(node.connection, node.program, root, group)
         if self._stop.is_set():
             raise NodeUnreachable("it was not waited for any more")
         self._moved = time.monotonic()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from flowlite.connect.base import Connection
-from flowlite.connect.bounded import parse_json
-from flowlite.errors import AnswerTooLong, NotFound, ProviderError
+from flowlite.connect.bounded import MOST_OUTPUT, parse_json
+from flowlite.connect.values import Completed
+from flowlite.errors import AnswerTooLong, NodeUnreachable, NotFound, ProviderError
 from flowlite.node.outputs.listing import ABSENT, IGNORED, MOST_FILES
 from flowlite.node.outputs.patterns import expression, roots
 from flowlite.node.project_files.links import conflict, leads_out
@@ -73,6 +75,22 @@ class OutputManifest:
         return sum(file.size for file in self.files)
 
 
+def request(
+    connection: Connection,
+    program: Sequence[str],
+    asked: Mapping[str, Any],
+    seconds: float,
+    *,
+    most: int = MOST_OUTPUT,
+) -> Completed:
+    """Asks the agent's program on a node about its files. Raises NodeUnreachable if it takes too long."""
+    question = json.dumps(asked).encode()
+    try:
+        return connection.run([*program, "outputs"], input=question, timeout=seconds, most=most)
+    except TimeoutError as error:
+        raise NodeUnreachable(str(error)) from error
+
+
 def ask(
     connection: Connection,
     program: Sequence[str],
@@ -96,20 +114,18 @@ def ask(
         ProviderError: The node cannot list its files, or its answer is invalid.
     """
     which = {"patterns": list(patterns)} if path is None else {"path": path}
-    asked = json.dumps({"home": home, **which}).encode()
     try:
-        done = connection.run(
-            [*program, "outputs"], input=asked, timeout=_LIST_SECONDS, most=_LONGEST_LIST
+        done = request(
+            connection, program, {"home": home, **which}, _LIST_SECONDS, most=_LONGEST_LIST
         )
     except AnswerTooLong:
         raise ProviderError(
             f"its list of files is longer than {_LONGEST_LIST >> 20} MiB; bring fewer, or pack them into an archive"
         ) from None
     if done.code != 0:
-        said = " ".join(done.stderr.decode(errors="replace").strip().splitlines()[-1:])
         if done.code == ABSENT and path is not None:
-            raise NotFound(said)
-        raise ProviderError(f"its files cannot be listed: {said or done.code}")
+            raise NotFound(done.last_words)
+        raise ProviderError(f"its files cannot be listed: {done.last_words}")
     try:
         return read(done.stdout, _asked(patterns) if path is None else None)
     except (ValueError, KeyError, TypeError) as error:
@@ -120,14 +136,13 @@ def look(
     connection: Connection, program: Sequence[str], *, home: str, path: str
 ) -> tuple[str, bool]:
     """Returns the absolute path on a node for a given path, and whether it is a directory. Raises as `ask`."""
-    asked = json.dumps({"home": home, "path": path, "look": True}).encode()
-    done = connection.run([*program, "outputs"], input=asked, timeout=_LIST_SECONDS)
+    asked = {"home": home, "path": path, "look": True}
+    done = request(connection, program, asked, _LIST_SECONDS)
     try:
         found = parse_json(done.stdout)
         return str(found["path"]), found["directory"] is True
     except (ValueError, KeyError, TypeError):
-        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise ProviderError(f"it does not say where that is: {' '.join(said)}") from None
+        raise ProviderError(f"it does not say where that is: {done.last_words}") from None
 
 
 def _asked(wanted: Sequence[str]) -> Callable[[str], bool]:

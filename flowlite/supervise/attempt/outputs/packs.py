@@ -7,13 +7,12 @@ interruption costs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 from flowlite.connect.base import Connection
 from flowlite.connect.bounded import MOST_OUTPUT, parse_json
-from flowlite.errors import NodeUnreachable, ProviderError
-from flowlite.supervise.attempt.outputs.manifest import OutputFile
+from flowlite.errors import ProviderError
+from flowlite.supervise.attempt.outputs.manifest import OutputFile, request
 
 PACKED_BELOW = 1 << 20
 """Files of this size and more are fetched one by one, so that an interrupted fetch resumes within them."""
@@ -61,18 +60,9 @@ def fetch(
         ProviderError: The node cannot read its files.
     """
     asked = {"root": root, "read": [file.path for file in files]}
-    try:
-        done = connection.run(
-            [*program, "outputs"],
-            input=json.dumps(asked).encode(),
-            timeout=_SECONDS,
-            most=_LONGEST_ANSWER,
-        )
-    except TimeoutError as error:
-        raise NodeUnreachable(str(error)) from error
+    done = request(connection, program, asked, _SECONDS, most=_LONGEST_ANSWER)
     if done.code != 0:
-        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise ProviderError(f"its files cannot be read: {' '.join(said) or done.code}")
+        raise ProviderError(f"its files cannot be read: {done.last_words}")
     try:
         return parse(done.stdout, files)
     except (ValueError, KeyError, TypeError) as error:
