@@ -11,7 +11,8 @@ typer nor rich, and asyncio without ssl.
     queue                  whose turn it is
     gang_size.py, gang_growth.py    how many nodes an attempt lacks; how a gang grows while it runs
     failover.py            which place is asked next
-    money, threads.py      cost, caps and prices; threads for blocking calls
+    money                  cost, caps and prices
+    threads.py, waiting.py threads for blocking calls; waits for an event or something else
     record                 task states, paths of a task's files, wording
     cleanup, background.py what crashed processes left; background work of commands
 

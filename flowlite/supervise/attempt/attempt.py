@@ -47,6 +47,7 @@ from flowlite.supervise.attempt.unfetched import MissingOnNode
 from flowlite.supervise.record.paths import TaskPaths
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
+from flowlite.supervise.waiting import wait_for_event, wait_until
 
 if TYPE_CHECKING:
     from flowlite.node.protocol.tls import TlsSession
@@ -318,9 +319,7 @@ class Attempt:
                 what = "it must be certain that nothing runs there any more"
                 text = f"{node.name} is out of reach; a new attempt begins {when}, since {what}"
                 self._on_event({"kind": "fencing", "text": text})
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_EVERY):
-                    await self._cancelled.wait()
+            await wait_for_event(self._cancelled, _LOOK_EVERY)
 
     def _tell_cut_off(self, since: float | None) -> None:
         self._on_event({"kind": "cut_off", "since": since, "refusal": self._reach.refusal})
@@ -658,10 +657,9 @@ class Attempt:
 
     async def _arrives(self) -> bool:
         """Waits for more data from the streams. False if none came, or if collecting was given up."""
-        waiting = [asyncio.create_task(each.wait()) for each in (self._arrived, self._given_up)]
-        await asyncio.wait(waiting, timeout=_STREAM_SLACK, return_when=asyncio.FIRST_COMPLETED)
-        for each in waiting:
-            each.cancel()
+        arrived = asyncio.create_task(self._arrived.wait())
+        await wait_until(self._given_up, arrived, seconds=_STREAM_SLACK)
+        arrived.cancel()
         return self._arrived.is_set()
 
     async def _relay(self, nodes: frozenset[int]) -> None:

@@ -28,6 +28,7 @@ from flowlite.supervise.attempt.node_handle import Node
 from flowlite.supervise.attempt.reachability import GivenUp
 from flowlite.supervise.record.log import say
 from flowlite.supervise.threads import Threads
+from flowlite.supervise.waiting import wait_until
 
 Value = TypeVar("Value")
 
@@ -375,12 +376,7 @@ class Distribution:
     async def _unless_given_up(self, doing: asyncio.Future[Value]) -> Value:
         """Waits for a result. Raises GivenUp if the attempt is given up before; then `doing` goes on."""
         if not doing.done():
-            stop = asyncio.ensure_future(self.given_up.wait())
-            both: set[asyncio.Future[Any]] = {doing, stop}
-            try:
-                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                stop.cancel()
+            await wait_until(self.given_up, doing)
         if not doing.done():
             raise GivenUp
         return doing.result()

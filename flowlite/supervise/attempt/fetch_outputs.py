@@ -29,6 +29,7 @@ from flowlite.supervise.attempt.reachability import GivenUp, NodeLost, Reachabil
 from flowlite.supervise.attempt.unfetched import HoldingPlace, MissingFilesDecision, MissingOnNode
 from flowlite.supervise.record.paths import TaskPaths
 from flowlite.supervise.threads import Threads
+from flowlite.supervise.waiting import wait_until
 
 RESULT = "result"
 # Pause before a failed write or fetch is tried again, and between two looks at what is missing.
@@ -467,11 +468,7 @@ async def _any_of(tasks: Collection[asyncio.Task[None]], given_up: asyncio.Event
     if given_up.is_set():
         await asyncio.wait(tasks, timeout=_MOMENT / 20) if tasks else await asyncio.sleep(0)
         return
-    stop = asyncio.create_task(given_up.wait())
-    try:
-        await asyncio.wait({*tasks, stop}, timeout=KEEP_EVERY, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stop.cancel()
+    await wait_until(given_up, *tasks, seconds=KEEP_EVERY)
 
 
 def _is_ours(problem: Exception | None) -> bool:

@@ -6,9 +6,8 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from flowlite.errors import HostKeyError, NodeUnreachable
 from flowlite.node.quick_dataclass import dataclass
@@ -22,6 +21,7 @@ from flowlite.supervise.attempt.node_verdict import (
     judge,
 )
 from flowlite.supervise.threads import Threads
+from flowlite.supervise.waiting import wait_for_event, wait_until
 
 # A longer probe counts as failed. Its answer still counts if it arrives while the node is in doubt.
 PROBE_SECONDS = 2.0
@@ -187,21 +187,14 @@ class Reachability:
             if given_up.is_set() and finding.life is ProbeAnswer.UNREACHABLE:
                 raise GivenUp
             if doing is None:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(PROBE_EVERY):
-                        await given_up.wait()
+                await wait_for_event(given_up, PROBE_EVERY)
 
     @staticmethod
     async def _wait_for(doing: asyncio.Future[Value], given_up: asyncio.Event) -> None:
         """Waits until the call is done or the node should be probed. Waits only briefly once the call is given up."""
-        stop = asyncio.create_task(given_up.wait())
-        both: set[asyncio.Future[Any]] = {doing, stop}
-        try:
-            await asyncio.wait(both, timeout=_LOOK_AFTER, return_when=asyncio.FIRST_COMPLETED)
-            if given_up.is_set() and not doing.done():
-                await asyncio.wait({doing}, timeout=_AT_ONCE)
-        finally:
-            stop.cancel()
+        await wait_until(given_up, doing, seconds=_LOOK_AFTER)
+        if given_up.is_set() and not doing.done():
+            await asyncio.wait({doing}, timeout=_AT_ONCE)
 
     async def look(self, node: Node) -> Finding:
         """Probes a node. Takes `PROBE_SECONDS` at most.

@@ -25,6 +25,7 @@ from flowlite.supervise.attempt.reachability import GivenUp, NodeLost, Reachabil
 from flowlite.supervise.record.paths import TaskPaths, local_call
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
+from flowlite.supervise.waiting import wait_for_event
 
 if TYPE_CHECKING:
     from flowlite.connect import uv
@@ -141,9 +142,7 @@ class BringUp:
                 why = f"{leader.name} cannot be reached: {error}"
                 raise NotUp(why, (leader.instance.id,)) from error
             pause = _SHARE_OF_PAUSE * (time.monotonic() - began)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(max(pause, _SHORTEST_PAUSE), _LONGEST_PAUSE)):
-                    await given_up.wait()
+            await wait_for_event(given_up, min(max(pause, _SHORTEST_PAUSE), _LONGEST_PAUSE))
         return None
 
     async def tell_leader(self, leader: Mapping[str, Any]) -> None:

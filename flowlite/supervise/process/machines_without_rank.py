@@ -19,6 +19,7 @@ from flowlite.supervise.attempt.start_agents import SPARE, BringUp, NotUp
 from flowlite.supervise.provision import LaunchRefused
 from flowlite.supervise.record.lifecycle import TaskEvent
 from flowlite.supervise.record.log import say
+from flowlite.supervise.waiting import wait_for_event
 
 if TYPE_CHECKING:
     from flowlite.provider import Instance
@@ -115,9 +116,7 @@ class MachinesWithoutRank(ABC):
                     say(traceback.format_exc())
                 self._is_broken = True
                 pause = self._on_failure(f"{type(error).__name__}: {error} (a defect of flowlite)")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._closing.wait()
+            await wait_for_event(self._closing, pause)
 
     def _record(self, rows: list[InstanceRecord], settled: Mapping[str, str]) -> None:
         """Records the machines of one launch. The reason may be another one than before the call."""

@@ -62,6 +62,7 @@ from flowlite.supervise.record.log import say
 from flowlite.supervise.record.paths import TaskPaths
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
+from flowlite.supervise.waiting import wait_for_event, wait_until
 
 Value = TypeVar("Value")
 
@@ -888,22 +889,17 @@ class Supervisor:
 
     async def _unless_cancelled(self, doing: Coroutine[Any, Any, Value]) -> Value | None:
         """Awaits a coroutine. Returns None if the task is cancelled meanwhile."""
-        task = asyncio.ensure_future(doing)
-        stop = asyncio.create_task(self._cancelled.wait())
-        both: set[asyncio.Future[Any]] = {task, stop}
+        task = asyncio.create_task(doing)
         try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            await wait_until(self._cancelled, task)
             return task.result() if task.done() else None
         finally:
-            for each in both:
-                each.cancel()
-            await asyncio.gather(*both, return_exceptions=True)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _sleep(self, seconds: float) -> None:
         """Sleeps, or returns early when the task is cancelled."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._cancelled.wait()
+        await wait_for_event(self._cancelled, seconds)
 
 
 def _agent_zip(home: Path) -> tuple[Path, str]:
