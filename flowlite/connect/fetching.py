@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from flowlite.node.system import atomic_files
 from flowlite.node.system.byte_sizes import human_size, room_on_disk
-from flowlite.settings.private_files import make_private
 
 Read = Callable[[int], Iterator[bytes]]
 """Yields the bytes of the file from an offset to its end."""
@@ -61,14 +60,14 @@ class Partial:
 
     def begin(self) -> int:
         """Returns the offset to read from. Raises OSError (ENOSPC) if the disk has no room for the rest."""
-        make_private(self.target.parent)
+        atomic_files.make(str(self.target.parent))
         have = self.have
         if have > self.size:
             # Left by another file of that name.
             self.discard()
             have = 0
         lacking = self.size - have
-        free = room_for(self.target.parent)
+        free, _ = room_on_disk(self.target.parent)
         if lacking > free:
             place = self.target.parent
             what = f"{human_size(lacking)} are to come, and {human_size(free)} are free in {place}"
@@ -169,22 +168,11 @@ def leave_room(directory: Path, have: int) -> None:
         raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {what}")
 
 
-def room_for(directory: Path) -> int:
-    """Bytes that this user can still write to the disk of a directory."""
-    return room_on_disk(directory)[0]
-
-
 def _fetch_now(read: Read, target: Path) -> None:
-    make_private(target.parent)
-    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "wb", buffering=0) as file:
-            for block in steady(read(0)):
-                leave_room(target.parent, file.tell())
-                view = memoryview(block)
-                while view:
-                    view = view[file.write(view) :]
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    atomic_files.make(str(target.parent))
+    came = 0
+    with atomic_files.new(target) as descriptor:
+        for block in steady(read(0)):
+            leave_room(target.parent, came)
+            atomic_files.write(descriptor, block)
+            came += len(block)

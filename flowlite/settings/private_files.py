@@ -15,13 +15,6 @@ def private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def make_private(directory: Path) -> None:
-    """Creates a directory and its missing parents, 0700 each; `mkdir` would apply the mode to the last one only."""
-    if not directory.is_dir():
-        make_private(directory.parent)
-        directory.mkdir(mode=0o700, exist_ok=True)
-
-
 def make_durable(directories: Iterable[Path], prefix: str) -> None:
     """Syncs to disk all files of directories whose names have a prefix, and the directories themselves.
 

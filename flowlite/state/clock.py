@@ -26,7 +26,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
 
 from flowlite.node.system import processes
 from flowlite.node.system.atomic_files import write_atomically
@@ -40,26 +39,11 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _known: dict[str, tuple[tuple[int, int], float]] = {}
 
 
-class Source(Protocol):
-    """Where the times of this process come from."""
+class Source:
+    """Where the times of this process come from: the clocks of this machine."""
 
     def since_boot(self) -> float:
-        """See `since_boot`."""
-
-    def wall(self) -> float:
-        """See `wall`."""
-
-    def monotonic(self) -> float:
-        """See `monotonic`."""
-
-    def sleep(self, seconds: float) -> None:
-        """See `sleep`."""
-
-
-class _System:
-    """The clocks of this machine."""
-
-    def since_boot(self) -> float:
+        """See the function of this name, as for the others."""
         return time.clock_gettime(_CLOCK)
 
     def wall(self) -> float:
@@ -72,7 +56,7 @@ class _System:
         time.sleep(seconds)
 
 
-_source: Source = _System()
+_source = Source()
 
 
 @contextmanager

@@ -28,7 +28,6 @@ from flowlite.provider import (
     VolumeInfo,
     VolumePlace,
 )
-from flowlite.settings.private_files import make_private
 from flowlite.state import clock
 from provider_adapters.local import warming
 from provider_adapters.local.admission import Admission
@@ -123,7 +122,7 @@ class LocalProvider(Provider):
         ]
         try:
             for instance in found:
-                make_private(self._node_home(instance))
+                atomic_files.make(str(self._node_home(instance)))
             if spec is not None:
                 warming.start(spec, socket)
         except OSError as error:

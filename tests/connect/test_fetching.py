@@ -106,7 +106,7 @@ def test_what_has_no_room_here_is_not_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, target = Source(CONTENT), tmp_path / "result"
-    monkeypatch.setattr(fetching, "room_for", lambda directory: 5000)
+    monkeypatch.setattr(fetching, "room_on_disk", lambda directory: (5000, 10_000))
     with pytest.raises(
         OSError, match=r"No space left.*10\.2 kB are to come, and 5 kB are free"
     ) as seen:
@@ -132,7 +132,7 @@ def test_only_the_rest_needs_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     source, target = Source(CONTENT, 9000), tmp_path / "result"
     with pytest.raises(ConnectionError):
         fetch(source.read, target, len(CONTENT))
-    monkeypatch.setattr(fetching, "room_for", lambda directory: 5000)
+    monkeypatch.setattr(fetching, "room_on_disk", lambda directory: (5000, 10_000))
     fetch(source.read, target, len(CONTENT))
     assert target.read_bytes() == CONTENT
 

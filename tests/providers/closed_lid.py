@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from flowlite.state import clock
 
 
-class ClosedLid:
-    """The times of this machine, a `clock.Source`.
+class ClosedLid(clock.Source):
+    """The times of this machine.
 
     Attributes:
         slept: Seconds for which it was suspended.
@@ -28,9 +28,6 @@ class ClosedLid:
 
     def wall(self) -> float:
         return time.time() + self.awake + self.slept
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
 
 
 @contextmanager

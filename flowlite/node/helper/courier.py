@@ -28,7 +28,6 @@ import json
 import os
 import select
 import signal
-import stat
 import sys
 
 from ..host_lease import client
@@ -236,15 +235,12 @@ class Courier:
         if not self._is_ours(argv) or len(argv) != 5 or argv[4] not in RUN:
             return {"unfit": True}, b""
         reading, writing = os.pipe()
-        if os.fork() == 0:
-            code = 1
-            try:
-                os.close(reading)
-                code = _answer(RUN[argv[4]], content, writing)
-            except BaseException as error:
-                sys.excepthook(type(error), error, error.__traceback__)
-            finally:
-                os._exit(code)
+
+        def answer() -> int:
+            os.close(reading)
+            return _answer(RUN[argv[4]], content, writing)
+
+        _fork(answer)
         os.close(writing)
         with open(reading, "rb") as pipe:
             output = pipe.read(LARGEST_CONTENT + 1)
@@ -267,19 +263,14 @@ class Courier:
             return {"errno": errno.ENOENT, "text": f"{directory} is not there"}
         get_ready(encrypts=False)
         self._note_digest()
-        pid = os.fork()
-        if pid:
-            return {"pid": pid}
-        code = 1
-        try:
+
+        def lead() -> int:
             self._become(argv, log, environment)
             from ..agent import main as beginning
 
-            code = beginning.main(argv[5:])
-        except BaseException as error:
-            sys.excepthook(type(error), error, error.__traceback__)
-        finally:
-            os._exit(code)
+            return beginning.main(argv[5:])
+
+        return {"pid": _fork(lead)}
 
     def hash_program(self) -> None:
         """Hashes this program, so that neither its agents have to, nor this process when it is put in its place."""
@@ -297,8 +288,6 @@ class Courier:
         """Detaches the forked process from the courier, including its environment and command line in /proc."""
         from ..system import process_title, processes
 
-        gc.enable()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         processes.stand_alone(log)
         for each in self._channel:
             if each > 2:
@@ -320,14 +309,28 @@ def _error(error: OSError) -> dict[str, Any]:
     return {"errno": error.errno or errno.EIO, "text": error.strerror or str(error)}
 
 
+def _fork(do: Callable[[], int]) -> int:
+    """Returns the id of a forked process, which exits with what the function returns."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        # Otherwise the statuses of its own children would be lost.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        gc.enable()
+        code = do()
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+    finally:
+        os._exit(code)
+
+
 def _answer(module: str, content: bytes, output: int) -> int:
     """Runs the function `main` of a module in this forked process. Returns its exit status."""
     import io
     from importlib import import_module
 
-    # Otherwise the statuses of its own children would be lost.
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    gc.enable()
     sys.stdin = io.TextIOWrapper(io.BytesIO(content))
     with open(output, "w", encoding="utf-8") as sys.stdout:
         main: Callable[[list[str]], int] = import_module(f"..{module}", __package__).main
@@ -335,13 +338,8 @@ def _answer(module: str, content: bytes, output: int) -> int:
 
 
 def _read(path: str, offset: int) -> tuple[dict[str, Any], bytes]:
-    # Opening must not block, even if the path is a FIFO or a device.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb", buffering=0) as file:
-        facts = os.fstat(descriptor)
-        if stat.S_ISDIR(facts.st_mode):
-            return {"errno": errno.EISDIR, "text": ""}, b""
-        if not stat.S_ISREG(facts.st_mode) or facts.st_size - offset > LARGEST_CONTENT:
+    with atomic_files.open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size - offset > LARGEST_CONTENT:
             return {"unfit": True}, b""
         file.seek(offset)
         return {}, file.read(LARGEST_CONTENT)

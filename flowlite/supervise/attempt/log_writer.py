@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from flowlite.connect.fetching import leave_room, steady
+from flowlite.node.system import atomic_files
 from flowlite.output.log_files import INDEX_RECORD, Stream, index_of
 from flowlite.supervise.record.paths import TaskPaths
 
@@ -119,10 +120,10 @@ class _Stream:
         if self._indexed != offset:
             # Times never decrease, so that they can be searched, also if a clock was set back.
             self._time = max(self._time, at)
-            _write(self._index, memoryview(INDEX_RECORD.pack(offset, self._time)))
+            atomic_files.write(self._index, INDEX_RECORD.pack(offset, self._time))
             self._indexed = offset
         try:
-            _write(self._data, data)
+            atomic_files.write(self._data, data)
         except OSError:
             os.ftruncate(self._data, offset)
             raise
@@ -143,11 +144,6 @@ class _Stream:
             os.pread(self._index, INDEX_RECORD.size, size - INDEX_RECORD.size)
         )
         return last
-
-
-def _write(descriptor: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
 
 
 def add_all(
