@@ -95,6 +95,16 @@ class Intent:
     created_at: float
     settled_at: float | None = None
 
+    @property
+    def is_open_launch(self) -> bool:
+        """Whether it is a launch whose outcome is unknown."""
+        return self.kind == "launch" and self.state == "open"
+
+    @property
+    def purpose(self) -> str:
+        """The state that the machines of a launch get if they have no rank; "" for all others."""
+        return str(self.data.get("purpose", ""))
+
 
 @dataclass(frozen=True, slots=True)
 class Event:

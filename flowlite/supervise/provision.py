@@ -24,7 +24,7 @@ from flowlite.errors import (
 )
 from flowlite.node.config import ranks
 from flowlite.node.quick_dataclass import dataclass
-from flowlite.provider import Instance, LaunchIntent, LaunchPending, Plan, Provider
+from flowlite.provider import Instance, LaunchIntent, LaunchPending, Provider
 from flowlite.provider.dollars import dollars
 from flowlite.state import clock
 from flowlite.state.store import InstanceRecord, Intent, Lease, Store, TaskRecord
@@ -35,6 +35,7 @@ from flowlite.supervise.money.billing import ENDED, LOST, WARM, Billing
 from flowlite.supervise.money.caps import Caps
 from flowlite.supervise.queue.turn import Turn
 from flowlite.supervise.record import lifecycle, wording
+from flowlite.supervise.record.lifecycle import JOINING, SPARE
 from flowlite.supervise.record.log import say
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads
@@ -56,10 +57,6 @@ _ASK_AGAIN = 1.0
 _UNREACHABLE = "unreachable"
 _ENDING = "ending"
 _RETURNING = "returning"
-SPARE = "spare"
-"""State of the row of a machine that has no rank, and takes that of a lost node."""
-JOINING = "joining"
-"""State of the row of a machine that has no rank, and gets one in the next attempt, so that the gang grows."""
 _GIVEN_BACK = "given back"
 
 
@@ -153,7 +150,7 @@ class Provisioner:
             LaunchRefused: The provider refuses the launch, or the task has waited for too long.
             PlaceFailed: The task has other places, and this one has no room.
         """
-        seen_before = record.roster or self._store.instances(self._lease.task_id)
+        seen_before = record.roster or self._rows()
         spares, joining = list(self.spares()), list(self.joining())
         kept = await self.usable([*record.roster, *spares, *joining]) if seen_before else {}
         spares = [name for name in spares if name in kept]
@@ -230,7 +227,7 @@ class Provisioner:
         return self._in_state(JOINING)
 
     def _in_state(self, state: str) -> dict[str, Instance]:
-        rows = self._store.instances(self._lease.task_id)
+        rows = self._rows()
         mine = (row for row in rows if row.state == state and row.ended_at is None)
         return {row.id: Instance.from_json(row.data) for row in mine}
 
@@ -297,7 +294,7 @@ class Provisioner:
         Returns:
             Whether nothing of it is there any more. Otherwise the call should be repeated.
         """
-        listed = {each.id: each for each in await self._threads.run(self.listed)}
+        listed = await self._listed()
         over = [listed[name] for name in self._left_over(listed, roster)]
         if charged := [each for each in over if each.state != _ENDING]:
             await self._end(charged)
@@ -307,14 +304,14 @@ class Provisioner:
 
     def seconds_with(self, record: TaskRecord, more: int) -> float:
         """Seconds for which the gang could run with so many more nodes; infinite without a cap."""
-        rows = self._store.instances(self._lease.task_id)
+        rows = self._rows()
         left = self._limits.time_left(record, rows, more)
         return math.inf if left is None else left
 
     async def give_back(self, instances: Sequence[Instance]) -> None:
         """Ends healthy machines without a rank, which have become useless."""
         names = {instance.id for instance in instances}
-        rows = [r for r in self._store.instances(self._lease.task_id) if r.id in names]
+        rows = [r for r in self._rows() if r.id in names]
         self._store.put_instances(
             self._lease, [dataclasses.replace(row, state=_GIVEN_BACK) for row in rows]
         )
@@ -335,7 +332,7 @@ class Provisioner:
             given |= {name: each for name, each in lost.items() if name not in roster}
         if not given:
             return False
-        listed = {instance.id: instance for instance in await self._threads.run(self.listed)}
+        listed = await self._listed()
         # Those that do not answer are ended as such: nobody waits for their answer.
         there = [
             given[name] if given[name].state == _UNREACHABLE else listed[name]
@@ -344,8 +341,8 @@ class Provisioner:
         ]
         if there:
             await self._end(there)
-            listed = {instance.id: instance for instance in await self._threads.run(self.listed)}
-        rows = self._store.instances(self._lease.task_id)
+            listed = await self._listed()
+        rows = self._rows()
         gone = [row for row in rows if row.id in given and row.id not in listed]
         await self._tidy_up(gone)
         self._store.put_instances(self._lease, self._gone(gone))
@@ -374,7 +371,7 @@ class Provisioner:
     async def end_without_rank(self, instance: Instance, *, answers: bool) -> None:
         """Gives back a machine without a rank that is lost or does not get ready. It is not used again."""
         self.set_aside({instance.id}, set() if answers else {instance.id})
-        await self._give_up(self._store.instances(self._lease.task_id))
+        await self._give_up(self._rows())
         if answers:
             await self._end([instance])
 
@@ -399,7 +396,7 @@ class Provisioner:
         """
         if not ids:
             return
-        stored = {record.id: record for record in self._store.instances(self._lease.task_id)}
+        stored = {record.id: record for record in self._rows()}
         lost = []
         for record in (stored[name] for name in ids if name in stored):
             state = _UNREACHABLE if record.id in out_of_reach else "running"
@@ -422,7 +419,7 @@ class Provisioner:
         """
         if not self._asked.plan.is_paid:
             return False
-        listed = {each.id: each for each in await self._threads.run(self.listed)}
+        listed = await self._listed()
         doomed = {n for n, each in listed.items() if n in roster and each.state == _ENDING}
         if doomed and not doomed_too:
             return True
@@ -439,7 +436,7 @@ class Provisioner:
     async def look(self) -> None:
         """Records which instances exist now, since when, and at which price. Raises ProviderError."""
         listed = await self._threads.run(self.listed)
-        stored = {record.id: record for record in self._store.instances(self._lease.task_id)}
+        stored = {record.id: record for record in self._rows()}
         rows = [self._accounts.corrected(row) for row in stored.values() if row.ended_at is None]
         rows += [
             self._accounts.record(each, None)
@@ -473,12 +470,12 @@ class Provisioner:
             NotGone: Some still exist. The call should be repeated.
             ProviderError: Some may still exist. The call should be repeated.
         """
-        stored = self._store.instances(self._lease.task_id)
+        stored = self._rows()
         if not stored and not self._store.intents(self._lease.task_id):
             return []
         await self._give_up(stored)
         known = {i.id: Instance.from_json(i.data) for i in stored if i.ended_at is None}
-        known |= {instance.id: instance for instance in await self._threads.run(self.listed)}
+        known |= await self._listed()
         lost = {record.id for record in stored if record.state == LOST}
         sound = [instance for name, instance in known.items() if name not in lost]
         warm = await self._keep(sound, warm_seconds) if warm_seconds > 0 and sound else {}
@@ -489,7 +486,7 @@ class Provisioner:
         await self._clear()
         kept = [self._accounts.kept(row, *warm[row.id]) for row in stored if row.id in warm]
         # Read again, so that a price recorded meanwhile is not lost.
-        rows = self._store.instances(self._lease.task_id)
+        rows = self._rows()
         rows += self._accounts.unknown(row.id for row in rows)
         return kept + self._gone(row for row in rows if row.id not in warm and row.state != WARM)
 
@@ -551,10 +548,10 @@ class Provisioner:
         listing may show its end only later.
         """
         lost, ending = await self._end_unusable(roster)
-        listed = {instance.id: instance for instance in await self._threads.run(self.listed)}
+        listed = await self._listed()
         if ending and (left := sorted(lost & set(listed))):
             raise NotGone(f"{', '.join(left)}, to be replaced, still exist")
-        stored = self._store.instances(self._lease.task_id)
+        stored = self._rows()
         gone = [
             dataclasses.replace(r, state=LOST) if r.id in roster else r
             for r in stored
@@ -570,9 +567,9 @@ class Provisioner:
         Returns:
             The ids of those set aside, and whether any instance was ended.
         """
-        stored = self._store.instances(self._lease.task_id)
+        stored = self._rows()
         await self._give_up(stored)
-        listed = {instance.id: instance for instance in await self._threads.run(self.listed)}
+        listed = await self._listed()
         lost = {record.id for record in stored if record.state == LOST}
         # Its workers may still run, and the next attempt must not meet them.
         lost |= {name for name, each in listed.items() if each.state == _ENDING}
@@ -636,7 +633,7 @@ class Provisioner:
         Args:
             there: Instances that the attempt has, with those without a rank.
         """
-        rows = self._store.instances(self._lease.task_id)
+        rows = self._rows()
         others = [row for row in rows if row.ended_at is None and row.id not in there]
         if not others:
             return []
@@ -752,7 +749,7 @@ class Provisioner:
             await self._pause(pause if comes else min(pause, left))
             if self._given_up():
                 return None
-            if spent := self._limits.spent(self._store.instances(self._lease.task_id)):
+            if spent := self._limits.spent(self._rows()):
                 raise LaunchRefused(spent)
 
     def _as_queue_allows(self, intent: LaunchIntent, beside: int) -> LaunchIntent:
@@ -847,7 +844,7 @@ class Provisioner:
                 await self._pause(pause)
             if self._given_up():
                 return None
-            if spent := self._limits.spent(self._store.instances(self._lease.task_id)):
+            if spent := self._limits.spent(self._rows()):
                 raise LaunchRefused(spent)
 
     def _check_wait(self, since: float, error: ProviderError) -> None:
@@ -916,7 +913,7 @@ class Provisioner:
 
     def _nap(self, pause: float) -> float:
         """Returns the pause until the next call, shortened if the money runs out before."""
-        rows = self._store.instances(self._lease.task_id)
+        rows = self._rows()
         if all(row.ended_at is not None for row in rows):
             return pause
         paid = self._limits.paid_seconds(rows)
@@ -955,9 +952,7 @@ class Provisioner:
         left_open = [
             intent
             for intent in launches
-            if intent.state == "open"
-            and intent.token not in but
-            and purpose in ("", intent.data.get("purpose"))
+            if intent.is_open_launch and intent.token not in but and purpose in ("", intent.purpose)
         ]
         if left_open:
             return dataclasses.replace(LaunchIntent.from_json(left_open[0].data), preload=preload)
@@ -965,7 +960,7 @@ class Provisioner:
             token=f"{record.id}-launch-{_highest(launches) + 1}",
             task_id=record.id,
             count=count,
-            plan=self._plan_left(record).to_json(),
+            plan=self._limits.plan_left(record, self._rows()).to_json(),
             least=least if least < count else 0,
             beside=bool(purpose),
         )
@@ -973,9 +968,7 @@ class Provisioner:
         self._store.put_intent(self._lease, fresh.token, "launch", data)
         # One that grows may be refused every minute for days. The last one stays, since no number is used again.
         refused = [
-            each.token
-            for each in launches
-            if each.state == "refused" and each.data.get("purpose") == JOINING
+            each.token for each in launches if each.state == "refused" and each.purpose == JOINING
         ]
         self._store.delete_intents(self._lease, [*refused, *self._long_over(launches)])
         return dataclasses.replace(fresh, preload=preload)
@@ -988,11 +981,11 @@ class Provisioner:
         vain = [
             each.token
             for each in launches
-            if each.state in ("refused", "undone") and each.data.get("purpose") != JOINING
+            if each.state in ("refused", "undone") and each.purpose != JOINING
         ][:-_MOST_VAIN]
         if not vain:
             return []
-        rows = self._store.instances(self._lease.task_id)
+        rows = self._rows()
         known = {str(row.data.get("launch") or "") for row in rows}
         return [token for token in vain if token not in known]
 
@@ -1011,24 +1004,25 @@ class Provisioner:
         return [
             each.token
             for each in self._intents()
-            if each.kind == "launch"
-            and each.state == "open"
-            and purpose in ("", each.data.get("purpose"))
+            if each.is_open_launch and purpose in ("", each.purpose)
         ]
+
+    async def _listed(self) -> dict[str, Instance]:
+        return {each.id: each for each in await self._threads.run(self.listed)}
 
     def _intents(self) -> list[Intent]:
         return self._store.intents(self._lease.task_id)
 
-    def _plan_left(self, record: TaskRecord) -> Plan:
-        return self._limits.plan_left(record, self._store.instances(self._lease.task_id))
+    def _rows(self) -> list[InstanceRecord]:
+        return self._store.instances(self._lease.task_id)
 
     def _rows_without_rank(self, instances: Iterable[Instance], state: str) -> list[InstanceRecord]:
-        known = {record.id: record for record in self._store.instances(self._lease.task_id)}
+        known = {record.id: record for record in self._rows()}
         rows = (self._accounts.record(each, known.get(each.id)) for each in instances)
         return [dataclasses.replace(row, state=state) for row in rows]
 
     def _records(self, instances: list[Instance]) -> list[InstanceRecord]:
-        known = {record.id: record for record in self._store.instances(self._lease.task_id)}
+        known = {record.id: record for record in self._rows()}
         return [
             self._accounts.record(instance, known.get(instance.id), rank)
             for rank, instance in enumerate(instances)

@@ -20,8 +20,6 @@ async def wait_until(
     """Waits until an event is set or one of the others is done, which go on; at most so many seconds."""
     is_set = asyncio.ensure_future(event.wait())
     try:
-        await asyncio.wait(
-            {is_set, *others}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-        )
+        await asyncio.wait({is_set, *others}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
         is_set.cancel()

@@ -202,7 +202,9 @@ class TestFiles:
         assert absent["errno"] == errno.ENOENT
         assert courier.ask("read", path=str(tmp_path), offset=0)[0]["errno"] == errno.EISDIR
         os.mkfifo(tmp_path / "pipe")
-        assert courier.ask("read", path=str(tmp_path / "pipe"), offset=0)[0]["errno"] == errno.EINVAL
+        assert (
+            courier.ask("read", path=str(tmp_path / "pipe"), offset=0)[0]["errno"] == errno.EINVAL
+        )
         with open(tmp_path / "big", "wb") as file:
             file.truncate(1 << 22)
         assert courier.ask("read", path=str(tmp_path / "big"), offset=0)[0]["unfit"]

@@ -33,8 +33,9 @@ from flowlite.supervise.process.led_task import LedTask
 from flowlite.supervise.process.machines_without_rank import each_of
 from flowlite.supervise.process.resuming import has_machines
 from flowlite.supervise.process.supervisor import Supervisor
-from flowlite.supervise.provision import JOINING, Provisioner
+from flowlite.supervise.provision import Provisioner
 from flowlite.supervise.queue.turn import Turn
+from flowlite.supervise.record.lifecycle import JOINING
 from flowlite.supervise.record.paths import TaskPaths
 from flowlite.supervise.record.task_view import TaskView
 from flowlite.supervise.threads import Threads

@@ -14,7 +14,7 @@ from flowlite.errors import ProviderError
 from flowlite.provider import LaunchPending
 from flowlite.state import clock
 from flowlite.supervise.process import main, resuming
-from flowlite.supervise.provision import SPARE
+from flowlite.supervise.record.lifecycle import SPARE
 from tests.supervise.test_gang_growth import DAY, Growing
 
 HOUR = 3600.0

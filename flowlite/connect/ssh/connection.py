@@ -174,7 +174,7 @@ class SshConnection(Connection):
             self._closed = True
             held, self._held = self._held, None
         if held is not None:
-                release(held)
+            release(held)
 
 
 def _start_script(argv: Sequence[str], log: str, environment: Mapping[str, str]) -> bytes:

@@ -432,9 +432,7 @@ class Attempt:
             except LeaderUnreachable:
                 if self._closed and not link.phase:
                     # Its host runs commands, so it would be waited for as one that starts.
-                    reason = (
-                        f"{self.nodes[0].name}, the leader, cannot be followed: {self._closed}"
-                    )
+                    reason = f"{self.nodes[0].name}, the leader, cannot be followed: {self._closed}"
                     return End(messages.ERROR, reason)
             except LeaderRefused as error:
                 return End(messages.ERROR, f"the gang belongs to another attempt: {error}")

@@ -290,11 +290,7 @@ class _ProviderCleanup:
         if not instance.launched_at or clock.now() - instance.launched_at < _STRANGE_SECONDS:
             return False
         known = {row.id for row in self.store.instances(instance.task_id)}
-        launching = any(
-            intent.kind == "launch" and intent.state == "open"
-            for intent in self.store.intents(instance.task_id)
-        )
-        return instance.id not in known and not launching
+        return instance.id not in known and not self.store.has_open_launch(instance.task_id)
 
     def _end_others(self, provider: Provider, all_homes: bool) -> None:
         known = {each["id"] for each in self.found.others if each["provider"] == self.name}

@@ -15,8 +15,8 @@ from flowlite.provider import Instance, LaunchPending
 from flowlite.state import clock
 from flowlite.supervise.gang_growth import GIVE_UP_SECONDS, GrowthState, GrowthStep
 from flowlite.supervise.process.machines_without_rank import MachinesWithoutRank, each_of
-from flowlite.supervise.provision import JOINING
 from flowlite.supervise.record import lifecycle, wording
+from flowlite.supervise.record.lifecycle import JOINING
 from flowlite.supervise.record.log import say
 
 if TYPE_CHECKING:

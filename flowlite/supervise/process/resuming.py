@@ -16,9 +16,8 @@ from flowlite.provider import Instance, Plan, Provider
 from flowlite.state import clock
 from flowlite.state.store import Store, TaskRecord
 from flowlite.supervise.record import wording
+from flowlite.supervise.record.lifecycle import JOINING
 
-# As `provision.JOINING`, which costs more to import than most commands may take.
-JOINING = "joining"
 LEFT_SECONDS = 600.0
 
 
@@ -70,7 +69,7 @@ def may_lead(store: Store, before: TaskRecord, provider: Provider) -> bool:
     Raises:
         ProviderError: The provider cannot be asked whether an open launch has created machines.
     """
-    if not is_left(before) or not would_launch(store, before):
+    if not launches_nothing(store, before):
         return True
     if store.has_open_launch(before.id) and not store.is_parked(before.id):
         if has_machines(store, before.id, provider.list_instances(before.id)) is not False:
@@ -94,20 +93,12 @@ def launches_nothing(store: Store, before: TaskRecord) -> bool:
 
 def _open_launches(store: Store, task_id: str) -> set[str]:
     """The tokens of the launches that are open."""
-    return {
-        each.token
-        for each in store.intents(task_id)
-        if each.kind == "launch" and each.state == "open"
-    }
+    return {each.token for each in store.intents(task_id) if each.is_open_launch}
 
 
 def _launches_to_grow(store: Store, task_id: str) -> set[str]:
     """The tokens of the launches, open or not, with which its gang was to grow while it ran."""
-    return {
-        each.token
-        for each in store.intents(task_id)
-        if each.kind == "launch" and each.data.get("purpose") == JOINING
-    }
+    return {each.token for each in store.intents(task_id) if each.purpose == JOINING}
 
 
 def has_machines(store: Store, task_id: str, listed: Sequence[Instance]) -> bool | None:

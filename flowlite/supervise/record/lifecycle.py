@@ -81,6 +81,11 @@ STOPPING_REASONS = frozenset(
     reason for state, reason in TABLE.values() if state is S.STOPPING and "{" not in reason
 )
 
+SPARE = "spare"
+"""State of the row of a machine that has no rank, and takes that of a lost node."""
+JOINING = "joining"
+"""State of the row of a machine that has no rank, and gets one in the next attempt, so that the gang grows."""
+
 # How the reason begins while the project is sent. It changes often, so that a terminal shows it in one row.
 SENDING = "sending the project"
 
