@@ -56,8 +56,6 @@ def start_agent(argv: Sequence[str], log: str, environment: Mapping[str, str]) -
 
     Args:
         argv: The command that would start them: the node's program, with its Python.
-        log: The file of their output.
-        environment: Variables to be set.
 
     Returns:
         The process id; None if there is no courier, or the command does something else or runs another program.

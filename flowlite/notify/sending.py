@@ -63,7 +63,6 @@ def send(target: str, message: Message, directory: Path, *, seconds: float = SEC
 
     Args:
         target: A command, the URL of a webhook, or a URL of Apprise.
-        message: What is sent.
         directory: Working directory of a command.
         seconds: The time limit.
 

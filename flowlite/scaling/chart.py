@@ -25,8 +25,6 @@ def chart(rungs: Sequence[Rung], metric: str, *, width: int = 80, plain: bool = 
     """Throughput and efficiency of each rung as bars, or "" if nothing was measured.
 
     Args:
-        rungs: The ladder.
-        metric: Name of the metric.
         width: Columns that may be used.
         plain: Use only ASCII, for terminals that show nothing else.
     """

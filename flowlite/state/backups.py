@@ -86,7 +86,6 @@ def take(store: Path, kind: str, number: int | None = None) -> Path:
     """Copies the store, and removes copies that are too many or too large.
 
     Args:
-        store: The database.
         kind: "daily" or "schema".
         number: Version of the schema.
 

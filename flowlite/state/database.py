@@ -90,9 +90,6 @@ class Database:
     def __init__(self, path: Path) -> None:
         """Opens the database, creating or migrating it if needed.
 
-        Args:
-            path: The file.
-
         Raises:
             StoreDamaged: It is damaged, or missing although there are files of tasks beside it.
             StoreError: It cannot be opened or written, or belongs to a newer flowlite.

@@ -21,7 +21,6 @@ def read_unfinished(
     """Returns the unfinished tasks.
 
     Args:
-        db: The database.
         known: Tasks as they were read before, by id. Of those that are pending still, options and plan are not read
             again, since they cannot have changed.
     """

@@ -74,7 +74,6 @@ class Store:
         """Opens the database, creating or migrating it if needed.
 
         Args:
-            path: The file.
             skip_damaged: Leave damaged rows out of lists, and report them in `take_damage`. For callers that only
                 display. Callers that act on lists must not use it: an instance that is left out would be forgotten.
 
@@ -522,10 +521,6 @@ class Store:
         """Writes fields of the leased task and the event that explains them, both or none.
 
         Args:
-            lease: The lease of the task.
-            kind: Kind of the event.
-            text: The event in words.
-            data: The event's values.
             instances: Instances to add or replace in the same transaction.
             settled: Results of intents, by token, written in the same transaction.
             full: A place that has no room, which is recorded for all tasks.

@@ -41,8 +41,6 @@ def run_detached(home: Path, module: str, *arguments: str, given: str = "") -> i
     """Runs `main()` of a module in a detached process, which outlives this one.
 
     Args:
-        home: The FLOW_HOME.
-        module: Name of the module.
         arguments: Passed to the process as `sys.argv[2:]`.
         given: What it reads from its standard input, which nobody else can.
 

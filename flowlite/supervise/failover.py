@@ -171,7 +171,6 @@ def next_place(
     If none may be asked now, the one that may be asked first. None if all have refused.
 
     Args:
-        record: The task.
         full: Places that had no room, by name (`place_of`).
         now: The Unix time.
         free: Places at which it is the task's turn now. They are asked without a pause.

@@ -33,7 +33,6 @@ class LackingNodes(NamedTuple):
         """What an attempt lacks.
 
         Args:
-            asked: The task.
             before: Nodes of the attempt before; 0 if there was none.
             kept: Those that remain, and the spares that take the ranks of lost ones.
         """

@@ -140,7 +140,6 @@ class Provisioner:
         that may have fewer nodes than the plan begins without those for which there is no room in time.
 
         Args:
-            record: The task.
             agent: The agent's zipapp on this machine.
 
         Returns:
@@ -390,7 +389,6 @@ class Provisioner:
         """Marks instances that must not be used again. Those that are unreachable are not asked to end.
 
         Args:
-            ids: The instances.
             out_of_reach: Those that do not answer.
             sick: Those whose machines are broken, with what is wrong.
         """
@@ -408,7 +406,6 @@ class Provisioner:
         """Ends what is charged beside a gang that is being stopped (see `process/end_lost_launch.py`).
 
         Args:
-            roster: Instances of the gang.
             doomed_too: Whether to end also instances of the gang that are ending because others are gone.
 
         Returns:
@@ -931,8 +928,6 @@ class Provisioner:
         """Records a launch intent. The open intent of a supervisor that was killed is used again.
 
         Args:
-            record: The task.
-            count: Instances wanted.
             least: With how many the launch is content.
             agent: The agent's zipapp on this machine.
             but: Tokens of open intents that this call of `complete` has launched already.

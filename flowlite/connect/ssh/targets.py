@@ -92,7 +92,6 @@ def resolve_target(
     What the user wrote takes precedence over the configuration. No connection is made.
 
     Args:
-        written: What the user wrote.
         config_file: An OpenSSH configuration; the default is `FLOW_SSH_CONFIG`, else OpenSSH's usual files.
 
     Raises:

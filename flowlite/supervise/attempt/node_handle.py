@@ -140,7 +140,6 @@ class Node:
             config: Written as agent.json.
             files: Further files of the task: path here, name on the node, hash.
             agent: The agent's zipapp on this machine, and its hash.
-            secret: The gang's secret.
             secrets: Secret variables, as JSON.
             storage: Credentials of buckets, as JSON.
             attempt: Further files of the attempt, by name.
@@ -339,7 +338,6 @@ class Node:
         """Whether the process is gone that is noted in a file of the attempt. Raises ValueError if that is unclear.
 
         Args:
-            name: The file.
             part: The name of the object in it that describes the process. None if the whole file does. If there is no
                 such object, the process was never started.
         """

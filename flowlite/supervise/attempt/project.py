@@ -73,7 +73,6 @@ def working_directory(home: str, call: Mapping[str, Any]) -> str:
     """Returns the workers' default working directory on a node, which is in its copy of the project.
 
     Args:
-        home: The node's directory.
         call: What the workers run. Without a project, the directory is empty.
     """
     below = str(call.get("project", {}).get("start", "."))
@@ -97,8 +96,6 @@ def bring(
         node: A node that can be reached.
         project: The project as in the call: {"manifest", "sha256", "start"}.
         agent: The agent's zipapp on this machine, and its hash.
-        paths: The task's files on this machine.
-        progress: Notes how much has been sent.
         elsewhere: Whether a node that lacks so many bytes should get them from other nodes.
 
     Raises:

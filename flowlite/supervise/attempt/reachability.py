@@ -102,8 +102,6 @@ class Reachability:
     ) -> None:
         """
         Args:
-            nodes: The nodes of the attempt.
-            threads: Runs blocking calls.
             elsewhere: Returns the name of something else of the provider that answers now, or "" if nothing does.
                 Blocks.
             tell: Called with `cut_off_since` when that or `refusal` changes.
@@ -144,7 +142,6 @@ class Reachability:
         """Calls a function for a node in a thread, and retries while the node does not answer but is not lost.
 
         Args:
-            node: The node.
             do: The function. Blocks.
             given_up: Set when the call is not needed any more.
             changes: Whether the call changes something on the node. Such a call is not abandoned while it runs, so
@@ -241,7 +238,6 @@ class Reachability:
         """Decides whether a node that the leader misses is lost.
 
         Args:
-            node: The node.
             leader_answers: Whether the leader is connected. If not, it may not miss the node any more.
         """
         finding = await self.look(node)
@@ -258,7 +254,6 @@ class Reachability:
         """Decides whether a node that does not answer us is lost. Other nodes are asked about the leader.
 
         Args:
-            node: The node.
             speechless_for: As in `NodeInDoubt`.
         """
         seen = self._seen[node.instance.id]

@@ -83,7 +83,6 @@ def outlook(
     """Returns what to do about the files that the nodes hold.
 
     Args:
-        holdings: The missing files of all nodes.
         ended_well: Whether every rank ended well.
         waited: Seconds waited since files came, without the time in which nothing answered from here.
         given_up: Whether waiting was ended.

@@ -121,8 +121,6 @@ def reconcile(
     Every account in which anything was ever launched is examined, with the settings frozen at submission.
 
     Args:
-        store: The store.
-        home: The FLOW_HOME.
         here: Returns a provider's present settings, whose account is examined too. None in a process that does not
             have the user's settings.
         dry_run: Only look.

@@ -110,7 +110,6 @@ def restore(home: Path, backup: Backup | None) -> Restored:
     their tasks from the snapshots. The nodes run on meanwhile.
 
     Args:
-        home: The FLOW_HOME.
         backup: The copy; None for an empty store.
 
     Raises:

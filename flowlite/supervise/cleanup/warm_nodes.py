@@ -34,8 +34,6 @@ def look_up_cost(store: Store, home: Path, tasks: Collection[str] | None = None)
     """Records what kept nodes have cost, where only a bound is known and their provider can say more.
 
     Args:
-        store: The store.
-        home: FLOW_HOME.
         tasks: Only those of these tasks; None for all.
 
     Returns:
@@ -69,8 +67,6 @@ def end_warm_nodes(
     """Ends warm nodes now.
 
     Args:
-        store: The store.
-        home: FLOW_HOME.
         dry_run: End nothing.
         pool: Only those of this sweep.
         tasks: Only those of these tasks.

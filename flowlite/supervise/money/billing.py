@@ -40,7 +40,6 @@ class Billing:
     ) -> None:
         """
         Args:
-            provider: Name of the provider.
             price: The plan's price, used where a listing has none.
             asked_at: Returns when a new instance was asked for, by our clock; 0 if that is not known.
         """

@@ -55,7 +55,6 @@ def worst_case(plan: Plan, of: str = "") -> str:
     """Returns the cost at most and how it is computed. If it is not a strict bound, says when it may be exceeded.
 
     Args:
-        plan: What is launched.
         of: What the amount is for, if not for the whole task, such as " for each".
     """
     text = _bound(plan)

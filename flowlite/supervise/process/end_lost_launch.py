@@ -37,8 +37,6 @@ async def end_remains(
     """Polls the listing until cancelled, and ends what the lost instances leave behind.
 
     Args:
-        provisioner: Asks the provider and ends instances.
-        roster: Instances of the gang.
         in_doubt: Whether one of them does not answer. The provider is asked only then.
         seconds: How long instances that end with the lost ones are kept, from the moment that is known.
 

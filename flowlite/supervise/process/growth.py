@@ -63,7 +63,6 @@ class Growth(MachinesWithoutRank):
     def __init__(self, task: LedTask, ask: Callable[[str], None]) -> None:
         """
         Args:
-            task: The task of the gang.
             ask: Has the ranks asked to stop, with the reason; with "" no more.
         """
         super().__init__(task, "the new node", GROWTH)

@@ -44,9 +44,6 @@ class Journal:
     ) -> None:
         """
         Args:
-            store: The store that holds the task.
-            lease: The supervisor's lease of the task.
-            record: The task as it is in the store.
             mask: Removes secrets from everything that workers, nodes and agents say, before it is recorded.
         """
         self._secrets = mask or Mask()
@@ -112,7 +109,6 @@ class Journal:
         """Records an event, the state that follows, and everything that belongs to it, in one transaction.
 
         Args:
-            event: The event.
             outcome: How the task ends, once that is decided.
             instances: As for `Store.transition`.
             settled: As for `Store.transition`.

@@ -95,12 +95,9 @@ def submit(
     """Records a task durably and starts its supervisor. The task does not need its client after that.
 
     Args:
-        store: Where the task is recorded.
-        draft: From `draft_task`.
         name: Name of the task. Need not be unique.
         function: The function or command line, for people.
         config: `TaskConfig` as JSON.
-        plan: What to launch.
         call: What workers run, as `AgentConfig.call`, with paths on this machine.
         candidates: All places where it may run, if there are several; the first is that of `plan`.
         secrets: Secret variables of the workers.
@@ -271,8 +268,6 @@ def start_supervisor(
     A second supervisor for the same task does no harm: only one of them gets the lease, and the other exits.
 
     Args:
-        home: The FLOW_HOME.
-        task_id: The task.
         spare: Whether the task may be handed to a supervisor that waits for its next task.
         sleeping: Whether it is started asleep, until it is the turn of its task.
         launches: Whether it may launch machines for a task that has none. If not, it hands the task back.
@@ -323,8 +318,6 @@ def ensure_supervisors(store: Store, home: Path, *, only: str | None = None) -> 
     Tasks without machines may be left to `flow resume` and `flow cancel` (`resuming.py`).
 
     Args:
-        store: The store.
-        home: The FLOW_HOME.
         only: A task that somebody waits for. None for all, of which none is.
 
     Returns:

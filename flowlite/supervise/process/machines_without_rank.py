@@ -48,7 +48,6 @@ class MachinesWithoutRank(ABC):
     def __init__(self, task: LedTask, what: str, kind: str) -> None:
         """
         Args:
-            task: The task whose machines they are.
             what: What such a machine is called, before its id.
             kind: Kind of the entries of the task's history that tell of them.
         """

@@ -149,8 +149,6 @@ def lead(
     """Leads a task to its end.
 
     Args:
-        task_id: The task.
-        home: The FLOW_HOME.
         owner: Owner of the lease. Default: this process.
         launches: Whether machines may be launched for a task that has none. If not, it is handed back.
         run: Runs the supervisor's coroutine to its end.

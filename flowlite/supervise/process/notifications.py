@@ -55,8 +55,6 @@ def begin(paths: TaskPaths, event: str, reason: str = "") -> None:
     """Starts the process that sends the notifications of an event, if the task has targets.
 
     Args:
-        paths: Of the task.
-        event: What has happened.
         reason: Why, if the task's record may say something else by the time of the message.
     """
     if paths.notify.exists():
@@ -86,8 +84,6 @@ def message_of(
     """Returns the message for an event of a task.
 
     Args:
-        record: The task.
-        event: What has happened.
         reason: Why; "" for the reason of the task's state.
         upper_bound: Whether it may have cost less than its record says.
     """

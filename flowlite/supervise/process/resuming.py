@@ -37,8 +37,6 @@ def needs_resume(store: Store, record: TaskRecord, *, is_awaited: bool = False) 
     An open launch may have created machines, so a supervisor looks for them first (`may_lead`).
 
     Args:
-        store: The store that holds the task.
-        record: The task.
         is_awaited: Whether a client waits for the task.
     """
     if not would_launch(store, record):
@@ -62,9 +60,7 @@ def may_lead(store: Store, before: TaskRecord, provider: Provider) -> bool:
     """Whether a supervisor may go on with the task. If not, the task is recorded as waiting for `flow resume`.
 
     Args:
-        store: The store that holds the task.
         before: The task as it was before this supervisor acquired the lease.
-        provider: The task's provider.
 
     Raises:
         ProviderError: The provider cannot be asked whether an open launch has created machines.
@@ -85,7 +81,6 @@ def launches_nothing(store: Store, before: TaskRecord) -> bool:
     """Whether a supervisor that leads the task launches nothing, whoever has started it, unless there are machines.
 
     Args:
-        store: The store that holds the task.
         before: The task as it was before this supervisor acquired the lease.
     """
     return is_left(before) and would_launch(store, before)
@@ -105,8 +100,6 @@ def has_machines(store: Store, task_id: str, listed: Sequence[Instance]) -> bool
     """Whether a task has machines to continue with. None: that is not certain yet.
 
     Args:
-        store: The store that holds the task.
-        task_id: The task.
         listed: What its provider lists. Without an open launch, only machines in the store count: what is listed
             besides, such as a bid that has lost its machines and may win others, is left over and will be ended. So
             is what was launched for a gang to grow: without the gang, it is of no use.

@@ -108,9 +108,6 @@ class Supervisor:
     ) -> None:
         """
         Args:
-            store: The store.
-            home: The FLOW_HOME.
-            record: The task.
             lease: Its lease, which this supervisor holds.
             provider: The adapter of the place where it is now.
             launches: Whether machines may be launched for a task that has none. If not, it is handed back.

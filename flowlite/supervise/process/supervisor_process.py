@@ -36,11 +36,8 @@ def start(home: Path, arguments: Sequence[str], stdin: int, output: int | IO[byt
     """Starts a supervisor as a detached process, which outlives this one and its terminal. Returns its process id.
 
     Args:
-        home: The FLOW_HOME.
         arguments: The id of its task, perhaps with `NO_LAUNCH`; or `AHEAD` and the provider that the task will probably
             have.
-        stdin: Its standard input.
-        output: The file of its output.
     """
     return processes.let_go(
         subprocess.Popen(
@@ -126,7 +123,6 @@ def started_ahead(home: Path, provider: str) -> Iterator[None]:
     None is started if the supervisor will probably sleep at first.
 
     Args:
-        home: The FLOW_HOME.
         provider: The provider that the task will probably have. Another one is imported later.
     """
     if home in _with_queue:

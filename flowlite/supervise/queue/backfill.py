@@ -127,7 +127,6 @@ def schedule(
 
     Args:
         now: The Unix time.
-        holdings: What is held.
         requests: What is waited for, in the order of the queue.
         all_times: Whether `starts_at` is needed also where no slot is free, which takes longer.
     """

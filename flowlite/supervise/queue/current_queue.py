@@ -44,7 +44,6 @@ class Queue:
         """Reads the queue. Raises StoreError.
 
         Args:
-            store: The store.
             growing: A task that has what it needs, and waits for more in its place of the queue.
         """
         home = store.path.parent

@@ -95,8 +95,6 @@ def _due(store: Store, queue: Queue, starting: Collection[str] = ()) -> list[str
     """Returns the tasks whose supervisors should be awake.
 
     Args:
-        store: The store.
-        queue: The queue.
         starting: Tasks that have no supervisor yet, and are about to get one.
     """
     free = [

@@ -19,10 +19,8 @@ def fetch(
     """Returns the sha256 of each file in hexadecimal; "" if the node cannot read it.
 
     Args:
-        connection: The connection to the node.
         program: Command that runs the agent's zipapp there.
         root: The directory on the node that paths are relative to.
-        files: The files.
 
     Raises:
         NodeUnreachable: The node does not answer.

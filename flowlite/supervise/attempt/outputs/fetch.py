@@ -96,9 +96,7 @@ class OutputFetch:
         """
         Args:
             patterns: As in `outputs=`.
-            to: The directory on this machine.
             nodes: The nodes by rank.
-            reach: Probes the nodes.
             tell: Called now and then with the progress.
             before_writing: Raises if another supervisor has taken over.
         """

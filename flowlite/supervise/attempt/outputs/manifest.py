@@ -102,9 +102,7 @@ def ask(
     """Asks a node for its list of files.
 
     Args:
-        connection: The connection to the node.
         program: Command that runs the agent's zipapp there.
-        home: The task's directory on the node.
         patterns: As in `outputs=`.
         path: Instead of patterns: a file, or a directory with everything in it.
 
@@ -166,7 +164,6 @@ def read(answer: bytes, asked: Callable[[str], bool] | None = None) -> OutputMan
     """Parses the answer of a node. Raises ValueError, KeyError or TypeError if it is invalid.
 
     Args:
-        answer: What the node has said.
         asked: Whether it was asked for a path; None if it was asked for all that is there.
     """
     if answer.count(b"\n") > MOST_FILES + 1:

@@ -47,10 +47,8 @@ def fetch(
     """Fetches the contents of a pack.
 
     Args:
-        connection: The connection to the node.
         program: Command that runs the agent's zipapp there.
         root: The directory on the node that paths are relative to.
-        files: The files of the pack.
 
     Returns:
         The content of each file; None if the node does not have it as it was listed.
