@@ -62,7 +62,6 @@ _UNFINISHED = (
 # What changes in the reason of a task while it waits or something is copied.
 _VARYING = re.compile(r"\((?:[^()]|\([^()]*\))*\)|\d[\d.,:]*(?: ?[kKMGTP]?i?B\b)?")
 _LEASE_COLUMNS = "id, lease_owner, lease_expires, created_at"
-_ONE_OF = {"tasks": "task", "instances": "instance", "intents": "intent", "events": "event"}
 _TASK_FIELDS = tuple(f.name for f in dataclasses.fields(TaskRecord))
 _INSTANCE_FIELDS = tuple(f.name for f in dataclasses.fields(InstanceRecord))
 
@@ -604,7 +603,7 @@ class Store:
         except RowDamaged as error:
             table = TABLES[kind]
             values = dict(row)
-            name = f"{self.path}: {_ONE_OF[table]} {values.get(KEYS[table])!a}"
+            name = f"{self.path}: {table.removesuffix('s')} {values.get(KEYS[table])!a}"
             if table != "tasks":
                 name += f" of task {values.get('task_id')!a}"
             self._damage[name] = str(error)

@@ -7,16 +7,7 @@ when that node has certainly stopped its workers (`node/config/fencing.py`), so 
 rank.
 
 A node's directory is removed only when everything in it has been fetched. The final sizes of the files say what each
-node still holds. One pure function (`unfetched.py`) decides what follows:
-
-    | the missing file is on a node that    | every rank ended well | otherwise                    |
-    | does not exist any more               | lost                  | lost                         |
-    | cannot be reached                     | waited for            | not waited for, kept there   |
-    | answers, or is relayed by the leader  | waited for            | waited for                   |
-    | any of these, after waiting was ended | kept there            | kept there                   |
-
-Files are waited for during 10 minutes in which some part of the provider answers. Waiting ends early when the task is
-cancelled or its money is used up. Results of a member that only its leader can reach are relayed by the leader. Files
-are synced to disk here before the node is told to remove them. `outputs/` is fetched last, once it is clear that no
-other attempt follows.
+node still holds, and a table in `unfetched.py` decides which of them are waited for. Results of a member that only its
+leader can reach are relayed by the leader. Files are synced to disk here before the node is told to remove them.
+`outputs/` is fetched last, once it is clear that no other attempt follows.
 """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -207,24 +207,24 @@ class Node:
 
     def probe(self) -> Finding:
         """Checks whether the agent's process exists. Never raises."""
-        return self._told(self._probe(lambda connection: connection.run))
+        return self._told(self._probe())
 
     def probe_afresh(self) -> Finding:
         """Same as `probe`, but over a new connection.
 
         An existing connection may not have recovered yet from an outage that is over.
         """
-        return self._told(self._probe(lambda connection: connection.run_afresh))
+        return self._told(self._probe(afresh=True))
 
     def received(self) -> int:
         """How many bytes of data have come from the node so far; 0 where that is not known."""
         return self.connection.received()
 
-    def _probe(self, runner: Callable[[Connection], Callable[..., Completed]]) -> Finding:
+    def _probe(self, *, afresh: bool = False) -> Finding:
         try:
             argv = ["sh", "-c", _PROBE, "sh", self.directory]
-            looked = runner(self.connection)(argv, timeout=_PROBE_SECONDS)
-            finding = _found(looked)
+            run = self.connection.run_afresh if afresh else self.connection.run
+            finding = _found(run(argv, timeout=_PROBE_SECONDS))
             if finding.life in (ProbeAnswer.ALIVE, ProbeAnswer.DEAD):
                 return finding
         except (ProviderError, OSError) as error:
@@ -297,7 +297,7 @@ class Node:
         pause, silent = 0.01, 0.0
         while True:
             waited = time.monotonic() - asked
-            agent = self._probe(lambda connection: connection.run)
+            agent = self._probe()
             now = time.monotonic()
             if agent.life is ProbeAnswer.UNREACHABLE:
                 silent += now - looked

@@ -74,7 +74,9 @@ class Billing:
             task_id=instance.task_id,
             provider=self._provider,
             state=instance.state,
-            price_per_hour=before.price_per_hour if before else self._price_of(instance),
+            price_per_hour=before.price_per_hour
+            if before
+            else instance.price_per_hour or self._price,
             launched_at=launched,
             data=_data_of(instance, moved),
             node_rank=rank if before is None or rank is not None else before.node_rank,
@@ -147,9 +149,6 @@ class Billing:
             for name, each in list(self._seen.items())
             if name not in names and each.launched_at
         ]
-
-    def _price_of(self, instance: Instance) -> float:
-        return instance.price_per_hour or self._price
 
     def _in_our_time(self, record: InstanceRecord, seen: Instance) -> InstanceRecord:
         """Returns the row with its launch as last listed."""

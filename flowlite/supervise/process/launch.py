@@ -280,9 +280,14 @@ def start_supervisor(
     """
     paths = TaskPaths(home, task_id)
     supervisor_process.note_start(home, sleeping=sleeping)
-    if spare and (found := _hand_over(home, task_id)) is not None:
-        process_identity.note_supervisor(home, task_id, found)
-        return found.pid
+    if spare:
+        # Imported only when nodes are kept warm.
+        from flowlite.supervise.process import standby
+
+        found = standby.hand_over(home, task_id, supervisor_process.environment(home))
+        if found is not None:
+            process_identity.note_supervisor(home, task_id, found)
+            return found.pid
     arguments = (task_id,) if launches else (task_id, supervisor_process.NO_LAUNCH)
     ahead = supervisor_process.ahead(home)
     if ahead is not None and launches and not sleeping:
@@ -303,13 +308,6 @@ def start_supervisor(
         raise StoreError(f"a supervisor cannot be started: {_in_words(error)}") from error
     process_identity.note_supervisor(home, task_id, process_identity.of_process(pid))
     return pid
-
-
-def _hand_over(home: Path, task_id: str) -> process_identity.Process | None:
-    # Imported only when nodes are kept warm.
-    from flowlite.supervise.process import standby
-
-    return standby.hand_over(home, task_id, supervisor_process.environment(home))
 
 
 def ensure_supervisors(store: Store, home: Path, *, only: str | None = None) -> list[str]:

@@ -62,7 +62,11 @@ def main() -> None:
         # A supervisor that did not finish its task must exit, so that it can be replaced.
         if code != 0 or seconds <= 0:
             break
-        waiting = waiting or _as_spare()
+        if waiting is None:
+            # Imported only when nodes are kept warm.
+            from flowlite.supervise.process.standby import Standby
+
+            waiting = Standby(process_identity.began())
         handed = waiting.wait(home, seconds)
         if handed is None:
             break
@@ -129,13 +133,6 @@ def _note_leader(store: Store, home: Path, task_id: str) -> None:
         for holder in store.unfinished_leases(task_id):
             if (leader := process_identity.of_owner(holder.owner or "")) is not None:
                 process_identity.note_supervisor(home, task_id, leader)
-
-
-def _as_spare() -> Standby:
-    # Imported only when nodes are kept warm.
-    from flowlite.supervise.process.standby import Standby
-
-    return Standby(process_identity.began())
 
 
 def lead(

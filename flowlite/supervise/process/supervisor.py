@@ -94,7 +94,12 @@ _SOUND = frozenset({messages.DONE, messages.FAILED, messages.STOPPED})
 
 
 class Supervisor:
-    """Leads one task. Every write is fenced by its lease."""
+    """Leads one task. Every write is fenced by its lease.
+
+    Attributes:
+        launches: Whether machines may be launched for the task, as far as that was found out.
+        warm_seconds: How long the task's nodes are kept for the next task, once the task is final.
+    """
 
     def __init__(
         self,
@@ -133,8 +138,8 @@ class Supervisor:
         self._instances_known: list[Instance] = []
         self._sound = False
         self._capped = False
-        self._kept_seconds = 0.0
-        self._launches = launches
+        self.warm_seconds = 0.0
+        self.launches = launches
         self._handed_back = False
         self._leading = TaskLease(store, lease)
         self._fresh: list[Instance] = []
@@ -159,16 +164,6 @@ class Supervisor:
     def has_moved(self) -> bool:
         """Whether the task has another place now, and needs a supervisor with the adapter of that place."""
         return self._search.has_moved
-
-    @property
-    def launches(self) -> bool:
-        """Whether machines may be launched for the task, as far as that was found out."""
-        return self._launches
-
-    @property
-    def warm_seconds(self) -> float:
-        """How long the task's nodes are kept for the next task, once the task is final."""
-        return self._kept_seconds
 
     @property
     def _record(self) -> TaskRecord:
@@ -317,8 +312,8 @@ class Supervisor:
 
     async def _advance(self) -> None:
         """Advances the task by one step from its present state."""
-        if not (self._launches or self._record.outcome):
-            self._launches = await self._finds_machines()
+        if not (self.launches or self._record.outcome):
+            self.launches = await self._finds_machines()
         state = self._record.state
         if state == State.PENDING:
             await self._begin()
@@ -356,7 +351,7 @@ class Supervisor:
         if self._cancelled.is_set():
             self._conclude("cancelled", "")
             return
-        if not self._launches and not failover.is_leaving(self._record):
+        if not self.launches and not failover.is_leaving(self._record):
             await self._hand_back()
             return
         several = failover.has_several(self._record)
@@ -458,7 +453,7 @@ class Supervisor:
         now = clock.now()
         # A cap may end them sooner than was asked for.
         until = [each.ended_at or now for each in ended if each.state == "warm"]
-        self._kept_seconds = max(until, default=now) - now
+        self.warm_seconds = max(until, default=now) - now
         by_id = {i.id: i for i in self._store.instances(self._record.id)}
         by_id |= {i.id: i for i in ended}
         # Nothing runs any more that needs the credentials of buckets. No supervisor comes after the next step.
@@ -490,7 +485,7 @@ class Supervisor:
                 say(f"what was kept ends when its time is over, or by `flow gc --warm`: {error}")
                 return
             self._store.end_warm([each.id for each in kept], clock.now())
-            self._kept_seconds = 0.0
+            self.warm_seconds = 0.0
 
     # One attempt
 

@@ -23,11 +23,10 @@ def start(
     paths: TaskPaths, argv: Sequence[str], environment: Mapping[str, str], log: IO[bytes]
 ) -> subprocess.Popen[bytes]:
     """Starts a supervisor that is asleep."""
-    path = _fifo(paths.home, paths.task_id)
     with suppress(FileExistsError):
-        os.mkfifo(path, 0o600)
+        os.mkfifo(paths.asleep, 0o600)
     # Opened for writing too, or the shell would read the end of the file once the first writer has closed it.
-    fifo = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    fifo = os.open(paths.asleep, os.O_RDWR | os.O_CLOEXEC)
     try:
         return subprocess.Popen(
             ["/bin/sh", "-c", _SHELL, "flowlite", *argv],
@@ -66,10 +65,7 @@ def wake(home: Path, task_id: str) -> bool:
 
 def _open(home: Path, task_id: str) -> int | None:
     try:
-        return os.open(_fifo(home, task_id), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fifo = TaskPaths(home, task_id).asleep
+        return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-
-
-def _fifo(home: Path, task_id: str) -> Path:
-    return TaskPaths(home, task_id).asleep

@@ -1,12 +1,7 @@
 """What is recorded about a task: its states, the paths of its files, its log, and the wording of its end.
 
 `lifecycle.py` has the one table of states: which event is possible in which state, and what follows. A transition
-that is not in it cannot happen, and a state machine of hypothesis tries to break it. Everything that has begun goes
-through `stopping`, and leaves it for a final state only when the nodes are known to be gone.
-
-    pending -> provisioning -> starting -> running -> stopping -> completed, failed or cancelled
-                    ^                                    |
-                    +----------- new attempt ------------+
+that is not in it cannot happen, and a state machine of hypothesis tries to break it.
 
 `paths.py` has every file of a task below `FLOW_HOME/tasks/ID`. `task_view.py` reads what the supervisor needs of
 configuration, plan and call, without pydantic. `wording.py` says how an attempt or a worker ended, from values.

@@ -112,6 +112,7 @@ class OutputFetch:
         # Files that are not asked for again, though none of that size and time is here: whether they came.
         self._settled: dict[str, bool] = {}
         self._moved = self._told = time.monotonic()
+        self._patience = PATIENCE
         self._stop = threading.Event()
         self._brought = FetchedOutputs(str(to))
 
@@ -128,15 +129,15 @@ class OutputFetch:
         Raises:
             LeaseLost: Another supervisor has taken over.
         """
-        patience = PATIENCE if ended_well else PATIENCE_BADLY
+        self._patience = PATIENCE if ended_well else PATIENCE_BADLY
         left_alone = () if ended_well else lost
         asked = [node for node in self._nodes if node.instance.id not in left_alone]
         for node in self._nodes:
             if node.instance.id in left_alone:
                 self._brought.missing[node.rank] = "it is lost"
         try:
-            await self._all(asked, self._list, patience, given_up)
-            await self._all(self._chosen(asked), self._fetch, patience, given_up)
+            await self._all(asked, self._list, given_up)
+            await self._all(self._chosen(asked), self._fetch, given_up)
         finally:
             self._stop.set()
         self._brought.files = sum(self._files.values())
@@ -166,15 +167,11 @@ class OutputFetch:
         return list(places.values())
 
     async def _all(
-        self,
-        nodes: Sequence[Node],
-        do: Callable[[Node], None],
-        patience: float,
-        given_up: asyncio.Event,
+        self, nodes: Sequence[Node], do: Callable[[Node], None], given_up: asyncio.Event
     ) -> None:
         """Calls a function for all these nodes concurrently, and reports progress."""
         self._moved = time.monotonic()
-        waiting = {asyncio.create_task(self._each(node, do, patience, given_up)) for node in nodes}
+        waiting = {asyncio.create_task(self._each(node, do, given_up)) for node in nodes}
         try:
             while waiting:
                 done, waiting = await asyncio.wait(waiting, timeout=_AGAIN)
@@ -188,11 +185,7 @@ class OutputFetch:
             await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _each(
-        self,
-        node: Node,
-        do: Callable[[Node], None],
-        patience: float,
-        given_up: asyncio.Event,
+        self, node: Node, do: Callable[[Node], None], given_up: asyncio.Event
     ) -> None:
         """Calls a function for a node until it succeeds, or until the node is not waited for any more."""
         missing = self._brought.missing
@@ -214,7 +207,7 @@ class OutputFetch:
             except OSError as error:
                 where = error.filename or self._brought.to
                 missing[node.rank] = f"{error.strerror or error}: {where}"
-            if given_up.is_set() or time.monotonic() - self._moved > patience:
+            if given_up.is_set() or time.monotonic() - self._moved > self._patience:
                 return
             await asyncio.sleep(_AGAIN)
 
