@@ -433,8 +433,8 @@ class Task(Generic[R_co]):
     @property
     def needs_resume(self) -> bool:
         """Whether it waits for `resume()`: it has no supervisor and no machines, and is not to launch any unasked."""
-        from flowlite.supervise.process.launch import has_supervisor
         from flowlite.supervise.process.resuming import needs_resume
+        from flowlite.supervise.record.process_identity import has_supervisor
 
         return needs_resume(self._session.store, self.record) and not has_supervisor(
             self._session.home, self.id

@@ -1,4 +1,4 @@
-"""Converts rows of the database to records, and detects damaged rows.
+"""Converts rows of the database to records and back, and detects damaged rows.
 
 SQLite has no checksums of its own: flipped bytes on a disk are returned as they are. Everything that is read is
 therefore compared with the types of its record, so that damage is found here and not where a value is used.
@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import json
 import sqlite3
+from collections.abc import Mapping
 from types import NoneType
 from typing import Any, TypeVar
 
@@ -71,6 +72,23 @@ def read_row(kind: type[_Record], row: sqlite3.Row) -> _Record:
     if kind is InstanceRecord:
         _check_instance(row["data"])
     return kind(**values)
+
+
+def encode(name: str, value: Any) -> Any:
+    """Returns a value as it is stored in the column of that name."""
+    return json.dumps(value) if name in JSON_FIELDS else value
+
+
+def insert_row(
+    db: sqlite3.Connection, table: str, values: Mapping[str, Any], *, replace: bool = False
+) -> None:
+    """Adds a row, in place of one with the same key if that is asked for."""
+    verb = "INSERT OR REPLACE" if replace else "INSERT"
+    marks = ", ".join("?" * len(values))
+    db.execute(
+        f"{verb} INTO {table} ({', '.join(values)}) VALUES ({marks})",
+        [encode(name, value) for name, value in values.items()],
+    )
 
 
 def _value(name: str, stored: Any) -> Any:

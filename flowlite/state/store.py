@@ -33,7 +33,7 @@ from flowlite.state.records import (
     TaskRecord,
     UnfinishedTask,
 )
-from flowlite.state.rows import JSON_FIELDS, KEYS, TABLES, RowDamaged, read_row
+from flowlite.state.rows import KEYS, TABLES, RowDamaged, encode, insert_row, read_row
 
 __all__ = [
     "FINAL_STATES",
@@ -115,7 +115,7 @@ class Store:
         """Adds a task."""
         values = {name: getattr(task, name) for name in _TASK_FIELDS}
         with self._database.write() as db:
-            _insert(db, "tasks", values)
+            insert_row(db, "tasks", values)
         snapshots.write(self.path.parent, task, (), ())
 
     def get_task(self, task_id: str) -> TaskRecord:
@@ -428,7 +428,7 @@ class Store:
                     "state": "open",
                     "created_at": self._now(),
                 }
-                _insert(db, "intents", values)
+                insert_row(db, "intents", values)
                 row = db.execute("SELECT * FROM intents WHERE token = ?", (token,)).fetchone()
         self._write_snapshot(lease)
         return self._one(Intent, row)
@@ -536,7 +536,7 @@ class Store:
             for token, state in (settled or {}).items():
                 _settle(db, token, state)
             if full is not None:
-                _insert(db, "full_places", dataclasses.asdict(full), replace=True)
+                insert_row(db, "full_places", dataclasses.asdict(full), replace=True)
             if updates:
                 _remove_later_alike(db, lease.task_id, kind, text, data)
             _add_event(db, lease.task_id, kind, text, data)
@@ -620,21 +620,6 @@ def _salvage(db: sqlite3.Connection, query: str, values: Sequence[Any]) -> list[
     return list(found.values())
 
 
-def _encode(name: str, value: Any) -> Any:
-    return json.dumps(value) if name in JSON_FIELDS else value
-
-
-def _insert(
-    db: sqlite3.Connection, table: str, values: Mapping[str, Any], *, replace: bool = False
-) -> None:
-    verb = "INSERT OR REPLACE" if replace else "INSERT"
-    marks = ", ".join("?" * len(values))
-    db.execute(
-        f"{verb} INTO {table} ({', '.join(values)}) VALUES ({marks})",
-        [_encode(name, value) for name, value in values.items()],
-    )
-
-
 def _fenced_update(db: sqlite3.Connection, lease: Lease, changes: Mapping[str, Any]) -> None:
     unknown = set(changes) - set(_TASK_FIELDS)
     if unknown:
@@ -643,7 +628,7 @@ def _fenced_update(db: sqlite3.Connection, lease: Lease, changes: Mapping[str, A
         _check_lease(db, lease)
         return
     assignments = ", ".join(f"{name} = ?" for name in changes)
-    values = [_encode(name, value) for name, value in changes.items()]
+    values = [encode(name, value) for name, value in changes.items()]
     done = db.execute(
         f"UPDATE tasks SET {assignments} WHERE id = ? AND lease_token = ? AND lease_owner = ?",
         [*values, lease.task_id, lease.token, lease.owner],
@@ -664,7 +649,7 @@ def _check_lease(db: sqlite3.Connection, lease: Lease) -> None:
 def _put_instances(db: sqlite3.Connection, instances: Sequence[InstanceRecord]) -> None:
     for instance in instances:
         values = {name: getattr(instance, name) for name in _INSTANCE_FIELDS}
-        _insert(db, "instances", as_held(db, values), replace=True)
+        insert_row(db, "instances", as_held(db, values), replace=True)
 
 
 def _settle(db: sqlite3.Connection, token: str, state: str) -> None:
@@ -687,7 +672,7 @@ def _add_event(
         "text": text,
         "data": dict(data or {}),
     }
-    _insert(db, "events", values)
+    insert_row(db, "events", values)
 
 
 def _remove_later_alike(
@@ -697,7 +682,7 @@ def _remove_later_alike(
 
     Only the last events of a task count, up to one of another kind. A search for places repeats several for days.
     """
-    new = (_VARYING.sub("", text), _encode("data", dict(data or {})))
+    new = (_VARYING.sub("", text), encode("data", dict(data or {})))
     alike = []
     for row in db.execute(
         "SELECT seq, kind, text, data FROM events WHERE task_id = ? ORDER BY seq DESC", (task_id,)

@@ -484,7 +484,7 @@ def test_a_supervisor_that_sleeps_is_seen_without_looking_for_its_process(
 ) -> None:
     store = _many_that_wait(flow_home, ["first", "second"])
     sleeper = _sleeper(flow_home, "second", "true")
-    monkeypatch.delattr(process_identity, "noted_supervisor")
+    monkeypatch.delattr(process_identity, "has_supervisor")
     try:
         assert Queue.read(store).is_led("second")
     finally:

@@ -93,7 +93,7 @@ def test_several_supervisors_of_one_task_do_no_harm(flow_home: Path) -> None:
     gang.wait("running")
     eventually(lambda: sum(process_alive(pid) for pid in others) <= 1)
     # The noted one is the one that leads: `flow store restore` ends it, and others replace it once it has died.
-    assert launch.has_supervisor(flow_home, gang.id)
+    assert process_identity.has_supervisor(flow_home, gang.id)
     let_go(flow_home)
     record = gang.end()
     assert record.attempt == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -20,7 +19,7 @@ from flowlite.state import backups, snapshots
 from flowlite.state.backups import Backup
 from flowlite.state.database import alone_with, claim
 from flowlite.state.machine_holder import as_held
-from flowlite.state.rows import JSON_FIELDS
+from flowlite.state.rows import insert_row
 from flowlite.state.snapshots import Snapshot
 from flowlite.state.store import Store
 from flowlite.supervise.record import process_identity, wording
@@ -229,10 +228,7 @@ def _replace(db: sqlite3.Connection, table: str, values: Mapping[str, Any]) -> N
     columns = {str(row[1]) for row in db.execute(f"PRAGMA table_info({table})")}
     if not set(values) <= columns:
         raise ValueError(f"{table} has no column {', '.join(sorted(set(values) - columns))}")
-    db.execute(
-        f"INSERT OR REPLACE INTO {table} ({', '.join(values)}) VALUES ({', '.join('?' * len(values))})",
-        [json.dumps(v) if name in JSON_FIELDS else v for name, v in values.items()],
-    )
+    insert_row(db, table, values, replace=True)
 
 
 def _set_aside(path: Path) -> Path | None:

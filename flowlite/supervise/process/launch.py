@@ -201,8 +201,7 @@ def _cancel_without_store(store: Store, home: Path, task_id: str, error: StoreEr
     """Requests the end of a task by an empty file, for which a full disk has room. False if the task is final."""
     if store.get_task(task_id).final:
         return False
-    supervisor = process_identity.noted_supervisor(home, task_id)
-    if supervisor is None or not supervisor.alive:
+    if not process_identity.has_supervisor(home, task_id):
         raise error
     try:
         TaskPaths(home, task_id).cancel.touch(mode=0o600)
@@ -391,12 +390,6 @@ def check_resumable(store: Store, home: Path, task_id: str) -> TaskRecord:
             f"{record.name} ({record.id}) is {record.state} and goes on already; `flow status {record.id}`"
         )
     return record
-
-
-def has_supervisor(home: Path, task_id: str) -> bool:
-    """Whether the last process started to supervise the task is running."""
-    last = process_identity.noted_supervisor(home, task_id)
-    return last is not None and last.alive
 
 
 def new_task_id() -> str:

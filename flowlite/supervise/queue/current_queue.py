@@ -95,11 +95,9 @@ class Queue:
             return True
         if task_id not in self._alive:
             # Most supervisors in a long queue are asleep, which is seen much faster.
-            alive = self.is_asleep(task_id)
-            if not alive:
-                noted = process_identity.noted_supervisor(self.home, task_id)
-                alive = noted is not None and noted.alive
-            self._alive[task_id] = alive
+            self._alive[task_id] = self.is_asleep(task_id) or process_identity.has_supervisor(
+                self.home, task_id
+            )
         return self._alive[task_id]
 
     def users_of(self, task: UnfinishedTask) -> list[UnfinishedTask]:

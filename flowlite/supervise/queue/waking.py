@@ -57,8 +57,8 @@ def wake_cancelled(store: Store, task_id: str) -> None:
 
 def _is_ending(store: Store, task_id: str) -> bool:
     """Whether a task has not ended, and has a supervisor."""
-    noted = process_identity.noted_supervisor(store.path.parent, task_id)
-    return bool(store.unfinished_leases(task_id)) and noted is not None and noted.alive
+    unfinished = bool(store.unfinished_leases(task_id))
+    return unfinished and process_identity.has_supervisor(store.path.parent, task_id)
 
 
 def _wake(store: Store, task_id: str) -> None:

@@ -49,6 +49,12 @@ def noted_supervisor(home: Path, task_id: str) -> Process | None:
         return None
 
 
+def has_supervisor(home: Path, task_id: str) -> bool:
+    """Whether the last process started to supervise the task is running."""
+    last = noted_supervisor(home, task_id)
+    return last is not None and last.alive
+
+
 def note_supervisor(home: Path, task_id: str, process: Process) -> None:
     """Notes a process as the one that supervises a task. Does nothing if it cannot be written."""
     with suppress(OSError):

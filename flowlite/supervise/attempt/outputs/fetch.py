@@ -184,9 +184,7 @@ class OutputFetch:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
 
-    async def _each(
-        self, node: Node, do: Callable[[Node], None], given_up: asyncio.Event
-    ) -> None:
+    async def _each(self, node: Node, do: Callable[[Node], None], given_up: asyncio.Event) -> None:
         """Calls a function for a node until it succeeds, or until the node is not waited for any more."""
         missing = self._brought.missing
         while True:
