@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,10 +104,9 @@ class LocalConnection(Connection):
             _write(source, target, file.mode)
 
     def get(self, source: str, target: Path, *, size: int | None = None) -> None:
-        whole = _AtomicFile(target)
-        with whole as partial:
-            whole.made = _link(Path(source), partial, 0o600)
-        if not whole.made:
+        with _partial_of(target) as partial:
+            linked = _link(Path(source), partial, 0o600)
+        if not linked:
             super().get(source, target, size=size)
 
     def read(self, path: str, offset: int = 0) -> Iterator[bytes]:
@@ -144,31 +143,21 @@ class LocalConnection(Connection):
         return await asyncio.open_connection(address, port)
 
 
-class _AtomicFile:
-    """A context manager for a file that appears under its name only when it is complete. Creates its directories, 0700.
-
-    Attributes:
-        made: Set to False if no file was written, so that none is renamed.
-    """
-
-    def __init__(self, target: Path) -> None:
-        self.made = True
-        self._target = target
-
-    def __enter__(self) -> Path:
-        self._partial = Path(atomic_files.beside(os.path.abspath(self._target)))
-        return self._partial
-
-    def __exit__(self, kind: object, error: object, *_: object) -> None:
-        if isinstance(error, OSError) and error.filename is None:
-            # A write that finds the disk full does not say which one.
-            error.filename = str(self._target)
-        try:
-            if kind is None and self.made:
-                os.replace(self._partial, self._target)
-        finally:
-            # Also after success: renaming one hard link onto another of the same file leaves both.
-            self._partial.unlink(missing_ok=True)
+@contextmanager
+def _partial_of(target: Path) -> Iterator[Path]:
+    """Yields the path of a file that is renamed to its target at the end, if there is one. Makes directories, 0700."""
+    partial = Path(atomic_files.beside(os.path.abspath(target)))
+    try:
+        yield partial
+        if partial.exists():
+            os.replace(partial, target)
+    except OSError as error:
+        # A write that finds the disk full does not say which one.
+        error.filename = error.filename or str(target)
+        raise
+    finally:
+        # Also after success: renaming one hard link onto another of the same file leaves both.
+        partial.unlink(missing_ok=True)
 
 
 def _link(source: Path, target: Path, mode: int) -> bool:
@@ -184,7 +173,7 @@ def _link(source: Path, target: Path, mode: int) -> bool:
 
 
 def _write(source: bytes | Path, target: Path, mode: int) -> None:
-    with _AtomicFile(target) as partial:
+    with _partial_of(target) as partial:
         if isinstance(source, bytes):
             descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
             with open(descriptor, "wb") as file:
