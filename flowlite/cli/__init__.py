@@ -3,12 +3,13 @@
 `COMMANDS` below maps commands to modules of `commands/`, in the order of `flow --help`. The modules beside this file
 are what several commands share:
 
-    task_options.py, arguments.py, target.py, scripts.py, batch_scripts.py    what is to run, and with which options
-    submit_and_follow.py, interrupts.py                                       running it; a Ctrl-C is never lost
-    task_argument.py, completion.py, confirmation.py                          which task is meant; asking first
+    task_options.py, arguments.py, target.py, batch_scripts.py  what is to run, and with which options
+    submit_and_follow.py, interrupts.py                         running it; a Ctrl-C is never lost
+    common_options.py                                           what several commands have
+    task_argument.py, completion.py, confirmation.py            which task is meant; asking first
     output.py, columns.py, candidate_table.py, result_text.py, transfer_progress.py    everything that is printed
-    node_queries.py                                                           questions to the nodes of a task
-    system_timers.py                                                          `flow run --schedule`: systemd or cron
+    node_queries.py                                             questions to the nodes of a task
+    system_timers.py                                            `flow run --schedule`: systemd or cron
 
 Nothing is decided here that a program could not do with the API: a command reads its arguments, calls `api` or the
 room it is about, and prints with `output.py`. Imports every other room but
@@ -27,7 +28,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-# Command -> module below `flowlite.cli.commands` that registers it, in the order of `flow --help`.
+# Command -> module below `flowlite.cli.commands` that has the function, or the group, of that name, in the order of
+# `flow --help`.
 COMMANDS = {
     "run": "run",
     "status": "status",
@@ -60,6 +62,8 @@ COMMANDS = {
     "cloud-in-a-box": "box",
 }
 
+# Commands whose target is followed by options that are not theirs.
+_WITH_OTHER_WORDS = ("run", "scale")
 INTERRUPTED = 130
 # New objects after which the garbage collector looks for some to free. Python's own 700 would have it look through the
 # imported modules again and again, which takes a fifth of their import and finds nothing.
@@ -206,7 +210,7 @@ def _invoke(arguments: list[str]) -> int:
     name = arguments[0] if arguments else ""
     command = _root(name if name in COMMANDS else None)
     words = list(arguments)
-    if name in ("run", "scale") and "--" in words:
+    if name in _WITH_OTHER_WORDS and "--" in words:
         # The parser drops the first `--`; a second one is read in place of a target.
         words.insert(words.index("--"), "--")
     if name == "ssh" and "--" in words and not _names_a_task(words[1 : words.index("--")]):
@@ -288,8 +292,12 @@ def _application(name: str | None) -> Any:
 
             show_version()
 
-    wanted = COMMANDS if name is None else (name,)
-    for command in wanted:
+    for command in COMMANDS if name is None else (name,):
         module = importlib.import_module(f"flowlite.cli.commands.{COMMANDS[command]}")
-        module.register(application, command)
+        found = getattr(module, command.replace("-", "_"))
+        if isinstance(found, typer.Typer):
+            application.add_typer(found, name=command)
+        else:
+            settings = {"allow_interspersed_args": command not in _WITH_OTHER_WORDS}
+            application.command(command, context_settings=settings)(found)
     return application

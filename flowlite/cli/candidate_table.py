@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +11,13 @@ from flowlite.supervise.money import price_text
 
 if TYPE_CHECKING:
     from flowlite.api.candidates.ranking import Candidates
-    from flowlite.cli.columns import FittedTable
     from flowlite.provider import Plan
     from flowlite.state.records import TaskRecord
 
 _HEADINGS = ("rank", "provider", "type", "gpu", "region", "spot", "per hour", "at most")
+# Without room on a terminal, types are cut, and columns left out, GPUs first.
+_LEAST = {"type": 12}
+_LEAVE_OUT = {"spot": 1, "per hour": 2, "gpu": 3}
 
 
 def show_candidates(places: Candidates) -> None:
@@ -40,19 +40,7 @@ def show_ranked(ranked: Sequence[Candidate], present: int | None = None) -> None
         (f"{index + 1}{'*' if index == present else ''}", *_row(each.plan))
         for index, each in enumerate(ranked)
     ]
-    if not sys.stdout.isatty():
-        output.table(_HEADINGS, rows)
-        return
-    output.print_fitted(fitted(rows, shutil.get_terminal_size().columns))
-
-
-def fitted(rows: Sequence[Sequence[str]], width: int) -> FittedTable:
-    """The table at a width of the terminal. Without room, types are cut, and columns left out, GPUs first."""
-    from flowlite.cli.columns import Column, fit
-
-    least, leave_out = {"type": 12}, {"spot": 1, "per hour": 2, "gpu": 3}
-    columns = [Column(name, least.get(name), leave_out.get(name, 0)) for name in _HEADINGS]
-    return fit(columns, rows, width)
+    output.table_of_lines(_HEADINGS, rows, _LEAST, _LEAVE_OUT)
 
 
 def show_tried(record: TaskRecord) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.cells import cell_len
 
@@ -10,21 +10,6 @@ from flowlite.node.quick_dataclass import dataclass
 
 ELLIPSIS = "…"
 GAP = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a table.
-
-    Attributes:
-        name: Its heading.
-        least: The smallest width to which its texts may be cut; None if they are never cut.
-        leave_out: If the terminal is too narrow, columns with the highest number are left out first; 0 is always shown.
-    """
-
-    name: str
-    least: int | None = None
-    leave_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,35 +27,57 @@ class FittedTable:
     left_out: tuple[str, ...]
 
 
-def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> FittedTable:
+def fit(
+    names: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    least: Mapping[str, int],
+    leave_out: Mapping[str, int],
+) -> FittedTable:
     """Fits a table to a width. Drops columns without a value, then the least important ones, then cuts texts.
 
     Args:
-        columns: All columns.
+        names: The headings of all columns.
         rows: One text for each column, without line breaks; "" for no value.
         width: Width of the terminal in cells.
+        least: The smallest widths to which the texts of columns may be cut; others are never cut.
+        leave_out: If the terminal is too narrow, columns with the highest number are left out first; others never are.
     """
-    texts = {column.name: [row[i] for row in rows] for i, column in enumerate(columns)}
-    shown = [column for column in columns if any(texts[column.name])]
-    natural = {
-        column.name: max(cell_len(text) for text in (column.name, *texts[column.name]))
-        for column in shown
+    texts = {name: [row[i] for row in rows] for i, name in enumerate(names)}
+    shown = [name for name in names if any(texts[name])]
+    natural = {name: max(map(cell_len, (name, *texts[name]))) for name in shown}
+    smallest = {
+        name: min(natural[name], max(least.get(name, natural[name]), len(name))) for name in shown
     }
     left_out: list[str] = []
-    while _least_width(shown, natural) > width:
-        dispensable = [column for column in shown if column.leave_out]
+    while _whole_width(map(smallest.__getitem__, shown)) > width:
+        dispensable = [name for name in shown if name in leave_out]
         if not dispensable:
             break
-        first = max(dispensable, key=lambda column: column.leave_out)
-        shown.remove(first)
-        left_out.append(first.name)
-    widths = _widths(shown, natural, width)
-    names = tuple(column.name for column in shown)
+        left_out.append(max(dispensable, key=leave_out.__getitem__))
+        shown.remove(left_out[-1])
+    widths = {name: smallest[name] for name in shown}
+    room = width - _whole_width(widths.values())
+    # Columns that may be cut share the remaining width, the first of them first.
+    for name in shown:
+        more = min(max(0, room), natural[name] - widths[name])
+        widths[name] += more
+        room -= more
+    # If even these are too wide, the last ones that may be cut shrink; then the table overflows.
+    for name in reversed(shown):
+        if room < 0 and name in least:
+            less = min(-room, widths[name] - 1)
+            widths[name] -= less
+            room += less
     cut_rows = tuple(
-        tuple(cut(texts[name][i], widths[name]) for name in names) for i in range(len(rows))
+        tuple(cut(texts[name][i], widths[name]) for name in shown) for i in range(len(rows))
     )
-    order = [column.name for column in columns]
-    return FittedTable(names, cut_rows, tuple(sorted(left_out, key=order.index)))
+    return FittedTable(tuple(shown), cut_rows, tuple(sorted(left_out, key=names.index)))
+
+
+def _whole_width(widths: Iterable[int]) -> int:
+    listed = list(widths)
+    return sum(listed) + GAP * (len(listed) - 1)
 
 
 def cut(text: str, width: int) -> str:
@@ -88,36 +95,3 @@ def cut(text: str, width: int) -> str:
     if space >= kept // 2:
         kept = space
     return f"{text[:kept].rstrip(' ;,:')}{ELLIPSIS}"
-
-
-def _least_width(columns: Sequence[Column], natural: dict[str, int]) -> int:
-    least = (
-        natural[column.name]
-        if column.least is None
-        else min(natural[column.name], max(column.least, len(column.name)))
-        for column in columns
-    )
-    return sum(least) + GAP * (len(columns) - 1)
-
-
-def _widths(columns: Sequence[Column], natural: dict[str, int], width: int) -> dict[str, int]:
-    """The width of each column. Columns that may be cut share the remaining width, the first of them first."""
-    found = {
-        column.name: natural[column.name]
-        if column.least is None
-        else min(natural[column.name], max(column.least, len(column.name)))
-        for column in columns
-    }
-    room = width - sum(found.values()) - GAP * (len(columns) - 1)
-    for column in columns:
-        more = min(max(0, room), natural[column.name] - found[column.name])
-        found[column.name] += more
-        room -= more
-    if room < 0:
-        # Even the remaining columns are too wide: the last ones that may be cut shrink; then the table overflows.
-        for column in reversed(columns):
-            if column.least is not None:
-                less = min(-room, found[column.name] - 1)
-                found[column.name] -= less
-                room += less
-    return found

@@ -272,20 +272,26 @@ def fitted_table(fitted: FittedTable) -> Table:
     return drawn
 
 
-def print_fitted(fitted: FittedTable) -> None:
-    """Prints a table that was fitted to the width of the terminal, and says which columns had no room."""
+def table_of_lines(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    least: Mapping[str, int],
+    leave_out: Mapping[str, int],
+) -> None:
+    """Prints one line for each row: on a terminal cut to its width, as `columns.fit` does; elsewhere in full."""
+    if not sys.stdout.isatty():
+        table(columns, rows)
+        return
     from rich.console import Console
 
-    Console(file=sys.stdout).print(fitted_table(fitted))
-    tell_left_out(fitted.left_out)
+    from flowlite.cli.columns import fit
 
-
-def tell_left_out(columns: Sequence[str]) -> None:
-    """Says which columns of a table had no room, if any."""
-    if columns:
-        tell_wrapped(
-            f"no room for: {', '.join(columns)}; a wider terminal or --json shows that too"
-        )
+    console = Console(file=sys.stdout)
+    fitted = fit(columns, rows, console.width, least, leave_out)
+    console.print(fitted_table(fitted))
+    if fitted.left_out:
+        left_out = ", ".join(fitted.left_out)
+        tell_wrapped(f"no room for: {left_out}; a wider terminal or --json shows that too")
 
 
 def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

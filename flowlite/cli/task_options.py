@@ -161,27 +161,32 @@ _OPTIONS = (
 
 
 def with_task_options(
-    function: Callable[..., None], *, left_out: Collection[str] = (), at: int | None = None
-) -> Callable[..., None]:
-    """A command with the options of tasks beside its own; the function takes them as `**options`.
+    *, left_out: Collection[str] = (), at: int | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorates a command that has the options of tasks beside its own; the function takes them as `**options`.
 
     Args:
         left_out: Names of the options that the command does not have.
         at: How many of its own come before them; None for all.
     """
-    own = list(inspect.signature(function, eval_str=True).parameters.values())[:-1]
-    without = {each.name for each in own}.union(left_out)
-    at = len(own) if at is None else at
-    own[at:at] = [each for each in _OPTIONS if each.name not in without]
 
-    def command(**given: Any) -> None:
-        function(**given)
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[:-1]
+        without = {each.name for each in own}.union(left_out)
+        place = len(own) if at is None else at
+        own[place:place] = [each for each in _OPTIONS if each.name not in without]
 
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [each.replace(kind=each.KEYWORD_ONLY) for each in own]
-    )
-    command.__annotations__ = {}
-    return command
+        def command(**given: Any) -> None:
+            function(**given)
+
+        command.__doc__ = function.__doc__
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [each.replace(kind=each.KEYWORD_ONLY) for each in own]
+        )
+        command.__annotations__ = {}
+        return command
+
+    return decorate
 
 
 def task_options(given: Mapping[str, Any]) -> dict[str, Any]:

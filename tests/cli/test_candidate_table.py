@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from flowlite.cli import candidate_table, output
-from flowlite.cli.columns import FittedTable
+from flowlite.cli.columns import FittedTable, fit
 from flowlite.cli.commands.queue import show
 from flowlite.provider import Candidate, Plan
 from tests.cli.conftest import Flow
@@ -113,7 +113,9 @@ def width_of(fitted: FittedTable) -> int:
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_table_fits_a_terminal(width: int) -> None:
     rows = [(str(n), *candidate_table._row(each.plan)) for n, each in enumerate(CANDIDATES, 1)]
-    fitted = candidate_table.fitted(rows, width)
+    fitted = fit(
+        candidate_table._HEADINGS, rows, width, candidate_table._LEAST, candidate_table._LEAVE_OUT
+    )
     assert width_of(fitted) <= width
     shown = [" ".join(row) for row in fitted.rows]
     assert "no limit" in shown[1]
@@ -123,7 +125,9 @@ def test_the_table_fits_a_terminal(width: int) -> None:
 
 def test_a_narrow_table_has_whole_places_and_worst_cases() -> None:
     rows = [(str(n), *candidate_table._row(each.plan)) for n, each in enumerate(CANDIDATES, 1)]
-    fitted = candidate_table.fitted(rows, 60)
+    fitted = fit(
+        candidate_table._HEADINGS, rows, 60, candidate_table._LEAST, candidate_table._LEAVE_OUT
+    )
     assert width_of(fitted) <= 60
     assert fitted.left_out == ("gpu", "spot", "per hour")
     shown = [" ".join(row) for row in fitted.rows]
@@ -140,7 +144,7 @@ def test_the_queue_fits_a_terminal_and_ids_stay_whole(width: int, left_out: set[
         ("12", "a-long-name-of-a-task", "tym5twbv4hj", "med", waits_for, start, "17:30:45"),
         ("-", "next", "tku5jabsvi2", "high", "the end of waits (tpnu5jabsvi)", "-", "17:30:54"),
     ]
-    fitted = show.fitted(rows, width)
+    fitted = fit(show._COLUMNS, rows, width, show._LEAST, show._LEAVE_OUT)
     assert width_of(fitted) <= width
     assert set(fitted.left_out) == left_out
     assert [row[fitted.columns.index("task")] for row in fitted.rows] == [row[2] for row in rows]

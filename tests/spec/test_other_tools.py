@@ -11,7 +11,7 @@ import typer
 from typer.main import get_command
 
 from flowlite import FlowApp
-from flowlite.cli.commands.run import register
+from flowlite.cli.commands.run import run
 from flowlite.errors import SpecError
 from flowlite.spec import TaskConfig
 from flowlite.spec import other_tools as table
@@ -114,7 +114,7 @@ def test_where_no_function_is_named_none_is_spoken_of(flow: Flow) -> None:
 def run_command() -> Any:
     """`flow run`, with its options."""
     application = typer.Typer()
-    register(application, "run")
+    application.command()(run)
     return get_command(application)
 
 

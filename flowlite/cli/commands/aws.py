@@ -9,20 +9,16 @@ import typer
 
 from flowlite.cli import output
 
-
-def register(application: typer.Typer, command: str) -> None:
-    """Adds `flow aws` with its subcommands."""
-    group = typer.Typer(help="EC2: the permissions that flowlite needs.", no_args_is_help=True)
-    # Without a callback, typer drops the command name of a group with one command.
-    group.callback()(_group)
-    group.command("policy")(policy)
-    application.add_typer(group, name=command)
+aws = typer.Typer(no_args_is_help=True)
 
 
+# Without a callback, typer drops the command name of a group with one command.
+@aws.callback()
 def _group() -> None:
     """EC2: the permissions that flowlite needs."""
 
 
+@aws.command()
 def policy() -> None:
     """Print the least IAM policy that flowlite needs, as JSON."""
     from flowlite.api.adapters import adapter

@@ -9,11 +9,6 @@ from typing import Annotated
 import typer
 
 
-def register(application: typer.Typer, command: str) -> None:
-    """Adds `flow cloud-in-a-box`."""
-    application.command(command)(cloud_in_a_box)
-
-
 def cloud_in_a_box(
     command: Annotated[
         list[str] | None,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flowlite.cli import output
+from flowlite.cli.common_options import Json
 from flowlite.errors import ConfigError, FlowError, NotFound, ProviderError
 
 if TYPE_CHECKING:
@@ -21,11 +22,6 @@ if TYPE_CHECKING:
 _ON_NODE = re.compile(r"(?P<task>[A-Za-z0-9][A-Za-z0-9._-]*):(?:(?P<node>\d+):)?(?P<path>.*)", re.S)
 
 
-def register(application: typer.Typer, command: str) -> None:
-    """Adds `flow cp`."""
-    application.command(command)(cp)
-
-
 def cp(
     source: Annotated[
         str, typer.Argument(help="TASK[:NODE]:PATH, or a path here.", metavar="SOURCE")
@@ -33,7 +29,7 @@ def cp(
     target: Annotated[
         str, typer.Argument(help="A path here, or TASK[:NODE]:PATH.", metavar="TARGET")
     ],
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Copy files or directories from a node of a running task, or to it.
 

@@ -12,6 +12,7 @@ import typer
 
 from flowlite import terminal
 from flowlite.cli import output
+from flowlite.cli.common_options import Json
 from flowlite.cli.node_queries import ask_program, on_nodes
 from flowlite.cli.task_argument import OptionalRunningTask, task_or_newest
 from flowlite.connect.bounded import parse_object
@@ -34,17 +35,12 @@ _CLOCK_OFF = 5.0
 _DISK_LOW = 0.05
 
 
-def register(application: typer.Typer, command: str) -> None:
-    """Adds `flow doctor`."""
-    application.command(command)(doctor)
-
-
 def doctor(
     task: OptionalRunningTask = None,
     links: Annotated[
         bool, typer.Option("--links/--no-links", help="Measure the network between the nodes.")
     ] = True,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Diagnose a hanging task: where each rank is, which one the others wait for, and the state of the nodes."""
     from flowlite.api.client import Flow

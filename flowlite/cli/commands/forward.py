@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flowlite.cli import interrupts, output
-from flowlite.cli.completion import complete_task
+from flowlite.cli.common_options import TASK
 from flowlite.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
@@ -20,18 +20,8 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 1.0
 
 
-def register(application: typer.Typer, command: str) -> None:
-    """Adds `flow forward`."""
-    application.command(command)(forward)
-
-
 def forward(
-    task: Annotated[
-        str,
-        typer.Argument(
-            help="Id, name or unique prefix.", autocompletion=complete_task, metavar="TASK"
-        ),
-    ],
+    task: Annotated[str, TASK],
     ports: Annotated[
         list[str],
         typer.Argument(

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from flowlite.cli import output
+from flowlite.cli.common_options import Json, Yes
 from flowlite.cli.confirmation import can_ask, confirm
 from flowlite.errors import ConfigError, ProviderError
 from flowlite.output.slow_notice import told_if_slow
@@ -15,30 +16,22 @@ from flowlite.output.slow_notice import told_if_slow
 SAID_AFTER = 3.0
 """Seconds after which a user is told that hosts are waited for."""
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[str, typer.Argument(help="A host, as you would pass it to `ssh`.", metavar="NAME")]
 Pool = Annotated[str | None, typer.Option("--pool", help="Look in this pool only.")]
 
 
-def register(application: typer.Typer, command: str) -> None:
-    """Adds `flow hosts` with its subcommands."""
-    group = typer.Typer(
-        help="Machines reached by SSH: add, list and check them.", invoke_without_command=True
-    )
-    group.callback()(_list_by_default)
-    group.command("list")(list_hosts)
-    group.command("add")(add)
-    group.command("check")(check)
-    group.command("trust")(trust)
-    group.command("remove")(remove)
-    application.add_typer(group, name=command)
+hosts = typer.Typer(
+    help="Machines reached by SSH: add, list and check them.", invoke_without_command=True
+)
 
 
+@hosts.callback()
 def _list_by_default(context: typer.Context, json: Json = False) -> None:
     if context.invoked_subcommand is None:
         list_hosts(json=json)
 
 
+@hosts.command("list")
 def list_hosts(pool: Pool = None, json: Json = False) -> None:
     """List all hosts, and the tasks that use them."""
     with _told_if_slow():
@@ -66,6 +59,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
+@hosts.command()
 def add(
     name: Name,
     pool: Annotated[str | None, typer.Option("--pool", help="The pool to add it to.")] = None,
@@ -108,15 +102,7 @@ def add(
     output.say("`flow hosts check` says whether tasks can run there")
 
 
-def remove(name: Name, pool: Pool = None, json: Json = False) -> None:
-    """Take a host out of its pool."""
-    where, path = _host_commands().remove(name, pool)
-    if json:
-        output.print_json("removed-host", {"name": name, "pool": where, "removed": True})
-    else:
-        output.say(f"{name} is no longer in the pool {where} ({path})")
-
-
+@hosts.command()
 def check(pool: Pool = None, json: Json = False) -> None:
     """Connect to every host and check Python, clocks, disks, links and the shared directory."""
     with _told_if_slow():
@@ -145,9 +131,10 @@ def _say_check(told: dict[str, Any]) -> None:
         output.table(("host", "", "reason", "what"), rows)
 
 
+@hosts.command()
 def trust(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Show the key of a host, and accept it from now on."""
@@ -173,6 +160,16 @@ def trust(
         output.print_json("host-key", told)
     else:
         output.say(f"accepted, in {file}")
+
+
+@hosts.command()
+def remove(name: Name, pool: Pool = None, json: Json = False) -> None:
+    """Take a host out of its pool."""
+    where, path = _host_commands().remove(name, pool)
+    if json:
+        output.print_json("removed-host", {"name": name, "pool": where, "removed": True})
+    else:
+        output.say(f"{name} is no longer in the pool {where} ({path})")
 
 
 def _explain_key(label: str, key: Any, known: str) -> None:

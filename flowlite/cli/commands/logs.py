@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from flowlite.output.reader import LogLine
 
 
-def register(application: typer.Typer, command: str) -> None:
-    """Adds `flow logs`."""
-    application.command(command)(logs)
-
-
 def logs(
     task: OptionalTask = None,
     follow: Annotated[

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from flowlite.cli import output
-from flowlite.cli.completion import complete_provider, complete_task
+from flowlite.cli.common_options import TASK, Json
+from flowlite.cli.completion import complete_provider
 from flowlite.errors import ConfigError
 from flowlite.supervise.money import price_text
 
@@ -22,23 +23,12 @@ _Answer = TypeVar("_Answer")
 GROUPS = ("day", "function", "provider")
 
 
-def register(application: typer.Typer, command: str) -> None:
-    """Adds one of the commands of this module."""
-    commands: dict[str, Callable[..., None]] = {"cost": cost, "offers": offers}
-    application.command(command)(commands[command])
-
-
 def cost(
-    task: Annotated[
-        str | None,
-        typer.Argument(
-            help="Id, name or unique prefix.", autocompletion=complete_task, metavar="TASK"
-        ),
-    ] = None,
+    task: Annotated[str | None, TASK] = None,
     by: Annotated[
         str | None, typer.Option("--by", help="Sum by day, function or provider.", metavar="WHAT")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Show what a task has cost so far and can cost at most, or the sum over all tasks."""
     from flowlite.api.client import Flow
@@ -119,7 +109,7 @@ def offers(
     max_cost: Annotated[
         float | None, typer.Option("--max-cost", help="Dollars for the whole task.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Show what is available, and its price, cheapest first; if nothing fits, the nearest offers and why not.
 

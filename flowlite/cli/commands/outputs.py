@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flowlite.cli import output
+from flowlite.cli.common_options import Json
 from flowlite.cli.task_argument import OptionalTask, task_or_newest
 from flowlite.errors import ConfigError, NotFound
 
@@ -23,18 +24,13 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 20
 
 
-def register(application: typer.Typer, command: str) -> None:
-    """Adds `flow outputs`."""
-    application.command(command)(outputs)
-
-
 def outputs(
     task: OptionalTask = None,
     to: Annotated[
         Path | None,
         typer.Option("--to", help="Copy them to this directory; nothing there is overwritten."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Show the outputs of a task; while it runs, bring what its nodes have now (with --to)."""
     from flowlite.api.client import Flow

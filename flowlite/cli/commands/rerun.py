@@ -8,13 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from flowlite.cli import output
+from flowlite.cli.common_options import Detach, JsonOfResult, NoLogs, YesToCost
 from flowlite.cli.task_argument import OptionalTask, task_or_newest
 from flowlite.errors import ConfigError
-
-
-def register(application: typer.Typer, command: str) -> None:
-    """Adds `flow rerun`."""
-    application.command(command)(rerun)
 
 
 def rerun(
@@ -34,18 +30,10 @@ def rerun(
             "--now", help="Send the project's files as they are now, not as the task had them."
         ),
     ] = False,
-    detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Return as soon as the task is submitted.")
-    ] = False,
-    no_logs: Annotated[
-        bool, typer.Option("--no-logs", help="Do not show the output of the workers.")
-    ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask before a launch that costs money.")
-    ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print JSON: the task, and its result at the end.")
-    ] = False,
+    detach: Detach = False,
+    no_logs: NoLogs = False,
+    yes: YesToCost = False,
+    json: JsonOfResult = False,
 ) -> None:
     """Run a task again: the same call or command with the same options, as a new task."""
     from flowlite.api.client import Flow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import shlex
 import shutil
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from flowlite.cli import output
-from flowlite.cli.scripts import is_plain
+from flowlite.cli.common_options import Detach, DryRun, JsonOfResult, NoLogs, Rest, YesToCost
 from flowlite.cli.task_options import task_options, with_task_options
 from flowlite.errors import ConfigError
 
@@ -21,24 +22,8 @@ if TYPE_CHECKING:
     from flowlite.cli.arguments import Parameter, Reading
     from flowlite.spec import TaskConfig
 
-HELP = """Run a function, a command or a task file on a gang of nodes.
 
-\b
-flow run train.py::train --lr 1e-4   a decorated function, with its options
-flow run -N 2 -- python train.py     any command, once per worker
-flow run task.yaml                   the options of TaskConfig in a file
-flow run job.sbatch                  a batch script of Slurm, on any provider
-
-Shows the output of all workers and, at the end, what rank 0 returned. Ctrl-C cancels the task.
-"""
-
-
-def register(application: typer.Typer, command: str) -> None:
-    """Adds `flow run`."""
-    settings = {"allow_interspersed_args": False}
-    application.command(command, help=HELP, context_settings=settings)(with_task_options(run, at=3))
-
-
+@with_task_options(at=3)
 def run(
     context: typer.Context,
     target: Annotated[
@@ -48,10 +33,7 @@ def run(
             metavar="TARGET",
         ),
     ] = None,
-    rest: Annotated[
-        list[str] | None,
-        typer.Argument(help="Arguments of the function or command.", metavar="ARGS..."),
-    ] = None,
+    rest: Rest = None,
     schedule: Annotated[
         str | None,
         typer.Option(
@@ -61,24 +43,23 @@ def run(
         ),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of the task.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be launched, and its price.")
-    ] = False,
-    detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Return as soon as the task is submitted.")
-    ] = False,
-    yes: Annotated[
-        bool,
-        typer.Option("--yes", "-y", help="Do not ask before a launch that costs money."),
-    ] = False,
-    no_logs: Annotated[
-        bool, typer.Option("--no-logs", help="Do not show the output of the workers.")
-    ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print JSON: the task, and its result at the end.")
-    ] = False,
+    dry_run: DryRun = False,
+    detach: Detach = False,
+    yes: YesToCost = False,
+    no_logs: NoLogs = False,
+    json: JsonOfResult = False,
     **options: Any,
 ) -> None:
+    """Run a function, a command or a task file on a gang of nodes.
+
+    \b
+    flow run train.py::train --lr 1e-4   a decorated function, with its options
+    flow run -N 2 -- python train.py     any command, once per worker
+    flow run task.yaml                   the options of TaskConfig in a file
+    flow run job.sbatch                  a batch script of Slurm, on any provider
+
+    Shows the output of all workers and, at the end, what rank 0 returned. Ctrl-C cancels the task.
+    """
     from flowlite.cli import batch_scripts
     from flowlite.cli.submit_and_follow import preview, submit_and_follow
 
@@ -148,12 +129,33 @@ def config_of(
             f"{target!r} is neither FILE.py::FUNCTION nor a task file (.yaml); "
             f"to run it as a command: {_as_command(context, [target, *rest])}"
         )
-    if not function and is_plain(Path(target)):
+    if not function and _is_plain(Path(target)):
         raise ConfigError(
             f"{target} is a script without a decorated function; to run it as it is: "
             f"{_as_command(context, ['python', target, *rest])}"
         )
     return _function_config(context, target, rest, options)
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether a Python file neither imports flowlite nor decorates a function with `@….function`.
+
+    The file is not executed. A file that cannot be read or parsed is not plain, since importing it shows the error.
+    """
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return False
+    return not any(_is_of_flowlite(node) for node in ast.walk(tree))
+
+
+def _is_of_flowlite(node: ast.AST) -> bool:
+    if isinstance(node, ast.Import):
+        return any(name.name.partition(".")[0] == "flowlite" for name in node.names)
+    if isinstance(node, ast.ImportFrom):
+        return (node.module or "").partition(".")[0] == "flowlite"
+    # The app may be imported from a module of the user: `from common import app`.
+    return isinstance(node, ast.Attribute) and node.attr == "function"
 
 
 def _with_two_colons(target: str) -> str | None:

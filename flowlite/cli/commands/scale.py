@@ -15,6 +15,7 @@ import typer
 from flowlite import terminal
 from flowlite.cli import interrupts, output
 from flowlite.cli.commands.run import config_of
+from flowlite.cli.common_options import DryRun, Json, Rest
 from flowlite.cli.confirmation import asks_before, confirm
 from flowlite.cli.task_options import task_options, with_task_options
 from flowlite.errors import CapExceeded, ConfigError, FlowError
@@ -29,17 +30,6 @@ if TYPE_CHECKING:
     from flowlite.api.task import Task
     from flowlite.provider import Plan
     from flowlite.spec import TaskConfig
-
-HELP = """Run a function or command on 1, 2, 4 … nodes, and show how well it scales.
-
-\b
-flow scale train.py::train --nodes 1,2,4 --metric samples_per_s --lr 1e-4
-flow scale --nodes 1,2,4,8 --metric samples/s -- python -m open_clip_train.main …
-
-One task per number of nodes, one after the other. The metric is taken from what rank 0 returned, or from the last line
-of the output that has it. Efficiency is the throughput per node, divided by that of the first number
-of nodes. The options of `flow run` apply here, too.
-"""
 
 _PANEL = "Runs"
 # Options of `flow run` that `flow scale` does not take over.
@@ -92,13 +82,7 @@ class Ladder:
         }
 
 
-def register(application: typer.Typer, command: str) -> None:
-    """Adds `flow scale`, with the options of `flow run` beside its own."""
-    settings = {"allow_interspersed_args": False}
-    function = with_task_options(scale, left_out=_LEFT_OUT)
-    application.command(command, help=HELP, context_settings=settings)(function)
-
-
+@with_task_options(left_out=_LEFT_OUT)
 def scale(
     context: typer.Context,
     target: Annotated[
@@ -107,10 +91,7 @@ def scale(
             help="FILE.py::FUNCTION, FILE.py, task.yaml, or -- COMMAND.", metavar="TARGET"
         ),
     ] = None,
-    rest: Annotated[
-        list[str] | None,
-        typer.Argument(help="Arguments of the function or command.", metavar="ARGS..."),
-    ] = None,
+    rest: Rest = None,
     nodes: Annotated[
         str,
         typer.Option(
@@ -148,17 +129,25 @@ def scale(
         typer.Option("--max-cost", help="Dollars for all runs together.", rich_help_panel="Caps"),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of the tasks.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be launched, and its price.")
-    ] = False,
+    dry_run: DryRun = False,
     yes: Annotated[
         bool,
         typer.Option("--yes", "-y", help="Do not ask before launches that cost money."),
     ] = False,
     logs: Annotated[bool, typer.Option("--logs", help="Show the output of the workers.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
     **options: Any,
 ) -> None:
+    """Run a function or command on 1, 2, 4 … nodes, and show how well it scales.
+
+    \b
+    flow scale train.py::train --nodes 1,2,4 --metric samples_per_s --lr 1e-4
+    flow scale --nodes 1,2,4,8 --metric samples/s -- python -m open_clip_train.main …
+
+    One task per number of nodes, one after the other. The metric is taken from what rank 0 returned, or from the last
+    line of the output that has it. Efficiency is the throughput per node, divided by that of the first number of nodes.
+    The options of `flow run` apply here, too.
+    """
     from flowlite.api.client import Flow
     from flowlite.cli.submit_and_follow import warnings_as_lines
 

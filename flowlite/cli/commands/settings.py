@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flowlite.cli import output
+from flowlite.cli.common_options import Json
 
 if TYPE_CHECKING:
     from flowlite.settings.settings import Entry
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _complete_setting(incomplete: str) -> list[tuple[str, str]]:
@@ -28,24 +27,16 @@ Name = Annotated[
 ]
 
 
-def register(application: typer.Typer, command: str) -> None:
-    """Adds `flow config` with its subcommands."""
-    group = typer.Typer(help="Show and change settings.", invoke_without_command=True)
-    group.callback()(_list_by_default)
-    group.command("list")(list_settings)
-    group.command("get")(get)
-    group.command("set")(set_one)
-    group.command("unset")(unset)
-    group.command("path")(path)
-    group.command("trust")(trust_project)
-    application.add_typer(group, name=command)
+config = typer.Typer(help="Show and change settings.", invoke_without_command=True)
 
 
+@config.callback()
 def _list_by_default(context: typer.Context, json: Json = False) -> None:
     if context.invoked_subcommand is None:
         list_settings(json)
 
 
+@config.command("list")
 def list_settings(json: Json = False) -> None:
     """Show all settings, and where each was set."""
     from flowlite.settings.settings import load_settings
@@ -79,6 +70,7 @@ def _origin(entry: Entry) -> str:
     return f"{entry.origin} ({'trusted' if entry.trusted else 'not trusted'})"
 
 
+@config.command()
 def get(name: Name, json: Json = False) -> None:
     """Print the value of one setting."""
     from flowlite.settings.settings import load_settings
@@ -93,6 +85,7 @@ def get(name: Name, json: Json = False) -> None:
         output.say(_shown(value))
 
 
+@config.command("set")
 def set_one(
     name: Name,
     value: Annotated[str, typer.Argument(help="Its value.", metavar="VALUE")],
@@ -108,6 +101,7 @@ def set_one(
         output.say(f"{name} = {_shown(entry.value)}, in {entry.origin}")
 
 
+@config.command()
 def unset(name: Name, json: Json = False) -> None:
     """Remove a value from the file of FLOW_HOME."""
     from flowlite.settings.settings import load_settings, unset_value
@@ -120,6 +114,7 @@ def unset(name: Name, json: Json = False) -> None:
         output.say(f"{name} is {_shown(entry.value)} now ({entry.origin})")
 
 
+@config.command()
 def path(json: Json = False) -> None:
     """Print the path of the file that `set` writes."""
     from flowlite.settings.settings import HOME_FILE, home
@@ -131,6 +126,7 @@ def path(json: Json = False) -> None:
         output.say(str(file))
 
 
+@config.command("trust")
 def trust_project(
     withdraw: Annotated[bool, typer.Option("--withdraw", help="Withdraw the trust.")] = False,
     json: Json = False,

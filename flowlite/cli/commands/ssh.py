@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from flowlite.cli import output
+from flowlite.cli.common_options import Json
 from flowlite.cli.task_argument import OptionalRunningTask, task_or_newest
 from flowlite.errors import ConfigError, FlowError
 
@@ -24,11 +25,6 @@ _MOST_AT_ONCE = 64
 # Longer lines are shown in pieces of this many bytes.
 _LONGEST = 64 * 1024
 _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}")
-
-
-def register(application: typer.Typer, command: str) -> None:
-    """Adds `flow ssh` or `flow ssh-config`."""
-    application.command(command)(ssh if command == "ssh" else ssh_config)
 
 
 def ssh(
@@ -171,7 +167,7 @@ def ssh_config(
     path: Annotated[
         bool, typer.Option("--path", help="Print the path of the file only, for `ssh -F`.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Print OpenSSH configuration for the nodes of a task, for editors and other programs."""
     from flowlite.api.client import Flow

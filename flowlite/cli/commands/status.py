@@ -13,7 +13,8 @@ import typer
 
 from flowlite import terminal
 from flowlite.cli import output
-from flowlite.cli.completion import complete_state, complete_task
+from flowlite.cli.common_options import TASK, Json
+from flowlite.cli.completion import complete_state
 from flowlite.errors import ConfigError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.output import printing
@@ -34,23 +35,15 @@ EVENTS_SHOWN = 20
 # Values of `--state` besides the states themselves.
 UNFINISHED, FINISHED = "unfinished", "finished"
 _NAMES = ("name", "id", "status", "nodes", "gpu", "created", "run time", "cost", "reason")
+_LEAST = {"name": 12, "reason": 16}
+_LEAVE_OUT = {"cost": 1, "created": 2, "run time": 3, "nodes": 4, "gpu": 5}
 _WATCH_EVERY = 1.0
 # The last events of a task that `--watch` shows above the last lines of its output.
 _EVENTS_WATCHED = 5
 
 
-def register(application: typer.Typer, command: str) -> None:
-    """Adds `flow status`."""
-    application.command(command)(status)
-
-
 def status(
-    task: Annotated[
-        str | None,
-        typer.Argument(
-            help="Id, name or unique prefix.", autocompletion=complete_task, metavar="TASK"
-        ),
-    ] = None,
+    task: Annotated[str | None, TASK] = None,
     all: Annotated[
         bool, typer.Option("--all", "-a", help="Show all finished tasks, not only the newest.")
     ] = False,
@@ -75,7 +68,7 @@ def status(
             help="Update the list, or TASK with its last output, until Ctrl-C.",
         ),
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Show all tasks, or one in detail."""
     from flowlite.api.client import Flow
@@ -259,36 +252,28 @@ def _ask_to_resume(tasks: Sequence[Task[Any]]) -> None:
 
 def _print_table(listing: TaskSelection) -> None:
     """Prints one line for each task, cut to the width of a terminal; elsewhere in full."""
-    if not sys.stdout.isatty():
-        rows = [_row(one, listing.left) for one in listing.tasks]
-        output.table(_NAMES, [(*(text or "-" for text in row[:-1]), row[-1]) for row in rows])
-        return
-    from rich.console import Console
-
-    console = Console(file=sys.stdout)
-    drawn, left_out = _fitted(listing.tasks, listing.left, console.width)
-    console.print(drawn)
-    output.tell_left_out(left_out)
+    if sys.stdout.isatty():
+        rows = _rows(listing.tasks, listing.left)
+    else:
+        full = (_row(one, listing.left) for one in listing.tasks)
+        rows = [(*(text or "-" for text in row[:-1]), row[-1]) for row in full]
+    output.table_of_lines(_NAMES, rows, _LEAST, _LEAVE_OUT)
 
 
-def _fitted(
-    tasks: Sequence[Task[Any]], left: Collection[str], width: int
-) -> tuple[Table, tuple[str, ...]]:
-    """The list as a table of that width, and the columns that were left out."""
-    from flowlite.cli.columns import Column, fit
+def _fitted(tasks: Sequence[Task[Any]], left: Collection[str], width: int) -> Table:
+    """The list as a table of that width."""
+    from flowlite.cli.columns import fit
 
-    least = {"name": 12, "reason": 16}
-    leave_out = {"cost": 1, "created": 2, "run time": 3, "nodes": 4, "gpu": 5}
-    columns = [Column(name, least.get(name), leave_out.get(name, 0)) for name in _NAMES]
-    free = all(one.estimated_cost == 0 for one in tasks)
-    rows = []
-    for one in tasks:
-        values = dict(zip(_NAMES, _row(one, left), strict=True))
-        if free:
-            values["cost"] = ""
-        rows.append(tuple(values.values()))
-    fitted = fit(columns, rows, width)
-    return output.fitted_table(fitted), fitted.left_out
+    return output.fitted_table(fit(_NAMES, _rows(tasks, left), width, _LEAST, _LEAVE_OUT))
+
+
+def _rows(tasks: Sequence[Task[Any]], left: Collection[str]) -> list[tuple[str, ...]]:
+    """The texts of the list on a terminal, where a column without a value is left out: that of costs, if all are 0."""
+    rows = [_row(one, left) for one in tasks]
+    if any(one.estimated_cost for one in tasks):
+        return rows
+    cost = _NAMES.index("cost")
+    return [(*row[:cost], "", *row[cost + 1 :]) for row in rows]
 
 
 def _row(task: Task[Any], left: Collection[str]) -> tuple[str, ...]:
@@ -368,8 +353,7 @@ def _picture(listing: TaskSelection, width: int, height: int) -> Any:
         below.insert(0, output.cell(f"{total - len(tasks)} more; the terminal is too low"))
     if not tasks:
         return Group(output.cell("no task fits" if listing.others else "no tasks yet"), *below)
-    drawn, _ = _fitted(tasks, listing.left, width)
-    return Group(drawn, *below)
+    return Group(_fitted(tasks, listing.left, width), *below)
 
 
 def _picture_of_one(listing: TaskSelection, width: int, height: int) -> Any:
@@ -377,7 +361,7 @@ def _picture_of_one(listing: TaskSelection, width: int, height: int) -> Any:
     from rich.console import Group
 
     (task,) = listing.tasks
-    drawn, _ = _fitted([task], listing.left, width)
+    drawn = _fitted([task], listing.left, width)
     texts = filter(None, (listing.warning, _reason(task, listing.left)))
     told = [terminal.in_one_line(text) for text in texts]
     events = [

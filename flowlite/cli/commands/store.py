@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flowlite.cli import output
+from flowlite.cli.common_options import Json
 from flowlite.errors import ConfigError, NotFound
 from flowlite.node.system.byte_sizes import human_size
 
@@ -17,21 +18,15 @@ if TYPE_CHECKING:
     from flowlite.state.backups import Backup
 
 _LARGEST = 10
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def register(application: typer.Typer, command: str) -> None:
-    """Adds `flow store` with its subcommands."""
-    group = typer.Typer(
-        help="Check the database of tasks, restore a backup, or show disk use.",
-        no_args_is_help=True,
-    )
-    group.command("check")(check)
-    group.command("restore")(restore)
-    group.command("usage")(usage)
-    application.add_typer(group, name=command)
+store = typer.Typer(
+    help="Check the database of tasks, restore a backup, or show disk use.",
+    no_args_is_help=True,
+)
 
 
+@store.command()
 def check(json: Json = False) -> None:
     """Check the structure of the database, every row, and the files of every task. Changes nothing."""
     from flowlite.settings import settings
@@ -56,31 +51,7 @@ def check(json: Json = False) -> None:
         raise output.Quit(1)
 
 
-def usage(json: Json = False) -> None:
-    """Show how much room FLOW_HOME takes, by what it is for, and the tasks that take most."""
-    from flowlite.api.session import open_session
-    from flowlite.retention import usage as measure
-    from flowlite.settings import settings
-
-    home = settings.home()
-    names = {task.id: f"{task.name} ({task.id})" for task in open_session().store.list_tasks()}
-    kinds, tasks = measure.usage(home), measure.by_task(home)
-    if json:
-        output.print_json("usage", {"home": str(home), "bytes": kinds, "tasks": tasks})
-        return
-    rows = sorted(kinds.items(), key=lambda pair: -pair[1])
-    total = [("in all", sum(kinds.values()))]
-    output.table(("what", "size"), [(name, human_size(size)) for name, size in [*rows, *total]])
-    largest = [(names.get(name, name), human_size(size)) for name, size in tasks.items()]
-    if largest:
-        output.say()
-        output.table(("largest tasks", "size"), largest[:_LARGEST])
-        output.tell_wrapped(
-            "`flow rm TASK` removes a task; inputs and logs of old ones are pruned by themselves "
-            "(settings keep_inputs_days, keep_logs_days, keep_gb)"
-        )
-
-
+@store.command()
 def restore(
     copy: Annotated[
         str | None,
@@ -180,3 +151,29 @@ def _show(found: list[Backup], home: Path, json: bool) -> None:
         ],
     )
     output.say("`flow store restore COPY` puts one in place")
+
+
+@store.command()
+def usage(json: Json = False) -> None:
+    """Show how much room FLOW_HOME takes, by what it is for, and the tasks that take most."""
+    from flowlite.api.session import open_session
+    from flowlite.retention import usage as measure
+    from flowlite.settings import settings
+
+    home = settings.home()
+    names = {task.id: f"{task.name} ({task.id})" for task in open_session().store.list_tasks()}
+    kinds, tasks = measure.usage(home), measure.by_task(home)
+    if json:
+        output.print_json("usage", {"home": str(home), "bytes": kinds, "tasks": tasks})
+        return
+    rows = sorted(kinds.items(), key=lambda pair: -pair[1])
+    total = [("in all", sum(kinds.values()))]
+    output.table(("what", "size"), [(name, human_size(size)) for name, size in [*rows, *total]])
+    largest = [(names.get(name, name), human_size(size)) for name, size in tasks.items()]
+    if largest:
+        output.say()
+        output.table(("largest tasks", "size"), largest[:_LARGEST])
+        output.tell_wrapped(
+            "`flow rm TASK` removes a task; inputs and logs of old ones are pruned by themselves "
+            "(settings keep_inputs_days, keep_logs_days, keep_gb)"
+        )

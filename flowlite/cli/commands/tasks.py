@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flowlite.cli import output, result_text
+from flowlite.cli.common_options import TASKS, Json
 from flowlite.cli.completion import complete_task
 from flowlite.cli.confirmation import confirm_launch
 from flowlite.cli.task_argument import OptionalTask, confirmed_newest, task_or_newest
@@ -18,18 +18,6 @@ if TYPE_CHECKING:
     from flowlite.api.task import Task
 
 _LOOK_SECONDS = 5.0
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-def register(application: typer.Typer, command: str) -> None:
-    """Adds one of the commands of this module."""
-    commands: dict[str, Callable[..., None]] = {
-        "cancel": cancel,
-        "resume": resume,
-        "result": result,
-    }
-    application.command(command)(commands[command])
 
 
 def cancel(
@@ -100,12 +88,7 @@ def _wait_for_end(task: Task[Any]) -> None:
 
 
 def resume(
-    tasks: Annotated[
-        list[str],
-        typer.Argument(
-            help="Ids, names or unique prefixes.", autocompletion=complete_task, metavar="TASK..."
-        ),
-    ],
+    tasks: Annotated[list[str], TASKS],
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask before machines are launched.")
     ] = False,

@@ -26,11 +26,6 @@ _GB = 1e9
 Sample = Mapping[str, Any]
 
 
-def register(application: typer.Typer, command: str) -> None:
-    """Adds `flow top`."""
-    application.command(command)(top)
-
-
 def top(
     task: OptionalRunningTask = None,
     interval: Annotated[

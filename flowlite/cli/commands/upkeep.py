@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flowlite.cli import output
-from flowlite.cli.completion import complete_provider, complete_task
+from flowlite.cli.common_options import TASKS, Json, Yes
+from flowlite.cli.completion import complete_provider
 from flowlite.cli.confirmation import can_ask, confirm
 from flowlite.errors import ConfigError, ProviderError, StoreError
 from flowlite.state import clock
@@ -18,24 +19,9 @@ if TYPE_CHECKING:
     from flowlite.provider import Finding
     from flowlite.state.store import TaskRecord
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def register(application: typer.Typer, command: str) -> None:
-    """Adds one of the commands of this module."""
-    if command in ("gc", "rm"):
-        application.command(command)(gc if command == "gc" else rm)
-        return
-    group = typer.Typer(
-        help="Show the providers, and check their credentials.", invoke_without_command=True
-    )
-    group.callback()(providers)
-    group.command("list")(list_providers)
-    group.command("check")(check)
-    application.add_typer(group, name=command)
 
 
 def gc(
@@ -60,7 +46,7 @@ def gc(
             help="Also end what was launched from other FLOW_HOMEs, on any machine; asks first.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     json: Json = False,
 ) -> None:
     """End leftovers of tasks that have ended, and restart the supervisors of tasks that lost theirs.
@@ -124,12 +110,7 @@ def gc(
 
 
 def rm(
-    tasks: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Ids, names or unique prefixes.", autocompletion=complete_task, metavar="TASK..."
-        ),
-    ] = None,
+    tasks: Annotated[list[str] | None, TASKS] = None,
     older_than: Annotated[
         str | None,
         typer.Option(
@@ -137,7 +118,7 @@ def rm(
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Forget tasks that have ended, with their inputs, logs and results. Volumes and outputs stay."""
     from flowlite.api.session import open_session
@@ -237,12 +218,18 @@ def _ask_about_unknown(session: Session) -> bool:
     )
 
 
-def providers(context: typer.Context, json: Json = False) -> None:
-    """List the providers."""
+providers = typer.Typer(
+    help="Show the providers, and check their credentials.", invoke_without_command=True
+)
+
+
+@providers.callback()
+def _list_by_default(context: typer.Context, json: Json = False) -> None:
     if context.invoked_subcommand is None:
         list_providers(json)
 
 
+@providers.command("list")
 def list_providers(json: Json = False) -> None:
     """List the providers."""
     from flowlite.provider import adapter_class, adapters_problem, provider_names
@@ -267,6 +254,7 @@ def list_providers(json: Json = False) -> None:
     )
 
 
+@providers.command()
 def check(
     name: Annotated[
         str | None,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flowlite.cli import output
+from flowlite.cli.common_options import Json, Yes
 from flowlite.cli.completion import complete_provider
 from flowlite.cli.confirmation import can_ask, confirm
 from flowlite.errors import ConfigError, NotFound
@@ -33,31 +34,21 @@ Where = Annotated[
         autocompletion=complete_provider,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[str, typer.Argument(help="Name of the volume.", metavar="NAME")]
 
 
-def register(application: typer.Typer, command: str) -> None:
-    """Adds `flow volumes` with its subcommands."""
-    group = typer.Typer(
-        help="Named volumes, and the files of volumes and buckets.", invoke_without_command=True
-    )
-    group.callback()(_list_by_default)
-    group.command("list")(list_volumes)
-    group.command("create")(create)
-    group.command("delete")(delete)
-    group.command("put")(put)
-    group.command("get")(get)
-    group.command("ls")(ls)
-    group.command("rm")(rm)
-    application.add_typer(group, name=command)
+volumes = typer.Typer(
+    help="Named volumes, and the files of volumes and buckets.", invoke_without_command=True
+)
 
 
+@volumes.callback()
 def _list_by_default(context: typer.Context, json: Json = False) -> None:
     if context.invoked_subcommand is None:
         list_volumes(json=json)
 
 
+@volumes.command("list")
 def list_volumes(provider: Where = None, json: Json = False) -> None:
     """List the volumes of all providers that are configured."""
     from flowlite.api.client import Flow
@@ -108,19 +99,11 @@ def _none_there(provider: str | None) -> str:
 
 def _print(rows: Sequence[dict[str, str]]) -> None:
     """Prints the table; on a terminal that is too narrow, without what is least important."""
-    if not sys.stdout.isatty():
-        output.table(tuple(rows[0]), [tuple(row.values()) for row in rows])
-        return
-    from shutil import get_terminal_size
-
-    from flowlite.cli.columns import Column, fit
-
     leave_out = {"region": 1, "interface": 2, "used": 3, "since": 4, "location": 5, "size": 6}
-    columns = [
-        Column(name, 16 if name == "location" else None, leave_out.get(name, 0)) for name in rows[0]
-    ]
-    shown = [["" if text == "-" else text for text in row.values()] for row in rows]
-    output.print_fitted(fit(columns, shown, get_terminal_size().columns))
+    # A terminal shows no column without a value.
+    nothing = "" if sys.stdout.isatty() else "-"
+    shown = [[nothing if text == "-" else text for text in row.values()] for row in rows]
+    output.table_of_lines(tuple(rows[0]), shown, {"location": 16}, leave_out)
 
 
 def _show(found: Sequence[VolumeInfo], costs: Sequence[float | None]) -> None:
@@ -162,6 +145,7 @@ def _show(found: Sequence[VolumeInfo], costs: Sequence[float | None]) -> None:
         )
 
 
+@volumes.command()
 def create(
     name: Name,
     size_gb: Annotated[float | None, typer.Option("--size-gb", help="Size in GB.")] = None,
@@ -198,9 +182,10 @@ def create(
         output.warn(kept)
 
 
+@volumes.command()
 def delete(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     provider: Provider = None,
     json: Json = False,
 ) -> None:
@@ -246,6 +231,7 @@ def _provider_of(volumes: Volumes, name: str) -> str:
 Place = Annotated[str, typer.Argument(help="NAME[:PATH], or s3://BUCKET/PATH.", metavar="VOLUME")]
 
 
+@volumes.command()
 def put(
     source: Annotated[Path, typer.Argument(help="A file or directory here.", metavar="SOURCE")],
     volume: Place,
@@ -278,6 +264,7 @@ def put(
     _tell_copied(len(sources), total, _shown(name, path), json)
 
 
+@volumes.command()
 def get(
     volume: Place,
     target: Annotated[str, typer.Argument(help="A path here.", metavar="TARGET")] = ".",
@@ -325,6 +312,7 @@ def get(
         raise output.not_overwritten(taken, str(root))
 
 
+@volumes.command()
 def ls(volume: Place, provider: Provider = None, json: Json = False) -> None:
     """List the files in a directory of a volume or bucket."""
     from flowlite.api.volume_files.storage import open_storage, split
@@ -360,6 +348,7 @@ def ls(volume: Place, provider: Provider = None, json: Json = False) -> None:
     )
 
 
+@volumes.command()
 def rm(
     volume: Place,
     recursive: Annotated[

@@ -17,6 +17,7 @@ import typer
 
 from flowlite.cli import interrupts, output
 from flowlite.cli.commands.dev import listener, ssh_entry
+from flowlite.cli.common_options import YesToCost
 from flowlite.cli.confirmation import can_ask, confirm_launch
 from flowlite.cli.task_options import task_options, with_task_options
 from flowlite.errors import CapExceeded, ConfigError, FlowError, NodeUnreachable, NotFound
@@ -26,16 +27,6 @@ if TYPE_CHECKING:
     from flowlite.api.node_access import NodeAccess
     from flowlite.api.task import Task
     from flowlite.spec import TaskConfig
-
-HELP = """Start a node to work on, with VS Code, Jupyter or a shell.
-
-\b
-flow dev --provider aws --gpu a10g:1 --max-run-time-hours 8
-flow dev --jupyter --setup "pip install jupyterlab"
-
-Shows how to connect. Run again, it shows that for the node that runs. The node is kept until `flow cancel NAME` or its
-cap. Most options of `flow run` apply here, too.
-"""
 
 # Options of `flow run` that make no sense for a node that waits.
 _LEFT_OUT = ("processes_per_node", "manual", "mode", "keep_warm", "retries", "after")
@@ -57,12 +48,7 @@ exit 1
 """
 
 
-def register(application: typer.Typer, command: str) -> None:
-    """Adds `flow dev`, with options of `flow run` beside its own."""
-    function = with_task_options(dev, left_out=_LEFT_OUT)
-    application.command(command, help=HELP)(function)
-
-
+@with_task_options(left_out=_LEFT_OUT)
 def dev(
     name: Annotated[
         str, typer.Option("--name", help="Name of the task; `ssh` knows its node as flow-NAME.")
@@ -70,13 +56,19 @@ def dev(
     jupyter: Annotated[
         bool, typer.Option("--jupyter", help="Start Jupyter, and forward it to here until Ctrl-C.")
     ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask before a launch that costs money.")
-    ] = False,
+    yes: YesToCost = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON: how to connect.")] = False,
     **options: Any,
 ) -> None:
-    """Starts the node, or finds the one that runs, and shows how to connect."""
+    """Start a node to work on, with VS Code, Jupyter or a shell.
+
+    \b
+    flow dev --provider aws --gpu a10g:1 --max-run-time-hours 8
+    flow dev --jupyter --setup "pip install jupyterlab"
+
+    Shows how to connect. Run again, it shows that for the node that runs. The node is kept until `flow cancel NAME` or
+    its cap. Most options of `flow run` apply here, too.
+    """
     from flowlite.api.client import Flow
 
     flow = Flow(notify=lambda text: output.tell(f"note: {text}"))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flowlite.cli import output, system_timers
+from flowlite.cli.common_options import Json
 from flowlite.errors import FlowError
 
 if TYPE_CHECKING:
@@ -19,20 +20,15 @@ if TYPE_CHECKING:
 Name = Annotated[str, typer.Argument(help="Name of the schedule.", metavar="NAME")]
 
 
-def register(application: typer.Typer, command: str) -> None:
-    """Adds `flow schedule` with its subcommands."""
-    group = typer.Typer(
-        help="Show and remove commands that run at fixed times (`flow run --schedule`).",
-        no_args_is_help=True,
-    )
-    group.command("list")(list_schedules)
-    group.command("rm")(remove)
-    group.command("run", help="Run the command of a schedule now, as its timer does.")(run)
-    application.add_typer(group, name=command)
+schedule = typer.Typer(
+    help="Show and remove commands that run at fixed times (`flow run --schedule`).",
+    no_args_is_help=True,
+)
 
 
+@schedule.command("list")
 def list_schedules(
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Show the schedules of this FLOW_HOME."""
     from flowlite.settings import settings
@@ -64,6 +60,7 @@ def list_schedules(
         output.table(columns, [[row[column] for column in columns] for row in rows])
 
 
+@schedule.command("rm")
 def remove(name: Name) -> None:
     """Remove a schedule. Its log is kept, and a task that runs goes on."""
     from flowlite.settings import settings
@@ -72,7 +69,9 @@ def remove(name: Name) -> None:
     output.say(f"{name} does not run any more")
 
 
+@schedule.command()
 def run(name: Name) -> None:
+    """Run the command of a schedule now, as its timer does."""
     from flowlite.settings import settings
 
     home = settings.home()

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections import Counter
-from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from flowlite.cli import output
+from flowlite.cli.common_options import Json
 
 if TYPE_CHECKING:
-    from flowlite.cli.columns import FittedTable
     from flowlite.state.store import UnfinishedTask
     from flowlite.supervise.queue.current_queue import Queue
 
 _COLUMNS = ("place", "name", "task", "priority", "waits for", "expected start", "submitted")
+# On a narrow terminal. Places and ids are never cut.
+_LEAST = {"name": 12, "waits for": 16}
+_LEAVE_OUT = {"expected start": 1, "priority": 2, "submitted": 3}
 
 
-def register(application: typer.Typer, command: str) -> None:
-    """Adds `flow queue`."""
-    application.command(command)(queue)
-
-
-def queue(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def queue(json: Json = False) -> None:
     """Show the tasks that wait for their turn, in its order, and when they are expected to start."""
     from flowlite.api.session import open_session
     from flowlite.supervise.queue.current_queue import Queue
@@ -40,30 +33,11 @@ def queue(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = Fa
     if not rows:
         output.say("no task waits for its turn")
         return
-    _print_table(rows)
+    output.table_of_lines(_COLUMNS, [_cells(row) for row in rows], _LEAST, _LEAVE_OUT)
     if any(row["expected_start"] is None and row["place"] for row in rows):
         output.tell(
             "an expected start is known where all tasks before it have a limit (max_run_time_hours)"
         )
-
-
-def _print_table(rows: Sequence[dict[str, Any]]) -> None:
-    """Prints one line for each task, cut to the width of a terminal; elsewhere in full."""
-    cells = [_cells(row) for row in rows]
-    if not sys.stdout.isatty():
-        output.table(_COLUMNS, cells)
-        return
-    output.print_fitted(fitted(cells, shutil.get_terminal_size().columns))
-
-
-def fitted(rows: Sequence[Sequence[str]], width: int) -> FittedTable:
-    """The table at a width of the terminal. Places and ids are never cut."""
-    from flowlite.cli.columns import Column, fit
-
-    least = {"name": 12, "waits for": 16}
-    leave_out = {"expected start": 1, "priority": 2, "submitted": 3}
-    columns = [Column(name, least.get(name), leave_out.get(name, 0)) for name in _COLUMNS]
-    return fit(columns, rows, width)
 
 
 def _rows(queue: Queue) -> list[dict[str, Any]]:
