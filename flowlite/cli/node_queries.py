@@ -31,7 +31,6 @@ def ask_program(
     what: str,
     *,
     check: Callable[[dict[str, Any]], object],
-    timeout: float = _ASK_SECONDS,
 ) -> dict[str, Any]:
     """The answer of the node's own program; {"error"} if it does not answer or the answer is invalid.
 
@@ -40,7 +39,7 @@ def ask_program(
     """
     try:
         with task.reach(node) as there:
-            done = there.connection.run([*there.program, what, there.home], timeout=timeout)
+            done = there.connection.run([*there.program, what, there.home], timeout=_ASK_SECONDS)
     except (FlowError, OSError) as error:
         return {"error": str(error) or type(error).__name__}
     try:

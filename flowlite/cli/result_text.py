@@ -35,14 +35,14 @@ class _ShownAs:
         return self._text
 
 
-def pretty(value: Any, width: int = _WIDTH) -> str:
+def pretty(value: Any) -> str:
     """The repr of a value, on as many lines as needed, with a mark at the end if something is left out."""
     from pprint import pformat
 
     copy = _Copy()
     shown = copy.shown(value)
     flat = copy.elements * copy.deepest > _MOST_WORK
-    text = repr(shown) if flat else pformat(shown, width=width, sort_dicts=False)
+    text = repr(shown) if flat else pformat(shown, width=_WIDTH, sort_dicts=False)
     return _marked(text, copy.cut)
 
 

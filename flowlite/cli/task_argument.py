@@ -57,13 +57,8 @@ def task_or_newest(flow: Flow, name: str | None, *, unfinished: bool = False) ->
     return task
 
 
-def confirmed_newest(flow: Flow, command: str, question: str) -> Task[Any]:
-    """The newest unfinished task, after the user has confirmed it; for commands that end a task.
-
-    Args:
-        flow: Where tasks are looked up.
-        command: The command, such as "flow cancel".
-        question: The question to the user, with `{task}` in place of the task's name.
+def newest_to_cancel(flow: Flow) -> Task[Any]:
+    """The newest unfinished task, after the user has confirmed that it is to be cancelled.
 
     Raises:
         NotFound: No task is unfinished.
@@ -76,8 +71,8 @@ def confirmed_newest(flow: Flow, command: str, question: str) -> Task[Any]:
     if not can_ask():
         raise ConfigError(
             f"name the TASK, since nobody can be asked here; the newest unfinished one is {task.name}: "
-            f"`{command} {task.id}`"
+            f"`flow cancel {task.id}`"
         )
     output.tell(f"{task.name} ({task.id}), the newest unfinished task: {task.status}, {task.call}")
-    confirm(question.format(task=f"{task.name} ({task.id})"), "nothing was done")
+    confirm(f"Cancel {task.name} ({task.id})?", "nothing was done")
     return task

@@ -1,12 +1,14 @@
-"""Shows the progress of a transfer in one row of the terminal. Shows nothing if standard error is not a terminal."""
+"""Shows the progress of a transfer in one row of the terminal, and its end."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+from flowlite.cli import output
 from flowlite.node.system.byte_sizes import human_size
 from flowlite.output import printing
 
@@ -15,7 +17,7 @@ _WIDTH = 24
 
 
 class Transfer:
-    """A progress bar. Use as a context manager.
+    """A progress bar, if standard error is a terminal. Use as a context manager.
 
     Args:
         what: What is transferred, in a few words.
@@ -61,3 +63,27 @@ class Transfer:
             f"{self._what}: [{bar.ljust(_WIDTH, '-')}] {part:.0%}  {human_size(self._done)} of "
             f"{human_size(self._total)}  {rate}/s"
         )
+
+
+def files(count: int) -> str:
+    """A number of files as text."""
+    return "1 file" if count == 1 else f"{count:,} files"
+
+
+def tell_copied(
+    place: str,
+    count: int,
+    size: int,
+    *,
+    json: bool,
+    taken: Sequence[str] = (),
+    below: str = "",
+    kind: str = "copied",
+) -> None:
+    """Says how much was copied. Raises Quit for `taken`, which was not: other files have those names in `below`."""
+    if json:
+        output.print_json(kind, {"to": place, "files": count, "bytes": size, "taken": [*taken]})
+    elif count or not taken:
+        output.tell(f"{files(count)} ({human_size(size)}) in {place}")
+    if taken:
+        raise output.not_overwritten(taken, below)

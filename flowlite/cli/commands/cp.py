@@ -44,6 +44,7 @@ def cp(
             "both paths are on nodes; copy to this machine first. A path here that has a colon begins with ./"
         )
     from flowlite.api.client import Flow
+    from flowlite.cli.transfer_progress import tell_copied
 
     found = _on_node(target if here[0] else source)
     assert found is not None
@@ -55,16 +56,7 @@ def cp(
     else:
         copied, below, name = _bring(task, node, found["path"] or ".", target)
         place, root = str(below / name), str(below)
-    if json:
-        shown = {"files": copied.files, "bytes": copied.bytes, "taken": copied.taken}
-        output.print_json("copied", {"to": place, **shown})
-    elif copied.files or not copied.taken:
-        from flowlite.node.system.byte_sizes import human_size
-
-        number = "1 file" if copied.files == 1 else f"{copied.files:,} files"
-        output.tell(f"{number} ({human_size(copied.bytes)}) in {place}")
-    if copied.taken:
-        raise output.not_overwritten(copied.taken, root)
+    tell_copied(place, copied.files, copied.bytes, json=json, taken=copied.taken, below=root)
 
 
 def _on_node(text: str) -> re.Match[str] | None:

@@ -114,11 +114,10 @@ def _show(came: dict[str, Any], place: Path, files: list[str]) -> None:
         output.warn(f"not all outputs of node {node} are here: {why}")
 
 
-def _bring_now(task: Task[Any], to: Path | None, as_json: bool) -> None:
+def _bring_now(task: Task[Any], to: Path | None, json: bool) -> None:
     """Shows or copies the current outputs of a running task's nodes."""
     from flowlite.api import node_files
-    from flowlite.cli.transfer_progress import Transfer
-    from flowlite.node.system.byte_sizes import human_size
+    from flowlite.cli.transfer_progress import Transfer, tell_copied
     from flowlite.supervise.attempt.outputs.output_directory import OutputDirectory
 
     if to is None:
@@ -143,11 +142,12 @@ def _bring_now(task: Task[Any], to: Path | None, as_json: bool) -> None:
         for why, count in copied.left_out.items():
             all_of_it.left_out[why] = all_of_it.left_out.get(why, 0) + count
     output.warn_of_left_out(all_of_it.left_out)
-    if as_json:
-        shown = {"files": all_of_it.files, "bytes": all_of_it.bytes, "taken": all_of_it.taken}
-        output.print_json("outputs", {"to": str(to), **shown})
-    else:
-        number = "1 file" if all_of_it.files == 1 else f"{all_of_it.files:,} files"
-        output.tell(f"{number} ({human_size(all_of_it.bytes)}) in {to}")
-    if all_of_it.taken:
-        raise output.not_overwritten(all_of_it.taken, str(to))
+    tell_copied(
+        str(to),
+        all_of_it.files,
+        all_of_it.bytes,
+        json=json,
+        taken=all_of_it.taken,
+        below=str(to),
+        kind="outputs",
+    )

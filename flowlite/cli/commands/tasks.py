@@ -10,7 +10,7 @@ from flowlite.cli import output, result_text
 from flowlite.cli.common_options import TASKS, Json
 from flowlite.cli.completion import complete_task
 from flowlite.cli.confirmation import confirm_launch
-from flowlite.cli.task_argument import OptionalTask, confirmed_newest, task_or_newest
+from flowlite.cli.task_argument import OptionalTask, newest_to_cancel, task_or_newest
 from flowlite.errors import ConfigError, TaskTimeout
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def cancel(
     flow = Flow(notify=_unheard)
     # All names are looked up first, so that a wrong one cancels nothing.
     found = [flow.get_task(name) for name in tasks or ()]
-    found = found or [confirmed_newest(flow, "flow cancel", "Cancel {task}?")]
+    found = found or [newest_to_cancel(flow)]
     asked = [one.cancel() for one in found]
     if wait:
         for one in found:

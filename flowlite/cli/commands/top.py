@@ -128,8 +128,7 @@ def between(before: Sample, after: Sample) -> dict[str, Any]:
         "received_per_second": _rate(before, after, "received", seconds),
         "sent_per_second": _rate(before, after, "sent", seconds),
         "gpus": after["gpus"],
-        # A task that an earlier flowlite has started says only what its workers are.
-        "ranks": after.get("ranks", [worker["rank"] for worker in after["workers"]]),
+        "ranks": after["ranks"],
     }
 
 

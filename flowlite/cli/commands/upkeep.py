@@ -55,7 +55,6 @@ def gc(
     """
     from flowlite.api.adapters import settings_here
     from flowlite.api.session import open_session
-    from flowlite.retention.removal import forget
     from flowlite.supervise.cleanup.reconcile import reconcile
 
     session = open_session()
@@ -76,12 +75,9 @@ def gc(
         all_homes=all_homes,
     )
     old = _old_tasks(session, older_than)
-    for task in list(old) if not dry_run else ():
-        try:
-            forget(session, task)
-        except StoreError as error:
-            old.remove(task)
-            found.problems.append(str(error))
+    if not dry_run:
+        old, problems = _forget(session, old)
+        found.problems += problems
     from flowlite.retention.pruning import remove_contents
 
     freed = remove_contents(session, dry_run=dry_run)
@@ -122,15 +118,14 @@ def rm(
 ) -> None:
     """Forget tasks that have ended, with their inputs, logs and results. Volumes and outputs stay."""
     from flowlite.api.session import open_session
-    from flowlite.retention.removal import forget, reason_to_keep
+    from flowlite.retention.removal import reason_to_keep
 
     session = open_session()
     now = clock.now(session.home)
     if older_than is not None and tasks:
         raise ConfigError("give either TASKs or --older-than, not both")
     if older_than is not None:
-        old = old_tasks(session.store.list_tasks(), older_than, now)
-        found = [one for one in old if not reason_to_keep(session, one, now)]
+        found = _old_tasks(session, older_than)
     elif tasks:
         # All tasks are checked first, so that nothing is removed if one of them must be kept.
         found = list({one.id: one for one in map(session.store.find_task, tasks)}.values())
@@ -146,15 +141,7 @@ def rm(
             output.tell(f"{one.name} ({one.id}), {one.state} {_ago(one, now)} ago")
         which = "this task" if len(found) == 1 else f"these {len(found)} tasks"
         confirm(f"Remove {which} with inputs, logs and results?", "nothing was removed")
-    removed: list[TaskRecord] = []
-    problems: list[str] = []
-    for one in found:
-        try:
-            forget(session, one)
-        except StoreError as error:
-            problems.append(str(error))
-        else:
-            removed.append(one)
+    removed, problems = _forget(session, found)
     if json:
         output.print_json("removed", [one.id for one in removed])
     else:
@@ -166,13 +153,37 @@ def rm(
         output.say("no task is that old")
 
 
-def old_tasks(records: list[TaskRecord], age: str, now: float) -> list[TaskRecord]:
-    """The final tasks that ended at least this long ago. Raises ConfigError if the age cannot be read."""
+def _old_tasks(session: Session, age: str | None) -> list[TaskRecord]:
+    """The tasks that ended at least this long ago, and of which nothing must be kept. Raises ConfigError."""
+    from flowlite.retention.removal import reason_to_keep
+
+    if age is None:
+        return []
     found = _AGE.fullmatch(age.strip())
     if found is None:
         raise ConfigError(f"--older-than: {age!r} is not allowed; write 12h or 7d")
+    now = clock.now(session.home)
     before = now - float(found[1]) * _SECONDS[found[2]]
-    return [one for one in records if one.final and (one.finished_at or now) < before]
+    return [
+        one
+        for one in session.store.list_tasks()
+        if one.final and (one.finished_at or now) < before and not reason_to_keep(session, one, now)
+    ]
+
+
+def _forget(session: Session, tasks: list[TaskRecord]) -> tuple[list[TaskRecord], list[str]]:
+    """Removes tasks. Returns those that are removed, and why the others are not."""
+    from flowlite.retention.removal import forget
+
+    removed, problems = [], []
+    for one in tasks:
+        try:
+            forget(session, one)
+        except StoreError as error:
+            problems.append(str(error))
+        else:
+            removed.append(one)
+    return removed, problems
 
 
 def _ago(record: TaskRecord, now: float) -> str:
@@ -310,17 +321,6 @@ def _findings(name: str) -> list[Finding]:
         return adapter(name).check()
     except Exception as error:
         return [Finding("check", False, adapters_problem(error))]
-
-
-def _old_tasks(session: Session, age: str | None) -> list[TaskRecord]:
-    """The tasks that ended this long ago and of which nothing must be kept."""
-    if age is None:
-        return []
-    from flowlite.retention.removal import reason_to_keep
-
-    now = clock.now(session.home)
-    old = old_tasks(session.store.list_tasks(), age, now)
-    return [task for task in old if not reason_to_keep(session, task, now)]
 
 
 def _first_line(text: Any) -> str:

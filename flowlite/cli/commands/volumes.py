@@ -15,6 +15,7 @@ from flowlite.cli.common_options import Json, Yes
 from flowlite.cli.completion import complete_provider
 from flowlite.cli.confirmation import can_ask, confirm
 from flowlite.errors import ConfigError, NotFound
+from flowlite.node.system.byte_sizes import human_size
 
 if TYPE_CHECKING:
     from flowlite.api.client import Volumes
@@ -123,7 +124,7 @@ def _show(found: Sequence[VolumeInfo], costs: Sequence[float | None]) -> None:
                 "region": volume.region or "-",
                 "interface": volume.interface,
                 "size": f"{volume.size_gb:g} GB" if volume.size_gb else "-",
-                "used": size(volume.used_bytes),
+                "used": "-" if volume.used_bytes is None else human_size(volume.used_bytes),
                 **(paid if months else {}),
                 "used by": ", ".join(volume.used_by) or "-",
                 "location": volume.location,
@@ -245,7 +246,7 @@ def put(
     """
     from flowlite.api.volume_files.files import count_others, name_of, sources_of
     from flowlite.api.volume_files.storage import open_storage, split
-    from flowlite.cli.transfer_progress import Transfer
+    from flowlite.cli.transfer_progress import Transfer, tell_copied
 
     if not source.exists():
         raise ConfigError(f"{source} does not exist")
@@ -261,7 +262,7 @@ def put(
         with Transfer(path, total) as transfer:
             storage.put(sources, transfer.moved)
     output.warn_of_others(count_others(source))
-    _tell_copied(len(sources), total, _shown(name, path), json)
+    tell_copied(_shown(name, path), len(sources), total, json=json)
 
 
 @volumes.command()
@@ -277,7 +278,7 @@ def get(
     resumes.
     """
     from flowlite.api.volume_files.storage import open_storage, split
-    from flowlite.cli.transfer_progress import Transfer
+    from flowlite.cli.transfer_progress import Transfer, tell_copied
     from flowlite.supervise.attempt.outputs.output_directory import OutputDirectory, check_made
 
     name, path, _ = split(volume)
@@ -306,10 +307,8 @@ def get(
         if (single or file.path) not in taken and (root / (single or file.path)).exists()
     ]
     place = str(root / single if single else root)
-    if copied or json or not taken:
-        _tell_copied(len(copied), sum(file.size for file in copied), place, json, taken)
-    if taken:
-        raise output.not_overwritten(taken, str(root))
+    copied_size = sum(file.size for file in copied)
+    tell_copied(place, len(copied), copied_size, json=json, taken=taken, below=str(root))
 
 
 @volumes.command()
@@ -340,7 +339,7 @@ def ls(volume: Place, provider: Provider = None, json: Json = False) -> None:
         [
             (
                 f"{each.name}/" if each.kind == "directory" else each.name,
-                size(each.size) if each.kind == "file" else "-",
+                human_size(each.size) if each.kind == "file" else "-",
                 _time(each.modified),
             )
             for each in entries
@@ -367,7 +366,9 @@ def rm(
     if json:
         output.print_json("removed-files", {"path": _shown(name, path), "files": count})
     else:
-        output.tell(f"{_files(count)} removed")
+        from flowlite.cli.transfer_progress import files
+
+        output.tell(f"{files(count)} removed")
 
 
 def _time(at: float | None) -> str:
@@ -377,27 +378,3 @@ def _time(at: float | None) -> str:
 def _shown(name: str, path: str) -> str:
     separator = "/" if name.startswith("s3://") else ":"
     return f"{name}{separator}{path}"
-
-
-def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count:,} files"
-
-
-def _tell_copied(count: int, total: int, place: str, json: bool, taken: Sequence[str] = ()) -> None:
-    if json:
-        shown = {"to": place, "files": count, "bytes": total, "taken": list(taken)}
-        output.print_json("copied", shown)
-    else:
-        output.tell(f"{_files(count)} ({size(total)}) in {place}")
-
-
-def size(count: int | None) -> str:
-    """A number of bytes as text: `12 kB`, `3.4 GB`."""
-    if count is None:
-        return "-"
-    amount = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if amount >= 10 or unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"
