@@ -128,96 +128,82 @@ class Flow:
         """
         with supervisor_ahead(config, self._provider):
             trace.begin_client()
-            return self._submit(
-                config, announce, show_plan, confirm, element, inputs_of, files_now, pool
-            )
+            # Imported while the supervisor imports, too.
+            from flowlite import bucket_credentials
+            from flowlite.api.submission import kept_project, submit
+            from flowlite.provider import Candidate
+            from flowlite.supervise.cleanup import background_gc
+            from flowlite.supervise.money import price_text
 
-    def _submit(
-        self,
-        config: TaskConfig,
-        announce: Callable[[Task[Any]], None] | None,
-        show_plan: Callable[[Candidates], None] | None,
-        confirm: Callable[[Candidates], None] | None,
-        element: Element | None,
-        inputs_of: Task[Any] | None,
-        files_now: bool,
-        pool: str,
-    ) -> Task[Any]:
-        from flowlite import bucket_credentials
-        from flowlite.api.submission import kept_project, submit
-        from flowlite.provider import Candidate
-        from flowlite.supervise.cleanup import background_gc
-        from flowlite.supervise.money import price_text
-
-        with trace.span("plan"):
-            config, places = self.candidates(config)
-        plan = places.best
-        ranked = places.ranked
-        if pool:
-            ranked = tuple(_in_pool(each, pool) for each in ranked)
-            plan = ranked[0].plan
-        if element is not None:
-            options = {**plan.options, "array": dict(element)}
-            plan = dataclasses.replace(plan, options=options)
-            ranked = (Candidate(plan, ranked[0].options),)
-        storage = bucket_credentials.storage_for(config)
-        kept = None
-        if inputs_of is not None and not files_now:
-            kept = kept_project(self._session, inputs_of.record, config, places.sent_to)
-        with trace.span("list the project's files"):
-            travelling = None
-            if kept is None:
-                earlier = None if inputs_of is None else inputs_of.record.call.get("project")
-                travelling = self.travelling(config, places.sent_to, earlier)
-        if inputs_of is not None and kept is not None:
-            self._note(
-                f"the project's files are those of task {inputs_of.id}, as it was submitted; --now sends them as they "
-                "are now"
-            )
-        paid = {each.plan.provider for each in places.ranked if each.plan.is_paid}
-        if paid and show_plan is not None:
-            show_plan(places)
-        elif paid:
-            self._note(price_text.sentence(plan))
-            if places.dearest != places.best:
-                self._note(f"or, at the dearest place: {price_text.sentence(places.dearest)}")
-        self.tell_notes(plan)
-        for note in bucket_credentials.notes(storage):
-            self._note(note)
-        if paid and confirm is not None:
-            confirm(places)
-        session = self._session
-        for name in sorted(paid):
-            background_gc.remember_paid(session.home, name)
-        made: list[Task[Any]] = []
-
-        def tell(record: TaskRecord) -> None:
-            made.append(Task(session, record))
-            if announce is not None:
-                announce(made[0])
-
-        try:
-            with trace.span("submit"):
-                submit(
-                    session,
-                    config,
-                    ranked,
-                    tell,
-                    storage=storage,
-                    inputs_of=None if inputs_of is None else inputs_of.record,
-                    travelling=travelling,
-                    kept=kept,
+            with trace.span("plan"):
+                config, places = self.candidates(config)
+            plan = places.best
+            ranked = places.ranked
+            if pool:
+                ranked = tuple(_in_pool(each, pool) for each in ranked)
+                plan = ranked[0].plan
+            if element is not None:
+                options = {**plan.options, "array": dict(element)}
+                plan = dataclasses.replace(plan, options=options)
+                ranked = (Candidate(plan, ranked[0].options),)
+            storage = bucket_credentials.storage_for(config)
+            kept = None
+            if inputs_of is not None and not files_now:
+                kept = kept_project(self._session, inputs_of.record, config, places.sent_to)
+            with trace.span("list the project's files"):
+                travelling = None
+                if kept is None:
+                    earlier = None if inputs_of is None else inputs_of.record.call.get("project")
+                    travelling = self.travelling(config, places.sent_to, earlier)
+            if inputs_of is not None and kept is not None:
+                self._note(
+                    f"the project's files are those of task {inputs_of.id}, as it was submitted; --now sends them as "
+                    "they are now"
                 )
-        except KeyboardInterrupt:
-            if made and announce is None:
-                # The message comes first, since a second Ctrl-C may interrupt the cancellation.
-                self._notify(
-                    f"interrupted: task {made[0].name} ({made[0].id}) is being cancelled; "
-                    f"`flow status {made[0].id}` shows its end"
-                )
-                made[0].cancel()
-            raise
-        return made[0]
+            paid = {each.plan.provider for each in places.ranked if each.plan.is_paid}
+            if paid and show_plan is not None:
+                show_plan(places)
+            elif paid:
+                self._note(price_text.sentence(plan))
+                if places.dearest != places.best:
+                    self._note(f"or, at the dearest place: {price_text.sentence(places.dearest)}")
+            self.tell_notes(plan)
+            for note in bucket_credentials.notes(storage):
+                self._note(note)
+            if paid and confirm is not None:
+                confirm(places)
+            session = self._session
+            for name in sorted(paid):
+                background_gc.remember_paid(session.home, name)
+            made: list[Task[Any]] = []
+
+            def tell(record: TaskRecord) -> None:
+                made.append(Task(session, record))
+                if announce is not None:
+                    announce(made[0])
+
+            try:
+                with trace.span("submit"):
+                    submit(
+                        session,
+                        config,
+                        ranked,
+                        tell,
+                        storage=storage,
+                        inputs_of=None if inputs_of is None else inputs_of.record,
+                        travelling=travelling,
+                        kept=kept,
+                    )
+            except KeyboardInterrupt:
+                if made and announce is None:
+                    # The message comes first, since a second Ctrl-C may interrupt the cancellation.
+                    self._notify(
+                        f"interrupted: task {made[0].name} ({made[0].id}) is being cancelled; "
+                        f"`flow status {made[0].id}` shows its end"
+                    )
+                    made[0].cancel()
+                raise
+            return made[0]
 
     def plan(self, config: TaskConfig) -> tuple[TaskConfig, Plan]:
         """Returns what would be launched first, without launching it: the first of `candidates`."""
@@ -233,7 +219,6 @@ class Flow:
         """
         from flowlite.api.candidates.planning import plan_candidates
         from flowlite.provider import adapter_class, provider_names
-        from flowlite.settings.settings import load_settings
         from flowlite.spec.one_or_several import ANY
 
         check_current_directory()
@@ -241,8 +226,8 @@ class Flow:
             from flowlite.bundle.command_files import refuse_what_is_no_program
 
             refuse_what_is_no_program(config)
-        config = config.with_defaults(load_settings({"provider": self._provider}).task_options())
-        names: Sequence[str] = self._providers(config)
+        config = self._with_defaults(config)
+        names: Sequence[str] = providers_of(config, self._provider)
         every, known = ANY in names, provider_names()
         for name in names:
             if not every and name not in known:
@@ -282,23 +267,21 @@ class Flow:
 
         Those whose nodes are kept are not: an element of an array knows its number, and no other task may have it.
         """
-        from flowlite.settings.settings import load_settings
         from flowlite.spec.one_or_several import ANY, PREFER
 
         several = isinstance(config.gpu, tuple) or isinstance(config.region, tuple)
-        names = self._providers(config)
-        asked = config.with_defaults(load_settings({"provider": self._provider}).task_options())
+        names = providers_of(config, self._provider)
+        asked = self._with_defaults(config)
         if asked.keep_warm or several or config.spot == PREFER or len(names) > 1 or ANY in names:
             return False
         return self._adapter(names[0]).arrays
 
     def keeps_gangs(self, config: TaskConfig) -> bool:
         """Whether tasks like this one take over one another's machines in a sweep: `keep_warm` is not given."""
-        from flowlite.settings.settings import load_settings
         from flowlite.spec.one_or_several import ANY
 
-        asked = config.with_defaults(load_settings({"provider": self._provider}).task_options())
-        names = self._providers(config)
+        asked = self._with_defaults(config)
+        names = providers_of(config, self._provider)
         if "keep_warm" in asked.model_fields_set or ANY in names:
             return False
         if config.is_elastic or config.volumes or config.image:
@@ -437,20 +420,32 @@ class Flow:
     # Internals
 
     def _config_of(self, target: Any) -> TaskConfig:
-        if isinstance(target, str | os.PathLike) and not str(target).endswith((".yaml", ".yml")):
-            from flowlite.settings.settings import load_settings
-            from flowlite.spec.batch import read_batch
+        from flowlite.spec import TaskConfig
 
-            provider = load_settings({"provider": self._provider}).provider
-            reading = read_batch(Path(target), provider=provider)
-            if reading.is_array:
-                raise ConfigError(
-                    f"{target} is an array; use `flow run {target}`, or function.map(...)"
-                )
-            for note in reading.notes:
-                self._note(note)
-            return reading.configs[0]
-        return _config_of(target)
+        if isinstance(target, TaskConfig):
+            return target
+        if getattr(type(target), "__flowlite_function__", False):
+            return cast("TaskConfig", target.build_task_config())
+        if not isinstance(target, str | os.PathLike):
+            decorate = "decorate it with @app.function first"
+            hint = decorate if callable(target) else "give a TaskConfig"
+            raise ConfigError(
+                f"run() takes a TaskConfig, a decorated function or the path of a task file, not {target!r}; {hint}"
+            )
+        if str(target).endswith((".yaml", ".yml")):
+            return TaskConfig.from_yaml(Path(target))
+        from flowlite.settings.settings import load_settings
+        from flowlite.spec.batch import read_batch
+
+        provider = load_settings({"provider": self._provider}).provider
+        reading = read_batch(Path(target), provider=provider)
+        if reading.is_array:
+            raise ConfigError(
+                f"{target} is an array; use `flow run {target}`, or function.map(...)"
+            )
+        for note in reading.notes:
+            self._note(note)
+        return reading.configs[0]
 
     def _note(self, note: str) -> None:
         # A sweep of a hundred tasks shows each note once.
@@ -458,9 +453,11 @@ class Flow:
             self._noted.add(note)
             self._notify(note)
 
-    def _providers(self, config: TaskConfig) -> tuple[str, ...]:
-        """The names of the providers that a task may run at, or (ANY,)."""
-        return providers_of(config, self._provider)
+    def _with_defaults(self, config: TaskConfig) -> TaskConfig:
+        """The configuration with the settings of the user."""
+        from flowlite.settings.settings import load_settings
+
+        return config.with_defaults(load_settings({"provider": self._provider}).task_options())
 
     @property
     def _session(self) -> Session:
@@ -507,7 +504,9 @@ class Volumes:
         from flowlite.spec import Volume
 
         import_guard.refuse("makes a volume")
-        volume = Volume(name=name, size_gb=size_gb, interface=_interface(interface))
+        # `Volume` refuses other values, with a hint.
+        checked = cast('Literal["file", "block"]', interface)
+        volume = Volume(name=name, size_gb=size_gb, interface=checked)
         provider = self._flow._chosen()
         if region is not None and not provider.has_regions():
             raise ConfigError(f"region: the provider {provider.name} has no regions; leave it out")
@@ -561,21 +560,6 @@ def _volume_users(session: Session, provider: str) -> dict[str, list[str]]:
     return users
 
 
-def _config_of(target: Any) -> TaskConfig:
-    from flowlite.spec import TaskConfig
-
-    if isinstance(target, TaskConfig):
-        return target
-    if getattr(type(target), "__flowlite_function__", False):
-        return cast("TaskConfig", target.build_task_config())
-    if isinstance(target, str | os.PathLike):
-        return TaskConfig.from_yaml(Path(target))
-    hint = "decorate it with @app.function first" if callable(target) else "give a TaskConfig"
-    raise ConfigError(
-        f"run() takes a TaskConfig, a decorated function or the path of a task file, not {target!r}; {hint}"
-    )
-
-
 def check_current_directory() -> None:
     """Raises ConfigError if the current directory was removed, since files are searched from there."""
     try:
@@ -584,11 +568,6 @@ def check_current_directory() -> None:
         raise ConfigError(
             "the current directory was removed; change to one that exists, such as with `cd ~`"
         ) from None
-
-
-def _interface(value: str) -> Literal["file", "block"]:
-    # `Volume` refuses other values, with a hint.
-    return cast('Literal["file", "block"]', value)
 
 
 def _to_stderr(text: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from flowlite.api.sweeps.sweep import KEPT_SECONDS, in_order, together
@@ -13,7 +14,6 @@ from flowlite.errors import FlowError
 if TYPE_CHECKING:
     from flowlite.api.client import Flow
     from flowlite.api.task import Task
-    from flowlite.display.sweep_display import SweepDisplay
     from flowlite.spec.task import TaskConfig
 
 
@@ -82,7 +82,7 @@ def call_many(
     configs: Iterable[TaskConfig],
     max_concurrent: int,
     return_exceptions: bool,
-    pauses: bool = False,
+    pauses: bool,
 ) -> Generator[Any, None, None]:
     """Runs one task per configuration and yields the results in order. `common` has the options that they share.
 
@@ -91,47 +91,37 @@ def call_many(
     from flowlite.display.waiting import sweep_in_program
 
     total = len(configs) if isinstance(configs, list) else None
-    display = sweep_in_program(common.name or "map", total)
-    try:
-        yield from _call_many(common, configs, max_concurrent, return_exceptions, display, pauses)
-    finally:
-        display.close()
-
-
-def _call_many(
-    common: TaskConfig,
-    configs: Iterable[TaskConfig],
-    max_concurrent: int,
-    return_exceptions: bool,
-    display: SweepDisplay,
-    pauses: bool,
-) -> Iterator[Any]:
     # Notes are the same for all tasks, and each is shown once.
-    once = functools.lru_cache(None)(_say)
-    flow = _flow(notify=once)
-    how: dict[str, Any] = {
-        "ended_among": flow.ended_among,
-        "pauses": pauses,
-        "return_exceptions": return_exceptions,
-        "on_interrupt": _cancel_interrupted,
-        "watcher": display,
-    }
-    more = not isinstance(configs, list) or len(configs) > max_concurrent
-    pool = secrets.token_hex(6) if more and flow.keeps_gangs(common) else ""
-    several = isinstance(configs, list) and len(configs) > 1
-    if pool or not isinstance(configs, list) or not (several and flow.launches_together(common)):
+    flow = _flow(notify=functools.lru_cache(None)(_say))
+    with closing(sweep_in_program(common.name or "map", total)) as display:
+        how: dict[str, Any] = {
+            "ended_among": flow.ended_among,
+            "pauses": pauses,
+            "return_exceptions": return_exceptions,
+            "on_interrupt": _cancel_interrupted,
+            "display": display,
+        }
+        more = total is None or total > max_concurrent
+        pool = secrets.token_hex(6) if more and flow.keeps_gangs(common) else ""
+        if (
+            not pool
+            and isinstance(configs, list)
+            and len(configs) > 1
+            and flow.launches_together(common)
+        ):
+            # The provider enforces `max_concurrent`.
+            for lot in together(range(len(configs)), max_concurrent):
+                elements = (
+                    functools.partial(flow.submit, configs[each["index"]], element=each)
+                    for each in lot
+                )
+                yield from in_order(elements, max_concurrent=len(lot), **how)
+            return
         submit = functools.partial(_submit_to, flow, pool) if pool else flow.submit
-        starts = (functools.partial(submit, config) for config in configs)
         if pool:
             how["when_idle"] = functools.partial(_end_pool, flow, pool)
+        starts = (functools.partial(submit, config) for config in configs)
         yield from in_order(starts, max_concurrent=max_concurrent, **how)
-        return
-    # The provider enforces `max_concurrent`.
-    for lot in together(range(len(configs)), max_concurrent):
-        elements = (
-            functools.partial(flow.submit, configs[each["index"]], element=each) for each in lot
-        )
-        yield from in_order(elements, max_concurrent=len(lot), **how)
 
 
 def _submit_to(flow: Flow, pool: str, config: TaskConfig) -> Task[Any]:

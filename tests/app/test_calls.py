@@ -462,20 +462,26 @@ class _Step:
         raise TaskTimeout("not yet")
 
 
+def _done(tasks: Sequence[_Step]) -> list[_Step]:
+    return [task for task in tasks if task.done]
+
+
 def test_machines_are_ended_only_when_no_task_may_take_them_over() -> None:
     """The last task has no nodes yet when the one before it ends, and may take over those."""
     first = _Step("running", "completed")
     last = _Step(*["provisioning"] * 9, "running", "running", "completed")
     seen: list[str] = []
     starts = [lambda: first, lambda: last]
-    ended = in_order(starts, max_concurrent=2, when_idle=lambda: seen.append(last.status))
+    ended = in_order(
+        starts, max_concurrent=2, ended_among=_done, when_idle=lambda: seen.append(last.status)
+    )
     assert list(ended) == ["completed"] * 2
     assert seen[0] == "running", seen
     assert seen[-1] == "completed", seen
 
 
 class _Told:
-    """A watcher that notes which tasks have ended."""
+    """A display that notes which tasks have ended."""
 
     def __init__(self) -> None:
         self.ended_ones: list[_Step] = []
@@ -500,7 +506,8 @@ def test_each_end_is_told_once_and_before_its_result(looks: int, at_once: int) -
     tasks = [_Step(*["running"] * looks, "completed") for _ in range(3)]
     told = _Told()
     starts = [lambda task=task: task for task in tasks]
-    for number, _ in enumerate(in_order(starts, max_concurrent=at_once, watcher=told)):
+    ended = in_order(starts, max_concurrent=at_once, ended_among=_done, display=told)
+    for number, _ in enumerate(ended):
         assert tasks[number] in told.ended_ones
     assert len(told.ended_ones) == 3
 

@@ -15,7 +15,7 @@ import pytest
 
 import flowlite
 from flowlite.api.sweeps.sweep import in_order
-from flowlite.api.task import Task
+from flowlite.api.task import Ends, Task
 from flowlite.errors import RemoteError, ResultUnavailable
 from flowlite.node.serialization import pickling, result_file
 from flowlite.node.serialization.envelope import write_envelope
@@ -151,7 +151,14 @@ def _await(task: Task[Any]) -> Any:
 
 
 def _map(task: Task[Any]) -> Any:
-    return list(in_order([lambda: task], max_concurrent=1, return_exceptions=True))
+    return list(
+        in_order(
+            [lambda: task],
+            max_concurrent=1,
+            ended_among=Ends().among,
+            return_exceptions=True,
+        )
+    )
 
 
 REFUSING: dict[str, Callable[[Task[Any]], Any]] = {

@@ -12,12 +12,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from flowlite.api import import_guard
 from flowlite.errors import FlowError, TaskTimeout
 
-R_co = TypeVar("R_co", covariant=True)
+if TYPE_CHECKING:
+    from flowlite.api.task import Task
+    from flowlite.display.sweep_display import SweepDisplay
 
 POLL_SECONDS = 0.02
 # A pause is at least so many times as long as the look at the tasks before it.
@@ -133,63 +135,15 @@ def together(indices: Sequence[int], at_once: int) -> list[list[Element]]:
     return found
 
 
-class Running(Protocol[R_co]):
-    """What `in_order` needs of a task."""
-
-    @property
-    def done(self) -> bool:
-        """Whether it has completed, failed or been cancelled."""
-
-    @property
-    def status(self) -> str:
-        """Its state; "pending" or "provisioning" if it has no nodes yet."""
-
-    def result(self, *, show_logs: bool) -> R_co:
-        """Its result; raises the exception that it failed with."""
-
-    def cancel(self) -> object:
-        """Requests its cancellation."""
-
-    def wait(self, timeout: float, *, show_logs: bool) -> object:
-        """Waits until it has ended. Raises TaskTimeout."""
-
-
-AnyTask = TypeVar("AnyTask", bound=Running[Any])
-AnyTask_contra = TypeVar("AnyTask_contra", bound=Running[Any], contravariant=True)
-
-
-class Watcher(Protocol[AnyTask_contra]):
-    """Who is told how the tasks of a sweep get on. `display/sweep_display.py` has one."""
-
-    def started(self, task: AnyTask_contra) -> None:
-        """A task was started, in the order of the inputs."""
-
-    def ended(self, task: AnyTask_contra, *, tell: bool) -> None:
-        """A task has ended. `tell` is False if its exception is raised now."""
-
-    def input_of(self, task: AnyTask_contra) -> str:
-        """Which input a task has."""
-
-    def advance(self) -> None:
-        """Called again and again while tasks are waited for."""
-
-    def pause(self) -> None:
-        """Called before the reader gets a result."""
-
-
-def _each_that_is_done(tasks: Sequence[AnyTask]) -> list[AnyTask]:
-    return [task for task in tasks if task.done]
-
-
 def in_order(
-    starts: Iterable[Callable[[], AnyTask]],
+    starts: Iterable[Callable[[], Task[Any]]],
     *,
     max_concurrent: int,
-    ended_among: Callable[[Sequence[AnyTask]], Sequence[AnyTask]] = _each_that_is_done,
+    ended_among: Callable[[Sequence[Task[Any]]], Sequence[Task[Any]]],
     pauses: bool = False,
     return_exceptions: bool = False,
-    on_interrupt: Callable[[list[AnyTask]], None] = lambda tasks: None,
-    watcher: Watcher[AnyTask] | None = None,
+    on_interrupt: Callable[[list[Task[Any]]], None] = lambda tasks: None,
+    display: SweepDisplay | None = None,
     when_idle: Callable[[], None] | None = None,
 ) -> Iterator[Any]:
     """Starts tasks, at most `max_concurrent` at a time, and yields their results in the order of `starts`.
@@ -199,11 +153,11 @@ def in_order(
 
     No task is started before the first result is asked for, and at most twice `max_concurrent` ahead of the reader. If
     a task fails or the iterator is closed, the tasks that still run are cancelled. After Ctrl-C that is left to
-    `on_interrupt`. Output of the tasks is not shown; `watcher` is told of each start and each end. `when_idle` is
+    `on_interrupt`. Output of the tasks is not shown; `display` is told of each start and each end. `when_idle` is
     called when there is less to do than before: a task has ended, and none is left to start or has no nodes yet; or all
     have ended. `ended_among` says which of some tasks have ended.
     """
-    waiting: deque[AnyTask] = deque()
+    waiting: deque[Task[Any]] = deque()
     ended: set[int] = set()
     source = iter(starts)
     more, ran = True, max_concurrent
@@ -219,8 +173,8 @@ def in_order(
             running = len(left) - len(new)
             for task in new:
                 ended.add(id(task))
-                if watcher is not None:
-                    watcher.ended(task, tell=return_exceptions or task is not waiting[0])
+                if display is not None:
+                    display.ended(task, tell=return_exceptions or task is not waiting[0])
             while more and running < max_concurrent and len(waiting) < 2 * max_concurrent:
                 _leave_at_exit()
                 start = next(source, None)
@@ -229,8 +183,8 @@ def in_order(
                     break
                 waiting.append(start())
                 running += 1
-                if watcher is not None:
-                    watcher.started(waiting[-1])
+                if display is not None:
+                    display.started(waiting[-1])
                 if pauses:
                     yield PAUSE
             # A task that has no nodes yet may take those of one that has ended.
@@ -244,8 +198,8 @@ def in_order(
             if not waiting:
                 return
             if id(waiting[0]) not in ended:
-                if watcher is not None:
-                    watcher.advance()
+                if display is not None:
+                    display.advance()
                 if pauses:
                     yield PAUSE
                     continue
@@ -254,9 +208,9 @@ def in_order(
                 continue
             first = waiting.popleft()
             ended.discard(id(first))
-            if watcher is not None:
-                watcher.pause()
-            yield _outcome(first, return_exceptions, watcher)
+            if display is not None:
+                display.pause()
+            yield _outcome(first, return_exceptions, display)
     except KeyboardInterrupt:
         running_ones = [task for task in waiting if not _has_ended(task)]
         waiting.clear()
@@ -279,7 +233,7 @@ def _leave_at_exit() -> None:
         raise SystemExit
 
 
-def _has_ended(task: AnyTask) -> bool:
+def _has_ended(task: Task[Any]) -> bool:
     """Whether a task has certainly ended. A look may fail, as on a full disk, while others have still to be ended."""
     try:
         return task.done
@@ -287,16 +241,16 @@ def _has_ended(task: AnyTask) -> bool:
         return False
 
 
-def _lacks_nodes(task: AnyTask) -> bool:
+def _lacks_nodes(task: Task[Any]) -> bool:
     return task.status in ("pending", "provisioning")
 
 
-def _outcome(task: AnyTask, return_exceptions: bool, watcher: Watcher[AnyTask] | None) -> Any:
+def _outcome(task: Task[Any], return_exceptions: bool, display: SweepDisplay | None) -> Any:
     try:
         return task.result(show_logs=False)
     except Exception as error:
-        if watcher is not None:
-            error.add_note(f"this is {watcher.input_of(task)}")
+        if display is not None:
+            error.add_note(f"this is {display.input_of(task)}")
         if return_exceptions:
             return error
         raise
