@@ -6,17 +6,16 @@ The supervisor records them in an event "lacking": {"nodes": [{"node", "instance
 
 from __future__ import annotations
 
-import fcntl
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import FlowError
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.settings import edited_files
 from flowlite.supervise.attempt.log_writer import Collector, add_all
-from flowlite.supervise.record.paths import TaskPaths
 
 if TYPE_CHECKING:
     from flowlite.api.session import Session
@@ -119,7 +118,7 @@ class _Fetch(threading.Thread):
 
     def run(self) -> None:
         try:
-            with _alone(self._paths, self._node):
+            with edited_files.locked(self._paths.directory / f"bring-n{self._node}"):
                 # Another process may have fetched them, and had the node delete them, while this one waited.
                 if self._is_lacking():
                     self._bring()
@@ -179,14 +178,6 @@ def _check_size(source: str, have: int, size: int | None) -> None:
     """Raises OSError if a file ended early, so that its node does not delete it."""
     if size and have < size:
         raise OSError(f"{source}: {have} bytes of {size} came")
-
-
-@contextmanager
-def _alone(paths: TaskPaths, node: int) -> Iterator[None]:
-    """Holds a file lock, so that two processes do not write the same output twice."""
-    with open(paths.directory / f"bring-n{node}.lock", "ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _parsed(name: str) -> tuple[int, str]:

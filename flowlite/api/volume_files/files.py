@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from flowlite.errors import ConfigError
+from flowlite.errors import ConfigError, FlowError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.supervise.attempt.outputs.manifest import OutputFile
 from flowlite.supervise.attempt.outputs.output_directory import OutputDirectory
@@ -49,6 +49,24 @@ class Tree:
     def size(self) -> int:
         """Bytes of all files."""
         return sum(file.size for file in self.files)
+
+    def path_of(self, file: OutputFile, path: str) -> str:
+        """The path in the storage of one of the files. `path` is that of which the tree was made."""
+        return path if self.single else "/".join(filter(None, (path, file.path)))
+
+
+class Changed(FlowError):
+    """A file was changed after it was listed, so that nothing of it is kept."""
+
+
+def copied_without(changed: Sequence[str], tree: Tree, where: str, how: str) -> FlowError:
+    """The error after all files of a tree were copied but those that were changed meanwhile."""
+    were, they = ("was", "it was") if len(changed) == 1 else ("were", "they were")
+    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+    rest = "" if len(tree.files) == 1 else "; all other files were copied"
+    return FlowError(
+        f"{where}: {', '.join(changed[:3])}{more} {were} {how} while {they} copied; run it again{rest}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +147,7 @@ def sources_of(local: Path, target: str) -> list[Source]:
     found = []
     for path in files_below(local):
         relative = path.relative_to(local).as_posix() if path != local else ""
-        place = "/".join(part for part in (target, relative) if part)
-        found.append(Source.of(path, place))
+        found.append(Source.of(path, "/".join(filter(None, (target, relative)))))
     return found
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-from flowlite.api.volume_files.files import Entry, Moved, Source, Tree
+from flowlite.api.volume_files.files import Changed, Entry, Moved, Source, Tree, copied_without
 from flowlite.connect import fetching
 from flowlite.errors import ConfigError, FlowError, NotFound, ProviderError
 from flowlite.node.checkpoints.targets import BucketTarget, TargetError, patiently
@@ -52,10 +52,6 @@ def open_bucket(url: str) -> BucketFiles:
     )
     files = BucketFiles(store)
     return BucketFiles(files.asking(partial(patiently, store.located)))
-
-
-class _Changed(FlowError):
-    """The object was replaced or removed after it was listed, so that nothing of it is kept."""
 
 
 class BucketFiles:
@@ -124,7 +120,7 @@ class BucketFiles:
             if destination.has(place, file) and _fits(destination.root / place, file.version):
                 moved(file.size)
                 continue
-            key = path if tree.single else "/".join(part for part in (path, file.path) if part)
+            key = tree.path_of(file, path)
 
             def read(offset: int, key: str = key, file: OutputFile = file) -> Iterator[bytes]:
                 moved(offset)
@@ -141,18 +137,13 @@ class BucketFiles:
                 )
             except NameTaken as error:
                 taken.append(str(error))
-            except _Changed:
+            except Changed:
                 # The others are copied still: a task that runs may write its next checkpoint at any time.
                 changed.append(file.path)
         if not taken:
             destination.finish()
         if changed:
-            were, they = ("was", "it was") if len(changed) == 1 else ("were", "they were")
-            more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-            raise FlowError(
-                f"{self.name}: {', '.join(changed[:3])}{more} {were} replaced or removed while {they} copied; run it "
-                f"again{'' if tree.single else '; all other files were copied'}"
-            )
+            raise copied_without(changed, tree, self.name, "replaced or removed")
         return taken
 
     def put(self, sources: list[Source], moved: Moved) -> None:
@@ -222,12 +213,12 @@ class BucketFiles:
             except NotFound as error:
                 # Not if it is the bucket that is gone.
                 if isinstance(error.__cause__, S3Error) and error.__cause__.code == "NoSuchKey":
-                    raise _Changed(key) from error
+                    raise Changed(key) from error
                 raise
             # Parts of two versions would be neither of them.
             etag = found.headers.get("etag", "").strip('"')
             if etag and file.version and etag != file.version:
-                raise _Changed(key)
+                raise Changed(key)
             # Not every server answers with the status of a part (206).
             asked = found.headers.get("content-range", "").startswith(f"bytes {offset}-")
             whole = offset == 0 and len(found.body) == size

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flowlite.api.volume_files.files import Entry, Moved, Source, Tree
+from flowlite.api.volume_files.files import Changed, Entry, Moved, Source, Tree, copied_without
 from flowlite.connect import fetching, programs
 from flowlite.connect.base import Connection
 from flowlite.connect.bounded import HASHED_PER_SECOND, MOST_OUTPUT
@@ -29,10 +29,6 @@ _PART = _AT_ONCE
 
 class _Gone(NotFound):
     """The file was removed after it was listed."""
-
-
-class _Changed(FlowError):
-    """The file was changed after it was listed, so that nothing of it is kept."""
 
 
 class MachineVolume:
@@ -61,14 +57,16 @@ class MachineVolume:
         ]
 
     def is_directory(self, path: str) -> bool:
+        if not path:
+            return True
+        parent, _, name = path.rpartition("/")
         try:
-            found = self.entries(_parent(path)) if path else []
+            found = self.entries(parent)
         except NotFound:
-            if not _parent(path):
+            if not parent:
                 raise
             return False
-        name = path.rpartition("/")[2]
-        return not path or any(each.name == name and each.kind == "directory" for each in found)
+        return any(each.name == name and each.kind == "directory" for each in found)
 
     def tree(self, path: str) -> Tree:
         answer, _ = self._ask({"do": "tree", "path": path})
@@ -84,7 +82,7 @@ class MachineVolume:
     ) -> list[str]:
         compared = destination.compare(
             {name or file.path: file for file in tree.files},
-            lambda files: self._digests([(_whole(path, tree, file), file.size) for file in files]),
+            lambda files: self._digests([(tree.path_of(file, path), file.size) for file in files]),
         )
         moved(sum(file.size for file in compared.here))
         taken, changed = compared.taken, []
@@ -108,7 +106,7 @@ class MachineVolume:
                 )
             except NameTaken as error:
                 taken.append(str(error))
-            except _Changed:
+            except Changed:
                 changed.append(file.path)
             except _Gone:
                 # As one that was removed before the list was made.
@@ -117,7 +115,7 @@ class MachineVolume:
         if not taken:
             destination.finish()
         if changed:
-            raise self._changed(changed, len(tree.files))
+            raise copied_without(changed, tree, f"the volume {self.name}", "changed")
         return taken
 
     def put(self, sources: list[Source], moved: Moved) -> None:
@@ -146,7 +144,7 @@ class MachineVolume:
     # Transfers
 
     def _source(self, path: str, tree: Tree, file: OutputFile) -> str:
-        return f"{self.name} {self._root}/{_whole(path, tree, file)}"
+        return f"{self.name} {self._root}/{tree.path_of(file, path)}"
 
     def _digests(self, files: Sequence[tuple[str, int]]) -> list[str]:
         """The sha256 of each file, given by path and size; "" if it cannot be read."""
@@ -168,7 +166,7 @@ class MachineVolume:
         moved: Moved,
     ) -> tuple[list[str], list[str]]:
         """Returns the paths here that another file has, and those of files that have changed since they were listed."""
-        asked = [[_whole(path, tree, file), 0, file.size + 1] for file in group]
+        asked = [[tree.path_of(file, path), 0, file.size + 1] for file in group]
         answer, content = self._ask({"do": "read", "files": asked})
         come = []
         changed = []
@@ -193,7 +191,7 @@ class MachineVolume:
         moved(offset)
         first: int | None = None
         while offset < file.size:
-            asked = [_whole(path, tree, file), offset, min(_PART, file.size - offset)]
+            asked = [tree.path_of(file, path), offset, min(_PART, file.size - offset)]
             answer, content = self._ask({"do": "read", "files": [asked]})
             if not answer["states"][0]:
                 raise self._gone(file)
@@ -203,23 +201,13 @@ class MachineVolume:
             grown = size > file.size and inode == first
             # Without content, it has become shorter.
             if not content or (not grown and (size, modified) != (file.size, file.modified_ns)):
-                raise _Changed(file.path)
+                raise Changed(file.path)
             yield content
             offset += len(content)
             moved(len(content))
 
     def _gone(self, file: OutputFile) -> _Gone:
         return _Gone(f"the volume {self.name}: {file.path} was removed while it was copied")
-
-    def _changed(self, paths: Sequence[str], number: int) -> FlowError:
-        """The error at the end of a transfer of so many files, of which these were not copied."""
-        were, they = ("was", "it was") if len(paths) == 1 else ("were", "they were")
-        more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-        rest = "" if number == 1 else "; all other files were copied"
-        return FlowError(
-            f"the volume {self.name}: {', '.join(paths[:3])}{more} {were} changed while {they} copied; run it again"
-            + rest
-        )
 
     def _send(self, lacking: Sequence[tuple[Source, int]], moved: Moved) -> None:
         asked: list[list[Any]] = []
@@ -272,15 +260,6 @@ class MachineVolume:
             absent = answer.get("errno") in (errno.ENOENT, errno.ENOTDIR)
             raise NotFound(text) if absent else FlowError(text)
         return answer, rest
-
-
-def _whole(path: str, tree: Tree, file: OutputFile) -> str:
-    """The path of a file of a tree in the volume."""
-    return path if tree.single else "/".join(part for part in (path, file.path) if part)
-
-
-def _parent(path: str) -> str:
-    return path.rpartition("/")[0]
 
 
 def _read(source: Source, offset: int, size: int) -> bytes:
