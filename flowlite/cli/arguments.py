@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
 from flowlite.errors import ConfigError
 from flowlite.in_worker.signatures import signature_of
 from flowlite.node.quick_dataclass import dataclass
+from flowlite.settings.parse import truth
 from flowlite.settings.suggest import did_you_mean
 from flowlite.spec.other_tools import flag_for
 
@@ -29,8 +30,6 @@ _CONTAINERS: dict[Any, Callable[[list[Any]], Any]] = {
     Iterable: list,
     Collection: list,
 }
-_TRUE = frozenset({"true", "yes", "on", "1"})
-_FALSE = frozenset({"false", "no", "off", "0"})
 _IN_WORDS = {
     "NUMBER": "a number",
     "INTEGER": "a whole number",
@@ -348,10 +347,7 @@ def _to_float(text: str) -> float:
 
 
 def _to_bool(text: str) -> bool:
-    word = text.strip().lower()
-    if word not in _TRUE | _FALSE:
-        raise ValueError(text)
-    return word in _TRUE
+    return truth(text.strip())
 
 
 def _one_of(allowed: Mapping[str, Any], names: Sequence[str] | None = None) -> tuple[Convert, str]:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from flowlite import terminal
 from flowlite.output import html, redact
@@ -26,18 +26,7 @@ _MOST_LINES = 500
 _LONGEST_LINE = 2000
 
 
-class OutputPublisher(Protocol):
-    """Where outputs are published."""
-
-    @property
-    def count(self) -> int:
-        """Number of the cell that was run last."""
-
-    def publish(self, data: dict[str, str], output: str, update: bool) -> None:
-        """Shows an output below the cell that runs, or replaces one that was shown."""
-
-
-class _KernelPublisher:
+class Cells:
     """The cells of this process's own kernel."""
 
     def __init__(self, shell: Any) -> None:
@@ -45,19 +34,21 @@ class _KernelPublisher:
 
     @property
     def count(self) -> int:
+        """Number of the cell that was run last."""
         return int(self._shell.execution_count)
 
     def publish(self, data: dict[str, str], output: str, update: bool) -> None:
+        """Shows an output below the cell that runs, or replaces one that was shown."""
         self._shell.display_pub.publish(
             data=data, metadata={}, transient={"display_id": output}, update=update
         )
 
 
-def running_cell() -> OutputPublisher | None:
+def running_cell() -> Cells | None:
     """The cells of the notebook that this process serves; None elsewhere, also at a prompt of IPython."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
-    return _KernelPublisher(shell) if getattr(shell, "kernel", None) is not None else None
+    return Cells(shell) if getattr(shell, "kernel", None) is not None else None
 
 
 class NotebookOutput:
@@ -66,7 +57,7 @@ class NotebookOutput:
     After `remove`, what is written from another cell goes to a new output below that cell.
     """
 
-    def __init__(self, cell: OutputPublisher, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, cell: Cells, clock: Callable[[], float] = time.monotonic) -> None:
         self._cell = cell
         self._clock = clock
         self._lock = threading.RLock()
@@ -79,7 +70,7 @@ class NotebookOutput:
         self._changed = False
         self._next_update = 0.0
 
-    # Surface
+    # As of `Screen`
 
     def add(self, shown: object) -> None:
         """Continues, in a new output if another cell is running by now."""

@@ -8,8 +8,9 @@ from flowlite import terminal
 from flowlite.output.printing import RED, ColouredText
 
 if TYPE_CHECKING:
+    from flowlite.display.notebook import NotebookOutput
+    from flowlite.display.screen import Screen
     from flowlite.display.shown_task import ShownTask
-    from flowlite.display.surface import Surface
 
 _BAR = 20
 # The longest text of a call in a line.
@@ -22,7 +23,9 @@ class SweepDisplay:
     Whoever runs the tasks calls `started` and `ended` for each, in any order of ends.
     """
 
-    def __init__(self, name: str, total: int | None, screen: Surface | None) -> None:
+    def __init__(
+        self, name: str, total: int | None, screen: Screen | NotebookOutput | None
+    ) -> None:
         """
         Args:
             name: What is run, for the lines.

@@ -12,8 +12,9 @@ from flowlite.output.printing import DIM, ColouredText
 from flowlite.supervise.record.lifecycle import SENDING, STOPPING_REASONS
 
 if TYPE_CHECKING:
+    from flowlite.display.notebook import NotebookOutput
+    from flowlite.display.screen import Screen
     from flowlite.display.shown_task import ShownTask
-    from flowlite.display.surface import Surface
     from flowlite.state.records import TaskRecord
 
 # Seconds between two lines about a project that is being sent, where there is no terminal.
@@ -27,7 +28,9 @@ class TaskDisplay:
     threads.
     """
 
-    def __init__(self, task: ShownTask, screen: Surface, *, show_output: bool = True) -> None:
+    def __init__(
+        self, task: ShownTask, screen: Screen | NotebookOutput, *, show_output: bool = True
+    ) -> None:
         self._task = task
         self._screen = screen
         self._state = ""

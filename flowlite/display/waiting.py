@@ -9,14 +9,13 @@ import time
 from typing import TYPE_CHECKING
 
 from flowlite.display.notebook import NotebookOutput, running_cell
-from flowlite.display.screen import program_screen
+from flowlite.display.screen import Screen, program_screen
 from flowlite.display.sweep_display import SweepDisplay
 from flowlite.display.task_display import TaskDisplay
 from flowlite.errors import ConfigError
 
 if TYPE_CHECKING:
     from flowlite.display.shown_task import ShownTask
-    from flowlite.display.surface import Surface
 
 # The shortest and the longest pause between two checks of a task, in seconds.
 SHORTEST_PAUSE = 0.005
@@ -158,7 +157,7 @@ def leave(task: ShownTask, display: TaskDisplay | None, *, tell_end: bool) -> No
             _displays.pop(task.id, None)
 
 
-def _surface() -> Surface:
+def _surface() -> Screen | NotebookOutput:
     """Where a program shows a task: the output of a notebook's cell, or standard error."""
     cell = running_cell()
     return program_screen() if cell is None else NotebookOutput(cell)

@@ -340,9 +340,9 @@ def load_settings(
     return Settings(entries, providers, origins, of_project)
 
 
-def read_project(directory: Path | None = None) -> Project | None:
+def read_project() -> Project | None:
     """The settings of the project's file that need trust; None if there are none. Raises ConfigError."""
-    path = project_file(directory)
+    path = project_file()
     content = _content_of(path)
     return _project(path, content, *_parts(_parsed(content, path), path), os.environ)
 

@@ -3,7 +3,7 @@
 `task.py` has `TaskConfig`, the configuration of one run, checked as a whole. `options.py` types the same options for
 the decorator. `fields.py` has the kinds of values, each with its check and its error, and the modules beside it the
 larger ones: `gpu.py`, `limits.py`, `storage.py`, `checkpoint.py`, `secrets.py`, `retry_policy.py`, `slurm.py`.
-`modes.py` and `launchers.py` refuse what would train several separate models. `taskfile.py` reads task files, with
+`launchers.py` refuses what would train several separate models. `taskfile.py` reads task files, with
 errors that name file and line, and `batch/` reads Slurm's batch scripts. `other_tools.py` knows what other tools call
 an option.
 

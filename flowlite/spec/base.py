@@ -85,10 +85,10 @@ _WANTED = {
 }
 
 
-def shown(value: object, limit: int = 60) -> str:
+def shown(value: object) -> str:
     """A value as shown in error messages, shortened."""
     text = repr(value)
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def _path(location: Iterable[int | str]) -> str:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from flowlite.spec.base import Spec, shown
-from flowlite.spec.storage import mount_path
+from flowlite.spec.storage import BUCKET, mount_path
 
 Nodes = Literal["leader", "all"]
-
-_BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\x00-\x1f]*)?", re.ASCII)
 
 
 def _path(value: object) -> str:
@@ -29,7 +26,7 @@ def _sync(value: object) -> str:
             f"{shown(value)} is not allowed; give 's3://bucket/prefix', or an absolute directory"
         )
     if "://" in value:
-        if not _BUCKET.fullmatch(value):
+        if not BUCKET.fullmatch(value):
             raise ValueError(f"{shown(value)} is not a bucket; write it as in 's3://bucket/prefix'")
         return value.rstrip("/")
     if not value.startswith("/") or not value.isprintable() or ".." in value.split("/"):

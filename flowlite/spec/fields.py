@@ -195,18 +195,14 @@ def _memory(value: object) -> float:
     return size
 
 
-def _duration(value: object) -> float:
-    try:
-        return duration_seconds(value)
-    except ValueError as error:
-        raise _wanted(value, str(error)) from None
+def _parsed(parse: Callable[[object], float]) -> Callable[[object], float]:
+    def check(value: object) -> float:
+        try:
+            return parse(value)
+        except ValueError as error:
+            raise _wanted(value, str(error)) from None
 
-
-def _hours(value: object) -> float:
-    try:
-        return hours(value)
-    except ValueError as error:
-        raise _wanted(value, str(error)) from None
+    return check
 
 
 def _stop_signal(value: object) -> str:
@@ -336,8 +332,8 @@ RetriesField = Annotated[Retries, BeforeValidator(_retries)]
 Internode = Annotated[str, PlainValidator(_one_of(INTERNODE))]
 Intranode = Annotated[str, PlainValidator(_one_of(INTRANODE))]
 Memory = Annotated[float, PlainValidator(_memory)]
-Hours = Annotated[float, PlainValidator(_hours)]
-Duration = Annotated[float, PlainValidator(_duration)]
+Hours = Annotated[float, PlainValidator(_parsed(hours))]
+Duration = Annotated[float, PlainValidator(_parsed(duration_seconds))]
 StopSignal = Annotated[str, PlainValidator(_stop_signal)]
 Command = Annotated[tuple[str, ...] | str, BeforeValidator(_command)]
 Outputs = Annotated[tuple[str, ...], BeforeValidator(_outputs)]

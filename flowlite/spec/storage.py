@@ -27,7 +27,7 @@ _SHARED_ROOTS = (
 _VOLUME_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _ENDPOINT = re.compile(r"https?://[^/\s?#@]+(/[^\s?#@]*)?", re.ASCII)
 _REGION = re.compile(r"[a-z0-9-]{2,40}", re.ASCII)
-_BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\x00-\x1f]*)?", re.ASCII)
+BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\x00-\x1f]*)?", re.ASCII)
 
 
 def volume_name(value: object) -> str:
@@ -93,7 +93,7 @@ def plain_paths(value: object) -> dict[str, Any]:
 def _bucket(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{shown(value)} is not allowed; give an address as in 's3://bucket/path'")
-    if not _BUCKET.fullmatch(value):
+    if not BUCKET.fullmatch(value):
         scheme = value.partition("://")[0] if "://" in value else ""
         other = f" ({scheme}:// is not supported)" if scheme not in {"", "s3"} else ""
         raise ValueError(

@@ -18,7 +18,6 @@ from flowlite.spec.checkpoint import CheckpointField, checkpoint_problem
 from flowlite.spec.gpu import GpuRequest
 from flowlite.spec.launchers import launcher_problem
 from flowlite.spec.limits import NotNegative, Positive, Priority, Retries
-from flowlite.spec.modes import mode_problem
 from flowlite.spec.secrets import Secret
 from flowlite.spec.storage import Mounts, Volumes, storage_problem
 
@@ -226,11 +225,6 @@ class TaskConfig(Spec):
         return self.most_nodes * self.workers_per_node
 
     @property
-    def total_gpus(self) -> int:
-        """GPUs of the whole gang, at most."""
-        return self.most_nodes * self.gpus_per_node
-
-    @property
     def max_run_seconds(self) -> float | None:
         """`max_run_time_hours` in seconds."""
         return None if self.max_run_time_hours is None else self.max_run_time_hours * 3600
@@ -336,8 +330,7 @@ class TaskConfig(Spec):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        problem = mode_problem(self.distributed_mode, self.start)
-        problem = problem or storage_problem(self.volumes, self.mounts, self.most_nodes)
+        problem = storage_problem(self.volumes, self.mounts, self.most_nodes)
         problem = problem or checkpoint_problem(
             self.checkpoint, self.volumes, self.mounts, self.most_nodes
         )
@@ -355,6 +348,8 @@ class TaskConfig(Spec):
                 self.workers_per_node,
                 self.gpus_per_node,
             )
+        if self.distributed_mode == "mpi" and self.start == "fork":
+            problem = "start: 'fork' does not go with distributed_mode 'mpi', where mpirun starts processes; leave it out"
         if problem:
             raise ValueError(problem)
         if self.directory_on_node is not None and (self.sync or self.files):
