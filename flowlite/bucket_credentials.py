@@ -49,11 +49,7 @@ class Account:
 
 
 def storage_for(config: TaskConfig) -> dict[str, dict[str, Any]]:
-    """Returns the contents of a task's `storage.json`: one entry for each bucket it uses.
-
-    Raises:
-        ConfigError: A profile does not exist, or its credential cannot be obtained.
-    """
+    """Returns the contents of a task's `storage.json`: one entry for each bucket it uses. Raises ConfigError."""
     wanted = buckets_of(config)
     if not wanted:
         return {}
@@ -103,11 +99,7 @@ def notes(storage: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def account_of(profile: str | None = None) -> Account:
-    """Returns credential, endpoint and region of a profile, or of the variables.
-
-    Raises:
-        ConfigError: The profile does not exist, or its credential cannot be obtained.
-    """
+    """Returns credential, endpoint and region of a profile, or of the variables. Raises ConfigError."""
     import botocore.exceptions
 
     session = bounded_botocore.session(profile=profile)

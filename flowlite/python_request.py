@@ -148,8 +148,7 @@ def minor_of(version: str) -> str:
 def requirements_text(given: str | tuple[str, ...] | list[str]) -> str | None:
     """Returns `dependencies=` as the text of one requirements file, with included files inserted; None without any.
 
-    Raises:
-        ConfigError: A file cannot be read, or names something that exists on this machine only.
+    Raises ConfigError if a file cannot be read, or names something that exists on this machine only.
     """
     if not given:
         return None

@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 
 def settings_here(name: str) -> ProviderSettings:
-    """The settings of a provider in the current directory and environment.
-
-    Raises:
-        ConfigError: A file has an unknown name or a wrong value.
-        NotFound: There is no provider of this name.
-    """
+    """The settings of a provider in the current directory and environment. Raises ConfigError, NotFound."""
     return adapter_class(name).freeze(load_settings(), os.environ)
 
 

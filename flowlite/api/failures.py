@@ -38,13 +38,8 @@ def exception_of(
     """The exception that `result()` raises for a final task; None if the task completed.
 
     A task that failed only because results or logs were missing counts as completed once they have been fetched. The
-    exception is that of the first failure, with `failures` (all failed ranks, by rank) as an attribute.
-
-    Args:
-        events: The history of the task.
-        outcomes: Its result files.
-        seen: Whether this program has shown the output of the workers. The text of the exception does not repeat it
-            then.
+    exception is that of the first failure, with `failures` (all failed ranks, by rank) as an attribute. Its text does
+    not repeat the output of the workers if this program has `seen` it.
     """
     record = outcomes.record
     if record.state == "completed":

@@ -38,11 +38,7 @@ def users_file() -> Iterator[None]:
 
 
 def refuse(what: str) -> None:
-    """Raises StartedByImport, naming the user's own line, if the command line is importing a file.
-
-    Args:
-        what: What the file does, such as "starts a task".
-    """
+    """Raises StartedByImport, naming the user's own line and "starts a task" or the like, while a file is imported."""
     if not _importing:
         return
     file, line = users_place()

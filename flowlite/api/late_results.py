@@ -31,12 +31,7 @@ _LONGEST_CHECK = 60.0
 
 @dataclass(frozen=True, slots=True)
 class MissingFiles:
-    """The missing results and logs of a task's last attempt.
-
-    Attributes:
-        ended_well: Whether every rank ended well.
-        nodes: The nodes that have, or had, the missing files, as in the event.
-    """
+    """The missing results and logs of a task's last attempt, by node, and whether every rank ended well."""
 
     ended_well: bool
     nodes: Sequence[Mapping[str, Any]]
@@ -69,10 +64,8 @@ def bring(session: Session, record: TaskRecord) -> list[str]:
     """Fetches the missing files from nodes that answer now, and has those nodes delete their copies.
 
     If every rank ended well, the task's result depends on these files, so the fetch is waited for. Otherwise a node
-    that does not answer within a few seconds is left for a later call.
-
-    Returns:
-        For each node whose files could not be fetched, the reason as a sentence.
+    that does not answer within a few seconds is left for a later call. Returns, for each node whose files could not be
+    fetched, the reason as a sentence.
     """
     told = lacking(record, session.store.events(record.id))
     if told is None or not any(each["kept"] for each in told.nodes):

@@ -51,12 +51,7 @@ class NodeAccess:
 
 @contextmanager
 def access(session: Session, record: TaskRecord, node: int) -> Iterator[NodeAccess]:
-    """Access to one node by its rank.
-
-    Raises:
-        NotFound: The node does not exist yet.
-        NodeUnreachable: The node does not answer, or was given back.
-    """
+    """Access to one node by its rank. Raises NotFound if there is none yet, NodeUnreachable if it does not answer."""
     from flowlite.provider import Instance, Plan, provider_of_task
 
     provider = provider_of_task(record, session.home)

@@ -34,11 +34,7 @@ class Outcomes:
     allow_pickle: bool
 
     def of(self, rank: int, node: int | None = None) -> Outcome:
-        """How a rank ended.
-
-        Args:
-            rank: Global rank.
-            node: The node that it ran on, from its own report; by default from the plan.
+        """How a rank ended. `node` is where it ran, from its own report; by default from the plan.
 
         Raises:
             ResultUnavailable: The file is missing, cut off or damaged, or it holds a pickle that is refused or fails to

@@ -45,12 +45,7 @@ def take_damage() -> list[str]:
 
 
 def open_session() -> Session:
-    """The FLOW_HOME of this process; created if it does not exist.
-
-    Raises:
-        ConfigError: FLOW_HOME cannot be used.
-        StoreError: The database cannot be used.
-    """
+    """The FLOW_HOME of this process; created if it does not exist. Raises ConfigError, StoreError."""
     home = flow_home.home()
     # A forked child must not use its parent's database connection.
     key = (os.getpid(), home)

@@ -41,12 +41,7 @@ _LONGEST_FUNCTION = 200
 def supervisor_ahead(config: TaskConfig, provider: str | None = None) -> Iterator[None]:
     """A block in which a task is submitted. Its supervisor is started, unless a block around it has done so.
 
-    Args:
-        config: The task.
-        provider: The provider that the caller has chosen, if any.
-
-    Raises:
-        ConfigError: No task may be submitted here.
+    `provider` is the one that the caller has chosen, if any. Raises ConfigError if no task may be submitted here.
     """
     try:
         with _started_ahead(config, provider):
@@ -204,18 +199,10 @@ def _outputs_below() -> Path | None:
 
 
 def config_of_task(record: TaskRecord, paths: TaskPaths, changes: Mapping[str, Any]) -> TaskConfig:
-    """The configuration of a submitted task, with some options changed; without its call.
+    """The configuration of a submitted task, with some options changed; without its call. Raises SpecError.
 
     The record has a value for every option. Those that are the default count as not given, so that caps that were set
-    since then hold, and nothing is said of options that nobody chose.
-
-    Args:
-        record: The task.
-        paths: Its files, which have the values that its configuration does not show.
-        changes: The changed options.
-
-    Raises:
-        SpecError: An option is unknown or has a wrong value.
+    since then hold, and nothing is said of options that nobody chose. What it does not show is in the task's files.
     """
     from flowlite.spec import TaskConfig
     from flowlite.supervise.process import notifications
@@ -259,12 +246,7 @@ def _secrets(config: TaskConfig, inputs_of: TaskPaths | None) -> dict[str, str]:
 def _call_again(
     config: TaskConfig, draft: TaskDraft, record: TaskRecord, paths: TaskPaths
 ) -> tuple[str, dict[str, Any]]:
-    """As `_call`, for the call of an earlier task, with the same code and the same arguments.
-
-    Args:
-        record: The earlier task. The store has the hashes of its files.
-        paths: Its files.
-    """
+    """As `_call`, for the call of an earlier task and its files, with the same code and the same arguments."""
     from flowlite.bundle.project_snapshot import refuse_changed_input
     from flowlite.node.serialization.envelope import open_envelope
 
@@ -318,11 +300,7 @@ def command_line(command: str | Sequence[str]) -> str:
 def _note_packages(
     places: Sequence[Candidate], variables: Mapping[str, str], draft: TaskDraft
 ) -> None:
-    """Writes the settings of package indexes for nodes that install packages.
-
-    Args:
-        variables: Values of the variables that requirements name.
-    """
+    """Writes the settings of package indexes, and values of the variables that requirements name, for the nodes."""
     specs = [spec for each in places if (spec := each.plan.options.get("python_spec")) is not None]
     if not specs:
         return
@@ -351,8 +329,7 @@ def _call(
 ) -> tuple[str, dict[str, Any]]:
     """The name to show for the function or command, and `AgentConfig.call` with paths on this machine.
 
-    Args:
-        directory: From `_worked_in`.
+    `directory` is that of `_worked_in`.
     """
     if config.command is not None:
         text = command_line(config.command)
@@ -401,11 +378,7 @@ def _project(
 ) -> dict[str, Any]:
     """Takes a snapshot of the files that are sent to nodes. Returns the entry "project" of the call.
 
-    Args:
-        travelling: The files.
-        home: FLOW_HOME.
-        draft: The task.
-        main: The program's file in the project, if the call of an earlier task is repeated.
+    `main` is the program's file in the project, if the call of an earlier task is repeated.
     """
     from flowlite.bundle.main_file import note_main_file
     from flowlite.bundle.project_snapshot import MANIFEST, take_snapshot
@@ -431,9 +404,7 @@ def kept_project(
     """The project that an earlier task was submitted with, for a task that repeats its call.
 
     None if no files are sent to the nodes of the new task, the earlier one had none, or options about files differ.
-
-    Raises:
-        ConfigError: Some of its files are not stored any more, or were changed.
+    Raises ConfigError if some of its files are not stored any more, or were changed.
     """
     from flowlite.bundle.project_snapshot import use_again
     from flowlite.node.project_files.manifest import ManifestError

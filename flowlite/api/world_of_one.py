@@ -25,10 +25,7 @@ def world_of_one(name: str) -> Iterator[None]:
     """Sets the variables of a worker while the block runs, and restores the previous values.
 
     Nothing is set in a worker, or if another launcher has given this process a rank. Nested calls, and calls in several
-    threads, share one world.
-
-    Args:
-        name: Name of the function, for `FLOW_TASK_NAME`.
+    threads, share one world. `name` is that of the function.
     """
     global _calls
     with _lock:

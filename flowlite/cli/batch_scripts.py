@@ -47,11 +47,7 @@ def is_script(target: str) -> bool:
 def run_script(
     target: str, arguments: Sequence[str], options: Mapping[str, Any], how: RunOptions
 ) -> int:
-    """Runs a batch script. Returns the exit code of the command.
-
-    Raises:
-        ConfigError: The script asks for something that is not available.
-    """
+    """Runs a batch script. Returns the exit code of the command. Raises ConfigError."""
     from flowlite.cli.submit_and_follow import preview, submit_and_follow
     from flowlite.settings.settings import load_settings
     from flowlite.spec.batch import read_batch

@@ -30,12 +30,7 @@ def show_candidates(places: Candidates) -> None:
 
 
 def show_ranked(ranked: Sequence[Candidate], present: int | None = None) -> None:
-    """Shows the places in the order in which they are tried.
-
-    Args:
-        ranked: The places.
-        present: Index of the one where the task is.
-    """
+    """Shows the places in the order in which they are tried; `present` is the index of the one where the task is."""
     rows = [
         (f"{index + 1}{'*' if index == present else ''}", *_row(each.plan))
         for index, each in enumerate(ranked)

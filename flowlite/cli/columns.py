@@ -14,13 +14,7 @@ GAP = 2
 
 @dataclass(frozen=True, slots=True)
 class FittedTable:
-    """A table that fits a width.
-
-    Attributes:
-        columns: The names of the columns that are shown.
-        rows: Their texts, cut to the widths of their columns.
-        left_out: The names of the columns that have values but are not shown for lack of space.
-    """
+    """A table that fits a width: the names of its columns, their cut texts, and the columns that had no room."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]

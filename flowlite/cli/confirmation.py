@@ -20,11 +20,7 @@ def can_ask() -> bool:
 
 
 def confirm(question: str, otherwise: str) -> None:
-    """Returns only if the user answers yes; else shows `otherwise`, which says what was not done. Enter means no.
-
-    Raises:
-        Quit: The answer is no.
-    """
+    """Shows `otherwise`, which says what was not done, and raises Quit unless the user answers yes. Enter means no."""
     if not typer.confirm(question, err=True):
         output.tell(otherwise)
         raise output.Quit(1)
@@ -33,16 +29,8 @@ def confirm(question: str, otherwise: str) -> None:
 def confirm_launch(places: Candidates, yes: bool, *, tasks: int = 1) -> None:
     """Asks for confirmation before machines that cost money are launched, showing the worst-case cost.
 
-    The user is not asked with `--yes`, with the setting `confirm = false`, without a terminal, and for the local
-    provider, whose price is a rehearsal.
-
-    Args:
-        places: Where the task may run. The cost is that of the dearest place.
-        yes: Whether the answer was given on the command line, or the output is for a program.
-        tasks: How many such tasks are launched.
-
-    Raises:
-        Quit: The answer is no.
+    The user is not asked with `yes`, with the setting `confirm = false`, without a terminal, and for the local
+    provider, whose price is a rehearsal. Raises Quit if the answer is no.
     """
     from flowlite.supervise.money import price_text
 

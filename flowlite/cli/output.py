@@ -135,8 +135,7 @@ def task_json(task: ShownTask) -> dict[str, Any]:
 def drop_unusable_streams(error: OSError) -> bool:
     """Redirects to /dev/null the streams that an error may be about: a pipe without a reader, a file that cannot grow.
 
-    Returns:
-        Whether the error can be about a stream.
+    Returns whether the error can be about a stream.
     """
     if not _is_about_a_stream(error):
         return False
@@ -338,9 +337,7 @@ def say_value(text: str) -> None:
 def facts(pairs: Mapping[str, str | None], *, wrapped: bool = True) -> None:
     """Prints names and values, except names without a value.
 
-    Args:
-        pairs: The values by name.
-        wrapped: On a terminal, wrap long values between words. Commands are to be copied, and must not be.
+    Long values are `wrapped` between words on a terminal. Commands are to be copied, and must not be.
     """
     shown = {name: value for name, value in pairs.items() if value}
     width = max(map(len, shown), default=0)
@@ -379,12 +376,9 @@ def day(at: float) -> str:
 
 
 def report(error: BaseException, *, json: bool = False, brief: bool = False) -> int:
-    """Prints an error and its notes. Returns the exit code.
-
-    FLOW_DEBUG=1 shows the traceback.
+    """Prints an error and its notes. Returns the exit code. FLOW_DEBUG=1 shows the traceback.
 
     Args:
-        error: The error.
         json: Also print it as JSON on standard output.
         brief: Do not repeat the output of the workers, which was shown before.
     """

@@ -166,11 +166,6 @@ def submit_and_follow(
     """Submits a task and, unless detached, follows it until it ends. Returns the exit code of the command.
 
     Args:
-        config: What to run.
-        detach: Return once it is submitted.
-        json: Print JSON instead of text.
-        show_logs: Show the output of its workers.
-        yes: Do not ask before a launch that costs money.
         inputs_of: The task whose call is repeated, if the configuration has none.
         files_now: Send the project's files as they are now, not as that task had them.
     """

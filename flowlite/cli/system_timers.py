@@ -317,9 +317,7 @@ def choose() -> str:
 def warnings(timer: Timer, given: Mapping[str, str], providers: Sequence[str]) -> list[str]:
     """Returns why a timer may not fire, or its command may fail where it works now.
 
-    Args:
-        given: The variables of this process.
-        providers: Where the command may run.
+    `given` has the variables of this process, and `providers` where the command may run.
     """
     found = [_of_a_systemd_that_ends() if timer.timer == "systemd" else _of_a_cron_that_is_absent()]
     for provider, (name, then) in _CREDENTIALS.items():

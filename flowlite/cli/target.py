@@ -27,12 +27,7 @@ if TYPE_CHECKING:
 
 
 def load_function(target: str) -> Function[..., Any]:
-    """The function that `FILE.py` or `FILE.py::FUNCTION` names.
-
-    Raises:
-        ConfigError: There is no such file or function, or the file has several and none was named. The message lists
-            those that exist.
-    """
+    """The function that `FILE.py` or `FILE.py::FUNCTION` names. Raises ConfigError, which lists those that exist."""
     text, _, name = target.partition("::")
     module = load_module(Path(text))
     functions = _functions(module)

@@ -35,15 +35,9 @@ OptionalRunningTask = Annotated[
 
 
 def task_or_newest(flow: Flow, name: str | None, *, unfinished: bool = False) -> Task[Any]:
-    """The task of that name. Without a name, the newest task, which is shown on standard error.
+    """The task of that id, name or unique prefix. Without a name, the newest task, which is shown on standard error.
 
-    Args:
-        flow: Where tasks are looked up.
-        name: Id, name or unique prefix; None for the newest.
-        unfinished: Prefer the newest task that has not ended, for commands that need its nodes.
-
-    Raises:
-        NotFound: There is no such task, or there are no tasks.
+    With `unfinished`, the newest one that has not ended comes first, for commands that need its nodes. Raises NotFound.
     """
     if name is not None:
         return flow.get_task(name)
@@ -60,9 +54,7 @@ def task_or_newest(flow: Flow, name: str | None, *, unfinished: bool = False) ->
 def newest_to_cancel(flow: Flow) -> Task[Any]:
     """The newest unfinished task, after the user has confirmed that it is to be cancelled.
 
-    Raises:
-        NotFound: No task is unfinished.
-        ConfigError: There is no terminal on which the user could be asked.
+    Raises NotFound, or ConfigError without a terminal on which the user could be asked.
     """
     found = flow.list_tasks(limit=1, unfinished=True)
     if not found:

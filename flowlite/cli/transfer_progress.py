@@ -17,12 +17,7 @@ _WIDTH = 24
 
 
 class Transfer:
-    """A progress bar, if standard error is a terminal. Use as a context manager.
-
-    Args:
-        what: What is transferred, in a few words.
-        total: Size of the transfer in bytes.
-    """
+    """A progress bar for so many bytes, if standard error is a terminal. Use as a context manager."""
 
     def __init__(self, what: str, total: int) -> None:
         self._what = what

@@ -1,8 +1,8 @@
 """Shows a task while a user waits for it: its id, its phases, the output of its workers, its end.
 
 `TaskDisplay` is the only renderer, used by `flow run`, `.remote()`, `task.wait()` and awaited tasks. It never waits
-itself: those who wait call `advance`, which writes what is new to a `Screen`. A screen has one lock and one last row, so
-tasks that are shown from several threads write whole lines, and a progress bar is removed before a line is written.
+itself: those who wait call `advance`, which writes what is new to a `Screen`. A screen has one lock and one last row,
+so tasks that are shown from several threads write whole lines, and a progress bar is removed before a line is written.
 Commands write workers' lines to standard output; programs write everything to standard error. A program has one display
 for each task, so waiting again continues where it was.
 

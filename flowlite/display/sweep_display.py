@@ -26,12 +26,7 @@ class SweepDisplay:
     def __init__(
         self, name: str, total: int | None, screen: Screen | NotebookOutput | None
     ) -> None:
-        """
-        Args:
-            name: What is run, for the lines.
-            total: The number of tasks; None if nobody knows it yet.
-            screen: Where it is shown; None to show nothing, and only name inputs.
-        """
+        """The total is None if nobody knows it yet. Without a screen, nothing is shown, and only inputs are named."""
         self._name = terminal.in_one_line(name)
         self._total = total
         self._screen = screen
@@ -63,12 +58,7 @@ class SweepDisplay:
         return f"input {self._inputs[task.id]}, {call}"
 
     def ended(self, task: ShownTask, *, tell: bool) -> None:
-        """Counts a task that has ended.
-
-        Args:
-            task: The task.
-            tell: Show why it did not complete; False if its exception is raised now.
-        """
+        """Counts a task that has ended. With `tell`, shows why it did not complete; else its exception is raised."""
         if self._screen is None:
             return
         record = task.record

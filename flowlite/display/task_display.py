@@ -50,11 +50,7 @@ class TaskDisplay:
                 self._screen.tell(beginning(self._task))
 
     def advance(self, ended: bool) -> bool:
-        """Shows what is new. Returns whether there was any output.
-
-        Args:
-            ended: Whether the task is final, so that no more output will come.
-        """
+        """Shows what is new. Returns whether there was any output. If the task has ended, no more output will come."""
         with self._lock:
             if self._finished:
                 return False

@@ -110,11 +110,7 @@ def display_in_program(task: ShownTask, shown: bool | None) -> TaskDisplay | Non
     """The display of a task that a program waits for; None if it is not shown.
 
     A program that waits again, after a timeout or in another thread, continues with the same display. A task that had
-    ended before the first wait is not shown.
-
-    Args:
-        task: The task.
-        shown: Whether the task is to be shown; None for the setting `show_logs`.
+    ended before the first wait is not shown. If `shown` is None, the setting `show_logs` decides.
     """
     if shown is False:
         return None
@@ -133,22 +129,14 @@ def _display_of(task: ShownTask) -> TaskDisplay:
 
 
 def sweep_in_program(name: str, total: int | None) -> SweepDisplay:
-    """The display of many tasks that a program runs together.
-
-    Args:
-        name: What is run.
-        total: The number of tasks; None if it is not known.
-    """
+    """The display of many tasks that a program runs together; the total is None if it is not known."""
     return SweepDisplay(name, total, _surface() if _wanted() else None)
 
 
 def leave(task: ShownTask, display: TaskDisplay | None, *, tell_end: bool) -> None:
-    """Ends the display of a task that is final.
+    """Ends the display of a task that is final, if it was shown.
 
-    Args:
-        task: The task.
-        display: Its display; None if it was not shown.
-        tell_end: Show a failure, too, since no exception will be raised for it.
+    With `tell_end`, a failure is shown, too, since no exception will be raised for it.
     """
     if display is not None:
         if tell_end or task.record.state == "completed":

@@ -23,12 +23,7 @@ _LONGEST = 65536
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key, and where it was found.
-
-    Attributes:
-        value: The key itself.
-        origin: Where it was found, for messages: the variable, the file or "the keyring".
-    """
+    """A key, and where it was found, for messages: the variable, the file or "the keyring"."""
 
     value: str = field(repr=False)
     origin: str

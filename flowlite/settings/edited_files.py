@@ -20,8 +20,7 @@ from flowlite.node.system.atomic_files import write_atomically
 def locked(path: Path) -> Iterator[None]:
     """Holds the lock of a file, which need not exist. A thread that holds it already waits for ever.
 
-    Raises:
-        ConfigError: The directory of the file cannot be written.
+    Raises ConfigError if the directory of the file cannot be written.
     """
     lock = path.with_name(f"{path.name}.lock")
     try:
@@ -38,8 +37,7 @@ def locked(path: Path) -> Iterator[None]:
 def replace(path: Path, content: bytes) -> None:
     """Writes a file atomically, so that only its owner may read it. A symbolic link is kept, and its target replaced.
 
-    Raises:
-        ConfigError: The file cannot be written.
+    Raises ConfigError.
     """
     try:
         # The file is often a link into a repository of settings.

@@ -47,8 +47,7 @@ _NO_INODES = "its disk can hold no more files (`df -i`); remove some"
 def home(environment: Mapping[str, str] | None = None) -> Path:
     """The directory of all state: `FLOW_HOME`, or `~/.flowlite`. It need not exist.
 
-    Raises:
-        ConfigError: FLOW_HOME is not an absolute path.
+    Raises ConfigError if FLOW_HOME is not an absolute path.
     """
     variables = os.environ if environment is None else environment
     given = variables.get("FLOW_HOME")

@@ -101,8 +101,7 @@ class ProviderSettings:
     def with_absolute_paths(self, names: Collection[str]) -> ProviderSettings:
         """A copy of these settings with relative paths made absolute, relative to the file that sets them.
 
-        Args:
-            names: Keys whose values are paths of this machine, at any depth.
+        `names` has the keys whose values are paths of this machine, at any depth.
         """
         if not names:
             return self

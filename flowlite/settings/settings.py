@@ -213,8 +213,7 @@ class Settings:
     def provider_options(self, name: str) -> dict[str, Any]:
         """The table `[NAME]` (or `[providers.NAME]`) of the files, the project's over the user's.
 
-        Raises:
-            ConfigError: The project's file sets something there that needs trust, and is not trusted.
+        Raises ConfigError if the project's file sets something there that needs trust, and is not trusted.
         """
         if self.project is not None:
             self.project.require_trust(name)
@@ -508,11 +507,7 @@ def _merge(
 
 
 def set_value(name: str, text: str) -> Entry:
-    """Sets one setting in the file of FLOW_HOME, without changing anything else in it.
-
-    Raises:
-        ConfigError: The name is unknown, the value is not allowed, or the file cannot be written.
-    """
+    """Sets one setting in the file of FLOW_HOME, without changing anything else in it. Raises ConfigError."""
     target = ensure_home() / HOME_FILE
     table, _, key = name.rpartition(".")
     if table and _is_adapter(table.partition(".")[0]):

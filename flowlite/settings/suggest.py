@@ -17,10 +17,7 @@ def nearest(word: str, known: Iterable[str], count: int = 1, closeness: float = 
 def did_you_mean(word: str, known: Iterable[str], closeness: float = 0.6) -> str:
     """A clause for an error message: `; did you mean 'x'?`, or "" if no known word is similar.
 
-    Args:
-        word: The unknown word.
-        known: The known words.
-        closeness: How similar they must be, up to 1. Names may be similar by chance, so they need more than options.
+    Names may be similar by chance, so they need more `closeness` (up to 1) than options.
     """
     found = nearest(word, known, closeness=closeness)
     return f"; did you mean {found[0]!r}?" if found else ""

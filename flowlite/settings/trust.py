@@ -91,17 +91,11 @@ def needs_trust(provider: str, table: Mapping[str, Any]) -> Iterator[tuple[str, 
 def is_trusted(
     path: Path, content: bytes | None, tables: Mapping[str, Any], home: Path, directories: str
 ) -> bool:
-    """Whether a content of a project's file is trusted.
+    """Whether a content of a project's file, as it was read, is trusted. Raises ConfigError.
 
     Args:
-        path: The file.
-        content: What was read of it. It may have changed since.
         tables: The providers' tables in it, by name.
-        home: FLOW_HOME.
         directories: The value of the variable `FLOW_TRUSTED_DIRS`.
-
-    Raises:
-        ConfigError: The list of trusted files cannot be read.
     """
     place = _place_of(path)
     if any(_is_below(place, each) for each in directories.split(os.pathsep)):

@@ -90,10 +90,7 @@ def option_for(word: str, known: Collection[str]) -> str:
 def flag_for(word: str, known: Collection[str], own: Collection[str] = ()) -> str:
     """As `option_for`, for the command line. For an option without a flag, the clause says where to write it.
 
-    Args:
-        word: The unknown option.
-        known: The flags of the command.
-        own: The options of a task, if the command takes them.
+    `own` has the options of a task, if the command takes them.
     """
     name = word.lstrip("-").replace("-", "_")
     options = (name,) if name in own else _options(name)

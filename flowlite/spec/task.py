@@ -349,7 +349,10 @@ class TaskConfig(Spec):
                 self.gpus_per_node,
             )
         if self.distributed_mode == "mpi" and self.start == "fork":
-            problem = "start: 'fork' does not go with distributed_mode 'mpi', where mpirun starts processes; leave it out"
+            problem = (
+                "start: 'fork' does not go with distributed_mode 'mpi', where mpirun starts processes; leave it "
+                "out"
+            )
         if problem:
             raise ValueError(problem)
         if self.directory_on_node is not None and (self.sync or self.files):

@@ -87,11 +87,8 @@ class TaskFile:
 def parsed(text: str) -> tuple[Any, Any]:
     """The node and the value of a text in YAML. What is written with colons is a text, as `2:8` and `1:30:00`.
 
-    YAML 1.1 takes it for a number to the base of 60: for a gang of 128 nodes, and for 5400 hours.
-
-    Raises:
-        YAMLError: It is not YAML.
-        ValueError: A value cannot be read, such as a date that does not exist.
+    YAML 1.1 takes it for a number to the base of 60: for a gang of 128 nodes, and for 5400 hours. Raises YAMLError, or
+    ValueError for a value such as a date that does not exist.
     """
     import yaml
 

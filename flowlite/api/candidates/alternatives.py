@@ -29,16 +29,11 @@ class Alternative:
 def alternatives_of(
     config: TaskConfig, provider: Provider, place: int, *, alone: bool
 ) -> dict[str | None, list[Alternative]]:
-    """The alternatives at one provider, by region.
+    """The alternatives at one provider, by region. Raises ConfigError if none of its regions fits.
 
     Args:
-        config: The task.
-        provider: The adapter of the provider.
         place: The place of the provider among those of the task.
         alone: Whether it is the only one.
-
-    Raises:
-        ConfigError: No region of the provider fits.
     """
     gpus, spots = values_of(config.gpu) or (None,), _spots(config, provider)
     several = not alone or len(gpus) > 1 or len(spots) > 1

@@ -14,20 +14,14 @@ if TYPE_CHECKING:
 
 
 def capped_plan(config: TaskConfig, provider: Provider) -> Plan:
-    """The plan of a task whose options allow one place, with the provider's settings frozen in it.
-
-    Raises:
-        ConfigError: An option is wrong, or the provider does not support it.
-        CapExceeded: A price, time or cost cap forbids the launch.
-    """
+    """The plan of a task whose options allow one place. Raises ConfigError, CapExceeded."""
     return within_caps(config, adapters_plan(config, provider), provider.teardown_seconds)
 
 
 def adapters_plan(config: TaskConfig, provider: Provider) -> Plan:
     """The plan of the adapter, with the notes that hold for any, and the provider's settings frozen in it.
 
-    Raises:
-        ConfigError: An option is wrong, or the provider does not support it.
+    Raises ConfigError.
     """
     if config.is_elastic and not provider.elastic:
         raise ConfigError(
@@ -114,11 +108,7 @@ def with_notes(config: TaskConfig, plan: Plan) -> Plan:
 
 
 def check_caps(config: TaskConfig, plan: Plan) -> None:
-    """Checks the plan against the caps, independently of the adapter.
-
-    Raises:
-        CapExceeded: The plan breaks a cap of the configuration; the message has both figures.
-    """
+    """Checks the plan against the caps, independently of the adapter. Raises CapExceeded, which has both figures."""
     cap, price = config.max_price_per_hour, plan.price_per_hour
     if cap is not None and price > cap:
         now = " just now" if plan.spot else ""

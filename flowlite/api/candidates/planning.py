@@ -188,8 +188,7 @@ class _Asking:
     def wait(self, say: Callable[[str], None] | None = None) -> None:
         """Waits until all have answered or, when the time for answers is over, there is a plan.
 
-        Args:
-            say: Tells the user who is waited for, if there is no plan in time.
+        `say` tells the user who is waited for, if there is no plan in time.
         """
         until = time.monotonic() + self.seconds
         while self._open:

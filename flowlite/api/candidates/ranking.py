@@ -19,11 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """An alternative, or several of one provider, that cannot be a place for the task.
+    """An alternative, or several of one provider, that cannot be a place for the task, and the reason.
 
-    Attributes:
-        options: Values of `provider`, `gpu`, `region` and `spot`, as far as they are known.
-        error: The reason.
+    `options` has the values of `provider`, `gpu`, `region` and `spot`, as far as they are known.
     """
 
     options: dict[str, Any]
@@ -37,12 +35,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The places where a task may run.
-
-    Attributes:
-        ranked: The places, the preferred one first; at least one.
-        left_out: The alternatives that are none, in the order in which they were given.
-    """
+    """The places where a task may run, the preferred one first, and the alternatives that are none, in their order."""
 
     ranked: tuple[Candidate, ...]
     left_out: tuple[LeftOut, ...] = ()
@@ -100,8 +93,7 @@ def ranked(
 ) -> Candidates:
     """Puts plans in order. Those that would launch the same as a plan before them are left out.
 
-    Raises:
-        FlowError: There is no plan. The message has the reason for each alternative.
+    Raises FlowError with the reason for each alternative if there is no plan.
     """
     in_order, out = sorted(planned, key=lambda each: each[0].order), list(left_out)
     within = [(each, plan) for each, plan in in_order if plan.unmet_price is None]

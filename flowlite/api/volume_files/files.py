@@ -127,12 +127,9 @@ class Storage(Protocol):
     def get(
         self, path: str, tree: Tree, destination: OutputDirectory, name: str, moved: Moved
     ) -> list[str]:
-        """Copies files to this machine. Returns the paths here that another file has.
+        """Copies the files of a tree of `path` to this machine. Returns the paths here that another file has.
 
-        Args:
-            path: The path that `tree` was made of.
-            destination: The local directory.
-            name: The local name of a single file.
+        `name` is the local name of a single file.
         """
 
     def put(self, sources: list[Source], moved: Moved) -> None:

@@ -33,10 +33,7 @@ _PART_SIZES = dict.fromkeys((PART, *(mib << 20 for mib in (5, 8, 15, 16, 32, 64,
 def open_bucket(url: str) -> BucketFiles:
     """Opens a bucket with the credentials of this machine. `url` is `s3://BUCKET`, without a path.
 
-    Raises:
-        ConfigError: The URL or the AWS settings are wrong.
-        NotFound: There is no such bucket.
-        ProviderError: It cannot be read.
+    Raises ConfigError, NotFound, ProviderError.
     """
     from flowlite.bucket_credentials import account_of
 

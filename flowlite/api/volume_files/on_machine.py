@@ -37,13 +37,7 @@ class MachineVolume:
     def __init__(
         self, name: str, connection: Connection, command: Sequence[str], directory: str
     ) -> None:
-        """
-        Args:
-            name: The volume's name.
-            connection: A connection to the machine.
-            command: The words that run Python there.
-            directory: The volume's directory there.
-        """
+        """`command` has the words that run Python there, and `directory` is that of the volume there."""
         self.name = name
         self._connection = connection
         self._command = (*command, "-I", "-S", "-c", _PROGRAM.read_text())

@@ -18,13 +18,9 @@ _BUCKET = "s3://"
 
 
 def split(text: str) -> tuple[str, str, bool]:
-    """Parses `NAME:PATH` or `s3://BUCKET/PATH`.
+    """Parses `NAME:PATH` or `s3://BUCKET/PATH`. Raises ConfigError.
 
-    Returns:
-        The name or the URL of the bucket, the path, and whether the path was given as a directory, with a slash.
-
-    Raises:
-        ConfigError: It is neither.
+    Returns the name or the URL of the bucket, the path, and whether the path was given as a directory, with a slash.
     """
     if text.startswith(_BUCKET):
         bucket, _, path = text.removeprefix(_BUCKET).partition("/")
@@ -42,11 +38,7 @@ def split(text: str) -> tuple[str, str, bool]:
 
 @contextmanager
 def open_storage(name: str, provider: str | None) -> Iterator[Storage]:
-    """Opens a volume, or the bucket of a URL.
-
-    Args:
-        name: As from `split`.
-        provider: The volume's provider; None for the one of the settings.
+    """Opens a volume of a provider (None for that of the settings), or the bucket of a URL, named as by `split`.
 
     Raises:
         NotFound: There is no such volume.

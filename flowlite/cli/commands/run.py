@@ -97,11 +97,7 @@ def run(
 def config_of(
     context: typer.Context, target: str | None, rest: Sequence[str], options: Mapping[str, Any]
 ) -> TaskConfig:
-    """The configuration for the command line.
-
-    Raises:
-        ConfigError: The command line names nothing to run or two things, or its options are wrong.
-    """
+    """The configuration for the command line. Raises ConfigError."""
     from flowlite.spec import TaskConfig
 
     if target is None:

@@ -41,11 +41,7 @@ class BatchScript:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Reads a file.
-
-        Raises:
-            SpecError: It is not a batch script, or has an unknown option; the message has file and line.
-        """
+        """Reads a file. Raises SpecError with file and line if it is no batch script, or has an unknown option."""
         path = Path(path)
         return cls.parse(read_text(path), path)
 

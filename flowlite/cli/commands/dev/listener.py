@@ -23,8 +23,7 @@ _SECONDS = 60.0
 def other_user(there: NodeAccess, port: int) -> int | None:
     """The user id of somebody else who listens on a port of a node; None if the task's user does, or it is not known.
 
-    Raises:
-        NodeUnreachable: The node does not answer.
+    Raises NodeUnreachable.
     """
     done = there.connection.run(there.argv(_ASK), timeout=_SECONDS)
     own, *sockets = done.stdout.decode("ascii", "replace").splitlines() or [""]

@@ -72,11 +72,7 @@ def is_included(config: Path, line: str) -> bool:
 
 
 def include(config: Path, line: str) -> None:
-    """Adds the line to the user's configuration, above everything else: below a `Host` it would be a part of that.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Adds the line above everything else: below a `Host` it would be a part of that. Raises OSError."""
     # The file is often a link into a repository of settings.
     real = Path(os.path.realpath(config))
     real.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -97,17 +97,12 @@ def check(times: str, config: TaskConfig) -> None:
 def make(
     times: str, config: TaskConfig, words: Sequence[str], env: Sequence[str], target: str
 ) -> None:
-    """Makes a schedule of a `flow run` command line.
+    """Makes a schedule of a `flow run` command line, with times and a configuration that passed `check`.
 
     Args:
-        times: When, as for cron; both these passed `check`.
-        config: What the command line asks for now.
         words: The words after `flow`, with `--schedule`.
         env: The values of `--env`.
         target: What is run: a function, a task file, or `--` before a command.
-
-    Raises:
-        ConfigError: The schedule cannot be made.
     """
     from flowlite import python_request
     from flowlite.api.submission import providers_of
