@@ -1,4 +1,4 @@
-"""Queries the node's own program on every node of a task, for commands that inspect running nodes."""
+"""Queries the nodes of a task, for commands that inspect running nodes; several at a time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ _MOST_AT_ONCE = 32
 _ASK_SECONDS = 60.0
 _MOST_SAID = 2000
 
+_Item = TypeVar("_Item")
 _Value = TypeVar("_Value")
 
 
-def on_nodes(nodes: Sequence[int], ask: Callable[[int], _Value]) -> list[_Value]:
-    """The results of `ask` for some nodes, in their order, called in parallel."""
-    with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(nodes))) as pool:
-        return list(pool.map(ask, nodes))
+def in_parallel(ask: Callable[[_Item], _Value], items: Sequence[_Item]) -> list[_Value]:
+    """The results of `ask` for some nodes, or providers, in their order, called in parallel."""
+    if len(items) < 2:
+        return [ask(each) for each in items]
+    with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(items))) as pool:
+        return list(pool.map(ask, items))
 
 
 def ask_program(

@@ -86,6 +86,14 @@ def print_json_line(document: Any) -> None:
     say(terminal.escaped_json(text))
 
 
+def say_or_json(text: str, json: bool, kind: str, data: Any) -> None:
+    """Prints a line on standard output, or what it says as JSON."""
+    if json:
+        print_json(kind, data)
+    else:
+        say(text)
+
+
 def json_time(at: float | None) -> str | None:
     """A Unix time as text, such as `2025-01-31T10:30:00.250Z`."""
     if at is None:

@@ -154,4 +154,4 @@ def _surface() -> Screen | NotebookOutput:
 def _wanted() -> bool:
     from flowlite.settings.settings import load_settings
 
-    return load_settings().show_logs != "never"
+    return str(load_settings()["show_logs"]) != "never"

@@ -188,11 +188,6 @@ class Settings:
         return found
 
     @property
-    def show_logs(self) -> str:
-        """ "always" or "never"."""
-        return str(self["show_logs"])
-
-    @property
     def local_tasks(self) -> int:
         """Tasks that the local provider runs at a time."""
         return int(self["local_tasks"] or max(8, 2 * (os.cpu_count() or 1)))

@@ -13,7 +13,7 @@ import typer
 from flowlite import terminal
 from flowlite.cli import output
 from flowlite.cli.common_options import Json
-from flowlite.cli.node_queries import ask_program, on_nodes
+from flowlite.cli.node_queries import ask_program, in_parallel
 from flowlite.cli.task_argument import OptionalRunningTask, task_or_newest
 from flowlite.connect.bounded import parse_object
 from flowlite.errors import FlowError, NotFound
@@ -49,7 +49,7 @@ def doctor(
     found = task_or_newest(Flow(), task, unfinished=True)
     if found.record.final:
         raise _ended(found)
-    nodes = on_nodes(range(found.num_instances), lambda node: _look(found, node))
+    nodes = in_parallel(lambda node: _look(found, node), range(found.num_instances))
     ranks = [
         Rank.of(node, worker)
         for node, seen in enumerate(nodes)
@@ -166,7 +166,7 @@ def _measure_links(task: Task[Any], nodes: Sequence[int]) -> list[dict[str, Any]
     A link has "error" if a node says that it does not work, and "not_measured" if a node did not answer.
     """
     token = secrets.token_bytes(32)
-    servers = dict(zip(nodes, on_nodes(nodes, lambda n: _serve(task, n, token)), strict=True))
+    servers = dict(zip(nodes, in_parallel(lambda n: _serve(task, n, token), nodes), strict=True))
     silent = {node: found for node, found in servers.items() if "port" not in found}
     count = len(nodes)
     pairs = [

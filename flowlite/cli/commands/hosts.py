@@ -141,11 +141,9 @@ def trust(
     host_commands = _host_commands()
     target, key, known = host_commands.shown_key(name)
     if known == key.fingerprint:
-        if json:
-            told = {"name": name, "fingerprint": known, "known": True, "file": None}
-            output.print_json("host-key", told)
-        else:
-            output.say(f"the key of {target.label} is known already: {key.kind} {known}")
+        text = f"the key of {target.label} is known already: {key.kind} {known}"
+        told = {"name": name, "fingerprint": known, "known": True, "file": None}
+        output.say_or_json(text, json, "host-key", told)
         return
     _explain_key(target.label, key, known)
     if not yes:
@@ -155,21 +153,17 @@ def trust(
             )
         confirm("Accept this key?", "the key was not accepted")
     file = host_commands.trust(target, key)
-    if json:
-        told = {"name": name, "fingerprint": key.fingerprint, "known": False, "file": str(file)}
-        output.print_json("host-key", told)
-    else:
-        output.say(f"accepted, in {file}")
+    told = {"name": name, "fingerprint": key.fingerprint, "known": False, "file": str(file)}
+    output.say_or_json(f"accepted, in {file}", json, "host-key", told)
 
 
 @hosts.command()
 def remove(name: Name, pool: Pool = None, json: Json = False) -> None:
     """Take a host out of its pool."""
     where, path = _host_commands().remove(name, pool)
-    if json:
-        output.print_json("removed-host", {"name": name, "pool": where, "removed": True})
-    else:
-        output.say(f"{name} is no longer in the pool {where} ({path})")
+    text = f"{name} is no longer in the pool {where} ({path})"
+    data = {"name": name, "pool": where, "removed": True}
+    output.say_or_json(text, json, "removed-host", data)
 
 
 def _explain_key(label: str, key: Any, known: str) -> None:

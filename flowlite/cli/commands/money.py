@@ -208,6 +208,7 @@ def ask_providers(
 
     Raises the error if all of them failed.
     """
+    from flowlite.cli.node_queries import in_parallel
     from flowlite.provider import adapters_problem
 
     def guarded(name: str) -> list[_Answer] | Exception:
@@ -218,7 +219,7 @@ def ask_providers(
             return error
 
     names = providers_to_ask(provider)
-    answers = side_by_side(guarded, names)
+    answers = in_parallel(guarded, names)
     found = [one for each in answers if not isinstance(each, Exception) for one in each]
     failed = {
         name: each for name, each in zip(names, answers, strict=True) if isinstance(each, Exception)
@@ -255,16 +256,6 @@ def set_up() -> list[str]:
             # So it does a defect of its adapter.
             found.append(name)
     return found
-
-
-def side_by_side(ask: Callable[[str], Any], names: Sequence[str]) -> list[Any]:
-    """The results of `ask` for all names, called in parallel."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    if len(names) < 2:
-        return [ask(name) for name in names]
-    with ThreadPoolExecutor(len(names)) as pool:
-        return list(pool.map(ask, names))
 
 
 def _for_all(offer: Offer, count: int) -> float | None:

@@ -78,11 +78,7 @@ def get(name: Name, json: Json = False) -> None:
     settings = load_settings()
     found = {entry.name: entry for entry in settings.provider_entries()}
     entry = found.get(name) or settings.entry(name)
-    value = entry.value
-    if json:
-        output.print_json("setting", {"name": name, "value": value, "origin": entry.origin})
-    else:
-        output.say(_shown(value))
+    _say(entry, _shown(entry.value), json)
 
 
 @config.command("set")
@@ -95,10 +91,7 @@ def set_one(
     from flowlite.settings.settings import set_value
 
     entry = set_value(name, value)
-    if json:
-        output.print_json("setting", {"name": name, "value": entry.value, "origin": entry.origin})
-    else:
-        output.say(f"{name} = {_shown(entry.value)}, in {entry.origin}")
+    _say(entry, f"{name} = {_shown(entry.value)}, in {entry.origin}", json)
 
 
 @config.command()
@@ -108,10 +101,12 @@ def unset(name: Name, json: Json = False) -> None:
 
     unset_value(name)
     entry = load_settings().entries[name]
-    if json:
-        output.print_json("setting", {"name": name, "value": entry.value, "origin": entry.origin})
-    else:
-        output.say(f"{name} is {_shown(entry.value)} now ({entry.origin})")
+    _say(entry, f"{name} is {_shown(entry.value)} now ({entry.origin})", json)
+
+
+def _say(entry: Entry, text: str, json: bool) -> None:
+    data = {"name": entry.name, "value": entry.value, "origin": entry.origin}
+    output.say_or_json(text, json, "setting", data)
 
 
 @config.command()
@@ -120,10 +115,7 @@ def path(json: Json = False) -> None:
     from flowlite.settings.settings import HOME_FILE, home
 
     file = home() / HOME_FILE
-    if json:
-        output.print_json("path", {"path": str(file), "home": str(home())})
-    else:
-        output.say(str(file))
+    output.say_or_json(str(file), json, "path", {"path": str(file), "home": str(home())})
 
 
 @config.command("trust")
@@ -138,11 +130,9 @@ def trust_project(
     home, file = ensure_home(), project_file().absolute()
     if withdraw:
         known = trust.withdraw(file, home)
-        if json:
-            data = {"file": str(file), "trusted": False, "files": [], "settings": []}
-            output.print_json("trust", data)
-        else:
-            output.say(f"{file} is {'no longer' if known else 'not'} trusted")
+        data = {"file": str(file), "trusted": False, "files": [], "settings": []}
+        text = f"{file} is {'no longer' if known else 'not'} trusted"
+        output.say_or_json(text, json, "trust", data)
         return
     project = read_project()
     needing = [] if project is None else project.needing()

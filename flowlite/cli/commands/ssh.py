@@ -7,7 +7,6 @@ import shlex
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -15,6 +14,7 @@ import typer
 
 from flowlite.cli import output
 from flowlite.cli.common_options import Json
+from flowlite.cli.node_queries import in_parallel
 from flowlite.cli.task_argument import OptionalRunningTask, task_or_newest
 from flowlite.errors import ConfigError, FlowError
 
@@ -203,5 +203,4 @@ def _entries(task: Task[Any], aliases: list[str], known: Path) -> list[tuple[str
             )
         return found
 
-    with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(aliases))) as pool:
-        return list(pool.map(entry, range(len(aliases))))
+    return in_parallel(entry, range(len(aliases)))

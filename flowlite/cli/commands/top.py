@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flowlite.cli import output
-from flowlite.cli.node_queries import ask_program, on_nodes
+from flowlite.cli.node_queries import ask_program, in_parallel
 from flowlite.cli.task_argument import OptionalRunningTask, task_or_newest
 from flowlite.errors import NotFound
 from flowlite.output import printing
@@ -94,7 +94,7 @@ def _samples(task: Task[Any]) -> list[dict[str, Any]]:
         return _row({"node": 0, **between(sample, sample)})
 
     nodes = range(task.num_instances)
-    return on_nodes(nodes, lambda node: ask_program(task, node, "stats", check=check))
+    return in_parallel(lambda node: ask_program(task, node, "stats", check=check), nodes)
 
 
 def rates(before: Sequence[Sample], after: Sequence[Sample]) -> list[dict[str, Any]]:

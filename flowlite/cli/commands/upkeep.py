@@ -278,7 +278,8 @@ def check(
     json: Json = False,
 ) -> None:
     """Check credentials and permissions, without launching anything."""
-    from flowlite.cli.commands.money import providers_to_ask, side_by_side
+    from flowlite.cli.commands.money import providers_to_ask
+    from flowlite.cli.node_queries import in_parallel
     from flowlite.provider import adapter_class, provider_names
 
     if name is not None and name not in provider_names():
@@ -287,7 +288,7 @@ def check(
     names = providers_to_ask(name)
     rows = [
         {"provider": each, **finding.to_json()}
-        for each, findings in zip(names, side_by_side(_findings, names), strict=True)
+        for each, findings in zip(names, in_parallel(_findings, names), strict=True)
         for finding in findings
     ]
     if json:

@@ -211,10 +211,8 @@ def delete(
         raise NotFound(
             f"{error}; if `flow volumes list` shows it elsewhere, add its --provider"
         ) from error
-    if json:
-        output.print_json("deleted-volume", {"name": name, "deleted": True})
-    else:
-        output.say(f"volume {name} is deleted")
+    data = {"name": name, "deleted": True}
+    output.say_or_json(f"volume {name} is deleted", json, "deleted-volume", data)
 
 
 def _provider_of(volumes: Volumes, name: str) -> str:

@@ -13,6 +13,7 @@ import typer
 from flowlite.cli import output, system_timers
 from flowlite.cli.common_options import Json
 from flowlite.errors import FlowError
+from flowlite.settings.settings import ensure_home, home
 
 if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
@@ -27,17 +28,13 @@ schedule = typer.Typer(
 
 
 @schedule.command("list")
-def list_schedules(
-    json: Json = False,
-) -> None:
+def list_schedules(json: Json = False) -> None:
     """Show the schedules of this FLOW_HOME."""
-    from flowlite.settings import settings
-
-    home = settings.home()
+    here = home()
     found = []
-    for name in system_timers.names(home):
+    for name in system_timers.names(here):
         try:
-            found.append(system_timers.read(home, name))
+            found.append(system_timers.read(here, name))
         except FlowError as error:
             output.tell(str(error))
     rows: list[dict[str, Any]] = [
@@ -47,7 +44,7 @@ def list_schedules(
             "timer": each.timer,
             "command": f"flow {shlex.join(each.words)}",
             "directory": each.directory,
-            "log": str(system_timers.log_of(home, each.name)),
+            "log": str(system_timers.log_of(here, each.name)),
         }
         for each in found
     ]
@@ -63,22 +60,18 @@ def list_schedules(
 @schedule.command("rm")
 def remove(name: Name) -> None:
     """Remove a schedule. Its log is kept, and a task that runs goes on."""
-    from flowlite.settings import settings
-
-    system_timers.remove(settings.home(), name)
+    system_timers.remove(home(), name)
     output.say(f"{name} does not run any more")
 
 
 @schedule.command()
 def run(name: Name) -> None:
     """Run the command of a schedule now, as its timer does."""
-    from flowlite.settings import settings
-
-    home = settings.home()
-    code, happened = system_timers.run(home, name)
+    here = home()
+    code, happened = system_timers.run(here, name)
     # A timer of the system sends what it reads here by mail, or to a journal.
     if sys.stdout.isatty():
-        output.say(f"{name}: {happened}; what it printed is in {system_timers.log_of(home, name)}")
+        output.say(f"{name}: {happened}; what it printed is in {system_timers.log_of(here, name)}")
     raise output.Quit(code)
 
 
@@ -106,10 +99,9 @@ def make(
     """
     from flowlite import python_request
     from flowlite.api.submission import providers_of
-    from flowlite.settings import settings
 
     times = " ".join(times.split())
-    home = settings.ensure_home()
+    here = ensure_home()
     what = config.command[0] if target == "--" and config.command else target
     name = config.name or what.rpartition("::")[2].rpartition("/")[2]
     named = [each for each in env if "=" not in each]
@@ -125,11 +117,11 @@ def make(
         words=_without_schedule(words),
         directory=os.getcwd(),
         owner=os.stat(os.curdir).st_uid,
-        environment=system_timers.environment_for(named, os.environ, home),
+        environment=system_timers.environment_for(named, os.environ, here),
         timer=system_timers.choose(),
     )
-    system_timers.add(home, timer)
-    log = system_timers.log_of(home, name)
+    system_timers.add(here, timer)
+    log = system_timers.log_of(here, name)
     output.say(
         f"{name} runs at {times!r} from now on ({timer.timer}); what it prints is in {log}; "
         f"`flow schedule rm {name}` ends that"
