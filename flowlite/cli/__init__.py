@@ -288,9 +288,11 @@ def _application(name: str | None) -> Any:
         ),
     ) -> None:
         if version:
-            from flowlite.cli.output import show_version
+            from flowlite import __version__
+            from flowlite.cli.output import Quit, say
 
-            show_version()
+            say(f"flowlite {__version__}")
+            raise Quit(0)
 
     for command in COMMANDS if name is None else (name,):
         module = importlib.import_module(f"flowlite.cli.commands.{COMMANDS[command]}")

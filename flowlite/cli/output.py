@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from flowlite import terminal
 from flowlite.display.format import UNKNOWN
@@ -269,9 +269,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def fitted_table(fitted: FittedTable) -> Table:
     """The rich table for a table that was already fitted to the width of the terminal."""
-    from rich.table import Table
-
-    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    drawn = _table_without_lines()
     for name in fitted.columns:
         drawn.add_column(name.upper(), no_wrap=True, overflow="ellipsis")
     for row in fitted.rows:
@@ -303,14 +301,8 @@ def table_of_lines(
 
 def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    drawn = Table(
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
-    )
+    drawn = _table_without_lines()
     for column in columns:
         # These columns may be long and are wrapped. The others stay on one line and are marked if they are cut.
         wraps = column in {"what", "function", "detail", "note", "reason"}
@@ -320,6 +312,12 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         drawn.add_row(*map(cell, row))
     Console(file=sys.stdout).print(drawn)
+
+
+def _table_without_lines() -> Table:
+    from rich.table import Table
+
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
 
 
 def cell(text: str) -> Text:
@@ -530,15 +528,3 @@ def _own_exit(error: BaseException) -> int | None:
     if name == "Abort":
         return _NO_ANSWER
     return None
-
-
-def show_version() -> NoReturn:
-    """Prints the version and exits."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        found = version("flowlite")
-    except PackageNotFoundError:
-        found = "of a checkout that is not installed"
-    say(f"flowlite {found}")
-    raise Quit(0)

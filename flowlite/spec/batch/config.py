@@ -6,10 +6,11 @@ import os
 import re
 import secrets
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from flowlite.errors import SpecError
 from flowlite.node.quick_dataclass import dataclass
@@ -32,7 +33,6 @@ from flowlite.spec.gpu import GpuRequest
 from flowlite.spec.task import TaskConfig
 
 SLURM, LOCAL = "slurm", "local"
-T = TypeVar("T")
 _GB_OF_MIB = 1.048576e-3
 
 
@@ -102,7 +102,8 @@ def read_batch(
     draft = _Draft(script, provider, dict(options or {}))
     found = script.values()
     for name, directive in found.items():
-        _located(script, directive, lambda n=name, d=directive: _one(draft, n, d))  # type: ignore[misc]
+        with _errors_in(script, directive):
+            _one(draft, name, directive)
     _size(draft, found)
     _name(draft, found)
     draft.notes += [
@@ -245,9 +246,8 @@ def _size(draft: _Draft, found: Mapping[str, Directive]) -> None:
     nodes = _num_nodes(draft, found, tasks, per_node)
     per_gpu, instead = _whole(script, found, "ntasks-per-gpu"), _gpus_instead(given)
     if per_gpu and not tasks and not per_node:
-        per_node = (
-            per_gpu * _in_file(script, lambda: resources_of(found, nodes, 1, instead)).gpus or None
-        )
+        with _errors_in(script):
+            per_node = per_gpu * resources_of(found, nodes, 1, instead).gpus or None
     if "num_instances" in given and per_node is not None:
         # As with sbatch, another number of nodes on the command line means another number of tasks.
         tasks = None
@@ -261,7 +261,8 @@ def _size(draft: _Draft, found: Mapping[str, Directive]) -> None:
     draft.batch["counts"] = counts
     if per_node is not None:
         draft.variables["SLURM_NTASKS_PER_NODE"] = str(per_node)
-    wanted = _in_file(script, lambda: resources_of(found, nodes, max(counts), instead))
+    with _errors_in(script):
+        wanted = resources_of(found, nodes, max(counts), instead)
     _resources(draft, wanted, found)
 
 
@@ -286,8 +287,8 @@ def _num_nodes(
             )
         return int(asked_here)
     if "nodes" in found:
-        asked = found["nodes"]
-        return _located(draft.script, asked, lambda: _nodes(draft, asked.value or ""))
+        with _errors_in(draft.script, found["nodes"]):
+            return _nodes(draft, found["nodes"].value or "")
     # Like Slurm, as many nodes as the tasks need.
     return -(-tasks // per_node) if tasks and per_node else 1
 
@@ -381,7 +382,8 @@ def _reading(draft: _Draft, found: Mapping[str, Directive], arguments: Sequence[
     notes = tuple(dict.fromkeys(draft.notes))
     if "array" not in found:
         return Reading((config.with_batch(batch),), notes)
-    asked = _located(script, found["array"], lambda: values.array(found["array"].value or ""))
+    with _errors_in(script, found["array"]):
+        asked = values.array(found["array"].value or "")
     number = str(1_000_000 + secrets.randbelow(9_000_000))
     configs = tuple(
         config.replace(name=f"{str(config.name)[:52]}-{element}").with_batch(
@@ -407,7 +409,8 @@ def _of_element(asked: values.Array, element: int, number: str) -> dict[str, str
 def _whole(script: BatchScript, found: Mapping[str, Directive], name: str) -> int | None:
     if name not in found:
         return None
-    return _located(script, found[name], lambda: values.whole(name, found[name].value or ""))
+    with _errors_in(script, found[name]):
+        return values.whole(name, found[name].value or "")
 
 
 def _tasks_per_node(script: BatchScript, found: Mapping[str, Directive]) -> int | None:
@@ -415,16 +418,11 @@ def _tasks_per_node(script: BatchScript, found: Mapping[str, Directive]) -> int 
     return next((n for name in names if (n := _whole(script, found, name))), None)
 
 
-def _located(script: BatchScript, directive: Directive, do: Callable[[], T]) -> T:
-    """Calls a function for an option, and adds the option's place in the file to its errors."""
+@contextmanager
+def _errors_in(script: BatchScript, directive: Directive | None = None) -> Iterator[None]:
+    """Adds the file, and the line of an option, to errors about options."""
     try:
-        return do()
+        yield
     except OptionError as error:
-        raise SpecError(f"{script.path}:{directive.line}: {error}") from None
-
-
-def _in_file(script: BatchScript, do: Callable[[], T]) -> T:
-    try:
-        return do()
-    except OptionError as error:
-        raise SpecError(f"{script.path}: {error}") from None
+        where = script.path if directive is None else f"{script.path}:{directive.line}"
+        raise SpecError(f"{where}: {error}") from None
