@@ -30,8 +30,6 @@ Each message says what happened, where, and what to do next. A worker's own exce
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from flowlite import terminal
 
 
@@ -197,16 +195,10 @@ class TaskFailed(FlowError):
             here, else `RemoteError` or `TaskFailed`.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        task_id: str = "",
-        failures: Mapping[int, BaseException] | None = None,
-    ) -> None:
+    def __init__(self, message: str, *, task_id: str = "") -> None:
         super().__init__(message)
         self.task_id = task_id
-        self.failures: dict[int, BaseException] = dict(failures or {})
+        self.failures: dict[int, BaseException] = {}
 
 
 class RemoteError(TaskFailed):

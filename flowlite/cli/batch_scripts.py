@@ -79,7 +79,7 @@ def _run_array(reading: Reading, how: RunOptions) -> int:
         preview(reading.configs[0], how.json)
         output.tell(f"an array of {count} such tasks, {min(count, at_once)} at a time")
         return 0
-    flow = Flow(notify=functools.lru_cache(None)(lambda text: _tell_if_possible(f"note: {text}")))
+    flow = Flow(notify=functools.lru_cache(None)(lambda text: output.tell(f"note: {text}")))
     starts, together = _starts(flow, reading)
     limited = not together and reading.at_once is not None and reading.at_once < count
     if how.detach and limited:
@@ -130,7 +130,7 @@ def _attend_all(starts: Sequence[Start], at_once: int, json: bool) -> int:
     def announced(start: Start) -> Task[Any]:
         task = start()
         started.append(task)
-        _tell_if_possible(f"task {task.name} ({task.id}) is submitted")
+        output.tell(f"task {task.name} ({task.id}) is submitted")
         return task
 
     failed = 0
@@ -145,23 +145,12 @@ def _attend_all(starts: Sequence[Start], at_once: int, json: bool) -> int:
         task = started[number]
         error = end if isinstance(end, Exception) else None
         failed += error is not None
-        _tell_if_possible(str(error) if error else f"task {task.name} ({task.id}): {task.status}")
+        output.tell(str(error) if error else f"task {task.name} ({task.id}): {task.status}")
     if json:
         records = [output.task_json(task) for task in started]
         output.print_json("tasks", records)
-    _tell_if_possible(
-        f"{len(started) - failed} of {len(starts)} tasks completed; output: flow logs TASK"
-    )
+    output.tell(f"{len(started) - failed} of {len(starts)} tasks completed; output: flow logs TASK")
     return 1 if failed else 0
-
-
-def _tell_if_possible(text: str) -> None:
-    """Shows a line on standard error. If the reader has gone, the tasks are followed for their exit code alone."""
-    try:
-        output.tell(text)
-    except OSError as error:
-        if not output.drop_unusable_streams(error):
-            raise
 
 
 def _cancel_all(tasks: Sequence[Task[Any]]) -> None:
@@ -169,8 +158,6 @@ def _cancel_all(tasks: Sequence[Task[Any]]) -> None:
         try:
             task.cancel()
         except (FlowError, OSError) as error:
-            _tell_if_possible(
-                f"task {task.name} ({task.id}) could not be cancelled and goes on: {error}"
-            )
+            output.tell(f"task {task.name} ({task.id}) could not be cancelled and goes on: {error}")
         else:
-            _tell_if_possible(f"task {task.name} ({task.id}) is being cancelled")
+            output.tell(f"task {task.name} ({task.id}) is being cancelled")

@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -340,7 +340,12 @@ def say_value(text: str) -> None:
     Console(file=sys.stdout).print(ReprHighlighter()(shown), soft_wrap=True)
 
 
-def facts(pairs: Mapping[str, str | None], *, wrapped: bool = True) -> None:
+def facts(
+    pairs: Mapping[str, str | None],
+    *,
+    wrapped: bool = True,
+    to: Callable[..., None] = say,
+) -> None:
     """Prints names and values, except names without a value.
 
     Long values are `wrapped` between words on a terminal. Commands are to be copied, and must not be.
@@ -350,9 +355,9 @@ def facts(pairs: Mapping[str, str | None], *, wrapped: bool = True) -> None:
     for name, value in shown.items():
         text = terminal.in_one_line(value)
         first, *more = _wrapped(text, sys.stdout, width + 2) if wrapped else [text]
-        say(ColouredText(name.ljust(width), DIM), "  ", first)
+        to(ColouredText(name.ljust(width), DIM), "  ", first)
         for line in more:
-            say(" " * (width + 2), line)
+            to(" " * (width + 2), line)
 
 
 def _wrapped(text: str, stream: TextIO, indent: int = 0) -> list[str]:

@@ -16,7 +16,6 @@ from flowlite.display.screen import terminal_screen
 from flowlite.display.task_display import TaskDisplay, beginning, ending
 from flowlite.display.waiting import wait_for_end
 from flowlite.errors import FlowError
-from flowlite.output.printing import DIM, ColouredText
 from flowlite.supervise.money import price_text
 
 if TYPE_CHECKING:
@@ -142,15 +141,9 @@ def _show_plan(places: Candidates) -> None:
     """Shows the plan on standard error, before money is spent."""
     shown = plan_facts(places.best)
     if len(places.ranked) > 1:
-        from flowlite.supervise.money import price_text
-
         shown["or else"] = f"{len(places.ranked) - 1} more; --dry-run lists them"
         shown["the dearest"] = price_text.sentence(places.dearest)
-    width = max(map(len, shown))
-    for name, value in shown.items():
-        if value is None:
-            continue
-        output.tell(ColouredText(name.ljust(width), DIM), f"  {value}")
+    output.facts(shown, wrapped=False, to=output.tell)
 
 
 def submit_and_follow(

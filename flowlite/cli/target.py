@@ -7,7 +7,6 @@ import itertools
 import os
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -115,17 +114,13 @@ def _named(
     if getattr(type(found), "__flowlite_function__", False):
         return cast("Function[..., Any]", found)
     if callable(found) and not isinstance(found, type):
-        return _decorated(found)
+        from flowlite.api.app import FlowApp
+
+        return FlowApp().function(found)
     known = ", ".join(functions) or "none that is decorated with @app.function"
     raise ConfigError(
         f"{text} has no function {name!r}{did_you_mean(name, functions)}; it has: {known}"
     )
-
-
-def _decorated(function: Callable[..., Any]) -> Function[..., Any]:
-    from flowlite.api.app import FlowApp
-
-    return FlowApp().function(function)
 
 
 def _file_of(module: ModuleType) -> Path | None:
