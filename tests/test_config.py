@@ -60,7 +60,7 @@ def test_typed_values_from_files_and_variables(
     assert settings["max_cost"] == 3.0
     assert settings.local_tasks == 5
     assert settings["max_price_per_hour"] == 2.5
-    assert settings.show_logs == "never"
+    assert settings["show_logs"] == "never"
     # The fixtures of the tests set `sync`.
     assert settings.task_options() == {"max_cost": 3.0, "max_price_per_hour": 2.5, "sync": False}
 
