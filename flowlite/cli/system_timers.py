@@ -8,7 +8,6 @@ FLOW_HOME/schedules/.timers.lock   held while a timer is made or removed
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -23,7 +22,6 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import IO
 
 from flowlite import python_request
 from flowlite.errors import ConfigError, NotFound
@@ -253,10 +251,12 @@ def run(home: Path, name: str) -> tuple[int, str]:
     """Runs the command of a timer now, unless it still runs. Returns its exit code, and what happened."""
     timer = read(home, name)
     with ExitStack() as opened:
-        lock = opened.enter_context(open(_path(home, name).with_suffix(".lock"), "ab"))
-        is_free = _locked(lock)
-        if is_free:
+        try:
+            opened.enter_context(edited_files.locked(_path(home, name).with_suffix(""), wait=False))
+            is_free = True
             _set_aside_long_log(log_of(home, name))
+        except BlockingIOError:
+            is_free = False
         log = opened.enter_context(open(log_of(home, name), "ab", buffering=0))
         os.chmod(log.name, 0o600)
 
@@ -285,14 +285,6 @@ def run(home: Path, name: str) -> tuple[int, str]:
         except OSError as error:
             return 1, logged(f"cannot be run in {timer.directory}: {error.strerror}")
         return code, logged(f"ended with exit code {code}")
-
-
-def _locked(lock: IO[bytes]) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _set_aside_long_log(log: Path) -> None:

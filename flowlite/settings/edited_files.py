@@ -17,10 +17,11 @@ from flowlite.node.system.atomic_files import write_atomically
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
     """Holds the lock of a file, which need not exist. A thread that holds it already waits for ever.
 
-    Raises ConfigError if the directory of the file cannot be written.
+    Raises ConfigError if the directory of the file cannot be written, and BlockingIOError if somebody else holds it and
+    is not to be waited for.
     """
     lock = path.with_name(f"{path.name}.lock")
     try:
@@ -28,7 +29,7 @@ def locked(path: Path) -> Iterator[None]:
     except OSError as error:
         raise _cannot_be_written(path, error) from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
         os.close(descriptor)

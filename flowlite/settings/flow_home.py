@@ -18,7 +18,7 @@ known_hosts  keys/               keys of hosts that the user has trusted; login 
 aws/  mithril/  slurm/           an adapter's ledger (launches/<token>.json), host keys and caches
 ssh/                             which task asked which host, facts of hosts, and hosts to avoid (unfit.json)
 revisiting-<provider>            exists while nodes that did not answer are to be ended
-asking-<provider>                locked by the process that finishes a plan in the background
+asking-<provider>.lock           held by the process that finishes a plan in the background
 """
 
 from __future__ import annotations
