@@ -20,6 +20,7 @@ from flowlite.display.format import UNKNOWN
 from flowlite.display.format import cost_of as cost_of
 from flowlite.display.format import duration as duration
 from flowlite.display.format import money as money
+from flowlite.display.format import run_time as run_time
 from flowlite.errors import ConfigError, FlowError, RemoteTraceback, TaskFailed
 from flowlite.in_worker.hidden_modules import hidden_module
 from flowlite.output import printing, redact

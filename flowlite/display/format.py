@@ -9,6 +9,7 @@ from flowlite.supervise.money.price_text import spent
 
 if TYPE_CHECKING:
     from flowlite.display.shown_task import ShownTask
+    from flowlite.state.records import TaskRecord
 
 UNKNOWN = "-"
 
@@ -24,6 +25,15 @@ def cost_of(task: ShownTask) -> str:
     """What a task has cost so far, such as `$1.25`; `≤ $1.25` if it may have cost less."""
     amount = task.estimated_cost
     return spent(amount, amount > 0 and task.cost_is_upper_bound)
+
+
+def run_time(record: TaskRecord) -> str:
+    """For how long the workers of a task have run, or ran; "" before they start."""
+    if record.started_at is None:
+        return ""
+    from flowlite.state import clock
+
+    return duration((record.finished_at or clock.now()) - record.started_at)
 
 
 def duration(seconds: float | None) -> str:

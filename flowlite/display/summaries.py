@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowlite.display.format import cost_of, duration
+from flowlite.display.format import cost_of, run_time
 from flowlite.output import html
 from flowlite.supervise import gang_size
 from flowlite.supervise.money import price_text
@@ -31,7 +31,7 @@ def of_task(task: ShownTask) -> str:
             "nodes": gang_size.in_words(record),
             "provider": " ".join(filter(None, (record.provider, plan.get("region")))),
             "created": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created_at)),
-            "run time": _run_time(task),
+            "run time": run_time(record),
             "cost": cost_of(task),
             "at most": price_text.worst_case_of_task(record),
         },
@@ -48,7 +48,7 @@ def of_tasks(tasks: Sequence[ShownTask]) -> str:
             task.record.id,
             task.record.state,
             gang_size.in_words(task.record),
-            _run_time(task),
+            run_time(task.record),
             cost_of(task),
             _cut(task.record.reason),
         )
@@ -66,15 +66,6 @@ def of_function(signature: str, options: Mapping[str, Any], function: Callable[.
     return html.facts(
         signature, {**values, **{name: _cut(repr(value)) for name, value in options.items()}}
     )
-
-
-def _run_time(task: ShownTask) -> str:
-    record = task.record
-    if record.started_at is None:
-        return ""
-    from flowlite.state import clock
-
-    return duration((record.finished_at or clock.now()) - record.started_at)
 
 
 def _cut(text: str) -> str:

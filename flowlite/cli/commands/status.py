@@ -288,7 +288,7 @@ def _row(task: Task[Any], left: Collection[str]) -> tuple[str, ...]:
         gang_size.in_words(record),
         f"{gpu}:{count}" if gpu and count else gpu,
         f"{output.duration(clock.now() - record.created_at)} ago",
-        output.duration(_run_time(record)) if record.started_at is not None else "",
+        output.run_time(record),
         output.cost_of(task),
         " ".join(_reason(task, left).split()),
     )
@@ -520,7 +520,7 @@ def _show_facts(task: Task[Any], reason: str) -> None:
             "created": output.clock(record.created_at),
             "started": output.clock(record.started_at) if record.started_at else None,
             "finished": output.clock(record.finished_at) if record.finished_at else None,
-            "run time": output.duration(_run_time(record)) if record.started_at else None,
+            "run time": output.run_time(record),
             "price": price_text.price(asked) if asked.is_paid else None,
             "cost": cost,
             "at most": price_text.worst_case_of_task(record),
@@ -573,9 +573,3 @@ def _told_once(events: Sequence[Event]) -> list[Event]:
     """
     pairs = pairwise([None, *events])
     return [e for before, e in pairs if e and (not before or e.text != before.text)]
-
-
-def _run_time(record: TaskRecord) -> float | None:
-    if record.started_at is None:
-        return None
-    return (record.finished_at or clock.now()) - record.started_at
