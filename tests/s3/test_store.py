@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import itertools
 import json
 import socketserver
@@ -104,8 +103,7 @@ def test_the_keys_of_boto_and_ours_are_the_same(one_s3_server: S3Server, store: 
     ]
     client = one_s3_server.client()
     for key in keys:
-        body = io.BytesIO(key.encode())
-        store.request("PUT", store.key(f"odd/{key}"), body=body, length=len(key.encode()))
+        store.request("PUT", store.key(f"odd/{key}"), body=key.encode())
         got = client.get_object(Bucket="requests", Key=f"p/odd/{key}")["Body"].read()
         assert got.decode() == key
     found = [each.key.removeprefix("p/odd/") for each in store.list("p/odd/")]
@@ -158,7 +156,6 @@ def test_storage_json(tmp_path: Path, one_s3_server: S3Server) -> None:
     path.write_text(json.dumps({"/data": one, "checkpoint": entry(one_s3_server, "s3://two")}))
     assert Store.open(path, "/data").prefix == "x"
     assert Store.open(path, "checkpoint").bucket == "two"
-    assert Store.open(path, "s3://two").prefix == ""
     with pytest.raises(S3Error, match="says nothing of /other"):
         Store.open(path, "/other")
     path.write_text("{")

@@ -7,9 +7,7 @@ entry for each use. A use is the path of a mount, or "checkpoint":
                "credential": {"access_key", "secret_key", "session_token" | null, "expires" | null} | null,
                "source": "profile 'lab' of ~/.aws/credentials"}}
 
-Other modules rely on `Store.open(storage_json, use)`, `Store.request`, `Store.list`, `Store.key` and `S3Error` (`code`,
-`status`, text for people). All calls block. https needs a process that has ssl, which an agent has not: run a sidecar,
-as `node/buckets/agent_side.py` does.
+All calls block.
 """
 
 from __future__ import annotations
@@ -22,10 +20,11 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import field, replace
 from functools import partial
 from http.client import HTTPException, HTTPResponse, IncompleteRead
-from typing import IO, Any
+from typing import Any
 from xml.etree import ElementTree
 
 from ..quick_dataclass import dataclass
@@ -119,16 +118,15 @@ class Store:
 
     @classmethod
     def open(cls, storage: str | os.PathLike[str], use: str) -> Store:
-        """Returns the store for a use ("/data", "checkpoint"), or the one with that URL.
+        """Returns the store for a use ("/data", "checkpoint").
 
         Raises:
             S3Error: `storage.json` has no such entry.
         """
         entries = read_storage(storage)
-        found = entries.get(use) or next((e for e in entries.values() if e["url"] == use), None)
-        if found is None:
+        if use not in entries:
             raise S3Error(f"{os.fspath(storage)} says nothing of {use}")
-        return cls.of(found)
+        return cls.of(entries[use])
 
     @property
     def place(self) -> str:
@@ -153,30 +151,18 @@ class Store:
         query: Mapping[str, str] | None = None,
         *,
         headers: Mapping[str, str] | None = None,
-        body: bytes | IO[bytes] = b"",
-        length: int | None = None,
+        body: bytes = b"",
         timeout: float = SECONDS,
     ) -> Response:
         """Sends one signed request. `key` is a whole key (see `key`).
 
-        Args:
-            body: Bytes, or an open file of `length` bytes; a file is sent without a hash of its content.
-
         Raises:
             S3Error: The request was refused, or there was no answer, or one that is too long.
         """
-        sending = self._open(method, key, query or {}, headers or {}, body, length)
-        try:
-            with _opener().open(sending, timeout=timeout) as reply:
-                names = {name.lower(): value for name, value in reply.headers.items()}
-                return Response(reply.status, names, _whole(reply))
-        except urllib.error.HTTPError as error:
-            with error:
-                raise _refusal(error.code, dict(error.headers.items()), error.read(65536)) from None
-        except S3Error:
-            raise
-        except (OSError, HTTPException) as error:
-            raise self._silence(error) from error
+        sending = self._signed(method, key, query or {}, headers or {}, body)
+        with self._answer(sending, timeout) as reply:
+            names = {name.lower(): value for name, value in reply.headers.items()}
+            return Response(reply.status, names, _whole(reply))
 
     def read(
         self, key: str, start: int = 0, *, most: int | None = None, timeout: float = SECONDS
@@ -187,30 +173,20 @@ class Store:
             S3Error: It cannot be read, or not to its end, or it has more than `most` bytes.
         """
         headers = {"range": f"bytes={start}-"} if start else {}
-        try:
-            with _opener().open(
-                self._open("GET", key, {}, headers, b"", None), timeout=timeout
-            ) as reply:
-                # Some servers know no ranges, and begin anew. The status of those that do is not always 206.
-                asked = reply.headers.get("content-range", "").startswith(f"bytes {start}-")
-                left = 0 if asked else start
-                while left and (block := reply.read(min(left, 1 << 20))):
-                    left -= len(block)
-                came = 0
-                while block := reply.read(1 << 20):
-                    came += len(block)
-                    if most is not None and came > most:
-                        raise S3Error(f"it has more than {most >> 20} MiB", status=200)
-                    yield block
-                if reply.length:
-                    raise S3Error(f"the connection ended {reply.length} bytes before the end")
-        except urllib.error.HTTPError as error:
-            with error:
-                raise _refusal(error.code, dict(error.headers.items()), error.read(65536)) from None
-        except S3Error:
-            raise
-        except (OSError, HTTPException) as error:
-            raise self._silence(error) from error
+        with self._answer(self._signed("GET", key, {}, headers, b""), timeout) as reply:
+            # Some servers know no ranges, and begin anew. The status of those that do is not always 206.
+            asked = reply.headers.get("content-range", "").startswith(f"bytes {start}-")
+            left = 0 if asked else start
+            while left and (block := reply.read(min(left, 1 << 20))):
+                left -= len(block)
+            came = 0
+            while block := reply.read(1 << 20):
+                came += len(block)
+                if most is not None and came > most:
+                    raise S3Error(f"it has more than {most >> 20} MiB", status=200)
+                yield block
+            if reply.length:
+                raise S3Error(f"the connection ended {reply.length} bytes before the end")
 
     def list(
         self,
@@ -242,12 +218,13 @@ class Store:
             ask = partial(self.request, "GET", "", query, timeout=timeout)
             found = without_namespace(through(ask).body)
             before = given
+            # Some servers do not encode names, though asked to, and then do not say that they have.
+            encoded = found.findtext("EncodingType") == "url"
             for each in found.iter("Contents"):
-                yield _entry(each, _is_encoded(found))
+                yield _entry(each, "Key", encoded)
                 given += 1
             for each in found.iter("CommonPrefixes") if folded else ():
-                name = each.findtext("Prefix") or ""
-                yield S3Object(urllib.parse.unquote_plus(name) if _is_encoded(found) else name, 0)
+                yield _entry(each, "Prefix", encoded)
                 given += 1
             empty = empty + 1 if given == before else 0
             token = found.findtext("NextContinuationToken") or ""
@@ -265,12 +242,8 @@ class Store:
 
     def folders(self, below: str = "") -> tuple[str, ...]:
         """Returns the common prefixes directly below `below`, with their slash; at most the first thousand."""
-        query = {"list-type": "2", "prefix": below, "delimiter": "/", "encoding-type": "url"}
-        found = without_namespace(self.request("GET", "", query).body)
-        names = (each.findtext("Prefix") or "" for each in found.iter("CommonPrefixes"))
-        return tuple(
-            urllib.parse.unquote_plus(name) if _is_encoded(found) else name for name in names
-        )
+        found = self.list(below, most=1000, folded=True)
+        return tuple(each.key for each in found if each.key.endswith("/") and each.key != below)
 
     def located(self) -> Store:
         """Returns this store with its bucket's region, if AWS reports another one.
@@ -299,38 +272,40 @@ class Store:
         """The beginning of all keys of this store."""
         return f"{self.prefix}/" if self.prefix else ""
 
-    def _silence(self, error: Exception) -> S3Error:
-        reason = getattr(error, "reason", error)
-        endpoint = self.base().rpartition("/")[0]
-        return S3Error(f"{endpoint} does not answer as S3: {str(reason) or type(error).__name__}")
+    @contextmanager
+    def _answer(self, sending: urllib.request.Request, timeout: float) -> Iterator[HTTPResponse]:
+        """Sends a request and yields the answer. Raises S3Error, also for what goes wrong while it is read."""
+        try:
+            with _opener().open(sending, timeout=timeout) as reply:
+                yield reply
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _refusal(error) from None
+        except S3Error:
+            raise
+        except (OSError, HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            endpoint = self.base().rpartition("/")[0]
+            raise S3Error(
+                f"{endpoint} does not answer as S3: {str(reason) or type(error).__name__}"
+            ) from error
 
-    def _open(
+    def _signed(
         self,
         method: str,
         key: str,
         query: Mapping[str, str],
         headers: Mapping[str, str],
-        body: bytes | IO[bytes],
-        length: int | None,
+        body: bytes,
     ) -> urllib.request.Request:
         url = f"{self.base()}/{urllib.parse.quote(key, safe='/~')}" if key else self.base()
         if query:
             url += f"?{urllib.parse.urlencode(sorted(query.items()), quote_via=urllib.parse.quote)}"
         # Without a content type, urllib declares the body a form.
         sent = {"content-type": "application/octet-stream", **headers} if body else dict(headers)
-        if not isinstance(body, bytes):
-            sent["content-length"] = str(length)
         if self.credential is not None:
-            content = body if isinstance(body, bytes) else None
-            sent = signed_headers(
-                method,
-                url,
-                sent,
-                content,
-                self.credential,
-                self.region or DEFAULT_REGION,
-                time.time(),
-            )
+            region = self.region or DEFAULT_REGION
+            sent = signed_headers(method, url, sent, body, self.credential, region, time.time())
         data = body if body or method in ("PUT", "POST") else None
         return urllib.request.Request(url, data=data, headers=sent, method=method)
 
@@ -359,19 +334,18 @@ def _opener() -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(_NoRedirect)
 
 
-def _refusal(status: int, headers: Mapping[str, str], body: bytes) -> S3Error:
-    text = body.decode("utf-8", "replace")
+def _refusal(error: urllib.error.HTTPError) -> S3Error:
+    text = error.read(65536).decode("utf-8", "replace")
 
     def told(name: str) -> str:
         match = re.search(f"<{name}>([^<]{{1,500}})</{name}>", text)
         return match[1] if match else ""
 
-    lower = {name.lower(): value for name, value in headers.items()}
-    code = told("Code") or {403: "AccessDenied", 404: "NotFound"}.get(status, "")
-    region = told("Region") or lower.get("x-amz-bucket-region", "")
+    code = told("Code") or {403: "AccessDenied", 404: "NotFound"}.get(error.code, "")
+    region = told("Region") or error.headers.get("x-amz-bucket-region", "")
     message = told("Message")
-    said = ": ".join(part for part in (code or f"HTTP {status}", message) if part)
-    return S3Error(said, code, status, region)
+    said = ": ".join(part for part in (code or f"HTTP {error.code}", message) if part)
+    return S3Error(said, code, error.code, region)
 
 
 def _whole(reply: HTTPResponse) -> bytes:
@@ -405,13 +379,8 @@ def without_namespace(body: bytes) -> ElementTree.Element:
     return root
 
 
-def _is_encoded(listed: ElementTree.Element) -> bool:
-    """Whether the names in a list are encoded, as was asked for. Some servers do not know that, and say nothing."""
-    return listed.findtext("EncodingType") == "url"
-
-
-def _entry(found: ElementTree.Element, encoded: bool) -> S3Object:
-    key = found.findtext("Key") or ""
+def _entry(found: ElementTree.Element, name: str, encoded: bool) -> S3Object:
+    key = found.findtext(name) or ""
     return S3Object(
         key=urllib.parse.unquote_plus(key) if encoded else key,
         size=int(found.findtext("Size") or 0),

@@ -14,8 +14,6 @@ from dataclasses import field
 
 from ..quick_dataclass import dataclass
 
-UNSIGNED = "UNSIGNED-PAYLOAD"
-
 
 @dataclass(frozen=True)
 class Credential:
@@ -31,7 +29,7 @@ def signed_headers(
     method: str,
     url: str,
     headers: Mapping[str, str],
-    body: bytes | None,
+    body: bytes,
     credential: Credential,
     region: str,
     now: float,
@@ -40,12 +38,11 @@ def signed_headers(
 
     Args:
         url: As it will be sent: path and query quoted, the query sorted by name.
-        body: None leaves the content out of the signature.
         now: Unix time.
     """
     parts = urllib.parse.urlsplit(url)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
-    content = UNSIGNED if body is None else hashlib.sha256(body).hexdigest()
+    content = hashlib.sha256(body).hexdigest()
     sent = {name.lower(): value.strip() for name, value in headers.items()}
     sent["host"] = _host(parts)
     sent["x-amz-date"] = stamp
