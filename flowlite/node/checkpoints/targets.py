@@ -220,36 +220,27 @@ class BucketTarget:
 
     def sizes(self, below: str) -> dict[str, int]:
         top = self._store.below
-        try:
+        with self._explained("listed", below):
             found = self._ask(lambda: list(self._store.list(top + below)))
-        except s3.S3Error as error:
-            raise self._failed("listed", below, error) from error
         return {entry.key[len(top) :]: entry.size for entry in found}
 
     def read(self, name: str) -> bytes:
         key = self._store.key(name)
-        try:
+        with self._explained("read", name):
             return self._ask(
                 lambda: b"".join(self._store.read(key, most=_MOST_READ, timeout=_TRANSFER_SECONDS))
             )
-        except s3.S3Error as error:
-            raise self._failed("read", name, error) from error
 
     def write(self, name: str, content: bytes) -> None:
-        try:
+        with self._explained("written", name):
             self._request("PUT", name, body=content)
-        except s3.S3Error as error:
-            raise self._failed("written", name, error) from error
 
     def upload(self, source: Path, name: str, size: int) -> None:
-        try:
-            with open(source, "rb", buffering=0) as file:
-                if size <= multipart_upload.PART:
-                    self._request("PUT", name, body=_exactly(file, 0, size))
-                else:
-                    self._upload_parts(file, name, size)
-        except s3.S3Error as error:
-            raise self._failed("written", name, error) from error
+        with self._explained("written", name), open(source, "rb", buffering=0) as file:
+            if size <= multipart_upload.PART:
+                self._request("PUT", name, body=_exactly(file, 0, size))
+            else:
+                self._upload_parts(file, name, size)
 
     def resume_upload(
         self, source: Path, name: str, size: int, moved: Callable[[int], None]
@@ -261,13 +252,10 @@ class BucketTarget:
         """
         key = self._store.key(name)
         begun = [each for each in self._unfinished(name) if each.key == key]
-        try:
-            with open(source, "rb", buffering=0) as file:
-                if not begun or not self._continue(begun[-1], file, size, moved):
-                    upload = MultipartUpload.begin(self._request_key, key)
-                    upload.complete(self._send_parts(upload, file, size, {}, moved))
-        except s3.S3Error as error:
-            raise self._failed("written", name, error) from error
+        with self._explained("written", name), open(source, "rb", buffering=0) as file:
+            if not begun or not self._continue(begun[-1], file, size, moved):
+                upload = MultipartUpload.begin(self._request_key, key)
+                upload.complete(self._send_parts(upload, file, size, {}, moved))
 
     def _continue(
         self, upload: MultipartUpload, file: IO[bytes], size: int, moved: Callable[[int], None]
@@ -299,11 +287,9 @@ class BucketTarget:
             for each in self._unfinished(name)
             if each.key == key or (below and each.key.startswith(f"{key}/"))
         ]
-        try:
+        with self._explained("deleted", name):
             for each in found:
                 each.abort()
-        except s3.S3Error as error:
-            raise self._failed("deleted", name, error) from error
         return {each.key[len(self._store.below) :] for each in found}
 
     def discard_interrupted(self, directory: str) -> None:
@@ -333,10 +319,8 @@ class BucketTarget:
 
     def delete(self, names: list[str]) -> None:
         for name in names:
-            try:
+            with self._explained("deleted", name):
                 self._request("DELETE", name)
-            except s3.S3Error as error:
-                raise self._failed("deleted", name, error) from error
 
     def _download_rest(self, name: str, file: IO[bytes], size: int) -> None:
         for block in self._store.read(
@@ -390,6 +374,14 @@ class BucketTarget:
                 raise
             self._opened = replace(self._opened, region=error.region)
             return patiently(ask)
+
+    @contextlib.contextmanager
+    def _explained(self, what: str, name: str) -> Iterator[None]:
+        """Turns errors of S3 into those of a target."""
+        try:
+            yield
+        except s3.S3Error as error:
+            raise self._failed(what, name, error) from error
 
     def _failed(self, what: str, name: str, error: s3.S3Error) -> OSError:
         text = f"{self.name}/{name} cannot be {what} with {self._store.source}: {error}"
