@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ..system import processes, retrying
-from . import tree as tree
+from . import tree
 from .manifest import (
     BadManifest,
     CheckpointManifest,
@@ -98,6 +98,11 @@ class Copier:
         """The prefix of this node's files at the target."""
         return "files" if self.nodes == 1 else f"files/node{self.node:04d}"
 
+    @property
+    def _stored(self) -> tuple[File, ...]:
+        """The files of the newest set; none if there is no set."""
+        return self.newest[1].files if self.newest is not None else ()
+
     # Before workers start
 
     def check(self) -> None:
@@ -171,7 +176,7 @@ class Copier:
 
     def _half_written(self, found: tree.TreeScan) -> set[str]:
         """Returns the checkpoints that are being written, or written again, as the file tells that is written last."""
-        known = self.newest[1].files if self.newest is not None and self.nodes == 1 else ()
+        known = self._stored if self.nodes == 1 else ()
         marks = {file.path: (file.size, file.mtime_ns) for file in known}
         return self._without_metadata(found) | written_again(found.files, marks)
 
@@ -198,7 +203,6 @@ class Copier:
         # A node that has made the copies has the newest files itself, except for incomplete ones. A node that becomes
         # the leader when the last one is lost has those of the last restore.
         complete = source and self.memory.copied and bool(files)
-        which = 0 if self.nodes == 1 else self.node
 
         def bring(only: set[str] | None, without: Collection[str] = ()) -> Restore:
             restore = Restore(
@@ -206,7 +210,7 @@ class Copier:
                 self.root,
                 self.shown_at,
                 self.memory,
-                node=which,
+                node=self.node,
                 nodes=self.nodes,
                 only=only,
                 without=without,
@@ -218,7 +222,7 @@ class Copier:
         brought = list(restore.brought)
         self.newest = restore.taken
         if aside and self.nodes == 1:
-            self._put_strangers_aside(restore.taken)
+            self._put_strangers_aside()
         elif aside:
             divided = self._divided(restore.manifests)
             if moved := {each for each in divided if tree.put_aside(self.root, each)}:
@@ -230,8 +234,7 @@ class Copier:
         return {
             "files": len(brought),
             "bytes": sum(file.size for file in brought),
-            "set": set_label(restore.taken[0]) if restore.taken else "",
-            "kept": restore.kept,
+            "set": restore.taken[0].label if restore.taken else "",
             "aside": [
                 *sorted(begun),
                 *(path for path in put if not is_inside(path, begun)),
@@ -239,7 +242,7 @@ class Copier:
             "aside_at": str(tree.aside_of(self.root)),
         }
 
-    def _put_strangers_aside(self, taken: tuple[SetName, CheckpointManifest] | None) -> None:
+    def _put_strangers_aside(self) -> None:
         """Puts checkpoints aside of which the node that copies has nothing: its ranks would continue from others.
 
         Ranks of other nodes write into the same directories, such as the state of their random numbers, and leave them
@@ -247,12 +250,12 @@ class Copier:
         """
         if self.order["source"]:
             # One that leads now for the first time. What it had itself was never copied.
-            known = None if self.memory.copied or taken is None else set[str]()
+            known = None if self.memory.copied or self.newest is None else set[str]()
         else:
             known = set(self._told[0]["whole"]) if 0 in self._told else None
         if known is None:
             return
-        known |= checkpoints_of(file.path for file in (taken[1].files if taken is not None else ()))
+        known |= checkpoints_of(file.path for file in self._stored)
         for each in self._here() - known:
             tree.put_aside(self.root, each)
 
@@ -345,7 +348,7 @@ class Copier:
             before = set(self.watch.doubtful)
             files = found.files.items()
             known = {path for path, seen in files if self.memory.hash_of(path, seen) is not None}
-            stored = {file.path for file in self.newest[1].files} if self.newest else set[str]()
+            stored = {file.path for file in self._stored}
             whole = complete_as_others(self.watch.begun, found.files, stored)
             whole_files = {path for path in found.files if checkpoint_above(path) in whole}
             half = self._half_written(found)
@@ -473,14 +476,16 @@ class Copier:
             changing: Directories of checkpoints in which files are. Their files come into the sets together.
         """
         wanted = set(unfinished)
-        known = self.newest[1].files if self.newest is not None else ()
-        return [file for file in known if file.path in wanted or is_inside(file.path, changing)]
+        return [
+            file for file in self._stored if file.path in wanted or is_inside(file.path, changing)
+        ]
 
     def _not_whole(self, changing: set[str]) -> set[str]:
         """Returns those of these directories of checkpoints of which the newest set has nothing."""
-        known = self.newest[1].files if self.newest is not None else ()
         return {
-            each for each in changing if not any(is_inside(file.path, {each}) for file in known)
+            each
+            for each in changing
+            if not any(is_inside(file.path, {each}) for file in self._stored)
         }
 
     def _has_no_checkpoint(
@@ -488,7 +493,7 @@ class Copier:
     ) -> bool:
         """Whether the newest set has a checkpoint, and one with these files none, since the next is being written."""
         paths = {file.path for file in files}
-        known = {file.path for file in self.newest[1].files} if self.newest is not None else set()
+        known = {file.path for file in self._stored}
         if not begun and paths.issuperset(unfinished):
             return False
         if any(map(is_of_checkpoint, known)):
@@ -497,9 +502,8 @@ class Copier:
 
     def _deleted(self, found: tree.TreeScan, files: Iterable[File]) -> list[File]:
         """Returns the files of the newest set that are not in the directory any more, without these."""
-        known = self.newest[1].files if self.newest is not None else ()
         has = {file.path for file in files}.union(found.files)
-        return [file for file in known if file.path not in has]
+        return [file for file in self._stored if file.path not in has]
 
     def _links_to(
         self, files: Iterable[File], found: tree.TreeScan, begun: set[str]
@@ -509,7 +513,7 @@ class Copier:
         known = self.newest[1].links if self.newest is not None else {}
         links = {}
         for path, target in found.links.items():
-            if posixpath.normpath(posixpath.join(posixpath.dirname(path), target)) not in absent:
+            if tree.end_of(path, target) not in absent:
                 links[path] = target
             elif path in known:
                 links[path] = known[path]
@@ -524,14 +528,14 @@ class Copier:
         return {
             "files": len(manifest.files),
             "bytes": manifest.size,
-            "set": set_label(name),
+            "set": name.label,
             **left_out,
         }
 
     def prune(self) -> None:
         """Deletes the sets beyond `keep`, and the files that are in no set any more. Raises TargetError."""
         paths = self._paths()
-        names = [name for path in paths if (name := SetName.parse(path)) is not None]
+        names = SetName.among(paths)
         gone = superfluous(names, self.node, int(self.order["keep"]))
         dropped = {file.object for file in self._files_of(gone)}
         self.place.delete([name.path for name in gone])
@@ -575,8 +579,7 @@ class Copier:
         return paths
 
     def _mine(self, paths: Iterable[str]) -> list[SetName]:
-        found = (SetName.parse(path) for path in paths)
-        return [name for name in found if name is not None and name.node == self.node]
+        return [name for name in SetName.among(paths) if name.node == self.node]
 
     def _present(self) -> dict[str, int]:
         found = self.place.sizes(f"{self.scope}/")
@@ -629,8 +632,3 @@ class Copier:
                 read = None
             self._manifests[name.path] = read
         return self._manifests[name.path]
-
-
-def set_label(name: SetName) -> str:
-    """Returns a set's name for messages to people."""
-    return f"{name.generation}.{name.number}"

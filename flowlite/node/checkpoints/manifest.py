@@ -21,6 +21,7 @@ from dataclasses import asdict, field
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from ..project_files.links import leads_out
 from ..quick_dataclass import dataclass
 
 _NAME = re.compile(
@@ -53,6 +54,11 @@ class SetName(NamedTuple):
         return (self.generation, self.writer, self.number)
 
     @property
+    def label(self) -> str:
+        """The set's name for messages to people."""
+        return f"{self.generation}.{self.number}"
+
+    @property
     def path(self) -> str:
         return (
             f"sets/{self.generation:06d}.{self.writer}/{self.number:06d}/"
@@ -68,6 +74,11 @@ class SetName(NamedTuple):
         generation, writer, number, node, nodes, digest = found.groups()
         name = cls(int(generation), writer, int(number), int(node), int(nodes), digest)
         return name if name.path == path and name.node < name.nodes else None
+
+    @classmethod
+    def among(cls, paths: Iterable[str]) -> list[SetName]:
+        """Returns the names of the manifests among these paths."""
+        return [name for name in map(cls.parse, paths) if name is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +161,7 @@ class CheckpointManifest:
                 f"it is no manifest of checkpoints: {type(error).__name__}: {error}"
             ) from None
         for path, target in links.items():
-            if not leads_inside(path, target):
+            if leads_out(path, target):
                 raise BadManifest(f"the link {path!r} leads out of the directory")
         return found
 
@@ -175,18 +186,6 @@ def _name(text: object) -> str:
     """Returns a name as the file system can have it. Raises ValueError for surrogates other than those of bytes."""
     str(text).encode("utf-8", "surrogateescape")
     return str(text)
-
-
-def leads_inside(path: str, target: str) -> bool:
-    """Whether a relative link stays within the directory, judged by names alone."""
-    if target.startswith("/") or "\0" in target or not target:
-        return False
-    depth = path.count("/")
-    for part in target.split("/"):
-        depth += -1 if part == ".." else part not in ("", ".")
-        if depth < 0:
-            return False
-    return True
 
 
 def object_name(scope: str, path: str, sha256: str) -> str:

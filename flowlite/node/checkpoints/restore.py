@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import posixpath
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ..system.byte_sizes import human_size
-from . import tree as tree
+from . import tree
 from .manifest import (
     BadManifest,
     CheckpointManifest,
@@ -37,7 +36,7 @@ class Restore:
     Attributes:
         taken: The set that was restored: name and manifest of this node; None if there was none.
         manifests: Those of all nodes in that set, by node.
-        kept: Files left unchanged because no set has their content, so they are newer.
+        brought: The files that were restored.
     """
 
     def __init__(
@@ -70,13 +69,13 @@ class Restore:
         self._without = without
         self.manifests: Sequence[CheckpointManifest] = ()
         self.taken: tuple[SetName, CheckpointManifest] | None = None
-        self.kept: list[str] = []
+        self._kept: list[str] = []
         self.brought: list[File] = []
-        self.problems: list[str] = []
+        self._problems: list[str] = []
 
     def run(self) -> None:
         """Raises RestoreError, TargetError, and OSError if the directory cannot be written."""
-        sets = whole_sets(self._names())
+        sets = whole_sets(SetName.among(self._place.sizes("sets/")))
         if not sets:
             return
         if len(sets[0].names) != self._nodes:
@@ -95,12 +94,8 @@ class Restore:
                 return
         raise RestoreError(
             f"{len(sets)} sets of checkpoints are at {self._place.name}, and none is whole: "
-            f"{'; '.join(self.problems[:3])}. To begin anew, give checkpoint.sync another place, or empty this one"
+            f"{'; '.join(self._problems[:3])}. To begin anew, give checkpoint.sync another place, or empty this one"
         )
-
-    def _names(self) -> list[SetName]:
-        found = [SetName.parse(path) for path in self._place.sizes("sets/")]
-        return [name for name in found if name is not None]
 
     def _other_number(self, found: int) -> str:
         how = {True: "nodes='leader'", False: "nodes='all'"}
@@ -112,7 +107,7 @@ class Restore:
 
     def _load(self, candidate: SetOf) -> list[CheckpointManifest] | None:
         """Returns the manifests of a set, if all its files exist."""
-        label = f"set {candidate.key[0]}.{candidate.key[2]}"
+        label = f"set {candidate.names[0].label}"
         try:
             manifests = [
                 CheckpointManifest.from_json(self._place.read(name.path))
@@ -121,10 +116,10 @@ class Restore:
         except FileNotFoundError:
             return None
         except BadManifest as error:
-            self.problems.append(f"{label}: {error}")
+            self._problems.append(f"{label}: {error}")
             return None
         if not is_complete(manifests, self._place.sizes("files/")):
-            self.problems.append(f"{label}: files are missing or have another size")
+            self._problems.append(f"{label}: files are missing or have another size")
             return None
         return manifests
 
@@ -140,7 +135,7 @@ class Restore:
                 seen = tree.put_in_place(self._root, file, partial)
                 self._memory.learn(file.path, seen, file.sha256)
         except (FileNotFoundError, _Damaged) as error:
-            self.problems.append(f"set {candidate.key[0]}.{candidate.key[2]}: {error}")
+            self._problems.append(f"set {candidate.names[0].label}: {error}")
             return False
         finally:
             for file in wanted:
@@ -158,18 +153,17 @@ class Restore:
     def _put_links(self, manifest: CheckpointManifest) -> None:
         """Creates the links of a set. One here that leads to a file which is in no set is newer, and stays."""
         here = tree.look_at(self._root, self._shown_at)
-        stored = {file.path for file in manifest.files}.difference(self.kept)
+        stored = {file.path for file in manifest.files}.difference(self._kept)
         newer = [
             path
             for path, seen in here.files.items()
             if path not in stored and self._memory.hash_of(path, seen) is None
         ]
         for path, target in manifest.links.items():
-            leads_to = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-            if checkpoint_above(f"{leads_to}/") in self._without:
+            if checkpoint_above(f"{tree.end_of(path, target)}/") in self._without:
                 continue
             if (known := here.links.get(path)) is not None and known != target:
-                at = posixpath.normpath(posixpath.join(posixpath.dirname(path), known))
+                at = tree.end_of(path, known)
                 if any(each == at or each.startswith(f"{at}/") for each in newer):
                     continue
             tree.put_link(self._root, path, target)
@@ -192,7 +186,8 @@ class Restore:
         if here.size == file.size and tree.sha256_of(self._root / file.path) == file.sha256:
             self._memory.learn(file.path, here, file.sha256)
             return False
-        self.kept.append(file.path)
+        # No set has its content, so it is newer.
+        self._kept.append(file.path)
         return False
 
     def _fetch(self, file: File) -> None:

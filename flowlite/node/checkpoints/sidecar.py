@@ -167,7 +167,7 @@ class CheckpointSidecar:
     def _pause(self) -> float | None:
         if self._began is None:
             return None
-        return max(0.0, min(self._next_look, time.monotonic() + SETTLE_SECONDS) - time.monotonic())
+        return max(0.0, min(self._next_look - time.monotonic(), SETTLE_SECONDS))
 
     def _look_if_due(self) -> None:
         began = time.monotonic()
@@ -203,7 +203,7 @@ class CheckpointSidecar:
             self._copier.claim()
             self._claimed = True
         except OSError as error:
-            report("trouble", error=str(error), replaced=False)
+            report("trouble", error=str(error))
 
     def _copy_aside(self, number: int | None) -> None:
         if not self._copy(number) and not self._replaced:
@@ -221,7 +221,7 @@ class CheckpointSidecar:
             self._replaced = isinstance(error, Replaced)
             self._claimed = self._claimed and not isinstance(error, CopiesRemoved)
             self._failures += 1
-            report("trouble", error=str(error), replaced=self._replaced)
+            report("trouble", error=str(error))
             return False
         if anything_new:
             report("copied", **self._copier.told())
@@ -232,7 +232,7 @@ class CheckpointSidecar:
         try:
             self._copier.prune()
         except OSError as error:
-            report("trouble", error=f"old sets stay for now: {error}", replaced=False)
+            report("trouble", error=f"old sets stay for now: {error}")
 
     def _retry_pause(self) -> float:
         return min(_LONGEST_PAUSE, _SHORTEST_PAUSE * 2.0 ** min(self._failures, 10))

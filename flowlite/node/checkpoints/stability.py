@@ -194,9 +194,7 @@ class StabilityWatch:
             path.
     """
 
-    def __init__(
-        self, settle: float, doubtful: Mapping[str, tuple[int, int]] | None = None
-    ) -> None:
+    def __init__(self, settle: float) -> None:
         """
         Args:
             settle: Seconds a file must not have changed.
@@ -205,7 +203,7 @@ class StabilityWatch:
         self._files: dict[str, FileState] = {}
         self._since: dict[str, float] = {}
         self._now = _LONG_AGO
-        self.doubtful = dict(doubtful or {})
+        self.doubtful: dict[str, tuple[int, int]] = {}
 
     def look(self, files: Mapping[str, FileState], writing: Set[str], now: float) -> None:
         """Processes the result of one scan.

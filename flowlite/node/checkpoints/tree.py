@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
 import shutil
 import stat
 from collections.abc import Iterable
 from dataclasses import field
 from pathlib import Path
 
+from ..project_files.links import leads_out
 from ..quick_dataclass import dataclass
-from .manifest import File, leads_inside
+from .manifest import File
 from .stability import FileState
 
 _BLOCK = 1 << 20
@@ -27,7 +29,7 @@ class TreeScan:
 
     Attributes:
         identities: Device and inode of each file, to find the processes that have it open.
-        skipped: Entries that cannot be copied, with the reason.
+        skipped: Entries that cannot be copied.
     """
 
     files: dict[str, FileState] = field(default_factory=dict)
@@ -35,7 +37,7 @@ class TreeScan:
     links: dict[str, str] = field(default_factory=dict)
     directories: list[str] = field(default_factory=list)
     identities: dict[tuple[int, int], str] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
+    skipped: set[str] = field(default_factory=set)
 
 
 def look_at(root: Path, shown_at: str) -> TreeScan:
@@ -79,16 +81,16 @@ def _note(
 ) -> None:
     if entry.is_symlink():
         target = _relative(tops, path, os.readlink(entry.path))
-        if leads_inside(path, target):
-            found.links[path] = target
+        if leads_out(path, target):
+            found.skipped.add(path)
         else:
-            found.skipped[path] = "it is a link that leads out of the directory"
+            found.links[path] = target
         return
     status = entry.stat(follow_symlinks=False)
     if stat.S_ISDIR(status.st_mode):
         todo.append(path)
     elif not stat.S_ISREG(status.st_mode):
-        found.skipped[path] = "it is neither a file nor a directory"
+        found.skipped.add(path)
     else:
         found.files[path] = seen_of(status)
         found.modes[path] = stat.S_IMODE(status.st_mode)
@@ -189,18 +191,21 @@ def put_in_place(root: Path, file: File, partial: Path) -> FileState:
     return seen_of(os.lstat(root / file.path))
 
 
-def put_link(root: Path, path: str, target: str) -> bool:
-    """Creates a link unless something else is there. Returns True if it was created or changed."""
+def put_link(root: Path, path: str, target: str) -> None:
+    """Creates a link, also in the place of another link. Something else that is there stays."""
     make_parents(root, path)
     at = root / path
     if at.is_symlink():
         if os.readlink(at) == target:
-            return False
+            return
         os.unlink(at)
-    elif at.exists():
-        return False
-    os.symlink(target, at)
-    return True
+    if not at.exists():
+        os.symlink(target, at)
+
+
+def end_of(link: str, target: str) -> str:
+    """Returns the path that a relative link leads to, judged by names alone."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(link), target))
 
 
 def aside_of(root: Path) -> Path:
