@@ -292,7 +292,7 @@ class TestWithoutNamespaces:
 
     @pytest.fixture(autouse=True)
     def _without(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(namespace, "enter_private", lambda: False)
+        monkeypatch.setattr(namespace, "enter_private", lambda: "there are none")
 
     def test_a_link_is_made_where_the_path_is_free(self, tmp_path: Path, volume: Path) -> None:
         path = tmp_path / "shared" / "ckpt"

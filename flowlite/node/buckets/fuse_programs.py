@@ -12,11 +12,11 @@ from pathlib import Path
 from shutil import which
 from typing import NamedTuple
 
+from ..mount_namespace import unmount
 from ..s3.client import DEFAULT_REGION, Store
 
 PROFILE = "flowlite"
 FUSE_DEVICE = "/dev/fuse"
-UNMOUNTERS = ("fusermount3", "fusermount")
 TOOL_VARIABLE = "FLOW_S3_TOOL"
 """Names the tool to use; by default, the best that is installed."""
 
@@ -145,7 +145,7 @@ def problem(path: str, only: str = "") -> str:
                 f"{TOOL_VARIABLE} is {only!r}, which is not installed here, or not one of {names}"
             )
         return f"none of {names} is installed here; install one (`apt install rclone fuse3`), {instead}"
-    if not any(which(each, path=path) for each in UNMOUNTERS):
+    if not any(which(each, path=path) for each in unmount.PROGRAMS):
         return (
             "fusermount3 is not installed here, and without it nothing can be mounted; install it "
             f"(`apt install fuse3`), {instead}"

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
-from ..mount_namespace import namespace, unmount
+from ..mount_namespace import mounting, namespace, unmount
 from ..quick_dataclass import dataclass
 from ..s3.client import S3Error, Store, read_storage
 from ..s3.readable import explain, find
@@ -84,7 +84,7 @@ class MountSidecar:
         """Mounts the buckets, watches them until the agent closes the pipe, and cleans up. Returns the exit status."""
         self._over = ending()
         try:
-            self._private = os.geteuid() == 0 and namespace.enter_own_namespace()
+            self._private = os.geteuid() == 0 and not namespace.enter_private()
             self._mount_all()
         except BucketFault as error:
             report("failed", why=str(error))
@@ -181,18 +181,10 @@ class MountSidecar:
         """Waits until the bucket can be listed. Returns "" or the error."""
         assert bucket.program is not None
         until = time.monotonic() + MOUNT_SECONDS
-        pause = 0.005
+        if why := mounting.await_mount(bucket.program, bucket.source, MOUNT_SECONDS, self._over):
+            return why
         while not self._over.is_set():
-            if bucket.program.poll() is not None:
-                return f"it ended with {bucket.program.returncode}"
-            if unmount.is_mounted(bucket.source):
-                break
-            if time.monotonic() > until:
-                return f"nothing was mounted within {MOUNT_SECONDS:g} s"
-            self._over.wait(pause)
-            pause = min(0.1, pause * 1.5)
-        while not self._over.is_set():
-            listed = _within(max(1.0, until - time.monotonic()), os.listdir, str(bucket.source))
+            listed = mounting.listed(bucket.source, max(1.0, until - time.monotonic()))
             if isinstance(listed, OSError):
                 return f"it cannot be listed: {listed.strerror or listed}"
             if listed or bucket.empty:
@@ -297,23 +289,6 @@ def _last_words(log: Path, store: Store) -> str:
         text = text.replace(secret, "***") if secret else text
     lines = [line.strip() for line in text.splitlines()]
     return " / ".join(line[:300] for line in lines[-3:] if line)
-
-
-def _within(seconds: float, call: Any, *arguments: Any) -> Any:
-    """Returns a call's result or the OSError it raised; None on timeout (its thread is left behind)."""
-    answers: queue.Queue[Any] = queue.Queue()
-
-    def run() -> None:
-        try:
-            answers.put(call(*arguments))
-        except OSError as error:
-            answers.put(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    try:
-        return answers.get(timeout=seconds)
-    except queue.Empty:
-        return None
 
 
 def main(arguments: list[str]) -> int:

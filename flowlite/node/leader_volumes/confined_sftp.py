@@ -28,7 +28,6 @@ _PLACES = (
 )
 _LISTING_SECONDS = 10.0
 _PATH = re.compile(r"(?:=>\s*|^\s*)(/\S+)\s+\(0x", re.MULTILINE)
-_MS_RDONLY, _MS_REMOUNT = 1, 32
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
 _LAST_CAPABILITY = 63
 
@@ -65,9 +64,8 @@ def serve(directory: str, stage: Path) -> None:
     try:
         needed = _needed(program)
         uid, gid = os.getuid(), os.getgid()
-        entered = namespace.enter_private()
-        if entered is not True:
-            raise NotConfined(f"this user may not have a mount namespace here: {entered}")
+        if refused := namespace.enter_private():
+            raise NotConfined(f"this user may not have a mount namespace here: {refused}")
         _build_root(stage, program, needed, directory, f"flowlite:x:{uid}:{gid}::{INSIDE}:/")
         _enter_root(stage)
         _give_up_power()
@@ -108,14 +106,9 @@ def _build_root(stage: Path, program: str, needed: list[str], directory: str, us
 
 
 def _enter_root(stage: Path) -> None:
-    calls = libc.Libc()
-    old = stage / "old"
-    old.mkdir()
-    namespace.pivot(str(stage), str(old))
-    os.chdir("/")
-    calls.call("umount2", b"/old", libc.MNT_DETACH)
-    os.rmdir("/old")
-    calls.mount(None, "/", None, _MS_REMOUNT | libc.MS_BIND | _MS_RDONLY | libc.NOSUID_NODEV)
+    namespace.pivot(str(stage))
+    read_only = libc.MS_REMOUNT | libc.MS_BIND | libc.MS_RDONLY | libc.NOSUID_NODEV
+    libc.Libc().mount(None, "/", None, read_only)
     os.chdir(INSIDE)
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
 import shlex
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from pathlib import Path
 from shutil import which
 
 from ..config.agent_config import AgentConfig, AttemptPaths
-from ..mount_namespace import namespace, unmount
+from ..mount_namespace import mounting, namespace, unmount
 from ..protocol.framing import VOLUME_ROLE, WireError
 from ..protocol.stream import dial
 from ..sidecar.process_side import ending, report
@@ -37,7 +36,6 @@ from .confined_sftp import INSIDE
 
 MOUNT_SECONDS = 30.0
 STOP_SECONDS = 5.0
-_LATE = "nothing was mounted"
 _CUTS = frozenset(" ,\\")
 _DEVICE = "/dev/fuse"
 OPTIONS = (
@@ -106,7 +104,7 @@ class SshfsSidecar:
                 raise NotShared(f"volume {name!r} cannot be had from node 0: {lacking}. {CHOICES}")
             if self._within:
                 namespace.enter(self._within)
-            private = bool(self._within) or (os.geteuid() == 0 and namespace.enter_own_namespace())
+            private = bool(self._within) or (os.geteuid() == 0 and not namespace.enter_private())
             sources = {str(v["name"]): self._mount(str(v["name"])) for v in self._volumes}
             report("mounted", pid=os.getpid(), private=private, sources=sources)
             self._watch()
@@ -143,29 +141,26 @@ class SshfsSidecar:
                 env={**os.environ, "PATH": _search_path()},
                 preexec_fn=partial(processes.die_with_parent, os.getpid()),
             )
-        if why := self._await(name, source):
+        if why := self._await(self._programs[name], source):
             last = log.read_text(errors="replace").strip().splitlines()[-2:]
             raise NotShared(
                 f"volume {name!r} cannot be had from node 0: {why}"
                 f"{' (' + ' / '.join(last) + ')' if last else ''}",
-                passing=why.startswith(_LATE) or any(UNREACHED in line for line in last),
+                passing=why.startswith(mounting.LATE) or any(UNREACHED in line for line in last),
             )
         return str(source)
 
-    def _await(self, name: str, source: Path) -> str:
+    def _await(self, program: subprocess.Popen[bytes], source: Path) -> str:
         """Waits until a volume can be listed. Returns why it cannot be, or ""."""
         until = time.monotonic() + MOUNT_SECONDS
-        while not self._over.is_set():
-            code = self._programs[name].poll()
-            if code is not None:
-                return f"sshfs ended with {code}"
-            if unmount.is_mounted(source):
-                listed = _listed(source, max(1.0, until - time.monotonic()))
-                return "" if listed is True else f"it cannot be listed: {listed}"
-            if time.monotonic() > until:
-                return f"{_LATE} within {MOUNT_SECONDS:g} s"
-            self._over.wait(0.02)
-        return "this node was told to end"
+        if why := mounting.await_mount(program, source, MOUNT_SECONDS, self._over):
+            return why
+        if self._over.is_set():
+            return "this node was told to end"
+        listed = mounting.listed(source, max(1.0, until - time.monotonic()))
+        if isinstance(listed, list):
+            return ""
+        return f"it cannot be listed: {listed or 'it does not answer'}"
 
     def _watch(self) -> None:
         while not self._over.wait(0.2):
@@ -183,24 +178,6 @@ class SshfsSidecar:
                 program.kill()
                 program.wait()
         unmount.unmount_below(self._top)
-
-
-def _listed(source: Path, seconds: float) -> object:
-    """Returns True if a directory can be listed in time, else the reason."""
-    answers: queue.Queue[object] = queue.Queue()
-
-    def look() -> None:
-        try:
-            os.listdir(source)
-            answers.put(True)
-        except OSError as error:
-            answers.put(error)
-
-    threading.Thread(target=look, daemon=True).start()
-    try:
-        return answers.get(timeout=seconds)
-    except queue.Empty:
-        return "it does not answer"
 
 
 def _search_path() -> str:

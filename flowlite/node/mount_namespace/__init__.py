@@ -8,8 +8,8 @@ Without mount namespaces a symbolic link is created if the path is free; otherwi
 reason. Nothing is ever deleted through a mount (`unmount.py`).
 
 `worker_view.py` says what a worker shall see, `namespace.py` makes it so. What is mounted, and whether it can be
-written to, is decided by the rooms that mount: `buckets`, `attached_volumes`, `leader_volumes`. `mounts.py` says which
-file system contains a path.
+written to, is decided by the rooms that mount: `buckets`, `attached_volumes`, `leader_volumes`; `mounting.py` waits for
+their programs. `mounts.py` reads what is mounted.
 
 Imports `system`. Start with `worker_view.py`.
 """

@@ -1,8 +1,9 @@
-"""Which file system contains a path, and whether other machines may use it, too."""
+"""What is mounted here: which file system contains a path, and whether other machines may use it, too."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 # File systems of many machines whose source names no server.
@@ -12,7 +13,7 @@ _SHARED = frozenset({"beegfs", "gpfs", "panfs", "pvfs2", "wekafs"})
 def file_system_of(path: str) -> tuple[str, str]:
     """Returns type and source of the file system that contains a resolved path; "" each if that is not known."""
     best, found = "", ("", "")
-    for point, kind, source in _mounts():
+    for point, kind, source in mounts():
         above = point == "/" or path == point or path.startswith(f"{point}/")
         if above and len(point) >= len(best):
             best, found = point, (kind, source)
@@ -40,13 +41,18 @@ def is_of_many(kind: str, source: str) -> bool:
     return kind in _SHARED or names_server(source)
 
 
-def _mounts() -> Iterator[tuple[str, str, str]]:
-    """Mount point, type and source of each mount."""
+def mounts() -> Iterator[tuple[str, str, str]]:
+    """Yields point, type and source of each mount that this process sees; nothing where the kernel does not tell."""
     try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
             for line in file:
                 fields, _, rest = line.partition(" - ")
-                kind, source, *_ = rest.split()
-                yield fields.split()[4], kind, source
-    except (OSError, ValueError):
+                kind, source, *_ = rest.split(" ")
+                yield _unquoted(fields.split(" ")[4]), kind, _unquoted(source)
+    except OSError:
         return
+
+
+def _unquoted(text: str) -> str:
+    """Decodes escapes such as \\040 (blank)."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)

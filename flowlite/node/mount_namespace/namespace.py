@@ -13,7 +13,17 @@ import stat
 import sys
 
 from ..system import ownership
-from ..system.libc import CLONE_NEWNS, MNT_DETACH, MS_BIND, MS_REC, MS_SLAVE, NOSUID_NODEV, Libc
+from ..system.libc import (
+    CLONE_NEWNS,
+    MNT_DETACH,
+    MS_BIND,
+    MS_RDONLY,
+    MS_REC,
+    MS_REMOUNT,
+    MS_SLAVE,
+    NOSUID_NODEV,
+    Libc,
+)
 from .unmount import is_mounted, mounted_below
 
 TYPE_CHECKING = False
@@ -22,8 +32,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 _CLONE_NEWUSER = 0x10000000
-_MS_RDONLY = 1
-_MS_REMOUNT = 32
 # Flags that a remount must repeat to keep them: `statvfs` flag to `mount` flag.
 _KEPT_FLAGS = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
@@ -52,7 +60,7 @@ def show(
         MountError: One of them cannot be shown.
     """
     shown: list[dict[str, str]] = []
-    private: OSError | bool | None = None
+    refused: str | None = None
     wanted = sorted(volumes, key=lambda each: len(each["path"]))
     for volume in wanted:
         # Before this process enters a user namespace, where all other users look the same.
@@ -71,11 +79,11 @@ def show(
                         f"volume {name!r} at {path} would hide {kept}, where this task itself lives; "
                         "choose another path for the volume"
                     )
-            if private is None:
-                private = enter_private()
-            how = _show_one(name, path, source, private, str(volume.get("alike", "")), sealed)
+            if refused is None:
+                refused = enter_private()
+            how = _show_one(name, path, source, refused, str(volume.get("alike", "")), sealed)
         shown.append({"name": name, "path": path, "how": how})
-    if private is True and os.geteuid() != 0:
+    if refused == "" and os.geteuid() != 0:
         drop_capabilities()
     return shown
 
@@ -89,35 +97,40 @@ def _refuse_what_another_has_made(name: str, path: str) -> None:
         )
 
 
-def _show_one(
-    name: str, path: str, source: str, private: OSError | bool, alike: str, sealed: bool
-) -> str:
-    """Shows one volume; `sealed` says whether it has to be made read-only. Raises MountError."""
-    reason = "this system has no mount namespaces" if private is False else str(private)
-    if private is True:
+def _show_one(name: str, path: str, source: str, refused: str, alike: str, sealed: bool) -> str:
+    """Shows one volume.
+
+    Args:
+        refused: Why this process has no private mount namespace; "" if it has one.
+        sealed: Whether the volume has to be made read-only.
+
+    Raises:
+        MountError: It cannot be shown.
+    """
+    if not refused:
         try:
             _bind_at(path, source)
             if sealed:
                 _make_read_only(path)
             return "namespace"
         except OSError as error:
-            reason = f"mounting it failed: {error}"
+            refused = f"mounting it failed: {error}"
     if sealed:
         raise MountError(
-            f"volume {name!r} cannot be shown read-only at {path}: {reason}. A link would let workers write there"
+            f"volume {name!r} cannot be shown read-only at {path}: {refused}. A link would let workers write there"
         )
     try:
         _link_at(path, source, alike)
     except OSError as error:
         raise MountError(
-            f"volume {name!r} cannot be shown at {path}: {reason}; and no link can be made there "
+            f"volume {name!r} cannot be shown at {path}: {refused}; and no link can be made there "
             f"({error.strerror or error}). Choose a path whose parent you can write to, such as one "
             "below your home directory"
         ) from error
     return "link"
 
 
-def _link_at(path: str, source: str, alike: str = "") -> None:
+def _link_at(path: str, source: str, alike: str) -> None:
     if os.path.islink(path):
         if os.path.realpath(path) == os.path.realpath(source):
             return
@@ -165,10 +178,10 @@ def _replace_link(path: str, source: str) -> None:
     os.replace(beside, path)
 
 
-def enter_private() -> OSError | bool:
-    """Enters a private mount namespace. Returns True, or the error, or False where there are no mount namespaces."""
+def enter_private() -> str:
+    """Enters a mount namespace that ends with its last process. Returns why that is refused; "" if it is not."""
     if sys.platform != "linux":
-        return False
+        return "this system has no mount namespaces"
     libc = Libc()
     uid, gid = os.geteuid(), os.getegid()
     try:
@@ -187,8 +200,8 @@ def enter_private() -> OSError | bool:
                     file.write(text)
         libc.mount(None, "/", None, MS_REC | MS_SLAVE)
     except OSError as error:
-        return error
-    return True
+        return str(error)
+    return ""
 
 
 def _bind_at(path: str, source: str) -> None:
@@ -212,7 +225,7 @@ def _make_read_only(path: str) -> None:
 def _remount_read_only(point: str) -> None:
     found = os.statvfs(point).f_flag
     kept = sum(flag for bit, flag in _KEPT_FLAGS.items() if found & bit)
-    Libc().mount(None, point, None, MS_BIND | _MS_REMOUNT | _MS_RDONLY | kept)
+    Libc().mount(None, point, None, MS_BIND | MS_REMOUNT | MS_RDONLY | kept)
 
 
 def _make_room(path: str) -> None:
@@ -243,25 +256,25 @@ def _new_root(path: str) -> None:
     libc.mount("tmpfs", stage, "tmpfs", NOSUID_NODEV, _tmpfs_options("/"))
     _mirror("/", stage)
     os.makedirs(stage + path)
-    old = os.path.join(stage, ".before-flowlite")
-    os.mkdir(old)
     here = os.getcwd()
-    pivot(stage, old)
-    os.chdir("/")
-    libc.call("umount2", b"/.before-flowlite", MNT_DETACH)
-    os.rmdir("/.before-flowlite")
+    pivot(stage)
     # The mirrored tree contains the stage itself. Unmounting shows the original directory below it.
     libc.call("umount2", stage.encode(), MNT_DETACH)
     _remount_read_only("/")
     os.chdir(here)
 
 
-def pivot(root: str, old: str) -> None:
-    """Makes a mounted directory the root of this process, and moves the old root to `old`. Raises OSError."""
+def pivot(root: str) -> None:
+    """Makes a mounted directory the root of this process, and its working directory. Raises OSError."""
     number = _SYS_PIVOT_ROOT.get(os.uname().machine)
     if number is None:
         raise MountError(f"pivot_root is not known on {os.uname().machine}")
-    Libc().call("syscall", number, root.encode(), old.encode())
+    libc, old = Libc(), ".before-flowlite"
+    os.mkdir(os.path.join(root, old))
+    libc.call("syscall", number, root.encode(), os.path.join(root, old).encode())
+    os.chdir("/")
+    libc.call("umount2", f"/{old}".encode(), MNT_DETACH)
+    os.rmdir(f"/{old}")
 
 
 def _staging_directory() -> str:
@@ -301,11 +314,6 @@ def drop_capabilities() -> None:
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     none = (ctypes.c_uint32 * 6)()
     ctypes.CDLL(None, use_errno=True).capset(header, none)
-
-
-def enter_own_namespace() -> bool:
-    """Enters a mount namespace that ends with its last process. False if this is refused."""
-    return enter_private() is True
 
 
 def enter(pid: int) -> bool:

@@ -7,19 +7,17 @@ import sys
 
 from ..system import processes
 from ..system.libc import MNT_DETACH, Libc
+from .mounts import mounts
 
+PROGRAMS = ("fusermount3", "fusermount")
+"""What unmounts a file system of FUSE, and mounts it, for users."""
 _SECONDS = 10.0
 
 
 def mounted_below(directory: str | os.PathLike[str]) -> list[str]:
     """Returns the mount points at or below a directory, the deepest first, as this process sees them, dead or alive."""
     top = os.path.abspath(directory)
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-            points = [_unquoted(line.split(" ", 5)[4]) for line in file]
-    except OSError:
-        return []
-    below = [point for point in points if point == top or point.startswith(f"{top}/")]
+    below = [each for each, _, _ in mounts() if each == top or each.startswith(f"{top}/")]
     return sorted(below, key=len, reverse=True)
 
 
@@ -50,24 +48,18 @@ def unmount_below(directory: str | os.PathLike[str]) -> list[str]:
 
 
 def _by_program(path: str) -> bool:
-    # Imported here because it is slow to import, and there is hardly ever something to unmount.
+    # Imported here because they are slow to import, and there is hardly ever something to unmount.
+    import subprocess
     from shutil import which
 
-    for name in ("fusermount3", "fusermount"):
-        program = which(name, path=f"{os.environ.get('PATH', '')}:/usr/bin:/bin:/usr/local/bin")
-        if program is not None:
-            return _ends_well([program, "-u", "-z", path])
-    return False
-
-
-def _ends_well(command: list[str]) -> bool:
-    import subprocess
-
+    search = f"{os.environ.get('PATH', '')}:/usr/bin:/bin:/usr/local/bin"
+    program = next(filter(None, (which(name, path=search) for name in PROGRAMS)), None)
+    if program is None:
+        return False
     try:
-        done = processes.run_within(_SECONDS, command)
+        return processes.run_within(_SECONDS, [program, "-u", "-z", path]).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0
 
 
 def _by_system_call(path: str) -> bool:
@@ -78,10 +70,3 @@ def _by_system_call(path: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _unquoted(text: str) -> str:
-    """Returns a path from mountinfo, with escapes such as \\040 (blank) decoded."""
-    parts = text.split("\\")
-    rest = (chr(int(part[:3], 8)) + part[3:] for part in parts[1:])
-    return parts[0] + "".join(rest)

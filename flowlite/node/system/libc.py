@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 CLONE_NEWNS = 0x00020000
+MS_RDONLY = 1
+MS_REMOUNT = 32
 MS_BIND = 4096
 MS_REC = 16384
 MS_SLAVE = 1 << 19
