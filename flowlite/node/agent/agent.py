@@ -247,9 +247,10 @@ class Agent:
         if self._storage.sharing is not None:
             place["share"] = await self._storage.sharing.serve()
         if "batch" in self._call:
-            from ..sbatch import router
+            from ..sbatch.router import Router
 
-            self._router, place["steps"] = router.serve(config, self._secret, new_tls)
+            self._router = Router(config, self._secret, new_tls)
+            place["steps"] = self._router.start()
         write_atomically(self._paths.leader, json.dumps(place))
         anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
         return anywhere.get(config.bind, config.bind), port

@@ -26,7 +26,7 @@ class StepRequest:
     nodes: int | None = None
     tasks: int | None = None
     per_node: int | None = None
-    within: tuple[int, ...] | None = None
+    within: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class Task:
 class Placement:
     """The nodes of a step, by their ranks in the gang, and the number of tasks on each."""
 
-    nodes: tuple[int, ...]
-    counts: tuple[int, ...]
+    nodes: Sequence[int]
+    counts: Sequence[int]
 
     def tasks(self) -> list[Task]:
         """Returns all tasks, sorted by id: node after node."""

@@ -157,28 +157,19 @@ class Router:
     # Steps
 
     def _begin(self, guest: _LocalClient, message: dict[str, Any]) -> None:
-        wish = dict(message.pop("wish"))
-        within = wish.pop("within")
+        wish = StepRequest(**message.pop("wish"))
         busy = [0] * len(self._counts)
         for (node, _), running in self._busy.items():
             busy[node] += running
         try:
-            found = place(
-                StepRequest(**wish, within=None if within is None else tuple(within)),
-                self._counts,
-                busy,
-            )
+            found = place(wish, self._counts, busy)
         except LayoutError as error:
             guest.tell({"type": "refused", "text": str(error)})
             return
         step = guest.step = _Step(self._number, guest)
         self._number += 1
         self._steps[step.number] = step
-        where = {
-            "step": step.number,
-            "nodes": found.nodes,
-            "counts": found.counts,
-        }
+        where = {"step": step.number, "nodes": found.nodes, "counts": found.counts}
         guest.tell({**where, "type": "placed"})
         for worker, mine in self._workers_for(step, found).items():
             self._tell_worker(worker, {**message, **where, "type": "start", "mine": mine})
@@ -272,11 +263,3 @@ class _LocalClient(Channel):
 
     def on_closed(self, error: Exception | None) -> None:
         self._router.lost(self)
-
-
-def serve(
-    config: AgentConfig, secret: bytes, new_tls: Callable[[], TlsSession] | None
-) -> tuple[Router, int]:
-    """Starts the router of a batch task. Returns it and its port."""
-    router = Router(config, secret, new_tls)
-    return router, router.start()

@@ -10,16 +10,18 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import stat
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..protocol.channel import Channel
-from ..protocol.framing import Frame, encode
+from ..protocol.framing import Frame, Session, encode
 from . import process_limits, slurm_environment, slurm_programs
 from .filename_patterns import Names, fill, is_of_a_task
 from .getopt import OptionError
@@ -27,6 +29,10 @@ from .layout import Placement
 from .rendezvous_file import JobFacts, dial
 from .srun_options import SrunStep, parse
 from .task_runner import WINDOW
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..protocol.tls import TlsSession
 
 EXIT_USAGE = 1
 _BLOCK = 64 * 1024
@@ -56,16 +62,30 @@ def main(arguments: list[str]) -> int:
         return EXIT_USAGE
     for note in step.notes:
         _say(note)
-    return asyncio.run(_Client(config, paths, ground, step).run())
+    return asyncio.run(_run(config, paths, ground, step))
 
 
-class _Client:
-    """The client of one step."""
+async def _run(config: AgentConfig, paths: AttemptPaths, ground: JobFacts, step: SrunStep) -> int:
+    try:
+        connected, session, tls_session = dial(config, paths, "srun")
+    except (OSError, KeyError, ValueError) as error:
+        _say(f"error: node 0, which brings the tasks together, does not answer: {error}")
+        return EXIT_USAGE
+    return await _Client(session, tls_session, paths, ground, step).run(connected)
+
+
+class _Client(Channel):
+    """The client of one step: its connection to the router."""
 
     def __init__(
-        self, config: AgentConfig, paths: AttemptPaths, ground: JobFacts, step: SrunStep
+        self,
+        session: Session,
+        tls_session: TlsSession | None,
+        paths: AttemptPaths,
+        ground: JobFacts,
+        step: SrunStep,
     ) -> None:
-        self._config = config
+        super().__init__(session, tls_session)
         self._paths = paths
         self._ground = ground
         self._step = step
@@ -76,32 +96,25 @@ class _Client:
         self._ending = False
         self._sinks = {1: 1, 2: 2}
         self._partial: dict[tuple[int, int], bytes] = {}
-        self._link: _Link | None = None
         self._unread: dict[int, int] = {}
         self._fed = asyncio.Event()
 
-    async def run(self) -> int:
-        try:
-            connected, session, tls_session = dial(self._config, self._paths, "srun")
-        except (OSError, KeyError, ValueError) as error:
-            _say(f"error: node 0, which brings the tasks together, does not answer: {error}")
-            return EXIT_USAGE
+    async def run(self, connected: socket.socket) -> int:
         loop = asyncio.get_running_loop()
-        self._link = _Link(session, tls_session, self)
-        self._link.begin(connected)
+        self.begin(connected)
         for number in _PASSED_ON:
             loop.add_signal_handler(number, self._signal, number)
         await self._ended.wait()
         self._write_rest()
-        self._link.close()
+        self.close()
         await asyncio.sleep(0)
         return min(self._worst, 255)
 
     def on_opened(self) -> None:
         self._tell(self._request())
 
-    def on_frame(self, message: dict[str, Any], blob: bytes) -> None:
-        kind = message["type"]
+    def on_frame(self, frame: Frame) -> None:
+        message, kind = frame.message, frame.message["type"]
         if kind == "refused":
             _say(f"error: {message['text']}")
             self._worst = EXIT_USAGE
@@ -109,13 +122,13 @@ class _Client:
         elif kind == "placed":
             self._placed(message)
         elif kind == "data":
-            self._write(int(message["task"]), int(message["stream"]), blob)
+            self._print(int(message["task"]), int(message["stream"]), frame.blob)
         elif kind == "fed":
             self._was_fed(int(message["task"]), message["size"])
         elif kind == "exit":
             self._exited(message)
 
-    def on_closed(self) -> None:
+    def on_closed(self, error: Exception | None) -> None:
         if not self._ended.is_set():
             _say("error: the connection to the gang broke; the tasks of this step are ended")
             self._worst = self._worst or EXIT_USAGE
@@ -129,17 +142,11 @@ class _Client:
         self._has_input = step.input != "none" and _has_input()
         here = os.getcwd()
         directory = step.directory and os.path.join(here, step.directory)
-        wish = step.wish
         return {
             "type": "step",
             "argv": step.argv,
-            "wish": {
-                "nodes": wish.nodes,
-                "tasks": wish.tasks,
-                "per_node": wish.per_node,
-                "within": wish.within,
-            },
-            "per_node": wish.per_node,
+            "wish": asdict(step.wish),
+            "per_node": step.wish.per_node,
             "changed": changed,
             "removed": removed,
             "limits": process_limits.changes(ground.limits),
@@ -147,7 +154,7 @@ class _Client:
             "directory": directory or (None if here == ground.directory else here),
             "streams": [self._stream(1, step.output), self._stream(2, step.error or step.output)],
             "append": step.append,
-            "input": int(step.input) if step.input.isdecimal() else None,
+            "input": self._input_task(),
             "has_input": self._has_input,
         }
 
@@ -176,7 +183,7 @@ class _Client:
     # While the step runs
 
     def _placed(self, message: dict[str, Any]) -> None:
-        found = Placement(tuple(message["nodes"]), tuple(message["counts"]))
+        found = Placement(message["nodes"], message["counts"])
         self._nodes = {task.id: self._ground.names[task.node] for task in found.tasks()}
         self._left = set(self._nodes)
         names = Names(self._ground.job, str(message["step"]), "", "", "", self._ground.environment)
@@ -194,7 +201,7 @@ class _Client:
             return
         loop = asyncio.get_running_loop()
         if self._step.limit is not None:
-            loop.call_later(self._step.limit, self._end, "the time limit of the step is over")
+            loop.call_later(self._step.limit, self._stop, "the time limit of the step is over")
         if self._has_input:
             self._unread = {task: 0 for task in self._nodes if self._input_task() in (None, task)}
             self._feeding = loop.create_task(self._feed())
@@ -205,7 +212,7 @@ class _Client:
         _opened.add(path)
         return os.open(path, os.O_WRONLY | os.O_CREAT | mode, 0o644)
 
-    def _write(self, task: int, stream: int, data: bytes) -> None:
+    def _print(self, task: int, stream: int, data: bytes) -> None:
         self._tell({"type": "taken", "task": task, "stream": stream, "size": len(data)})
         if self._step.label:
             *lines, rest = (self._partial.pop((task, stream), b"") + data).split(b"\n")
@@ -227,9 +234,9 @@ class _Client:
             while view:
                 view = view[os.write(self._sinks[stream], view) :]
         except BrokenPipeError:
-            self._end("nobody reads its output any more")
+            self._stop("nobody reads its output any more")
         except OSError as error:
-            self._end(f"its output cannot be written: {error.strerror}")
+            self._stop(f"its output cannot be written: {error.strerror}")
 
     async def _feed(self) -> None:
         """Forwards standard input, no faster than the slowest of the tasks that it is for reads it."""
@@ -273,12 +280,12 @@ class _Client:
         if not self._left:
             self._ended.set()
         elif code and self._step.kill_on_bad_exit:
-            self._end("one task has failed")
+            self._stop("one task has failed")
         elif first and self._step.wait is not None:
             why = f"the first task has ended {self._step.wait:g} s ago (--wait)"
-            asyncio.get_running_loop().call_later(self._step.wait, self._end, why)
+            asyncio.get_running_loop().call_later(self._step.wait, self._stop, why)
 
-    def _end(self, why: str) -> None:
+    def _stop(self, why: str) -> None:
         """Stops the remaining tasks of the step."""
         if self._ending or not self._left:
             return
@@ -300,25 +307,7 @@ class _Client:
         self._tell({"type": "signal", "number": int(number)})
 
     def _tell(self, message: dict[str, Any], blob: bytes = b"") -> None:
-        if self._link is not None:
-            self._link.send(encode(message), blob)
-
-
-class _Link(Channel):
-    """The connection to the router."""
-
-    def __init__(self, session: Any, tls_session: Any, client: _Client) -> None:
-        super().__init__(session, tls_session)
-        self._client = client
-
-    def on_opened(self) -> None:
-        self._client.on_opened()
-
-    def on_frame(self, frame: Frame) -> None:
-        self._client.on_frame(frame.message, frame.blob)
-
-    def on_closed(self, error: Exception | None) -> None:
-        self._client.on_closed()
+        self.send(encode(message), blob)
 
 
 _opened: set[str] = set()

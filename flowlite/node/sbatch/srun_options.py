@@ -232,7 +232,6 @@ def parse(
     _streams(step, options)
     step.kill_on_bad_exit = options.get("kill-on-bad-exit", "1") not in ("0", "no", "off")
     step.wait = _number("wait", options, 0) or None
-    step.limit = None
     if "time" in options:
         step.limit = seconds(options["time"])
     export = options.get("export", "ALL")

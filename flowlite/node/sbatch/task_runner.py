@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
@@ -93,12 +94,14 @@ class Runner:
         if kind == "start":
             for number in message["mine"]:
                 self._early[step, int(number)] = []
-                self._soon(self._run(message, int(number)))
+                task = asyncio.create_task(self._run(message, int(number)))
+                self._background.add(task)
+                task.add_done_callback(self._background.discard)
             return
         wanted = message.get("task")
-        for task in list(self._tasks.values()):
-            if task.step == step and wanted in (None, task.id):
-                self._do(task, message, blob)
+        for running in list(self._tasks.values()):
+            if running.step == step and wanted in (None, running.id):
+                self._do(running, message, blob)
         # A task that is just starting gets the message once it has started.
         for (of, number), early in self._early.items():
             if of == step and wanted in (None, number):
@@ -190,15 +193,15 @@ class Runner:
             _program(argv[0], environment.get("PATH", "")),
             *argv[1:],
             stdin=asyncio.subprocess.PIPE if takes_input else asyncio.subprocess.DEVNULL,
-            stdout=streams.target(1),
-            stderr=streams.target(2),
-            cwd=self._directory(request["directory"]),
+            stdout=streams.targets[1],
+            stderr=streams.targets[2],
+            cwd=self.directory_of(request),
             env=environment,
             preexec_fn=functools.partial(process_limits.set_here, limits) if limits else None,
         )
 
     def _environment(self, request: dict[str, Any], number: int) -> dict[str, str]:
-        tasks = Placement(tuple(request["nodes"]), tuple(request["counts"])).tasks()
+        tasks = Placement(request["nodes"], request["counts"]).tasks()
         place = slurm_environment.of_task(
             tasks[number],
             tasks,
@@ -223,7 +226,9 @@ class Runner:
         """Returns the directories whose paths differ between nodes, in the order in which srun sends its own."""
         return [str(programs(self._paths.directory)), self._ground.directory]
 
-    def _directory(self, wanted: str | None) -> str:
+    def directory_of(self, request: dict[str, Any]) -> str:
+        """Returns the directory on this node in which a task starts, and to which its files are relative."""
+        wanted: str | None = request["directory"]
         if wanted is None:
             return self._ground.directory
         if os.path.isdir(wanted):
@@ -259,7 +264,7 @@ class Runner:
 
     def names(self, request: dict[str, Any], number: int) -> Names:
         """Returns the values for the patterns in a file name of this task."""
-        tasks = Placement(tuple(request["nodes"]), tuple(request["counts"])).tasks()
+        tasks = Placement(request["nodes"], request["counts"]).tasks()
         own = self._ground
         return Names(
             job=own.job,
@@ -269,10 +274,6 @@ class Runner:
             host=own.names[own.node],
             environment=own.environment,
         )
-
-    def directory_of(self, request: dict[str, Any]) -> str:
-        """Returns the directory on this node for relative paths of a request."""
-        return self._directory(request["directory"])
 
     def empty(self, opened: int, step: int) -> None:
         """Empties a file of output, once for a step: another of its tasks on this node may have written to it."""
@@ -290,25 +291,20 @@ class Runner:
                 os.ftruncate(opened, 0)
                 file.write(mark)
 
-    def _soon(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
 
 class _Streams:
     """The destinations of one task's output: the worker's own files, srun, or a file of the task or of its node."""
 
     def __init__(self, runner: Runner, request: dict[str, Any], number: int) -> None:
         self._open: dict[Path, int] = {}
-        self._targets: dict[int, int | None] = {}
+        self.targets: dict[int, int | None] = {}
         for stream, how in zip((1, 2), request["streams"], strict=True):
             if how == "worker":
-                self._targets[stream] = None
+                self.targets[stream] = None
             elif how == "srun":
-                self._targets[stream] = asyncio.subprocess.PIPE
+                self.targets[stream] = asyncio.subprocess.PIPE
             else:
-                self._targets[stream] = self._file(runner, request, number, how["file"])
+                self.targets[stream] = self._file(runner, request, number, how["file"])
 
     def _file(self, runner: Runner, request: dict[str, Any], number: int, pattern: str) -> int:
         path = Path(runner.directory_of(request), fill(pattern, runner.names(request, number)))
@@ -322,9 +318,6 @@ class _Streams:
             if not alone and not request["append"]:
                 runner.empty(opened, int(request["step"]))
         return self._open[path]
-
-    def target(self, stream: int) -> int | None:
-        return self._targets[stream]
 
     def __enter__(self) -> _Streams:
         return self
@@ -342,10 +335,7 @@ def _address(ground: JobFacts, config: AgentConfig, node: int) -> str:
 
 def _program(name: str, path: str) -> str:
     """Finds a program on the PATH of the task, which differs from that of this process."""
-    if "/" in name:
-        return name
-    for directory in path.split(":"):
-        found = os.path.join(directory or ".", name)
-        if os.access(found, os.X_OK) and not os.path.isdir(found):
-            return found
-    raise FileNotFoundError(2, "not found on the PATH of the script", name)
+    found = name if "/" in name else which(name, path=path)
+    if found is None:
+        raise FileNotFoundError(2, "not found on the PATH of the script", name)
+    return found
