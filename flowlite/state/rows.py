@@ -12,7 +12,7 @@ import json
 import sqlite3
 from collections.abc import Mapping
 from types import NoneType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from flowlite.provider import Candidate, Instance, Plan
 from flowlite.provider.json_value import field_names
@@ -56,9 +56,25 @@ class RowDamaged(ValueError):
 
 def read_row(kind: type[_Record], row: sqlite3.Row) -> _Record:
     """Returns the record of a row. Raises RowDamaged."""
+    if kind is InstanceRecord:
+        # Supervisors read the same rows many times.
+        found: Any = _read_instance(tuple(row.keys()), *row)
+        return cast(_Record, found)
+    return _read(kind, dict(row))
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def _read_instance(columns: tuple[str, ...], *values: Any) -> InstanceRecord:
+    row = dict(zip(columns, values, strict=True))
+    found = _read(InstanceRecord, row)
+    _check_value("data", Instance, found.data)
+    return found
+
+
+def _read(kind: type[_Record], row: Mapping[str, Any]) -> _Record:
     record: type = kind
-    columns, fields = frozenset(row.keys()), field_names(record)
-    if not columns >= fields.keys():
+    fields = field_names(record)
+    if not row.keys() >= fields.keys():
         raise RowDamaged(f"its columns are not those of {TABLES.get(kind, 'its table')}")
     # A newer flowlite may have added columns while this process leads a task.
     values = {name: _value(name, row[name]) for name in fields}
@@ -66,11 +82,9 @@ def read_row(kind: type[_Record], row: sqlite3.Row) -> _Record:
     if kind is TaskRecord:
         if values["state"] not in STATES:
             raise RowDamaged(f"state: {values['state']!r} is none")
-        _check_value("plan", Plan, values["plan"])
+        _check_plan(row["plan"])
         _check_candidates(values["candidates"], values["candidate"])
         _check_tried(values["tried"], len(values["candidates"]))
-    if kind is InstanceRecord:
-        _check_instance(row["data"])
     return kind(**values)
 
 
@@ -126,10 +140,10 @@ def _check_value(name: str, kind: type[Plan] | type[Instance], data: dict[str, A
         raise RowDamaged(f"{name}: {error}") from None
 
 
-@functools.lru_cache(maxsize=1024)
-def _check_instance(stored: str) -> None:
-    """Checks the field of an instance that holds an `Instance`. The same text is read many times in a task."""
-    _check_value("data", Instance, json.loads(stored))
+@functools.lru_cache(maxsize=4)
+def _check_plan(stored: str) -> None:
+    """Checks the field of a task that holds its plan. The same text is read many times in a task."""
+    _check_value("plan", Plan, json.loads(stored))
 
 
 def _check_candidates(candidates: list[dict[str, Any]], present: int) -> None:

@@ -145,9 +145,8 @@ class ElasticGangs(Reenactment):
 
     def _give_room(self, season: Season, cloud: Cloud, home: Home) -> None:
         """Has room for one more machine as soon as the ranks of the task run."""
-        if not home.directory.exists() or home.record.final:
+        if not home.directory.exists() or (record := home.record).final:
             return
-        record = home.record
         if record.state != "running" or record.attempt != 1:
             self.world.timeline.after(_LOOKS, lambda: self._give_room(season, cloud, home))
             return
@@ -155,9 +154,8 @@ class ElasticGangs(Reenactment):
 
     def _take_one(self, season: Season, cloud: Cloud, home: Home) -> None:
         """Takes a machine away as soon as the ranks of the task run on all of the first attempt."""
-        if not home.directory.exists() or home.record.final:
+        if not home.directory.exists() or (record := home.record).final:
             return
-        record = home.record
         if record.state != "running" or record.attempt != 1 or len(record.roster) < season.room:
             self.world.timeline.after(_LOOKS, lambda: self._take_one(season, cloud, home))
             return

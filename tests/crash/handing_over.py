@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -37,7 +38,6 @@ from tests.crash.clouds import QUICK, Cloud
 from tests.crash.harness import Home, config_of
 from tests.crash.reenacting import AUCTIONS_OF_A_DAY, Reenactment
 from tests.crash.simulated import DAY, Crash
-from tests.helpers import put_agent
 
 _POOL, _KEPT, _NODES = "sweep", 120.0, 2
 _LONGEST_LEASE = 300.0
@@ -105,7 +105,6 @@ class HandOvers(Reenactment):
         cloud.suffer(Fault(), QUICK)
         charged_before = self._bill()
         home = self._home = self.home(cloud)
-        put_agent(home.directory)
         tasks: list[str] = []
         try:
             with self._machines(), self._counting():
@@ -257,9 +256,13 @@ class HandOvers(Reenactment):
         def take(name: Any, lease: float, longest: float | None) -> None:
             renew(name, lease)
 
+        def find_agent(home: Path, path: Path | None) -> Any:
+            return SimpleNamespace(path=home / "agent.pyz")
+
         with (
             mock.patch.object(machine_hand_over, "keep", keep),
             mock.patch.object(machine_hand_over, "take", take),
+            mock.patch.object(machine_hand_over, "find_agent", find_agent),
         ):
             yield
 

@@ -24,7 +24,6 @@ from tests.crash.cases import AFTER, BEFORE, MACHINE, MARKETS, SUPERVISOR, Fault
 from tests.crash.clouds import QUICK
 from tests.crash.harness import COMMAND, Home
 from tests.crash.reenacting import Reenactment
-from tests.helpers import put_agent
 
 FIRST, SECOND, THIRD = ("aws", "us-east-1"), ("mithril", None), ("aws", "us-east-2")
 _ZONES = "abcdef"
@@ -109,7 +108,6 @@ class Markets(Reenactment):
         clouds = [self.cloud(name) for name in ("aws", "mithril")]
         home = self.home(clouds[0])
         (home.directory / "config.toml").write_text("\n".join(each.settings() for each in clouds))
-        put_agent(home.directory)
         with mock.patch.dict(os.environ, {"FLOW_HOME": str(home.directory)}):
             candidates = [self._candidate(name, region) for name, region in (FIRST, SECOND, THIRD)]
             for name in ("aws", "mithril"):

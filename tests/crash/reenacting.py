@@ -19,7 +19,6 @@ from tests.crash.cases import AFTER, BEFORE, BOOT, END, MACHINE, RUN, Case, Faul
 from tests.crash.clouds import CLOUDS, QUICK, SLOW, Cloud, MithrilCloud
 from tests.crash.harness import LOOKS, PATIENCE, SETTLES, Home, config_of, waits
 from tests.crash.simulated import DAY, LATEST_INTERFACES, Simulation
-from tests.helpers import put_agent
 
 _EVERY = 0.5
 # As at Mithril; and in a day in which nobody bids.
@@ -69,7 +68,6 @@ class Reenactment:
     def submit(self, cloud: Cloud) -> Home:
         """Records a task; nobody supervises it yet. It is planned once."""
         home = self.home(cloud)
-        put_agent(home.directory)
         with mock.patch.dict("os.environ", {"FLOW_HOME": str(home.directory)}):
             if cloud.name not in self._plans:
                 self._plans[cloud.name] = Flow().plan(self.config(cloud))

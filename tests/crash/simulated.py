@@ -43,11 +43,12 @@ from flowlite.testing.cloud.mithril.service import Mithril
 from flowlite.testing.cloud.mithril.world import Rules
 from flowlite.testing.cloud.orders import Orders
 from flowlite.testing.cloud.serving import Gate, obey
+from provider_adapters.aws import every_region
 from provider_adapters.aws.session import Clients
 from provider_adapters.mithril import nodekey
 from provider_adapters.rented.first_contact import Contact, MachineAccess, NotYet, ReadyMachine
 from tests.crash import wire
-from tests.crash.timeline import RESOLUTION, Background, Loop, Timeline
+from tests.crash.timeline import RESOLUTION, AtOnce, Background, Loop, Timeline
 from tests.plugins.hosts import REGIONS
 
 assert ec2  # It sets the variables that moto reads when it is imported.
@@ -293,7 +294,8 @@ class Simulation:
         self._clients: dict[tuple[str, str, bool], Any] = {}
         with clock.running_on(self.timeline):
             self.aws = SimulatedAws(self)
-            self.aws.regions(*REGIONS)
+            # All but two are empty, and each look at all of them takes a call to each.
+            self.aws.regions(*REGIONS[:3])
             self.mithril = SimulatedMithril(self)
 
     def environment(self) -> dict[str, str]:
@@ -355,6 +357,9 @@ class Simulation:
                 (Contact, "connect", connect),
                 (nodekey, "bring", self._bring),
                 (supervisor, "Threads", InlineThreads),
+                (every_region, "ThreadPoolExecutor", lambda threads: AtOnce()),
+                # Nothing is brought to these machines.
+                (supervisor, "_agent_zip", lambda home: (home / "agent.pyz", "")),
                 (supervisor, "Attempt", self._attempt),
                 (MachinesWithoutRank, "_bring_up_or_probe", self._ready_at_once()),
                 (start, "start_supervisor", start_supervisor),

@@ -1,7 +1,7 @@
 """The first process of a run collects all tests. The others import only the files whose tests they run.
 
-The first one compiles what has changed, and tells the others which tests run, in which order. Collecting all tests takes
-seconds of processor time in each process, and there are more processes than cores.
+The first one compiles what has changed, and tells the others which tests run, in which order. To collect all of them
+takes seconds of processor time, and there are more processes than cores.
 """
 
 from __future__ import annotations
