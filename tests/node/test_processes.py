@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +23,7 @@ MARK = {"FLOW_TASK_ID": f"t-processes-{os.getpid()}"}
 def started() -> Iterator[list[subprocess.Popen[bytes]]]:
     made: list[subprocess.Popen[bytes]] = []
     yield made
-    processes.end_all(lambda: processes.marked(MARK))
+    processes.kill_all(lambda: processes.marked(MARK))
     for each in made:
         each.kill()
         each.wait()
@@ -80,40 +79,18 @@ def test_descendants_are_found_to_the_last(started: list[subprocess.Popen[bytes]
     assert child.pid not in processes.descendants([child.pid])
 
 
-def test_end_all_ends_those_that_ignore_sigterm_and_those_that_leave_their_group(
+def test_kill_all_ends_those_that_ignore_sigterm_and_those_that_leave_their_group(
     started: list[subprocess.Popen[bytes]],
 ) -> None:
     child = sh("trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 63 & echo up; wait' & sleep 64")
     started.append(child)
     assert child.stdout is not None
     assert child.stdout.readline() == b"up\n"
-    left = processes.end_all(lambda: processes.marked(MARK) - {child.pid} or processes.marked(MARK))
+    left = processes.kill_all(
+        lambda: processes.marked(MARK) - {child.pid} or processes.marked(MARK)
+    )
     assert not left
     assert not processes.marked(MARK)
-
-
-def test_end_all_asks_before_it_kills(
-    tmp_path: Path, started: list[subprocess.Popen[bytes]]
-) -> None:
-    # One that waited for a child in the background would end by itself if that was asked first.
-    script = (
-        f"trap 'echo asked > {tmp_path}/said; exit 0' TERM; echo up; while :; do sleep 0.1; done"
-    )
-    child = sh(script)
-    started.append(child)
-    assert child.stdout is not None
-    child.stdout.readline()
-    processes.end_all(lambda: processes.marked(MARK), grace=60)
-    assert (tmp_path / "said").read_text() == "asked\n"
-
-
-def test_a_stopped_process_is_ended_too(started: list[subprocess.Popen[bytes]]) -> None:
-    child = sh("sleep 60; true")
-    started.append(child)
-    os.kill(child.pid, signal.SIGSTOP)
-    began = time.monotonic()
-    assert not processes.end_all(lambda: processes.marked(MARK), grace=100)
-    assert time.monotonic() - began < 60
 
 
 @pytest.mark.skipif(not processes.LINUX, reason="told by /proc")

@@ -166,7 +166,7 @@ class ForkServer:
                 self._note(len(self._reapers))
         if crashed:
             # Orphans of a killed reaper are reparented to this process. Its workers died with it.
-            processes.end_all(lambda: processes.orphans(set(self._reapers)))
+            processes.kill_all(lambda: processes.orphans(set(self._reapers)))
 
     def _accept(self) -> None:
         accepted = accept(self._listener)

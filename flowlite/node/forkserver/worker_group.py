@@ -292,7 +292,7 @@ class Workers:
         def left() -> set[int]:
             return processes.marked(self._markers) | processes.writers(streams)
 
-        processes.end_all(left)
+        processes.kill_all(left)
 
     def _report_lost(self) -> None:
         now = time.time()

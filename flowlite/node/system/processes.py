@@ -288,31 +288,6 @@ def send_group(leader: int, number: int) -> bool:
     return True
 
 
-def end_all(
-    find: Callable[[], Iterable[int]], grace: float = 0.0, give_up: float = 10.0
-) -> set[int]:
-    """Ends all processes that `find` returns, until it returns none: SIGTERM, `grace` seconds, then SIGKILL.
-
-    Returns:
-        The processes that did not end within another `give_up` seconds (they are in uninterruptible I/O).
-    """
-    start = time.monotonic()
-    asked: set[int] = set()
-    while True:
-        left = {pid for pid in find() if pid != os.getpid()}
-        now = time.monotonic() - start
-        if not left or now > grace + give_up:
-            return left
-        for pid in left:
-            if now >= grace:
-                send(pid, signal.SIGKILL)
-            elif pid not in asked:
-                send(pid, signal.SIGTERM)
-                send(pid, signal.SIGCONT)
-        asked |= left
-        time.sleep(0.01)
-
-
 def kill_all(find: Callable[[], set[int]], give_up: float = 10.0) -> set[int]:
     """Sends SIGKILL to all processes that `find` returns, until it returns none.
 
