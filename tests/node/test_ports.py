@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flowlite.node.preflight import master_port
 from flowlite.node.preflight.master_port import MasterPort
 from flowlite.node.system import addresses
 
@@ -43,7 +42,7 @@ def free() -> int:
 def test_the_preferred_port_is_taken_if_it_is_free(tmp_path: Path, free: int) -> None:
     master = MasterPort("127.0.0.1", tmp_path, free)
     assert master.prove() == free
-    master_port.probe("127.0.0.1", free)
+    socket.create_connection(("127.0.0.1", free)).close()
     assert not bindable(free)
     master.close()
     assert bindable(free)

@@ -149,7 +149,7 @@ class Job:
 
     # Events
 
-    def on_event(self, descriptor: int, events: int) -> None:
+    def on_event(self, descriptor: int) -> None:
         """Handles a descriptor that can be read from or written to."""
         if self._connecting:
             self._connected()

@@ -127,12 +127,12 @@ class MuxServer:
     def _turn(self) -> None:
         """Waits for events, and handles them."""
         leaving = any(job.kill_at is not None for job in self._jobs.values())
-        for key, events in self._selector.select(0.5 if leaving else 30.0):
+        for key, _ in self._selector.select(0.5 if leaving else 30.0):
             if key.data is not None:
                 # An earlier event may have closed this descriptor, and a new one may have its number.
                 known = self._selector.get_map().get(key.fd)
                 if known is not None and known.data is key.data:
-                    key.data.on_event(key.fd, events)
+                    key.data.on_event(key.fd)
             elif key.fd == self._incoming:
                 self._receive()
             elif key.fd == self._wake and signal.SIGTERM in os.read(self._wake, 4096):

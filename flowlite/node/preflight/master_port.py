@@ -192,9 +192,3 @@ def _prove_ours(address: str) -> None:
     )[0]
     with socket.socket(family, kind) as probe:
         probe.bind(target)
-
-
-def probe(address: str, port: int, timeout: float = 5.0) -> None:
-    """Connect to the leader's master port and disconnect at once. Raises OSError if it cannot be reached."""
-    with socket.create_connection((address, port), timeout) as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
