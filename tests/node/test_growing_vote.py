@@ -6,14 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlite.node.protocol.messages import DEADLINE, GROWING, PREEMPTED
 from flowlite.node.rendezvous.stop_vote import (
     ANSWER_SECONDS,
-    DEADLINE,
     FIRST_PATIENCE,
-    GROWING,
     LONGEST_PATIENCE,
     PAUSES,
-    PREEMPTED,
     Hold,
     Resume,
     Step,
@@ -22,7 +20,6 @@ from flowlite.node.rendezvous.stop_vote import (
 )
 from tests.node.test_rendezvous import SUPERVISOR, Leader
 
-WORDS = {name: name for name in ("done", "failed", "lost", PREEMPTED, DEADLINE, GROWING)}
 RANKS = (0, 1)
 NOW = 1e6
 
@@ -45,9 +42,9 @@ def test_all_stop_at_the_highest_call_and_that_is_no_failure() -> None:
     assert vote.step(RANKS, 1.0) is None
     vote.tell(1, 1, [8])
     assert vote.step(RANKS, 2.0) == Resume(8)
-    assert vote.outcome("done", WORDS, NOW) == GROWING
-    assert vote.outcome("failed", WORDS, NOW) == GROWING
-    assert vote.outcome("lost", WORDS, NOW) == "lost"
+    assert vote.outcome("done", NOW) == GROWING
+    assert vote.outcome("failed", NOW) == GROWING
+    assert vote.outcome("lost", NOW) == "lost"
     assert vote.step(RANKS, 1e6) is None
     assert vote.grow("again", 1e6) is None
 
@@ -59,8 +56,8 @@ def test_whoever_never_asks_is_not_disturbed() -> None:
     assert vote.step(RANKS, 1.0) == Resume(None)
     assert vote.step(RANKS, 1.0 + PAUSES * FIRST_PATIENCE - 0.1) is None
     assert hold_of(vote, 1.0 + PAUSES * FIRST_PATIENCE) == 1
-    assert vote.outcome("done", WORDS, NOW) == "done"
-    assert vote.outcome("failed", WORDS, NOW) == "failed"
+    assert vote.outcome("done", NOW) == "done"
+    assert vote.outcome("failed", NOW) == "failed"
 
 
 def test_those_that_wait_go_on_if_the_others_do_not_come() -> None:
@@ -80,7 +77,7 @@ def test_those_that_wait_go_on_if_the_others_do_not_come() -> None:
         assert now - began >= (1 + PAUSES) * waited[-1] - 1.0
     assert waited[:3] == [5.0, 10.0, 20.0]
     assert max(waited) == LONGEST_PATIENCE
-    assert vote.outcome("done", WORDS, NOW) == "done"
+    assert vote.outcome("done", NOW) == "done"
 
 
 def test_a_hold_during_which_nobody_waits_lasts() -> None:
@@ -115,8 +112,8 @@ def test_those_that_listen_are_told_once() -> None:
     vote.tell(1, 0, [])
     assert vote.step(RANKS, 1.0) == Resume(None)
     assert vote.step(RANKS, NOW) is None
-    assert vote.outcome("done", WORDS, NOW) == GROWING
-    assert vote.outcome("failed", WORDS, NOW) == GROWING
+    assert vote.outcome("done", NOW) == GROWING
+    assert vote.outcome("failed", NOW) == GROWING
 
 
 def signalled() -> Vote:
@@ -132,16 +129,16 @@ def test_those_that_ignore_the_signal_are_a_gang_like_any_other_when_it_is_taken
     vote = signalled()
     vote.stop_growing(NOW)
     assert vote.step(RANKS, NOW + 1e6) is None
-    assert vote.outcome("failed", WORDS, NOW) == "failed"
-    assert vote.outcome("lost", WORDS, NOW) == "lost"
-    assert vote.outcome("done", WORDS, NOW + ANSWER_SECONDS) == "done"
+    assert vote.outcome("failed", NOW) == "failed"
+    assert vote.outcome("lost", NOW) == "lost"
+    assert vote.outcome("done", NOW + ANSWER_SECONDS) == "done"
     assert isinstance(vote.grow("room again", NOW + 1e6), Hold)
 
 
 def test_a_good_end_soon_after_it_is_taken_back_is_not_taken_for_a_complete_run() -> None:
     vote = signalled()
     vote.stop_growing(NOW)
-    assert vote.outcome("done", WORDS, NOW + ANSWER_SECONDS - 1) == GROWING
+    assert vote.outcome("done", NOW + ANSWER_SECONDS - 1) == GROWING
     assert vote.reason == "room for 1 node"
 
 
@@ -150,9 +147,9 @@ def test_the_deadline_counts_for_those_that_ignore_the_signal() -> None:
     assert isinstance(vote.notice(DEADLINE, "time", 60, now=NOW), Hold)
     vote.tell(0, 1, [5], hold=1)
     vote.tell(1, 1, [5], hold=1)
-    assert vote.outcome("done", WORDS, NOW) == GROWING
+    assert vote.outcome("done", NOW) == GROWING
     assert vote.step(RANKS, NOW) == Resume(5)
-    assert vote.outcome("done", WORDS, NOW) == DEADLINE
+    assert vote.outcome("done", NOW) == DEADLINE
 
 
 def test_no_round_follows_when_it_is_taken_back() -> None:
@@ -174,7 +171,7 @@ def test_what_is_decided_is_not_taken_back() -> None:
     assert vote.step(RANKS, 1.0) == Resume(5)
     assert vote.stop_growing(2.0) is None
     assert vote.notice(DEADLINE, "time", 60, now=NOW) is None
-    assert vote.outcome("done", WORDS, NOW) == GROWING
+    assert vote.outcome("done", NOW) == GROWING
 
 
 def test_the_question_is_taken_back() -> None:
@@ -182,7 +179,7 @@ def test_the_question_is_taken_back() -> None:
     assert vote.stop_growing(NOW) == Resume(None)
     assert vote.kind == ""
     assert vote.step(RANKS, 1e6) is None
-    assert vote.outcome("failed", WORDS, NOW) == "failed"
+    assert vote.outcome("failed", NOW) == "failed"
     assert isinstance(vote.grow("room again", 1e6), Hold)
 
 
@@ -200,7 +197,7 @@ def test_what_is_urgent_comes_first(kind: str) -> None:
     vote.tell(0, 1, [5], hold=1)
     vote.tell(1, 1, [5], hold=1)
     assert vote.step(RANKS, 3.0) == Resume(5)
-    assert vote.outcome("done", WORDS, NOW) == kind
+    assert vote.outcome("done", NOW) == kind
 
 
 def test_no_time_is_left_for_a_step() -> None:

@@ -18,16 +18,8 @@ from hypothesis import strategies as st
 
 from flowlite.node.preemption import notices as preemption
 from flowlite.node.preemption.notices import Notice, of_signal, watch
-from flowlite.node.rendezvous.stop_vote import (
-    DEADLINE,
-    LEAST_GRACE,
-    MARGIN,
-    PREEMPTED,
-    Hold,
-    Resume,
-    StopNow,
-    Vote,
-)
+from flowlite.node.protocol.messages import DEADLINE, DONE, FAILED, LOST, PREEMPTED
+from flowlite.node.rendezvous.stop_vote import LEAST_GRACE, MARGIN, Hold, Resume, StopNow, Vote
 
 HOUR = 3600.0
 
@@ -273,17 +265,16 @@ def test_at_a_deadline_nobody_is_stopped_by_the_vote() -> None:
     assert vote.step([0], 3.0) == StopNow(50 - 1 - MARGIN)
 
 
-WORDS = {"done": "D", "failed": "F", "lost": "L", "preempted": "P", "deadline": "T"}
-
-
 def test_what_counts_against_a_task() -> None:
     vote = Vote(10, 0)
-    assert [vote.outcome(usual, WORDS, 0.0) for usual in "DFL"] == ["D", "F", "L"]
+    usual = (DONE, FAILED, LOST, DEADLINE)
+    assert [vote.outcome(each, 0.0) for each in usual] == [*usual]
     vote.notice(PREEMPTED, "why", 120, now=0)
-    assert [vote.outcome(usual, WORDS, 0.0) for usual in "DFLT"] == ["D", "P", "P", "T"]
+    found = [vote.outcome(each, 0.0) for each in usual]
+    assert found == [DONE, PREEMPTED, PREEMPTED, DEADLINE]
     vote.tell(0, 1, [3])
     vote.step([0], 1.0)
-    assert vote.outcome("D", WORDS, 0.0) == "P"
+    assert vote.outcome(DONE, 0.0) == PREEMPTED
 
 
 class Rank:

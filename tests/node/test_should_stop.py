@@ -19,17 +19,8 @@ import flowlite
 from flowlite.in_worker import should_stop
 from flowlite.node.preemption import shared_page
 from flowlite.node.preemption.shared_page import StopPage
-from flowlite.node.protocol.messages import MessageError
-from flowlite.node.rendezvous.stop_vote import (
-    DEADLINE,
-    LEAST_GRACE,
-    MARGIN,
-    PREEMPTED,
-    Hold,
-    Resume,
-    StopNow,
-    Vote,
-)
+from flowlite.node.protocol.messages import DEADLINE, PREEMPTED, MessageError
+from flowlite.node.rendezvous.stop_vote import LEAST_GRACE, MARGIN, Hold, Resume, StopNow, Vote
 from tests.checkpoints.remote import newest
 from tests.helpers import eventually
 from tests.node.agents import RealGang
@@ -342,8 +333,7 @@ def test_the_stop_signal_leaves_time_to_stop_and_for_the_last_copy(
         step = vote.step([0], last)
     assert step == StopNow(grace)
     assert vote.step([0], last + 1.0) is None
-    words = {name: name for name in ("done", "failed", "lost", "preempted", "deadline", "growing")}
-    outcomes = [vote.outcome(each, words, last) for each in ("done", "failed", "lost", "stopped")]
+    outcomes = [vote.outcome(each, last) for each in ("done", "failed", "lost", "stopped")]
     assert outcomes == ["done", "preempted", "preempted", "stopped"]
 
 

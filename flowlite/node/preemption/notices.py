@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
-from ..rendezvous.stop_vote import DEADLINE, PREEMPTED
+from ..protocol.messages import DEADLINE, PREEMPTED
 
 log = logging.getLogger("flowlite.preemption")
 

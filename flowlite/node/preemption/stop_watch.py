@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
-from ..rendezvous.stop_vote import DEADLINE
+from ..protocol.messages import DEADLINE
 from ..system import processes
 from .shared_page import StopPage
 

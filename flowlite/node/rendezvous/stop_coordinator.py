@@ -9,11 +9,9 @@ from ..protocol import messages as m
 from ..protocol.messages import GangSettings, Message, MessageError
 from .actions import LeaderTime, Outbox
 from .membership import Members, MemberState
-from .stop_vote import PREEMPTED, Hold, Resume, Step, StopNow, Vote
+from .stop_vote import Hold, Resume, Step, StopNow, Vote
 from .supervisor_session import SupervisorSession
 
-_WORDS = {"done": m.DONE, "failed": m.FAILED, "lost": m.LOST}
-_WORDS |= {"preempted": m.PREEMPTED, "deadline": m.DEADLINE, "growing": m.GROWING}
 _KINDS = (m.PREEMPTED, m.DEADLINE)
 
 
@@ -58,12 +56,12 @@ class StopCoordinator:
             return
         self._noticed.add((member.rank, kind))
         text = f"{self._settings.name(member.rank)}: {message['reason']}"
-        if kind == PREEMPTED:
+        if kind == m.PREEMPTED:
             left = {"text": f"{text}; {seconds:.0f} s are left", "seconds": seconds}
             self._session.record("preempting", now, **left, **member.who)
         if phase == m.RUNNING:
             self._follow(self._vote.notice(kind, text, seconds, now.steady), now)
-        elif kind == PREEMPTED:
+        elif kind == m.PREEMPTED:
             self._stop(m.PREEMPTED, text, now)
 
     def calls(self, member: MemberState, message: Message, now: LeaderTime) -> None:
@@ -101,7 +99,7 @@ class StopCoordinator:
 
     def outcome(self, usual: str, now: LeaderTime) -> str:
         """Returns the outcome of the gang, given the outcome without a notice."""
-        return self._vote.outcome(usual, _WORDS, now.steady)
+        return self._vote.outcome(usual, now.steady)
 
     def end(self, usual: str, why: str, now: LeaderTime) -> tuple[str, str]:
         """Returns outcome and reason of the gang, given those without a notice."""

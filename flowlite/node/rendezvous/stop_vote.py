@@ -21,8 +21,9 @@ moment.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
+from ..protocol.messages import DEADLINE, DONE, FAILED, GROWING, LOST, PREEMPTED
 from ..quick_dataclass import dataclass
 
 MARGIN = 3.0
@@ -30,8 +31,6 @@ MARGIN = 3.0
 LEAST_GRACE = 1.0
 COPYING = 0.5
 """The share of the remaining time that is reserved, at most, for the last copy of checkpoints."""
-
-PREEMPTED, DEADLINE, GROWING = "preempted", "deadline", "growing"
 
 FIRST_PATIENCE, LONGEST_PATIENCE = 5.0, 160.0
 """Seconds for which processes of a gang that is to grow wait for the others: at first, and after several rounds."""
@@ -223,13 +222,16 @@ class Vote:
             if not callers and not self._signalled:
                 return self._give_up(now)
             if callers and len(waiting) == callers:
-                self._open = False
-                self.decided = max(waiting)
-                return Resume(self.decided)
+                return self._decide(waiting)
         over = bool(self.kind) and now >= self._last_moment and not self.stopping
         if over and (self._open or self.kind == PREEMPTED):
             return self._give_up(now)
         return None
+
+    def _decide(self, waiting: Collection[int]) -> Step:
+        self._open = False
+        self.decided = max(waiting)
+        return Resume(self.decided)
 
     def _decide_to_grow(self, ranks: Collection[int], now: float) -> Step | None:
         if not self._open:
@@ -239,9 +241,7 @@ class Vote:
         waiting = [call for each in told for call in each.waiting]
         if len(told) == len(ranks):
             if callers and len(waiting) == callers:
-                self._open = False
-                self.decided = max(waiting)
-                return Resume(self.decided)
+                return self._decide(waiting)
             if not callers:
                 # Those that listen have been told, and need not be told again.
                 return self._end_round(math.inf if self._signalled else now + self._pause)
@@ -279,7 +279,7 @@ class Vote:
         self._open = False
         return self._stop(now) if self.kind == PREEMPTED else Resume(None)
 
-    def outcome(self, usual: str, words: Mapping[str, str], now: float) -> str:
+    def outcome(self, usual: str, now: float) -> str:
         """Returns the outcome of the gang, given the outcome without a notice.
 
         After a notice of preemption, failed workers and lost nodes do not count against the task. If all workers ended
@@ -288,20 +288,15 @@ class Vote:
         and another attempt is better than taking a partial run for a complete one. So do those that were told to stop
         so that the gang may grow, for some time also after it is asked no more. While it is asked, workers that fail
         after they were told are no failure either, for example because others have ended.
-
-        Args:
-            usual: The outcome without a notice.
-            words: The outcomes by the names "done", "failed", "lost", "preempted", "deadline" and "growing".
         """
-        if usual == words["done"]:
+        if usual == DONE:
             if self.decided is not None or (self._signalled and self.kind in (PREEMPTED, GROWING)):
-                return words[self.kind]
-            return words[GROWING] if self._signalled and now < self._answers_until else usual
+                return self.kind
+            return GROWING if self._signalled and now < self._answers_until else usual
         told = self.decided is not None or self._signalled
-        if usual == words["failed"] and self.kind == GROWING and told:
-            return words[GROWING]
-        broken = usual in (words["failed"], words["lost"])
-        return words[PREEMPTED] if broken and self.kind == PREEMPTED else usual
+        if usual == FAILED and self.kind == GROWING and told:
+            return GROWING
+        return PREEMPTED if usual in (FAILED, LOST) and self.kind == PREEMPTED else usual
 
     @property
     def _last_moment(self) -> float:
