@@ -13,9 +13,8 @@ from flowlite.errors import SpecError
 from flowlite.node.config import launcher_programs
 from flowlite.node.config.agent_config import AgentConfig, AttemptPaths
 from flowlite.node.leader_run import mpi, ray_cluster, requirements
-from flowlite.node.leader_run.context import GangContext
+from flowlite.node.leader_run.context import GangContext, node_named
 from flowlite.node.leader_run.exec_framing import Broken, Frames
-from flowlite.node.leader_run.hostnames import node_named
 from flowlite.node.leader_run.ssh_shim import RemoteCommand, read
 from flowlite.node.protocol.mux_framing import OUT, frame
 from flowlite.node.system import addresses as net

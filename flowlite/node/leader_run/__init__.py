@@ -9,7 +9,7 @@ served.
 
     agent_side.py, relay.py                      in the leader's agent and beside it
     processes.py, exec_server.py                 on every node
-    remote_exec.py, ssh_shim.py, hostnames.py    a command of one node on another
+    remote_exec.py, ssh_shim.py                  a command of one node on another
     mpi.py, mpi_rank.py, horovod.py, ray_cluster.py    the modes
 
 Start with `processes.py`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ from ..protocol.stream import Stream, dial
 from ..quick_dataclass import dataclass
 from ..system.atomic_files import write_atomically
 from ..worker.launcher_files import apart
-from .hostnames import node_named
 
 FILE = "gang.json"
+_NAME_PREFIX = "flow-node-"
 
 
 class Unreachable(OSError):
@@ -91,3 +91,18 @@ def note(paths: AttemptPaths, go: Mapping[str, Any], cores: int) -> None:
     """Saves the data received with GO, for `GangContext.read`."""
     told = {"addresses": list(go["addresses"]), "cores": cores}
     write_atomically(paths.directory / FILE, json.dumps(told))
+
+
+def node_named(host: str, addresses: Sequence[str]) -> int | None:
+    """Returns the rank of a node, or None if it is not in the gang.
+
+    The node is named by its address or by `flow-node-RANK`, with or without a user in front.
+
+    Args:
+        addresses: One for each node, by rank.
+    """
+    name = host.rpartition("@")[2].strip("[]")
+    rank = name.removeprefix(_NAME_PREFIX)
+    if rank != name:
+        return int(rank) if rank.isdigit() and int(rank) < len(addresses) else None
+    return list(addresses).index(name) if name in addresses else None

@@ -17,19 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..system import atomic_files, processes
+from ..system import atomic_files
 from . import mpi
 from .context import GangContext
 from .remote_exec import call
 
 _NO_RANK = 2
 _KEEP = 'exec "$FLOW_GANG/bin/flow-rank" --failed "$1"'
-
-
-def put(directory: Path, attempt: str) -> None:
-    """Writes this node's program to a directory."""
-    own = processes.own_command(sys.executable, "gang", "rank", attempt)
-    processes.write_program(directory / mpi.RANK_PROGRAM, own)
 
 
 def main(directory: str, arguments: Sequence[str]) -> int:

@@ -19,11 +19,11 @@ from typing import Any
 
 from ..config import distributed_modes
 from ..protocol.framing import WireError
-from ..system import atomic_files
+from ..system import atomic_files, processes
 from ..system.atomic_files import write_atomically
 from ..system.signals import watch_signals
 from ..worker import launcher_files
-from . import ssh_shim
+from . import mpi
 from .context import GangContext, Unreachable
 from .exec_server import STOP_SECONDS, ExecServer
 
@@ -101,15 +101,16 @@ def lead(directory: str) -> int:
 def programs_of(place: GangContext) -> dict[str, str]:
     """Writes the programs for this node's workers and returns the variables that lead to them."""
     directory = place.paths.directory
-    ssh_shim.put(directory / "bin", str(directory))
+    found = {"ssh": "ssh", "rsh": "ssh"}
     if place.config.mode == distributed_modes.MPI:
-        from . import mpi_rank
-
-        mpi_rank.put(directory / "bin", str(directory))
+        found[mpi.RANK_PROGRAM] = "rank"
     elif place.config.mode == distributed_modes.RAY:
-        from . import ray_cluster
-
-        ray_cluster.put(directory / "bin", str(directory))
+        found["flow-ray"] = "ray"
+    for name, what in found.items():
+        # A rank may run the user's function, with all that the Python has.
+        flags = () if what == "rank" else ("-I", "-S")
+        own = processes.own_command(sys.executable, "gang", what, str(directory), flags=flags)
+        processes.write_program(directory / "bin" / name, own)
     path = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
     return {"PATH": f"{directory / 'bin'}:{path}", "FLOW_GANG": str(directory)}
 
@@ -143,7 +144,7 @@ def _ready(place: GangContext) -> dict[str, Any]:
 
         environment = ray_cluster.gather(place)
     elif place.config.mode == distributed_modes.MPI:
-        from . import horovod, mpi
+        from . import horovod
 
         directory, slots = place.paths.directory, place.config.processes_per_node
         hosts = launcher_files.hostfile(place.addresses, slots)

@@ -102,12 +102,6 @@ def _own(*arguments: str) -> list[str]:
     return ["/bin/sh", "-c", 'exec "$FLOW_GANG/bin/flow-ray" "$@"', "flow-ray", *arguments]
 
 
-def put(directory: Path, attempt: str) -> None:
-    """Writes this node's program to a directory."""
-    own = processes.own_command(sys.executable, "gang", "ray", attempt, flags=("-I", "-S"))
-    processes.write_program(directory / "flow-ray", own)
-
-
 def start_command(
     place: GangContext,
     arguments: Sequence[str],

@@ -9,6 +9,7 @@ from shutil import which
 
 from ..config import distributed_modes, launcher_programs
 from ..config.agent_config import AgentConfig
+from ..system import processes
 from ..worker.environment import path_with, without_launchers
 
 _FIND = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('ray') else 9)"
@@ -34,18 +35,8 @@ async def _missing_ray(config: AgentConfig) -> str:
     python = python_on(path) or config.python or sys.executable
     environment = {**without_launchers(os.environ), **config.environment}
     try:
-        process = await asyncio.create_subprocess_exec(
-            python,
-            "-c",
-            _FIND,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-            env=environment,
-            cwd="/",
-        )
         async with asyncio.timeout(_LOOK_SECONDS):
-            code = await process.wait()
+            code, _, _ = await processes.run_group(python, "-c", _FIND, env=environment)
     except (OSError, TimeoutError):
         return ""
     if code != 9:

@@ -1,6 +1,6 @@
 """A replacement for `ssh` that reaches the nodes of the gang without a key.
 
-`gang ssh ATTEMPT_DIR ARGUMENTS…`. It is installed as `ssh` and `rsh` at the front of a worker's PATH (`put`).
+`gang ssh ATTEMPT_DIR ARGUMENTS…`. It is installed as `ssh` and `rsh` at the front of a worker's PATH (`processes.py`).
 Connections to other hosts are passed to the machine's own ssh.
 """
 
@@ -13,13 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..quick_dataclass import dataclass
-from ..system import processes
 from .context import GangContext, Unreachable
 from .remote_exec import call
 
 FAILED = 255
 """The exit status of ssh for its own errors."""
-NAMES = ("ssh", "rsh")
 _ALONE = frozenset("46AaCfGgKkMNnqsTtVvXxYy")
 _WITH_VALUE = frozenset("BbcDEeFIiJLlmOopPQRSWw")
 _NOT_HERE = {
@@ -79,14 +77,6 @@ def read(arguments: Sequence[str]) -> RemoteCommand | None:
     if not host:
         return None
     return RemoteCommand(host.removeprefix("ssh://").rstrip("/"), " ".join(words), silent, refused)
-
-
-def put(directory: Path, attempt: str) -> None:
-    """Writes the shims, for the Python that this process runs, to a directory."""
-    directory.mkdir(mode=0o700, exist_ok=True)
-    own = processes.own_command(sys.executable, "gang", "ssh", attempt, flags=("-I", "-S"))
-    for name in NAMES:
-        processes.write_program(directory / name, own)
 
 
 def main(attempt: str, arguments: Sequence[str]) -> int:

@@ -133,23 +133,14 @@ class Readiness:
         environment = self._variables
         if config.visible_gpus is not None:
             environment["CUDA_VISIBLE_DEVICES"] = config.visible_gpus
-        child = await asyncio.create_subprocess_exec(
-            *processes.own_command(python, "speed"),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env=environment,
-        )
+        command = processes.own_command(python, "speed")
         try:
             async with asyncio.timeout(_SPEED_SECONDS):
-                said, _ = await child.communicate()
+                code, said, _ = await processes.run_group(*command, env=environment)
         except TimeoutError:
             late = f"matrices are not multiplied within {_SPEED_SECONDS:.0f} s"
             raise PrepareError(late, sick=True) from None
-        finally:
-            if child.returncode is None:
-                child.kill()
-        found = answer_of_speed(said, child.returncode)
+        found = answer_of_speed(said, code)
         if "broken" in found:
             raise PrepareError(f"matrices cannot be multiplied: {found['broken']}", sick=True)
         if "error" in found and self._has_gpus:
@@ -249,7 +240,7 @@ class Readiness:
         return [[used, total] for used, total in pairs if used is not None and total] or None
 
 
-def answer_of_speed(said: bytes, code: int | None) -> dict[str, Any]:
+def answer_of_speed(said: bytes, code: int) -> dict[str, Any]:
     """Returns the answer of the program that multiplies matrices; {"error": ...} if there is none.
 
     The answer is the last line. The Python may print others before it, from `sitecustomize` for example.
