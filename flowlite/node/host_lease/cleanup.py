@@ -22,7 +22,7 @@ from .secret_files import attempts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from typing import Any
 
 UNUSED_SECONDS = 14 * 86400.0
@@ -64,23 +64,26 @@ def _network(pid: int) -> str:
 
 def agent_lives(home: str) -> bool:
     """Whether the agent of any attempt runs."""
-    return any(processes.is_alive(each.pid, each.start) for each in _agents(home))
+    return any(processes.is_alive(pid, start) for pid, start, _ in _agents(home))
 
 
-class _Agent:
-    """An agent, as its pid file describes it. `host` is the machine that it runs, or ran, on."""
+def living(identities: Iterable[Mapping[str, Any]]) -> set[int]:
+    """Returns the pids of those of these processes that still run."""
+    return {
+        int(each["pid"])
+        for each in identities
+        if processes.is_alive(int(each["pid"]), str(each["start"]))
+    }
 
-    def __init__(self, noted: Mapping[str, Any]) -> None:
-        self.pid = int(noted["pid"])
-        self.start = str(noted["start"])
-        self.host = str(noted.get("host") or "")
 
-
-def _agents(home: str) -> list[_Agent]:
+def _agents(home: str) -> list[tuple[int, str, str]]:
+    """Returns pid, start and host of each agent, as their pid files name them."""
     found = []
     for attempt in attempts(home):
         try:
-            found.append(_Agent(atomic_files.read_small_json(os.path.join(attempt, "agent.pid"))))
+            noted = atomic_files.read_small_json(os.path.join(attempt, "agent.pid"))
+            host = str(noted.get("host") or "")
+            found.append((int(noted["pid"]), str(noted["start"]), host))
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return found
@@ -106,22 +109,14 @@ def remove_home(root: str, home: str) -> bool:
     """Removes a task's directory, but nothing that is mounted there. False if something is left."""
     if not _is_home(root, home):
         return False
-    place = os.path.realpath(home)
-    unmount.unmount_below(place)
     with contextlib.suppress(OSError):
-        _remove(home, set(unmount.mounted_below(place)))
+        _remove(home, _still_mounted(home))
     return not os.path.lexists(home)
 
 
 def clear(home: str, but: Collection[str]) -> bool:
     """Removes all that is in a task's directory except these names, and what is mounted. False if something is left."""
-    place = os.path.realpath(home)
-    unmount.unmount_below(place)
-    mounted = set(unmount.mounted_below(place))
-    for entry in _entries(home):
-        if entry.name not in but:
-            with contextlib.suppress(OSError):
-                _remove(entry.path, mounted)
+    _empty(home, _still_mounted(home), lambda entry: entry.name in but)
     return {entry.name for entry in _entries(home)} <= {*but}
 
 
@@ -135,19 +130,24 @@ def keep_outputs(root: str, home: str) -> bool:
 
 def shed(home: str) -> None:
     """Removes all files of a task's directory, including secrets, except the outputs of its ranks."""
+    mounted, of_attempts = _still_mounted(home), attempts(home)
+    _empty(home, mounted, lambda entry: entry.path in of_attempts)
+    for attempt in of_attempts:
+        _empty(attempt, mounted, _is_output)
+
+
+def _still_mounted(home: str) -> set[str]:
+    """Unmounts what is mounted below a directory. Returns what could not be unmounted."""
     place = os.path.realpath(home)
     unmount.unmount_below(place)
-    mounted = set(unmount.mounted_below(place))
-    of_attempts = attempts(home)
-    for entry in _entries(home):
-        if entry.path not in of_attempts:
+    return set(unmount.mounted_below(place))
+
+
+def _empty(directory: str, mounted: set[str], is_kept: Callable[[os.DirEntry[str]], bool]) -> None:
+    for entry in _entries(directory):
+        if not is_kept(entry):
             with contextlib.suppress(OSError):
                 _remove(entry.path, mounted)
-    for attempt in of_attempts:
-        for entry in _entries(attempt):
-            if not (_is_output(entry.name) and entry.is_file(follow_symlinks=False)):
-                with contextlib.suppress(OSError):
-                    _remove(entry.path, mounted)
 
 
 def _is_home(root: str, home: str) -> bool:
@@ -156,10 +156,11 @@ def _is_home(root: str, home: str) -> bool:
     return inside and bool(os.path.basename(home).strip("."))
 
 
-def _is_output(name: str) -> bool:
-    rank, _, kind = name.partition(".")
+def _is_output(entry: os.DirEntry[str]) -> bool:
+    rank, _, kind = entry.name.partition(".")
     of_rank = rank[:1] == "r" and rank[1:].isdigit() and kind in ("out", "err", "setup", "result")
-    return of_rank or name in ("agent.log", "report.json")
+    named = of_rank or entry.name in ("agent.log", "report.json")
+    return named and entry.is_file(follow_symlinks=False)
 
 
 def remove_tree(path: str) -> None:
@@ -242,7 +243,7 @@ def forget_secrets(root: str, but: str, *, dry_run: bool = False) -> list[str]:
     found = []
     for entry in _entries(os.path.join(root, "tasks")):
         agents = [] if entry.path == but else _agents(entry.path)
-        here = {each.host for each in agents} == {os.uname().nodename}
+        here = {host for _, _, host in agents} == {os.uname().nodename}
         if not here or agent_lives(entry.path) or _is_locked(entry.path):
             continue
         if secret_files.are_in(entry.path):

@@ -71,13 +71,8 @@ def _watch(lease: Path, notice: str) -> None:
 
 def _members(task: str) -> set[int]:
     """The task's processes and their descendants, without the fork servers that are kept."""
-    spared = {
-        int(each["pid"])
-        for each in templates()
-        if processes.is_alive(int(each["pid"]), str(each["start"]))
-    }
     found = processes.marked({_TASK: task})
-    return (found | processes.descendants(found)) - spared - {os.getpid()}
+    return (found | processes.descendants(found)) - cleanup.living(templates()) - {os.getpid()}
 
 
 def main(_: list[str]) -> int:

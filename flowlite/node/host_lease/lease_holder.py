@@ -307,11 +307,7 @@ class Holder:
         cleanup.forget_secrets(self.root, self._home)
 
     def _kill(self, spare: Iterable[Mapping[str, Any]]) -> set[int]:
-        spared = {
-            int(each["pid"])
-            for each in spare
-            if processes.is_alive(int(each["pid"]), str(each["start"]))
-        }
+        spared = cleanup.living(spare)
         left = processes.kill_all(lambda: cleanup.members(self._marker) - spared)
         # Fork servers that were killed have not removed their sockets.
         with contextlib.suppress(OSError):
