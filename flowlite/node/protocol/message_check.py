@@ -77,8 +77,6 @@ _PREPARED = fields(
 """What a node reports when it is ready."""
 _OFFSETS = mapping(count)
 _ADDRESSES: dict[str, Shape] = {"addresses": listing(text), "packed": text}
-_STREAMS = listing(one_of(STREAMS))
-
 _CHUNK: dict[str, Shape] = {
     "gen": count,
     "rank": count,
@@ -86,11 +84,23 @@ _CHUNK: dict[str, Shape] = {
     "offset": count,
     "time": moment,
 }
-_PASSED_ON = fields({**_CHUNK, "node": count})
-"""A chunk as the leader forwards it, with the node that it comes from."""
 
-FIELDS: dict[str, Shape] = {
-    # Member to leader.
+# In more than one direction.
+_BEAT = fields({}, {"steady": number})
+_REFUSE = fields({"reason": text})
+_STOP = fields({"reason": text}, {"kind": text, "grace": number})
+_RELEASE = fields({})
+# "packed": the offsets, from a supervisor that has very many streams (`messages.pack_offsets`).
+_PULL = fields(
+    {"offsets": _OFFSETS},
+    {"gen": count, "window": count, "streams": listing(one_of(STREAMS)), "packed": text},
+)
+_ACK = fields({"offsets": _OFFSETS})
+
+Messages = Mapping[str, Shape]
+"""The messages of one direction, each with its fields apart from type, task and attempt."""
+
+FROM_MEMBER: Messages = {
     "join": fields({"instance": text, "incarnation": text, "facts": _FACTS}),
     "ready": fields({"facts": _PREPARED}),
     # "passing": whether another attempt may succeed; "sick": whether it needs another machine for that.
@@ -105,39 +115,47 @@ FIELDS: dict[str, Shape] = {
         {"callers": count, "waiting": listing(count)}, {"listeners": count, "round": count}
     ),
     "stoppable": fields({}),
-    # Leader to member.
+    "beat": _BEAT,
+    "chunk": fields(_CHUNK),
+}
+TO_MEMBER: Messages = {
     "welcome": fields({"rank": count, "roster": text}),
-    "refuse": fields({"reason": text}),
+    "refuse": _REFUSE,
     "prepare": fields(
         {"master_addr": text, "master_port": count, "volume_token": text},
         {"connectivity": fields({}, _ADDRESSES)},
     ),
     "go": fields({"roster": text, "master_addr": text, "master_port": count}, _ADDRESSES),
-    "ended": fields({"outcome": text, "reason": text}),
     # "round": how many holds there were before, in a gang that is asked several times.
     "hold": fields({"seconds": number}, {"round": count, "growing": flag}),
     "resume": fields({"call": count}),
-    # Supervisor to leader.
+    "stop": _STOP,
+    "ended": fields({"outcome": text, "reason": text}),
+    "release": _RELEASE,
+    "pull": _PULL,
+    "ack": _ACK,
+    "beat": _BEAT,
+}
+FROM_SUPERVISOR: Messages = {
     "attach": fields({"after": count}),
+    "pull": _PULL,
+    "ack": _ACK,
+    "stop": _STOP,
+    "lost": fields({"instance": text, "why": text}, {"answers": flag}),
     # Ask the workers to stop so that the gang may grow, or, with an empty reason, do not ask them any more.
     "grow": fields({"reason": text}),
-    "lost": fields({"instance": text, "why": text}, {"answers": flag}),
-    # Leader to supervisor.
+    "release": _RELEASE,
+    "beat": _BEAT,
+}
+TO_SUPERVISOR: Messages = {
     "state": fields({"phase": one_of(PHASES), "joined": count, "ready": count}),
     "event": fields({"event": lambda value: _event(value)}),
-    # In more than one direction.
-    "beat": fields({}, {"steady": number}),
-    "stop": fields({"reason": text}, {"kind": text, "grace": number}),
-    "release": fields({}),
-    # "packed": the offsets, from a supervisor that has very many streams (`messages.pack_offsets`).
-    "pull": fields(
-        {"offsets": _OFFSETS},
-        {"gen": count, "window": count, "streams": _STREAMS, "packed": text},
-    ),
-    "ack": fields({"offsets": _OFFSETS}),
-    "chunk": fields(_CHUNK),
+    # As the leader forwards it, with the node that it comes from.
+    "chunk": fields({**_CHUNK, "node": count}),
+    "release": _RELEASE,
+    "beat": _BEAT,
+    "refuse": _REFUSE,
 }
-"""The fields of every message apart from type, task and attempt."""
 
 _NODE: dict[str, Shape] = {"instance": text, "rank": count}
 EVENTS: dict[str, Shape] = {
@@ -193,32 +211,10 @@ FILES: dict[str, Shape] = {
 }
 """The files that an agent leaves in the directory of its attempt for the supervisor."""
 
-FROM_MEMBER = frozenset(
-    {
-        "join",
-        "ready",
-        "unready",
-        "started",
-        "worker",
-        "halt",
-        "notice",
-        "stopped",
-        "vanish",
-        "calls",
-        "stoppable",
-    }
-    | {"beat", "chunk"}
-)
-FROM_SUPERVISOR = frozenset({"attach", "pull", "ack", "stop", "lost", "grow", "release", "beat"})
-TO_MEMBER = frozenset(
-    {"welcome", "refuse", "prepare", "go", "hold", "resume", "stop", "ended", "release", "pull"}
-    | {"ack", "beat"}
-)
-TO_SUPERVISOR = frozenset({"state", "event", "chunk", "release", "beat", "refuse"})
 _STAMP = fields({"attempt": integer}, {"steady": number})
 
 
-def check(message: Mapping[str, Any], allowed: frozenset[str], task: str) -> str:
+def check(message: Mapping[str, Any], allowed: Messages, task: str) -> str:
     """Returns a message's type, after checking that it is one of `allowed`, belongs to this task, and is complete.
 
     Raises:
@@ -231,8 +227,7 @@ def check(message: Mapping[str, Any], allowed: frozenset[str], task: str) -> str
         raise MessageError(f"a {kind} message bears another task")
     try:
         _STAMP(message)
-        shape = _PASSED_ON if kind == "chunk" and allowed is TO_SUPERVISOR else FIELDS[kind]
-        shape(message)
+        allowed[kind](message)
     except ValueError as error:
         raise MessageError(f"{kind}{error}") from None
     return kind
