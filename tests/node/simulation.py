@@ -310,9 +310,7 @@ class Agent:
             ):
                 peer = Peer("member", self.instance, f"10.0.0.{len(self.instance)}")
                 self._wire = Wire(self.world, self, leader, peer)
-                self._act(
-                    self.member.connected({"clock": self.world.now + self._unix}, self.clock())
-                )
+                self._act(self.member.connected({"clock": self.world.now + self._unix}))
         self.world.at(self.world.some(0.02, 1.0), self._dial)
 
     def receives(self, wire: Wire, message: Message) -> None:
@@ -327,7 +325,7 @@ class Agent:
         if wire is self._wire:
             self._wire = None
             if self.alive:
-                self._act(self.member.disconnected(self.clock()))
+                self._act(self.member.disconnected())
 
     def _tick(self) -> None:
         if not self.alive or self.over:

@@ -48,7 +48,7 @@ def running_member(grace: float = 10.0) -> Member:
     settings = GangSettings("t", 1, ("a", "b"), grace=grace)
     member = Member(settings, "b", "one", 0.0)
     order = {"task": "t", "attempt": 1}
-    member.connected({}, 0.0)
+    member.connected({})
     member.receive({**order, "type": "welcome", "rank": 1, "roster": settings.digest}, 0.0)
     prepare = {"type": "prepare", "master_addr": "x", "master_port": 1, "volume_token": ""}
     member.receive({**order, **prepare}, 0.0)

@@ -56,7 +56,7 @@ class Node:
         return self.act(self.machine.receive(message, self.now))
 
     def connect(self) -> list[Any]:
-        self.act(self.machine.connected({"hostname": "h"}, self.now))
+        self.act(self.machine.connected({"hostname": "h"}))
         return self.hear("welcome", rank=1, roster=SETTINGS.digest)
 
     def run(self) -> None:
@@ -122,7 +122,7 @@ def test_everything_told_is_told_again_after_a_rejoin() -> None:
     node = Node()
     node.run()
     node.act(node.machine.worker_ended(worker(2)))
-    node.act(node.machine.disconnected(node.now))
+    node.act(node.machine.disconnected())
     assert not [
         a for a in node.act(node.machine.worker_ended(worker(3))) if isinstance(a, SendToLeader)
     ]
@@ -140,7 +140,7 @@ def test_notices_are_numbered_told_again_and_not_without_end() -> None:
     told = [a.message for a in node.only(SendToLeader) if a.message["type"] == "notice"]
     assert [each["number"] for each in told] == list(range(1, MOST_NOTICES + 1))
     assert told[2]["text"] == "trouble 2"
-    node.act(node.machine.disconnected(node.now))
+    node.act(node.machine.disconnected())
     again = [a.message["type"] for a in node.connect() if isinstance(a, SendToLeader)]
     assert again.count("notice") == MOST_NOTICES
 
@@ -155,7 +155,7 @@ def test_a_node_that_has_warned_often_is_heard_again_later() -> None:
     node.act(node.machine.notice("the last copy failed"))
     told = [a.message for a in node.only(SendToLeader) if a.message["type"] == "notice"]
     assert (told[-1]["number"], told[-1]["text"]) == (MOST_NOTICES + 1, "the last copy failed")
-    node.act(node.machine.disconnected(node.now))
+    node.act(node.machine.disconnected())
     again = [a.message for a in node.connect() if isinstance(a, SendToLeader)]
     assert [a["number"] for a in again if a["type"] == "notice"] == list(range(2, MOST_NOTICES + 2))
 
@@ -192,7 +192,7 @@ def test_go_is_obeyed_only_when_ready_and_only_with_our_roster() -> None:
 )
 def test_a_leader_of_another_roster_is_not_followed(fields: dict[str, Any]) -> None:
     node = Node()
-    node.act(node.machine.connected({}, node.now))
+    node.act(node.machine.connected({}))
     node.hear("welcome", **fields)
     assert node.only(Leave)[0].how == REFUSED
     assert "roster is not ours" in node.only(Leave)[0].reason
@@ -200,7 +200,7 @@ def test_a_leader_of_another_roster_is_not_followed(fields: dict[str, Any]) -> N
 
 def test_nothing_is_obeyed_before_welcome() -> None:
     node = Node()
-    node.act(node.machine.connected({}, node.now))
+    node.act(node.machine.connected({}))
     with pytest.raises(MessageError, match="before welcome"):
         node.hear("prepare", **PREPARE)
 
@@ -408,7 +408,7 @@ def test_pulls_and_acknowledgements_move_the_streams() -> None:
     assert node.machine.sender.room == 0
     assert node.hear("ack", offsets={"2.out": 600}) == [Follow()]
     assert node.machine.sender.room == 500
-    node.act(node.machine.disconnected(node.now))
+    node.act(node.machine.disconnected())
     assert node.machine.sender.room == 0
     node.connect()
     with pytest.raises(MessageError):

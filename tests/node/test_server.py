@@ -87,7 +87,7 @@ def test_a_supervisor_of_very_many_ranks_comes_back() -> None:
             await until(lambda: supervisor.attached or supervisor.trouble)
             assert supervisor.trouble == ""
             # It is told to nodes when they join.
-            relay = gang.server._machine._session._relay  # type: ignore[union-attr]
+            relay = gang.server._machine._session._relay
             await until(lambda: relay.active)
             assert relay.order(1)["offsets"]["19999.result"] == 1234
 
@@ -99,7 +99,7 @@ def test_what_a_member_says_is_never_too_long_for_the_supervisor() -> None:
 
     async def scenario() -> None:
         async with make(nodes=2) as gang:
-            reader, writer = await asyncio.open_connection("127.0.0.1", gang.server.port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", gang.leader[1])
             settings, name = gang.settings, gang.settings.roster[1]
             hello = Hello(settings.task, "member", name, settings.attempt)
             session = ClientSession(SECRET, hello)
@@ -227,7 +227,7 @@ def test_a_wrong_secret_never_gets_in_and_the_member_says_why() -> None:
         async with make(fence_after=3.0, join_timeout=3.0) as gang:
             with pytest.raises(Fenced, match="did not let this node join within") as fenced:
                 await gang.join_as(gang.nodes[1], secret=b"another secret" * 3)
-            assert f"127.0.0.1:{gang.server.port}" in str(fenced.value)
+            assert f"127.0.0.1:{gang.leader[1]}" in str(fenced.value)
             assert gang.server.turned_away > 0
 
     run(scenario())
@@ -469,7 +469,9 @@ def test_whoever_stops_listening_takes_no_event_along() -> None:
                     seen.append(event["seq"])
                     await asyncio.sleep(0)
 
-            while gang.server.phase != m.ENDED or not seen or seen[-1] < link._received_seq:
+            while (
+                gang.server._machine.phase != m.ENDED or not seen or seen[-1] < link._received_seq
+            ):
                 listener = asyncio.create_task(listen())
                 await asyncio.sleep(0.0003)
                 listener.cancel()

@@ -366,19 +366,16 @@ class Agent:
         Returns the state of the fork server, as `Workers.connect` does.
         """
         with trace.span("get ready: packages, mounts, fork server"):
-            return await self._get_environment_ready()
-
-    async def _get_environment_ready(self) -> dict[str, Any]:
-        self._make_working_directory()
-        if self._config.container is not None:
-            return await self._get_ready_inside()
-        await self._make_environment()
-        if self._setup is not None:
-            self._setup.use_python(self._config.python)
-            return await self._setup.get_ready(self._shown())
-        if self._needs.keeps_warm:
-            self._workers.use(self._needs.kept_spec())
-        return await self._workers.connect(self._storage.ready())
+            self._make_working_directory()
+            if self._config.container is not None:
+                return await self._get_ready_inside()
+            await self._make_environment()
+            if self._setup is not None:
+                self._setup.use_python(self._config.python)
+                return await self._setup.get_ready(self._shown())
+            if self._needs.keeps_warm:
+                self._workers.use(self._needs.kept_spec())
+            return await self._workers.connect(self._storage.ready())
 
     async def _make_environment(self) -> None:
         if self._config.python_spec is not None:
@@ -441,7 +438,9 @@ class Agent:
     async def _prove(self, order: Mapping[str, Any], workers: Workers) -> None:
         """Check the connections to other nodes and the shared volumes, which are probed through `workers`."""
         await asyncio.gather(
-            go_checks.reach_master(order, self._trial_of_leader()),
+            go_checks.reach_master(
+                order, RetryWindow(lambda: self._silence_of(0), self._config.join_timeout)
+            ),
             self._probe_volumes(order, workers),
             self._readiness.prove(order),
         )
@@ -458,9 +457,6 @@ class Agent:
                 longest=self._config.join_timeout,
             )
 
-    def _trial_of_leader(self) -> RetryWindow:
-        return RetryWindow(lambda: self._silence_of(0), self._config.join_timeout)
-
     def _silence_of(self, rank: int) -> float:
         """Seconds since the last message of a node. Nodes other than the leader only know the silence of the leader."""
         if self._server is not None:
@@ -472,10 +468,9 @@ class Agent:
     def _tell(self, kind: str, text: str) -> None:
         log.info("%s", text)
         # On the leader, the end of the gang must not overtake it.
-        server = self._server
-        if server is not None and server.notice(self._config.node_rank, kind, text):
-            return
-        if self._link is not None:
+        if self._server is not None:
+            self._server.notice(self._config.node_rank, kind, text)
+        elif self._link is not None:
             self._link.notice(text, kind)
 
     def _find_listening_ranks(self) -> list[int]:

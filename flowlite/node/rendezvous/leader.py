@@ -165,11 +165,6 @@ class Rendezvous:
         self._stop(m.CHECKS, f"{self._settings.name(0)} cannot hold a master port: {error}", now)
         return self._outbox.take()
 
-    def halt(self, kind: str, reason: str, now: LeaderTime) -> list[Action]:
-        """Stops the gang; `kind` as in `messages.STOP_OUTCOMES`."""
-        self._stop(m.STOP_OUTCOMES.get(kind, m.ERROR), reason, now)
-        return self._outbox.take()
-
     def notice(self, rank: int, kind: str, text: str, now: LeaderTime) -> list[Action]:
         """Records a notice of the leader's own node, before anything that follows; `kind` as in `messages.NOTICES`."""
         self._notice(self._members[rank], kind, m.shorten(text, 2000), now)

@@ -152,7 +152,7 @@ class Member:
 
     # The connection.
 
-    def connected(self, facts: Mapping[str, Any], now: float) -> list[MemberAction]:
+    def connected(self, facts: Mapping[str, Any]) -> list[MemberAction]:
         """Asks to join, over a new authenticated connection to the leader."""
         self._tell(
             {
@@ -164,7 +164,7 @@ class Member:
         )
         return self._take()
 
-    def disconnected(self, now: float) -> list[MemberAction]:
+    def disconnected(self) -> list[MemberAction]:
         """Notes that the connection was closed."""
         self._on_line = False
         self.sender.pause()

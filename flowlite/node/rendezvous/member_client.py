@@ -272,12 +272,12 @@ class MemberClient:
 
     def _opened(self, connection: _LeaderConnection) -> None:
         self._connection = connection
-        self._act(self._machine.connected(self._node.facts(), time.monotonic()))
+        self._act(self._machine.connected(self._node.facts()))
 
     def _closed(self, connection: _LeaderConnection) -> None:
         if connection is self._connection:
             self._connection = None
-            self._act(self._machine.disconnected(time.monotonic()))
+            self._act(self._machine.disconnected())
 
     def _received(self, connection: _LeaderConnection, message: Message) -> None:
         if connection is not self._connection:

@@ -87,7 +87,6 @@ class RendezvousServer:
     """Serves the rendezvous of one gang in one attempt.
 
     Attributes:
-        port: The port it listens on, once started.
         turned_away: How many connections were closed because they did not authenticate or sent invalid messages.
     """
 
@@ -98,7 +97,6 @@ class RendezvousServer:
         *,
         bind: str,
         master: Master,
-        port: int = 0,
         new_tls: Callable[[], TlsSession] | None = None,
         copies: CopiesForAll | None = None,
     ) -> None:
@@ -114,7 +112,9 @@ class RendezvousServer:
         self._master = master
         self._new_tls = new_tls
         self._copies = copies
-        self._machine: Rendezvous | None = None
+        self._machine = Rendezvous(
+            settings, self._now(), os.urandom(8).hex(), copies_for_all=copies is not None
+        )
         self._listener: socket.socket | None = None
         self._accepting = False
         self._opening: dict[_Peer, float] = {}
@@ -122,79 +122,53 @@ class RendezvousServer:
         self._number = 0
         self._finished = asyncio.Event()
         self._ticker: asyncio.TimerHandle | None = None
-        self.port = port
         self.turned_away = 0
 
     @property
     def outcome(self) -> str | None:
         """One of `messages.OUTCOMES` from the moment the gang begins to end, else None."""
-        return self._machine.outcome if self._machine else None
+        return self._machine.outcome
 
     @property
     def reason(self) -> str:
         """One line for users that goes with the outcome."""
-        return self._machine.reason if self._machine else ""
+        return self._machine.reason
 
     @property
     def first_failure(self) -> Mapping[str, Any] | None:
         """The report of the worker whose failure stopped the gang; None if none did."""
-        return self._machine.first_failure if self._machine else None
-
-    @property
-    def phase(self) -> str:
-        """The phase of the gang: one of `messages.PHASES`."""
-        return self._machine.phase if self._machine else ""
+        return self._machine.first_failure
 
     def silence_of(self, rank: int) -> float:
         """Seconds since the last message of a node."""
-        return self._machine.silence_of(rank, self._now()) if self._machine else 0.0
+        return self._machine.silence_of(rank, self._now())
 
     async def start(self) -> int:
-        """Start to listen. Returns the port. `join_timeout` counts from here."""
+        """Start to listen. Returns the port."""
         descriptors = self._settings.nodes + _OTHER_DESCRIPTORS
         allow_descriptors(descriptors, most=descriptors)
         family = socket.AF_INET6 if ":" in self._bind else socket.AF_INET
-        self._listener = socket.create_server(
-            (self._bind, self.port), family=family, backlog=BACKLOG
-        )
+        self._listener = socket.create_server((self._bind, 0), family=family, backlog=BACKLOG)
         self._listener.setblocking(False)
-        self.port = self._listener.getsockname()[1]
-        self._machine = Rendezvous(
-            self._settings,
-            self._now(),
-            os.urandom(8).hex(),
-            copies_for_all=self._copies is not None,
-        )
         self._accept(True)
         self._tick()
-        return self.port
+        return int(self._listener.getsockname()[1])
 
     async def run(self) -> str:
         """Serve until the supervisor releases the gang, or `linger` has passed after its end. Returns the outcome."""
-        if self._machine is None:
-            await self.start()
         try:
             await self._finished.wait()
         finally:
             await self.close()
         return self.outcome or ""
 
-    def stop(self, kind: str, reason: str) -> None:
-        """Stop the gang from the leader's own side; `kind` as in `messages.STOP_OUTCOMES`."""
-        if self._machine is not None:
-            self._act(self._machine.halt(kind, reason, self._now()))
-
-    def notice(self, rank: int, kind: str, text: str) -> bool:
-        """Records a notice of the leader's own node at once. Returns False before the gang is known."""
-        if self._machine is None:
-            return False
+    def notice(self, rank: int, kind: str, text: str) -> None:
+        """Records a notice of the leader's own node at once."""
         self._act(self._machine.notice(rank, kind, text, self._now()))
-        return True
 
     def copied(self) -> None:
         """Notes that the last copy for all nodes was made or has failed. A gang that ended well has waited for it."""
-        if self._machine is not None:
-            self._act(self._machine.copied(self._now()))
+        self._act(self._machine.copied(self._now()))
 
     async def close(self) -> None:
         """Close every connection and the port at once, whatever the phase. May be called again."""
@@ -249,7 +223,6 @@ class RendezvousServer:
         self._connections[self._number] = connection
 
     def _received(self, connection: _Peer, frame: Frame) -> None:
-        assert self._machine is not None
         hello = connection.session.hello
         assert hello is not None
         try:
@@ -264,7 +237,6 @@ class RendezvousServer:
             self._turn_away(connection, error)
 
     def _pass_on(self, connection: _Peer, frame: Frame) -> None:
-        assert self._machine is not None
         number = self._machine.relay(connection.number, frame.message, len(frame.blob), self._now())
         supervisor = self._connections.get(number or 0)
         if supervisor is not None:
@@ -277,7 +249,7 @@ class RendezvousServer:
             log.warning(
                 "connection %d from %s turned away: %s", self.turned_away, connection.address, error
             )
-        if not connection.session.authenticated and self._machine is not None:
+        if not connection.session.authenticated:
             self._machine.turned_away(connection.address)
         connection.abort()
 
@@ -285,7 +257,7 @@ class RendezvousServer:
         self._opening.pop(connection, None)
         if self._listener is not None:
             self._accept(True)
-        if self._connections.pop(connection.number, None) is not None and self._machine is not None:
+        if self._connections.pop(connection.number, None) is not None:
             self._act(self._machine.disconnected(connection.number, self._now()))
 
     # The state machine.
@@ -294,7 +266,6 @@ class RendezvousServer:
         return LeaderTime(time.monotonic(), time.time())
 
     def _tick(self) -> None:
-        assert self._machine is not None
         if self._finished.is_set():
             return
         interval = min(self._settings.beat, 0.25)
@@ -344,7 +315,6 @@ class RendezvousServer:
                     connection.flush()
 
     def _prove_master(self) -> list[Action]:
-        assert self._machine is not None
         try:
             port = self._master.prove()
         except OSError as error:

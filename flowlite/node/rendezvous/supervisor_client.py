@@ -80,7 +80,6 @@ class SupervisorClient:
         streams: Iterable[str] = STREAMS,
         silence: float = 15.0,
         beat: float = 1.0,
-        name: str = "supervisor",
         new_tls: Callable[[], TlsSession] | None = None,
     ) -> None:
         """
@@ -95,7 +94,6 @@ class SupervisorClient:
             streams: The kinds of streams to collect ("out", "err", "result"); others stay on the node.
             silence: Seconds without a message of the leader until `LeaderUnreachable`.
             beat: Seconds between heartbeats to the leader.
-            name: The name of this supervisor, for the leader's log.
             new_tls: Makes the TLS session of each connection; None if the leader does not encrypt.
         """
         self._task = task
@@ -107,7 +105,6 @@ class SupervisorClient:
         self._streams = tuple(streams)
         self._silence = silence
         self._beat = beat
-        self._name = name
         self._new_tls = new_tls
         self._tls_session: TlsSession | None = None
         self._incoming: deque[dict[str, Any] | Exception | None] = deque()
@@ -263,9 +260,8 @@ class SupervisorClient:
         async with asyncio.timeout(OPENING_TIME):
             reader, self._writer = await self._dial()
             await self._shake_hands(reader)
-            session = ClientSession(
-                self._secret, Hello(self._task, "supervisor", self._name, self._attempt)
-            )
+            hello = Hello(self._task, "supervisor", "supervisor", self._attempt)
+            session = ClientSession(self._secret, hello)
             self._flush(session)
             frames: list[Frame] = []
             while not session.authenticated:
