@@ -395,15 +395,11 @@ class Agent:
         """Run the commands of `setup=`, then start the fork server, so that it sees what they installed."""
         await setup.run()
         if self._config.container is not None:
-            spec = {**self._needs.warm_spec(), "inside": True}
-            self._workers.use(spec)
-        elif self._needs.keeps_warm:
-            self._workers.use(self._needs.kept_spec(setup.run_id))
-        shown = await self._shown()
-        inside = self._config.container is not None
-        state = await self._workers.connect(_nothing_more(shown) if inside else self._shown())
-        if inside:
-            state["volumes"] = [{**each, "how": "container"} for each in shown["volumes"]]
+            state = await self._connect_inside(await self._shown())
+        else:
+            if self._needs.keeps_warm:
+                self._workers.use(self._needs.kept_spec(setup.run_id))
+            state = await self._workers.connect(self._shown())
         await setup.close()
         return state
 
@@ -421,19 +417,24 @@ class Agent:
         from ..containers.container import Container
 
         shown = await self._shown()
-        spec = {**self._needs.warm_spec(), "inside": True}
         self._container = Container(self._config, self._paths)
         if self._setup is not None:
             # The commands may change packages, so nothing is imported before they have run.
-            bare = {**spec, "imports": []}
+            bare = {**self._spec_inside(), "imports": []}
             await self._container.start(bare, shown)
             self._setup.use(bare)
             return await self._setup.get_ready(_nothing_more(shown))
-        await self._container.start(spec, shown)
-        self._workers.use(spec)
+        await self._container.start(self._spec_inside(), shown)
+        return await self._connect_inside(shown)
+
+    async def _connect_inside(self, shown: Mapping[str, Any]) -> dict[str, Any]:
+        """Connects to the fork server in the container. Returns its state."""
+        self._workers.use(self._spec_inside())
         state = await self._workers.connect(_nothing_more(shown))
-        state["volumes"] = [{**each, "how": "container"} for each in shown["volumes"]]
-        return state
+        return {**state, "volumes": [{**each, "how": "container"} for each in shown["volumes"]]}
+
+    def _spec_inside(self) -> dict[str, Any]:
+        return {**self._needs.warm_spec(), "inside": True}
 
     async def _prove(self, order: Mapping[str, Any], workers: Workers) -> None:
         """Check the connections to other nodes and the shared volumes, which are probed through `workers`."""
