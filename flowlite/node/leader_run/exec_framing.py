@@ -1,6 +1,6 @@
 """The protocol between a caller and an exec server, inside a stream through the relay.
 
-    caller -> exec server    OPEN {"argv", "environment", "directory"}, then IN bytes…, END
+    caller -> exec server    OPEN {"argv"}, then IN bytes…, END
     exec server -> caller    OUT bytes…, ERR bytes…, and last DONE {"code"} or {"text"}
 
 The frames are those of the mux server (`protocol/mux_framing.py`), all of one stream.
@@ -12,8 +12,13 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ..protocol import mux_framing
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..protocol.stream import Stream
 
 _LARGEST = 1 << 20
 
@@ -53,3 +58,22 @@ class Frames:
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         while (frame := self.read()) is not None:
             yield frame
+
+
+@contextmanager
+def frames_through(stream: Stream) -> Iterator[Frames]:
+    """Frames through a stream, which a thread carries until the block ends."""
+    ours, theirs = socket.socketpair()
+    carrying = threading.Thread(target=carry, args=(stream, theirs), daemon=True)
+    carrying.start()
+    try:
+        with ours:
+            yield Frames(ours)
+    finally:
+        carrying.join()
+
+
+def carry(stream: Stream, end: socket.socket) -> None:
+    """Copies bytes between a stream and one end of a socket pair, until either ends."""
+    with end:
+        stream.bridge(end.fileno(), end.fileno())

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,11 +20,7 @@ from ..protocol.framing import WireError
 from ..protocol.mux_framing import BLOCK, DONE, END, ERR, IN, OPEN, OUT
 from ..system.accepting import start_thread
 from .context import GangContext, Unreachable
-from .exec_framing import Broken, Frames
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ..protocol.stream import Stream
+from .exec_framing import Broken, Frames, frames_through
 
 STOP_SECONDS = 5.0
 """Seconds from SIGTERM to SIGKILL, for a command whose caller is gone."""
@@ -81,7 +76,7 @@ class ExecServer:
         stream = self._place.dial("exec", node=self._place.rank)
         with stream.network:
             self._failures = 0
-            stream.be_patient()
+            stream.go_on()
             while not self.over.is_set():
                 try:
                     told = json.loads(stream.read_line())
@@ -100,36 +95,28 @@ class ExecServer:
         except Unreachable as error:
             sys.stderr.write(f"a command could not be taken: {error}\n")
             return
-        ours, theirs = socket.socketpair()
-        with stream.network, ours:
-            carrying = threading.Thread(target=carry, args=(stream, theirs), daemon=True)
-            carrying.start()
+        with stream.network:
             try:
-                self._run(Frames(ours))
+                with frames_through(stream) as frames:
+                    self._run(frames)
             except (OSError, ValueError, KeyError, TypeError) as error:
                 sys.stderr.write(f"a command was given up: {type(error).__name__}: {error}\n")
-            finally:
-                ours.close()
-                carrying.join()
 
     def _run(self, frames: Frames) -> None:
         first = frames.read()
         if first is None or first[0] != OPEN:
             raise Broken("no command came")
-        order = json.loads(first[1])
+        argv = json.loads(first[1])["argv"]
         try:
             process = subprocess.Popen(
-                order["argv"],
+                argv,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**os.environ, **order.get("environment", {})},
-                cwd=order.get("directory"),
                 start_new_session=True,
             )
         except OSError as error:
-            program = order["argv"][0]
-            text = f"node {self._place.rank} cannot run {program!r}: {error.strerror}"
+            text = f"node {self._place.rank} cannot run {argv[0]!r}: {error.strerror}"
             frames.send(DONE, json.dumps({"text": text}).encode())
             frames.read()
             return
@@ -154,12 +141,6 @@ class ExecServer:
             frames.send(DONE, json.dumps({"code": code}).encode())
             # The caller hangs up once it has received everything.
             hearing.join()
-
-
-def carry(stream: Stream, end: socket.socket) -> None:
-    """Copies bytes between a stream and one end of a socket pair, until either ends."""
-    with end:
-        stream.bridge(end.fileno(), end.fileno())
 
 
 def _hear(frames: Frames, process: subprocess.Popen[bytes]) -> None:

@@ -130,7 +130,7 @@ def _await_all(place: GangContext) -> None:
     """Waits until the exec servers of all nodes are connected. Raises Unreachable."""
     stream = place.dial("wait", seconds=place.config.join_timeout)
     with stream.network:
-        stream.be_patient()
+        stream.go_on()
         told = json.loads(stream.read_line())
     if "error" in told:
         raise Unreachable(str(told["error"]))

@@ -30,7 +30,7 @@ from ..protocol.listener import Listener
 from ..protocol.stream import Stream
 from ..sidecar.process_side import report, wait_for_agent
 from ..system.accepting import allow_descriptors
-from .exec_server import carry
+from .exec_framing import carry
 
 _PURPOSES = ("exec", "call", "take", "wait")
 _TAKE_SECONDS = 60.0

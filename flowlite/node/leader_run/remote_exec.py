@@ -3,8 +3,8 @@
     code = call(GangContext.read(directory), 1, ["hostname"])        its output goes to ours
     output = ask(GangContext.read(directory), 1, ["hostname"])       its output, as bytes
 
-The command gets the environment of that node's worker with the given variables, and starts in the worker's directory.
-It ends when its caller does.
+The command gets the environment of that node's worker, and starts in the worker's directory. It ends when its caller
+does.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ from __future__ import annotations
 import functools
 import json
 import os
-import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from ..protocol.framing import WireError
 from ..protocol.mux_framing import BLOCK, DONE, END, ERR, IN, OPEN, OUT
 from ..system import atomic_files
 from .context import GangContext, Unreachable
-from .exec_framing import Frames
-from .exec_server import carry
+from .exec_framing import Frames, frames_through
 
 Sink = Callable[[bytes], object]
 _OUR_OUTPUT: Sink = functools.partial(atomic_files.write, 1)
@@ -41,8 +39,6 @@ def call(
     out: Sink = _OUR_OUTPUT,
     err: Sink = _OUR_ERRORS,
     source: int | None = None,
-    environment: Mapping[str, str] | None = None,
-    directory: str | None = None,
 ) -> int:
     """Runs a command on a node until it ends. Returns its exit code, negative for a signal.
 
@@ -50,37 +46,23 @@ def call(
         out: Called with each piece of its standard output, which else goes to ours.
         err: The same for standard error.
         source: Descriptor for its standard input; None for none.
-        environment: Variables beyond those of the node's worker.
-        directory: Where it starts; None for the directory of the node's worker.
 
     Raises:
         Unreachable: It cannot be started; the text says why.
     """
     stream = place.dial("call", node=node)
     with stream.network:
-        stream.be_patient()
+        stream.go_on()
         try:
             told = json.loads(stream.read_line())
         except (OSError, WireError, ValueError) as error:
             raise Unreachable(f"node {node} cannot be asked: {error}") from error
         if "error" in told:
             raise Unreachable(str(told["error"]))
-        ours, theirs = socket.socketpair()
-        carrying = threading.Thread(target=carry, args=(stream, theirs), daemon=True)
-        carrying.start()
-        try:
-            with ours:
-                order = {
-                    "argv": list(argv),
-                    "environment": dict(environment or {}),
-                    "directory": directory,
-                }
-                frames = Frames(ours)
-                frames.send(OPEN, json.dumps(order).encode())
-                threading.Thread(target=_feed, args=(source, frames), daemon=True).start()
-                code = _answers(frames, out, err)
-        finally:
-            carrying.join()
+        with frames_through(stream) as frames:
+            frames.send(OPEN, json.dumps({"argv": list(argv)}).encode())
+            threading.Thread(target=_feed, args=(source, frames), daemon=True).start()
+            code = _answers(frames, out, err)
     if code is None:
         raise Unreachable(f"node {node} was lost while it ran the command")
     return code
@@ -101,12 +83,10 @@ def _answers(frames: Frames, out: Sink, err: Sink) -> int | None:
     return None
 
 
-def ask(
-    place: GangContext, node: int, argv: Sequence[str], environment: Mapping[str, str] | None = None
-) -> bytes:
+def ask(place: GangContext, node: int, argv: Sequence[str]) -> bytes:
     """Returns a command's standard output. Raises Unreachable, CommandFailed."""
     out, err = bytearray(), bytearray()
-    code = call(place, node, argv, out=out.extend, err=err.extend, environment=environment)
+    code = call(place, node, argv, out=out.extend, err=err.extend)
     if code:
         said = err.decode(errors="replace").strip()[-1000:]
         raise CommandFailed(f"{argv[0]} on node {node} ended with {code}: {said}")

@@ -85,12 +85,8 @@ class Stream:
         rest, self._plain = self._plain, b""
         return rest
 
-    def be_patient(self) -> None:
-        """Ends the time limit of the opening: reads now wait without one."""
-        self.go_on(None)
-
-    def go_on(self, seconds: float | None) -> None:
-        """Ends the time limit of the opening: each read and each send now waits for so long at most."""
+    def go_on(self, seconds: float | None = None) -> None:
+        """Ends the time limit of the opening: each read and each send now waits for so long at most; None: for ever."""
         self._until = math.inf
         self.network.settimeout(seconds)
 
