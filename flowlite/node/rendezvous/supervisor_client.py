@@ -120,7 +120,6 @@ class SupervisorClient:
         self._kept_bytes = 0
         self._acknowledging: asyncio.TimerHandle | None = None
         self._released = False
-        self._over = asyncio.Event()
         self.last_seq = after
         self.phase = ""
         self.attached = False
@@ -201,13 +200,9 @@ class SupervisorClient:
         self.start()
         self._order("release", {"type": "release"})
         assert self._running is not None
-        # Also wait for the connection's task: if it has failed, the leader's answer will not come.
-        over = asyncio.create_task(self._over.wait())
-        await asyncio.wait(
-            {over, self._running}, timeout=RELEASE_TIME, return_when=asyncio.FIRST_COMPLETED
-        )
-        over.cancel()
-        if not self._over.is_set():
+        # It ends when the leader has hung up after the release, or has failed.
+        await asyncio.wait([self._running], timeout=RELEASE_TIME)
+        if not self._released:
             log.warning("the leader did not confirm the release")
         await self.close()
 
@@ -224,7 +219,7 @@ class SupervisorClient:
 
     async def _keep_attached(self) -> None:
         delay = RETRY_FIRST
-        while not self._over.is_set():
+        while True:
             try:
                 await self._attend()
             except (
@@ -242,12 +237,11 @@ class SupervisorClient:
                 return
             if self.attached:
                 delay = RETRY_FIRST
-            if self._released:
-                self._over.set()
             self._hang_up()
-            if not self._over.is_set():
-                await asyncio.sleep(delay)
-                delay = min(RETRY_MOST, delay * 2)
+            if self._released:
+                break
+            await asyncio.sleep(delay)
+            delay = min(RETRY_MOST, delay * 2)
         self._put(None)
 
     def _fail(self, error: Exception) -> None:
