@@ -19,6 +19,10 @@ from pathlib import Path
 
 from ..system.accepting import accept_in_loop
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import asyncio
+
 PREFERRED = 29500
 _LAST = 30500
 _PROBES_KEPT = 128
@@ -44,6 +48,7 @@ class MasterPort:
         self._preferred = preferred
         self._lock: contextlib.ExitStack | None = None
         self._listener: socket.socket | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._probes: deque[socket.socket] = deque()
 
     def prove(self) -> int:
@@ -80,7 +85,9 @@ class MasterPort:
     def close(self) -> None:
         """Stop listening. The locks are kept, so that no other task of this machine takes the port."""
         if self._listener is not None:
-            self._undrain(self._listener)
+            if self._loop is not None:
+                with contextlib.suppress(RuntimeError):
+                    self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
         while self._probes:
@@ -123,29 +130,18 @@ class MasterPort:
         # Thousands of members may connect as a probe. Accept them, so that the backlog does not fill up.
         import asyncio
 
-        try:
-            asyncio.get_running_loop().add_reader(listener, self._accept)
-        except (RuntimeError, NotImplementedError):
-            return
+        with contextlib.suppress(RuntimeError):
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_reader(listener, self._accept)
 
     def _accept(self) -> None:
-        import asyncio
-
         assert self._listener is not None
-        loop = asyncio.get_running_loop()
-        while accepted := accept_in_loop(loop, self._listener, self._accept):
+        assert self._loop is not None
+        while accepted := accept_in_loop(self._loop, self._listener, self._accept):
             self._probes.append(accepted[0])
             # After so many others, the member has closed its end.
             if len(self._probes) > _PROBES_KEPT:
                 _reset(self._probes.popleft())
-
-    def _undrain(self, listener: socket.socket) -> None:
-        import asyncio
-
-        try:
-            asyncio.get_running_loop().remove_reader(listener)
-        except (RuntimeError, NotImplementedError):
-            return
 
 
 def _reset(probe: socket.socket) -> None:
