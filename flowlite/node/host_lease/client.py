@@ -1,8 +1,4 @@
-"""The client of a host's lease: takes, releases and shows it. A host runs one task at a time, across all its users.
-
-The lock is a Unix socket in the abstract namespace. The kernel gives its name to one process at a time, across all
-users of the host. A small process, the holder (`lease_holder.py`), has the name from the launch on, and tells
-who holds the host. It loses the name when it dies, for any reason. No file can be left over, and no clock is involved.
+"""The client of a host's lease: takes, releases and shows it.
 
 `agent.pyz lease WHAT` reads a request as JSON from its standard input and writes the answer as JSON:
 

@@ -1,7 +1,6 @@
 """Follows the files of a node's workers by byte offset.
 
-The tailer reads blocks, not lines, and does not interpret them. It reads only as far as the window allows, so
-back-pressure from a slow supervisor slows the tailer, never the worker.
+The tailer reads blocks, not lines, and does not interpret them. It reads only as far as the window allows.
 """
 
 from __future__ import annotations

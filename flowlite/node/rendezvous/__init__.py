@@ -3,16 +3,11 @@
 It consists of two pure state machines, `Rendezvous` (leader.py) and `Member` (member.py). They take messages and times
 and return actions, and have no socket and no clock, so a simulation runs the same code through thousands of seeds of
 delays, drops, restarts, duplicates and clock skew. `server.py` and `member_client.py` connect them to sockets.
-`supervisor_client.py` is the supervisor's side.
-
-```text
-gathering ──all joined, all agree──> preparing ──all ready──> running ──> stopping ──> ended
-```
+`supervisor_client.py` is the supervisor's side. Start with `leader.py`, which has the phases of a gang.
 
 - Every message carries the task and the attempt. Messages of another attempt are refused.
 - Times are those of the leader's monotonic clock at receipt. Clocks of two machines are never compared, except for a
   warning.
-- A member that loses its connection reconnects and repeats its reports. Both sides ignore what they know already.
 - A member is suspected after 8 s of silence, or when its connection broke and it does not reconnect. The supervisor
   probes the node over a connection of its own, and only then declares it lost. Without a supervisor the leader declares
   it lost after 30 s, with one after 45 s; before GO, when no worker could run twice, after `join_timeout_seconds`.

@@ -74,12 +74,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class HoldWorkers:
-    """Let workers wait in their next call of `should_stop()`, at most this many seconds; answer with `calls`.
-
-    Attributes:
-        round: How many holds there were before.
-        growing: Whether it is only so that the gang may grow.
-    """
+    """Let workers wait in their next call of `should_stop()`, as `StopListener.hold`; answer with `calls`."""
 
     seconds: float
     round: int = 0
@@ -279,13 +274,7 @@ class Member:
     def unprepared(
         self, error: str, *, passing: bool = False, sick: bool = False
     ) -> list[MemberAction]:
-        """Reports that `Prepare` or `Start` failed.
-
-        Args:
-            error: What was found, and what to do.
-            passing: Whether another attempt may succeed.
-            sick: Whether another attempt may succeed with another machine in place of this one.
-        """
+        """Reports that `Prepare` or `Start` failed. The arguments are those of `PrepareError`."""
         if not self._stop_ordered:
             body = {"type": "unready", "error": m.shorten(error), "passing": passing, "sick": sick}
             self._report("unready", body)
@@ -350,14 +339,7 @@ class Member:
     def calls(
         self, callers: int, waiting: list[int], listeners: int, hold: int = 0
     ) -> list[MemberAction]:
-        """Reports which processes of this node call `should_stop()`.
-
-        Args:
-            callers: How many processes call it.
-            waiting: The numbers of the calls in which processes wait.
-            listeners: How many processes got SIGUSR2 instead.
-            hold: The `round` of the hold during which they wait.
-        """
+        """Reports which processes of this node call `should_stop()`, as `MemberClient.calls`."""
         body = {"callers": callers, "waiting": waiting, "listeners": listeners, "round": hold}
         self._report("calls", {"type": "calls", **body})
         return self._take()

@@ -1,8 +1,6 @@
-"""The agent's side of a sidecar: a process beside the agent that mounts, serves or copies.
+"""The agent's side of a sidecar, which is this program with another subcommand.
 
-Each sidecar runs this program with another subcommand. It holds the other end of a pipe from the agent and exits when
-that pipe closes, however the agent ended. It reports by lines of JSON on its standard output, of which the first says
-whether it has started. `process_side.py` has the other side.
+It reports by lines of JSON on its standard output, of which the first says whether it has started.
 """
 
 from __future__ import annotations

@@ -15,16 +15,17 @@ _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _REQUEST_DUMP = 0x301
 _IFA_LOCAL = 2
 _IFF_UP = 1
+_ANY_PORT = 9
 _NETLINK_SECONDS = 5.0
 _SIOCGIFNETMASK = 0xC0206925 if sys.platform == "darwin" else 0x891B
 _SIOCGIFADDR = 0xC0206921 if sys.platform == "darwin" else 0x8915
 
 
-def address_towards(address: str, port: int = 9) -> str | None:
+def address_towards(address: str) -> str | None:
     """Returns this machine's own address on the route to another one, or None without a route. Sends nothing."""
     try:
         family, _, _, _, target = socket.getaddrinfo(
-            address, port, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
+            address, _ANY_PORT, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
         )[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(target)
