@@ -11,6 +11,7 @@ import json
 import os
 import socket
 
+from ..host_lease import requests
 from ..system import peer_credentials
 
 TYPE_CHECKING = False
@@ -63,12 +64,9 @@ class Line:
         with self._connect() as line:
             line.settimeout(SECONDS)
             line.sendall(json.dumps(dict(request)).encode() + b"\n")
-            text = b""
-            while not text.endswith(b"\n"):
-                data = line.recv(1 << 16)
-                if not data:
-                    raise OSError(errno.ECONNRESET, f"the step daemon of {self._home} has ended")
-                text += data
+            text = requests.read_line(line)
+        if not text:
+            raise OSError(errno.ECONNRESET, f"the step daemon of {self._home} has ended")
         found = json.loads(text)
         assert isinstance(found, dict)
         return found
