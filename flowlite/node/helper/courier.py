@@ -280,9 +280,8 @@ class Courier:
         """Spares the agents hashing the program again."""
         from ..system import node_facts
 
-        for sha256 in self._hashes.values():
-            if sha256 == self._sha256:
-                node_facts.note_digest(sha256)
+        if self._sha256 in self._hashes.values():
+            node_facts.note_digest(self._sha256)
 
     def _become(self, argv: list[str], log: str, environment: dict[str, str]) -> None:
         """Detaches the forked process from the courier, including its environment and command line in /proc."""

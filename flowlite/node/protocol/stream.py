@@ -132,7 +132,7 @@ class Stream:
                 if sink in free:
                     inward = inward[os.write(sink, inward) :]
                 if number in free or (outward and number not in writing):
-                    outward = outward[self._send_some(outward) :]
+                    outward = outward[self.network.send(outward) :]
             except BlockingIOError:
                 continue
             except (OSError, WireError):
@@ -167,12 +167,6 @@ class Stream:
             self._ended = True
             return b""
         return self._tls_session.receive(data) if self._tls_session is not None else data
-
-    def _send_some(self, data: bytes) -> int:
-        try:
-            return self.network.send(data)
-        except BlockingIOError:
-            return 0
 
     def _flush(self) -> None:
         assert self._tls_session is not None

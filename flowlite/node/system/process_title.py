@@ -57,12 +57,9 @@ def _map(words: bytes, block: bytes) -> bool:
         _fields_ = (*((f"at{each}", ctypes.c_uint64) for each in range(11)), ("auxv", ctypes.c_uint64),
                     ("auxv_size", ctypes.c_uint32), ("exe", ctypes.c_uint32))  # fmt: skip
 
-    try:
-        with open("/proc/self/stat", "rb") as file:
-            fields = [int(each) for each in file.read().rpartition(b")")[2].split()[1:]]
-    except (OSError, ValueError):
+    fields = _own_stat()
+    if not fields:
         return False
-    fields.insert(0, 0)
     # The kernel shows private memory only.
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     memory = mmap.mmap(-1, len(words) + len(block) + 1, private)
@@ -100,6 +97,15 @@ def _move_environment(address: int, block: bytes) -> None:
     _shown.append(array)
 
 
+def _own_stat() -> list[int]:
+    """Returns the numbers of /proc/self/stat from the state on, for which 0 stands; [] where there is no such file."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            return [0, *map(int, file.read().rpartition(b")")[2].split()[1:])]
+    except OSError:
+        return []
+
+
 def room() -> str:
     """Returns the value of `PADDING` for a process whose children will be marked."""
     return "." * _ROOM
@@ -118,19 +124,17 @@ def mark(variables: Mapping[str, str], command: Sequence[str] = ()) -> bool:
     import ctypes
 
     block = _block(variables)
-    try:
-        with open("/proc/self/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
+    fields = _own_stat()
+    if not fields:
         return False
-    begin, end = int(fields[_ENVIRONMENT_BEGINS]), int(fields[_ENVIRONMENT_ENDS])
+    begin, end = fields[_ENVIRONMENT_BEGINS], fields[_ENVIRONMENT_ENDS]
     if not begin or end - begin < len(block):
         return False
     # getenv() in the C library must not read from the memory that is overwritten below.
     for name, value in os.environ.items():
         os.putenv(name, value)
     words = b"".join(os.fsencode(word) + b"\0" for word in command)
-    first, last = int(fields[_ARGUMENTS_BEGIN]), int(fields[_ARGUMENTS_END])
+    first, last = fields[_ARGUMENTS_BEGIN], fields[_ARGUMENTS_END]
     if words and first and len(words) <= last - first:
         ctypes.memmove(first, words.ljust(last - first, b"\0"), last - first)
     # Last, because the process is found by it: whoever finds it then sees its command line.
