@@ -182,6 +182,11 @@ NOTICES = ("warning", "checkpoint", "unkept", "start", "sick", "preflight")
 """The kinds of events that a node can record by sending a notice."""
 
 
+def body_of(message: Message) -> dict[str, Any]:
+    """Returns a message without its type, task and attempt."""
+    return {name: message[name] for name in message if name not in ("type", "task", "attempt")}
+
+
 def failed(body: Mapping[str, Any]) -> bool:
     """Whether a worker that ended has failed."""
     return body.get("code") != 0 or body.get("failure") is not None

@@ -285,7 +285,7 @@ class Rendezvous:
             if not member.stopped and self.outcome != m.DONE:
                 self._outbox.tell(self._stop_order(), member.connection)
             self._outbox.tell(self._ended_message(), member.connection)
-        self._session.order_streams(member.rank, member.connection)
+        self._session.order_streams(member)
         if self._linger.given:
             self._outbox.tell({"type": "release"}, member.connection)
 
@@ -531,7 +531,7 @@ class Rendezvous:
             self._session.record("suspect", now, **member.who, why=why)
 
     def _lose(
-        self, member: MemberState, why: str, now: LeaderTime, *, leader_cut_off: bool = False
+        self, member: MemberState, why: str, now: LeaderTime, *, leader_cut_off: bool
     ) -> None:
         """Declares a node lost and stops the gang.
 
@@ -541,10 +541,10 @@ class Rendezvous:
         if member.lost or self.phase == m.ENDED:
             return
         member.lost = True
-        reason = f"{self._members.name(member)} is lost: {why}"
         if leader_cut_off:
             reason = self._why_the_leader_was_cut_off()
-        if not leader_cut_off:
+        else:
+            reason = f"{self._members.name(member)} is lost: {why}"
             self._session.record("lost", now, **member.who, why=why)
         self._stop(m.LOST, reason, now)
         self._end_if_settled(now)

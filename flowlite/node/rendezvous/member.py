@@ -205,7 +205,7 @@ class Member:
     def _obey(self, kind: str, message: Message) -> None:
         if kind == "prepare" and not (self._prepare_ordered or self._stop_ordered):
             self._prepare_ordered = True
-            self._out.append(Prepare(_body(message)))
+            self._out.append(Prepare(m.body_of(message)))
         elif kind == "go":
             self._go(message)
         elif kind == "hold":
@@ -215,7 +215,7 @@ class Member:
         elif kind == "resume":
             self._out.append(ReleaseWorkers(message["call"]))
         elif kind == "stop":
-            grace = _grace_of(message, self._settings.grace)
+            grace = max(0.0, float(message.get("grace", self._settings.grace)))
             self._stop(message["reason"], grace, preempted=message.get("kind") == "preempted")
         elif kind == "ended":
             self.outcome, self.reason = message["outcome"], message["reason"]
@@ -237,7 +237,7 @@ class Member:
             self._end(Leave(REFUSED, "the leader's roster is not ours"))
             return
         self._start_ordered = True
-        self._out.append(Start({**_body(message), "rank": self._rank}))
+        self._out.append(Start({**m.body_of(message), "rank": self._rank}))
 
     def silence(self, now: float) -> float:
         """Seconds since the last message of the leader."""
@@ -399,13 +399,3 @@ class Member:
     def _take(self) -> list[MemberAction]:
         actions, self._out = self._out, []
         return actions
-
-
-def _grace_of(message: Message, usual: float) -> float:
-    return max(0.0, float(message.get("grace", usual)))
-
-
-def _body(message: Message) -> dict[str, Any]:
-    return {
-        name: value for name, value in message.items() if name not in ("type", "task", "attempt")
-    }

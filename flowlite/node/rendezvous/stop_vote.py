@@ -87,6 +87,7 @@ class Vote:
         kind: "preempted" or "deadline" after a notice, "growing" if the gang is to grow, else ""; preemption takes
             precedence over a deadline, and both over growth.
         reason: For users; the last one if there is none now.
+        open: Whether nodes are holding their processes.
         decided: The call from which on all ranks stop; None until it is decided.
         stopping: Whether the stop signal was ordered.
     """
@@ -103,7 +104,6 @@ class Vote:
         self._margin = MARGIN
         self._copying = after_stop
         self._told: dict[int, _Told] = {}
-        self._open = False
         self._round = -1
         self._hold_anew = False
         self._signalled = False
@@ -113,13 +113,9 @@ class Vote:
         self._waits_since: float | None = None
         self.kind = ""
         self.reason = ""
+        self.open = False
         self.decided: int | None = None
         self.stopping = False
-
-    @property
-    def open(self) -> bool:
-        """Whether nodes are holding their processes."""
-        return self._open
 
     def notice(self, kind: str, reason: str, seconds: float, now: float) -> Step | None:
         """Handles a notice that `seconds` are left. Returns the next step, if there is one.
@@ -129,7 +125,7 @@ class Vote:
         if kind == DEADLINE and self.kind == GROWING and self.decided is not None:
             # It ends by itself, and whether time is left for another attempt is decided then.
             return None
-        interrupts = self._open and self.kind == GROWING
+        interrupts = self.open and self.kind == GROWING
         if self.kind == GROWING:
             self._answers_until = now + ANSWER_SECONDS
         if kind == PREEMPTED or self.kind in ("", GROWING):
@@ -147,10 +143,10 @@ class Vote:
             self.kind, self.reason = kind, self.reason if again else reason
         if interrupts:
             # Processes that wait already would not wait for longer than they were told.
-            self._open = False
+            self.open = False
             self._hold_anew = self._last_moment > now
             return Resume(None) if self._hold_anew or kind != PREEMPTED else self._stop(now)
-        if self._open or self.stopping or self.decided is not None or kind != self.kind:
+        if self.open or self.stopping or self.decided is not None or kind != self.kind:
             return None
         left = self._last_moment - now
         if left <= 0:
@@ -176,9 +172,9 @@ class Vote:
         self._answers_until = now + ANSWER_SECONDS
         if math.isinf(self._next_round):
             self._next_round = now
-        if not self._open:
+        if not self.open:
             return None
-        self._open = False
+        self.open = False
         return Resume(None)
 
     def tell(
@@ -215,7 +211,7 @@ class Vote:
             self._hold_anew = False
             if (left := self._last_moment - now) > 0:
                 return self._hold(left)
-        if self._open and all(rank in self._told for rank in ranks):
+        if self.open and all(rank in self._told for rank in ranks):
             told = [self._told[rank] for rank in ranks]
             callers = sum(each.callers for each in told)
             waiting = [call for each in told for call in each.waiting]
@@ -224,17 +220,17 @@ class Vote:
             if callers and len(waiting) == callers:
                 return self._decide(waiting)
         over = bool(self.kind) and now >= self._last_moment and not self.stopping
-        if over and (self._open or self.kind == PREEMPTED):
+        if over and (self.open or self.kind == PREEMPTED):
             return self._give_up(now)
         return None
 
     def _decide(self, waiting: Collection[int]) -> Step:
-        self._open = False
+        self.open = False
         self.decided = max(waiting)
         return Resume(self.decided)
 
     def _decide_to_grow(self, ranks: Collection[int], now: float) -> Step | None:
-        if not self._open:
+        if not self.open:
             return self._grow(now)
         told = [self._told[rank] for rank in ranks if rank in self._told]
         callers = sum(each.callers for each in told)
@@ -255,13 +251,13 @@ class Vote:
 
     def _grow(self, now: float) -> Step | None:
         """Begins the next round, if it is time for it."""
-        if self._open or self.decided is not None or now < self._next_round:
+        if self.open or self.decided is not None or now < self._next_round:
             return None
         self._waits_since = None
         return self._hold(self._patience + _WAIT_LONGER)
 
     def _end_round(self, next_round: float) -> Step:
-        self._open = False
+        self.open = False
         self._next_round = next_round
         return Resume(None)
 
@@ -270,13 +266,13 @@ class Vote:
         return PAUSES * self._patience
 
     def _hold(self, seconds: float) -> Step:
-        self._open = True
+        self.open = True
         self._told.clear()
         self._round += 1
         return Hold(seconds, self._round, self.kind == GROWING)
 
     def _give_up(self, now: float) -> Step:
-        self._open = False
+        self.open = False
         return self._stop(now) if self.kind == PREEMPTED else Resume(None)
 
     def outcome(self, usual: str, now: float) -> str:
@@ -307,5 +303,5 @@ class Vote:
 
     def _stop(self, now: float) -> StopNow:
         self.stopping = True
-        self._open = False
+        self.open = False
         return StopNow(max(LEAST_GRACE, self._until - now - self._copying - MARGIN))

@@ -11,7 +11,7 @@ from typing import Any
 from ..log_stream.flow_control import StreamRelay
 from ..protocol.messages import STREAMS, GangSettings, Message, unpack_offsets
 from .actions import Close, LeaderTime, Outbox
-from .membership import Members
+from .membership import Members, MemberState
 
 
 class SupervisorSession:
@@ -78,13 +78,13 @@ class SupervisorSession:
         """Lets all members send their streams from the offsets that the supervisor has."""
         self._relay.pull(unpack_offsets(message), message.get("streams", STREAMS))
         for member in self._members:
-            if member.connection is not None:
-                self.order_streams(member.rank, member.connection)
+            self.order_streams(member)
 
-    def order_streams(self, node: int, connection: int) -> None:
+    def order_streams(self, member: MemberState) -> None:
         """Lets a member send its streams from the current offsets, if a supervisor pulls them."""
-        if self._relay.active:
-            self._outbox.tell({"type": "pull", **self._relay.order(node)}, connection)
+        if self._relay.active and member.connection is not None:
+            order = self._relay.order(member.rank)
+            self._outbox.tell({"type": "pull", **order}, member.connection)
 
     def acknowledge(self, message: Message) -> None:
         """Forwards the supervisor's acknowledgement to the nodes that it concerns."""

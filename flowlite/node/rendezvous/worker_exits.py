@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from ..config.ranks import node_of
-from ..protocol.messages import GangSettings, Message, MessageError, describe_failure, failed
-
-_ENVELOPE = ("type", "task", "attempt")
+from ..protocol.messages import (
+    GangSettings,
+    Message,
+    MessageError,
+    body_of,
+    describe_failure,
+    failed,
+)
 
 
 class WorkerExits:
@@ -39,8 +44,7 @@ class WorkerExits:
             return None
         self._ends.add(rank)
         self._on_others += node > 0
-        body = {name: value for name, value in message.items() if name not in _ENVELOPE}
-        body["node"] = node
+        body = {**body_of(message), "node": node}
         if self.first is None and failed(body):
             self.first = body
         return body
