@@ -26,7 +26,8 @@ Subcommands:
     step-daemon --dir D ...  hold one node of a Slurm job, and be the parent of all that runs there
     srun, scontrol DIR ...   what a batch script finds in the place of Slurm's (sbatch/)
     outputs                  list the files of a working directory that are to be brought back
-    contents serve|fetch     give contents of the task to other nodes, or get them (asked before agents start)
+    contents-serve           give contents of the task to other nodes (asked before agents start)
+    contents-fetch           get contents of the task from other nodes (asked before agents start)
     project                  make the working directory, or say what is lacking (asked before agents start)
     pythons                  say whether the Python that is asked for is here (asked before agents start)
 
@@ -69,7 +70,8 @@ SUBCOMMANDS: dict[str, tuple[str, str, int]] = {
     "srun": ("sbatch.srun", "main", 1),
     "scontrol": ("sbatch.scontrol", "main", 1),
     "outputs": ("outputs.listing", "main", 0),
-    "contents": ("contents.commands", "main", 1),
+    "contents-serve": ("contents.serve", "main", 0),
+    "contents-fetch": ("contents.fetch", "main", 0),
     "project": ("project_files.make", "main", 0),
     "pythons": ("python_env.environments", "main", 0),
 }

@@ -232,8 +232,10 @@ def test_a_connection_gets_each_content_once(node: Callable[[str], Node]) -> Non
 def test_the_server_ends_with_its_input_and_leaves_no_secret(node: Callable[[str], Node]) -> None:
     one, other = node("a"), node("b")
     one.keep(b"content")
-    argv = [sys.executable, "-m", "flowlite.node", "contents"]
-    server = subprocess.Popen([*argv, "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    argv = [sys.executable, "-m", "flowlite.node"]
+    server = subprocess.Popen(
+        [*argv, "contents-serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert server.stdin is not None
     assert server.stdout is not None
     try:
@@ -243,7 +245,9 @@ def test_the_server_ends_with_its_input_and_leaves_no_secret(node: Callable[[str
         assert one.files() == {sha256(b"content")}
         order = {**other.order([b"content"]), "peers": [("127.0.0.1", port)]}
         asked = json.dumps(order).encode()
-        done = subprocess.run([*argv, "fetch"], input=asked, capture_output=True, check=True)
+        done = subprocess.run(
+            [*argv, "contents-fetch"], input=asked, capture_output=True, check=True
+        )
         assert json.loads(done.stdout)["lacking"] == 0
         server.stdin.close()
         assert eventually(lambda: server.poll() is not None)

@@ -371,7 +371,7 @@ class Agent:
                 return await self._get_ready_inside()
             await self._make_environment()
             if self._setup is not None:
-                self._setup.use_python(self._config.python)
+                self._setup.workers.use_python(self._config.python)
                 return await self._setup.get_ready(self._shown())
             if self._needs.keeps_warm:
                 self._workers.use(self._needs.kept_spec())
@@ -422,7 +422,7 @@ class Agent:
             # The commands may change packages, so nothing is imported before they have run.
             bare = {**self._spec_inside(), "imports": []}
             await self._container.start(bare, shown)
-            self._setup.use(bare)
+            self._setup.workers.use(bare)
             return await self._setup.get_ready(_nothing_more(shown))
         await self._container.start(self._spec_inside(), shown)
         return await self._connect_inside(shown)
@@ -555,7 +555,7 @@ class Agent:
             checkpoints.hurry()
         try:
             if self._setup is not None:
-                await self._setup.stop(grace)
+                await self._setup.workers.stop(grace)
             await self._workers.stop(grace)
             if checkpoints is not None and not checkpoints.for_all:
                 await checkpoints.finish()

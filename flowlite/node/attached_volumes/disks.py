@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .run import NotMounted, ask, do
 
@@ -25,14 +25,11 @@ _PROBE_SECONDS = 60.0
 _FORMAT_SECONDS = 600.0
 
 
-class Content:
+class Content(NamedTuple):
     """The content of a disk, according to `blkid` and to its bytes."""
 
-    __slots__ = ("blank", "filesystem")
-
-    def __init__(self, filesystem: str, blank: bool) -> None:
-        self.filesystem = filesystem
-        self.blank = blank
+    filesystem: str
+    blank: bool
 
 
 def ready(volume: Mapping[str, Any]) -> str:

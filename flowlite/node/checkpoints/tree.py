@@ -16,8 +16,6 @@ from ..quick_dataclass import dataclass
 from .manifest import File
 from .stability import FileState
 
-_BLOCK = 1 << 20
-_ACCESS_MODE = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
 RESTORING = ".flowlite-restoring-"
 """The prefix of the name of a file while it is restored."""
 OWN = ".flowlite-"
@@ -144,17 +142,14 @@ def _writes(pid: int, number: str) -> bool:
     with open(f"/proc/{pid}/fdinfo/{number}", "rb") as file:
         for line in file:
             if line.startswith(b"flags:"):
-                return int(line.split()[1], 8) & _ACCESS_MODE != os.O_RDONLY
+                return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
     return True
 
 
 def sha256_of(path: Path) -> str:
     """Returns the hash of a file."""
-    digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # Restoring

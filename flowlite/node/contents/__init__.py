@@ -3,8 +3,8 @@
 A content is a file by its hash: one of the project, or the call with its arguments. The supervisor says who gets them
 from whom (`supervise/attempt/distribution.py`); this room is what it runs on the nodes, before an agent is there:
 
-    contents serve     on a node that has them all: gives them to the other nodes of the task, until its input ends
-    contents fetch     on a node that lacks some: gets them from one of these, or says what it lacks
+    contents-serve     on a node that has them all: gives them to the other nodes of the task, until its input ends
+    contents-fetch     on a node that lacks some: gets them from one of these, or says what it lacks
 
 Both read one JSON object from standard input, and write one to standard output. Both use `TaskContents`, the contents
 that belong to the task. Nothing else is given away, and nothing else is stored.

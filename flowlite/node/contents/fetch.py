@@ -174,8 +174,8 @@ def fetch(order: Mapping[str, Any]) -> dict[str, Any]:
     return {"lacking": len(lacking), "bytes": size, "troubles": troubles}
 
 
-def main() -> int:
-    """`contents fetch`: reads its order and prints the answer, or {"failed": text}."""
+def main(_: list[str]) -> int:
+    """`contents-fetch`: reads its order and prints the answer, or {"failed": text}."""
     try:
         answer = fetch(json.loads(sys.stdin.buffer.read()))
     except (OSError, ManifestError) as error:

@@ -81,8 +81,8 @@ class ContentServer:
                 self.used = time.monotonic()
 
 
-def main() -> int:
-    """`contents serve`: reads its order, prints {"port"} or {"failed"}, and serves."""
+def main(_: list[str]) -> int:
+    """`contents-serve`: reads its order, prints {"port"} or {"failed"}, and serves."""
     order = json.loads(sys.stdin.buffer.readline())
     try:
         server = ContentServer(order)

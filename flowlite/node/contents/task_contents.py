@@ -6,8 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ..project_files.make import MANIFEST
-from ..project_files.manifest import ProjectManifest
+from ..project_files.make import lacking, read_manifest
 
 
 class TaskContents:
@@ -31,9 +30,8 @@ class TaskContents:
         self.blobs = str(order["blobs"])
         self.sizes: dict[str, int] = dict(order["more"])
         if order["project"]:
-            with open(os.path.join(order["home"], MANIFEST), "rb") as file:
-                manifest = ProjectManifest.from_json(file.read())
-            self.sizes.update((entry.sha256, entry.size) for entry in manifest.files)
+            files = read_manifest(order["home"]).files
+            self.sizes.update((entry.sha256, entry.size) for entry in files)
 
     def path(self, sha256: str) -> str:
         """Where a content is, or will be."""
@@ -41,10 +39,4 @@ class TaskContents:
 
     def lacking(self) -> list[str]:
         """The contents that are not here."""
-        return [sha256 for sha256, size in self.sizes.items() if not self._is_here(sha256, size)]
-
-    def _is_here(self, sha256: str, size: int) -> bool:
-        try:
-            return os.stat(self.path(sha256)).st_size == size
-        except OSError:
-            return False
+        return lacking(self.blobs, self.sizes)

@@ -28,6 +28,7 @@ from .manifest import Entry, ManifestError, ProjectManifest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 PROJECT = "project"
@@ -65,12 +66,10 @@ def make(home: str, blobs: str, packs: list[str]) -> dict[str, Any]:
     for pack in packs:
         unpack(pack, blobs)
         os.unlink(pack)
-    with open(os.path.join(home, MANIFEST), "rb") as file:
-        manifest = ProjectManifest.from_json(file.read())
+    manifest = read_manifest(home)
     wanted = {entry.sha256: entry.size for entry in manifest.files}
-    lacking = [[name, size] for name, size in wanted.items() if not _is_there(blobs, name, size)]
-    if lacking:
-        return {"lacking": lacking}
+    if missing := lacking(blobs, wanted):
+        return {"lacking": [[name, wanted[name]] for name in missing]}
     partial = os.path.join(home, f".{PROJECT}-{os.urandom(4).hex()}.part")
     try:
         damaged = _fill(partial, manifest, blobs)
@@ -93,11 +92,22 @@ def unpack(pack: str, blobs: str) -> None:
                 atomic_files.place(content, os.path.join(blobs, sha256), 0o600)
 
 
-def _is_there(blobs: str, sha256: str, size: int) -> bool:
-    try:
-        return os.stat(os.path.join(blobs, sha256)).st_size == size
-    except OSError:
-        return False
+def read_manifest(home: str) -> ProjectManifest:
+    """Reads the manifest in a node's directory. Raises OSError, ManifestError."""
+    with open(os.path.join(home, MANIFEST), "rb") as file:
+        return ProjectManifest.from_json(file.read())
+
+
+def lacking(blobs: str, sizes: Mapping[str, int]) -> list[str]:
+    """Returns those of the contents, given by hash with their sizes, that are not in a directory."""
+
+    def is_there(sha256: str, size: int) -> bool:
+        try:
+            return os.stat(os.path.join(blobs, sha256)).st_size == size
+        except OSError:
+            return False
+
+    return [sha256 for sha256, size in sizes.items() if not is_there(sha256, size)]
 
 
 def _fill(directory: str, manifest: ProjectManifest, blobs: str) -> set[str]:

@@ -71,14 +71,6 @@ class Setup:
             workdir=config.workdir,
         )
 
-    def use_python(self, python: str) -> None:
-        """Set the task's Python. Call it before `get_ready`."""
-        self.workers.use_python(python)
-
-    def use(self, spec: dict[str, Any]) -> None:
-        """Use another fork server than its own, such as that of a container. Call it before `get_ready`."""
-        self.workers.use(spec)
-
     async def get_ready(self, scene: Awaitable[Mapping[str, Any]]) -> dict[str, Any]:
         """Start the processes below which the commands run. Returns their state, as `Workers.connect` does.
 
@@ -115,10 +107,6 @@ class Setup:
             before = await asyncio.to_thread(record.listing)
             await self._run_all(until)
             self.run_id = (await asyncio.to_thread(record.note, before)).run
-
-    async def stop(self, grace: float | None = None) -> None:
-        """Stop all processes of the setup."""
-        await self.workers.stop(grace)
 
     async def close(self) -> None:
         """Disconnect from the processes, which then end."""

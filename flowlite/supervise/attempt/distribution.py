@@ -296,7 +296,7 @@ class Distribution:
         project: bool,
     ) -> dict[str, Any]:
         order = {**self._order(node, project), "peers": list(peers), "gang": dict(gang)}
-        argv = [*node.program, "contents", "fetch"]
+        argv = [*node.program, "contents-fetch"]
         done = node.connection.run(argv, input=json.dumps(order).encode(), timeout=_FETCH_SECONDS)
         try:
             answer = parse_object(done.stdout)
@@ -323,7 +323,7 @@ class Distribution:
 
     def _start(self, source: _Source, order: Mapping[str, Any]) -> int:
         node = source.node
-        pipe = node.connection.pipe([*node.program, "contents", "serve"], _OPENING_SECONDS)
+        pipe = node.connection.pipe([*node.program, "contents-serve"], _OPENING_SECONDS)
         try:
             pipe.send(json.dumps(order).encode() + b"\n")
             said, until = b"", time.monotonic() + _OPENING_SECONDS
