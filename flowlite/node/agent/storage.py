@@ -15,10 +15,13 @@ from ..mount_namespace.mount_points import MountPoints
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..attached_volumes.sidecar import Attached
     from ..buckets.agent_side import Buckets
     from ..checkpoints.agent_side import Checkpoints
     from ..leader_volumes.agent_side import Sharing
+    from ..sidecar.agent_side import Sidecar
+
+ATTACH_SECONDS, DETACH_SECONDS = 240.0, 60.0
+"""For the sidecar of attached volumes to mount them, and to unmount them."""
 
 
 class Storage:
@@ -31,7 +34,7 @@ class Storage:
     Attributes:
         buckets: Read-only buckets, once they are mounted.
         sharing: Volumes that node 0 serves; None where there are none.
-        attached: Volumes that this machine mounts by itself; None where there are none.
+        attached: The sidecar of volumes that this machine mounts by itself; None where there are none.
         checkpoints: None where the task has none.
     """
 
@@ -50,16 +53,17 @@ class Storage:
         self.buckets: Buckets | None = None
         self.sharing: Sharing | None = None
         self.checkpoints: Checkpoints | None = None
-        self.attached: Attached | None = None
+        self.attached: Sidecar | None = None
         ways = {volume["share"] for volume in config.volumes if volume.get("share")}
         if "sshfs" in ways:
             from ..leader_volumes.agent_side import Sharing
 
             self.sharing = Sharing(config, paths, self._warn)
         if ways - {"sshfs"}:
-            from ..attached_volumes.sidecar import Attached
+            from ..sidecar.agent_side import Sidecar
 
-            self.attached = Attached(paths)
+            log = paths.directory / "volumes.log"
+            self.attached = Sidecar("the process that mounts volumes", log)
         if config.checkpoint is not None:
             from ..checkpoints.agent_side import Checkpoints
 
@@ -80,7 +84,8 @@ class Storage:
             await self.buckets.mount()
             mounted, within = [*self.buckets.volumes()], self.buckets.within
         if self.attached is not None:
-            await self.attached.mount()
+            directory = str(self._paths.directory)
+            await self.attached.start("volumes", directory, seconds=ATTACH_SECONDS)
         if self.sharing is not None:
             volumes = await self._shared(self.sharing, within)
             within = within or self.sharing.within
@@ -111,7 +116,8 @@ class Storage:
         if self.sharing is not None:
             await self.sharing.end()
         if self.attached is not None:
-            await self.attached.end()
+            # It is left to what it does: all data must be on the volumes when it ends.
+            await self.attached.end(DETACH_SECONDS, kill=False)
         if self.buckets is not None:
             await self.buckets.end()
         self.workers_ended()

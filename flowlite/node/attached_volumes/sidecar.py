@@ -1,8 +1,6 @@
-"""Volumes that the machine mounts itself: network file systems, and attached disks.
+"""The sidecar that mounts the volumes of a machine, and unmounts them when the agent's pipe ends, for any reason.
 
-`volumes ATTEMPT_DIR`, started by the agent (see `Attached` below), mounts them at the paths in NodeSettings, for the
-whole machine. It unmounts them when its standard input ends, for any reason. Then all data is on the volume, and a disk
-can be attached to another machine. It reports lines of JSON:
+`volumes ATTEMPT_DIR` is started by the agent (`agent/storage.py`). It reports lines of JSON:
 
     {"event": "mounted"}
     {"event": "failed", "why": text}
@@ -18,37 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
-from ..sidecar.agent_side import Sidecar
 from ..sidecar.process_side import ignore_signals, report, wait_for_agent
 from . import mount_commands
 from .run import NotMounted
 
 SHARES = ("nfs", "lustre", "disk")
 """Values of "share" in a volume of this kind."""
-_START_SECONDS = 240.0
-_END_SECONDS = 60.0
 _PATIENCE = 45.0
-
-
-def attached(config: AgentConfig) -> list[dict[str, Any]]:
-    """Returns the volumes of a task that the machine mounts."""
-    return [volume for volume in config.volumes if volume.get("share") in SHARES]
-
-
-class Attached:
-    """The agent's side of the mounted volumes of one node in one attempt."""
-
-    def __init__(self, paths: AttemptPaths) -> None:
-        self._paths = paths
-        self._sidecar = Sidecar("the process that mounts volumes", paths.directory / "volumes.log")
-
-    async def mount(self) -> None:
-        """Mounts the volumes. Raises SidecarFailed."""
-        await self._sidecar.start("volumes", str(self._paths.directory), seconds=_START_SECONDS)
-
-    async def end(self) -> None:
-        """Unmounts the volumes, after all workers have ended. All data is on them when this returns."""
-        await self._sidecar.end(_END_SECONDS, kill=False)
 
 
 class VolumeSidecar:
@@ -101,7 +75,8 @@ def main(arguments: list[str]) -> int:
     """`volumes ATTEMPT_DIR`: runs the sidecar."""
     paths = AttemptPaths(Path(arguments[0]))
     try:
-        VolumeSidecar(attached(AgentConfig.from_json(paths.config.read_bytes()))).run()
+        config = AgentConfig.from_json(paths.config.read_bytes())
+        VolumeSidecar([each for each in config.volumes if each.get("share") in SHARES]).run()
     except (OSError, ValueError) as error:
         report("failed", why=str(error))
         return 1
