@@ -252,8 +252,7 @@ class Agent:
             self._router = Router(config, self._secret, new_tls)
             place["steps"] = self._router.start()
         write_atomically(self._paths.leader, json.dumps(place))
-        anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
-        return anywhere.get(config.bind, config.bind), port
+        return config.own_address, port
 
     async def _find_leader(self) -> tuple[str, int]:
         """Wait for `leader.json`. Returns the leader's address and port."""

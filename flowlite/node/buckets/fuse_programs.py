@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ..mount_namespace import unmount
 from ..s3.client import DEFAULT_REGION, Store
+from ..system.atomic_files import write_atomically
 
 PROFILE = "flowlite"
 FUSE_DEVICE = "/dev/fuse"
@@ -43,7 +44,6 @@ class Tool(NamedTuple):
     """A program that mounts buckets. `command` returns its arguments: store, directory of its files, mount point."""
 
     name: str
-    package: str
     command: Callable[[Store, Path, str], list[str]]
 
 
@@ -100,8 +100,8 @@ def rclone_config(store: Store, files: Path) -> str:
 
 
 TOOLS = (
-    Tool("mount-s3", "https://github.com/awslabs/mountpoint-s3", mountpoint_s3),
-    Tool("rclone", "rclone", rclone),
+    Tool("mount-s3", mountpoint_s3),
+    Tool("rclone", rclone),
 )
 
 
@@ -165,12 +165,12 @@ def write_files(store: Store, files: Path) -> None:
     given = store.credential
     if given is not None:
         token = f"aws_session_token = {given.session_token}\n" if given.session_token else ""
-        _private(
+        write_atomically(
             credentials_file(files),
             f"[{PROFILE}]\naws_access_key_id = {given.access_key}\n"
             f"aws_secret_access_key = {given.secret_key}\n{token}",
         )
-    _private(files / "rclone.conf", rclone_config(store, files))
+    write_atomically(files / "rclone.conf", rclone_config(store, files))
 
 
 def remove_files(files: Path) -> None:
@@ -191,9 +191,3 @@ def environment(
     if not store.own_role:
         given |= {"AWS_CONFIG_FILE": os.devnull, "AWS_EC2_METADATA_DISABLED": "true"}
     return given
-
-
-def _private(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)

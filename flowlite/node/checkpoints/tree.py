@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from dataclasses import field
 from pathlib import Path
 
-from ..project_files.links import leads_out
+from ..project_files.links import as_relative, leads_out
 from ..quick_dataclass import dataclass
+from ..system import processes
 from .manifest import File
 from .stability import FileState
 
@@ -78,7 +79,7 @@ def _note(
     todo: list[str],
 ) -> None:
     if entry.is_symlink():
-        target = _relative(tops, path, os.readlink(entry.path))
+        target = as_relative(path, os.readlink(entry.path), tops)
         if leads_out(path, target):
             found.skipped.add(path)
         else:
@@ -93,14 +94,6 @@ def _note(
         found.files[path] = seen_of(status)
         found.modes[path] = stat.S_IMODE(status.st_mode)
         found.identities[(status.st_dev, status.st_ino)] = path
-
-
-def _relative(tops: tuple[str, str], path: str, target: str) -> str:
-    """Returns a link's target relative to the link, if it is an absolute path inside the directory."""
-    for top in tops:
-        if target == top or target.startswith(f"{top}/"):
-            return os.path.relpath(target[len(top) + 1 :] or ".", os.path.dirname(path) or ".")
-    return target
 
 
 def seen_of(status: os.stat_result) -> FileState:
@@ -131,19 +124,11 @@ def open_for_writing(look: TreeScan, pids: Iterable[int]) -> set[str]:
             try:
                 status = os.stat(f"{directory}/{number}")
                 path = look.identities.get((status.st_dev, status.st_ino))
-                if path is not None and _writes(pid, number):
+                if path is not None and processes.can_write(pid, number):
                     found.add(path)
             except OSError:
                 continue
     return found
-
-
-def _writes(pid: int, number: str) -> bool:
-    with open(f"/proc/{pid}/fdinfo/{number}", "rb") as file:
-        for line in file:
-            if line.startswith(b"flags:"):
-                return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
-    return True
 
 
 def sha256_of(path: Path) -> str:

@@ -144,6 +144,12 @@ class AgentConfig:
         return self.node_rank == 0
 
     @property
+    def own_address(self) -> str:
+        """The address at which this node reaches what it serves itself."""
+        anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+        return anywhere.get(self.bind, self.bind)
+
+    @property
     def workers_per_node(self) -> int:
         """How many workers flowlite starts on each node."""
         return self.processes_per_node if self.mode == distributed_modes.AUTO else 1

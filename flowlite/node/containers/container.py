@@ -77,7 +77,11 @@ class Container:
         Raises:
             EngineError: It cannot be run; the text says why.
         """
-        self._refuse_what_does_not_go(scene)
+        if scene.get("within") is not None:
+            raise EngineError(
+                "mounts and image go together only where buckets are mounted by root; this node mounts them for the "
+                "user alone. Leave one of them out"
+            )
         self._engine = await engines.find()
         await self._have_image()
         await self._run(spec, scene)
@@ -98,13 +102,6 @@ class Container:
             await engines.ask([self._engine.program, "rm", "--force", self._name])
 
     # The image
-
-    def _refuse_what_does_not_go(self, scene: Mapping[str, Any]) -> None:
-        if scene.get("within") is not None:
-            raise EngineError(
-                "mounts and image go together only where buckets are mounted by root; this node mounts them for the "
-                "user alone. Leave one of them out"
-            )
 
     def _program(self, order: Path) -> list[str]:
         """Returns what Python is to run in the container. It first adds packages to the image's, if there are any."""

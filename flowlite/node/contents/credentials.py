@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.agent_config import AttemptPaths
+from ..system.atomic_files import write_atomically
 
 
 class Gang:
@@ -40,8 +41,7 @@ def written_out(home: str, facts: Mapping[str, Any]) -> Iterator[AttemptPaths]:
             (paths.certificate, str(facts["certificate"]).encode()),
             (paths.certificate_key, str(facts.get("key", "")).encode()),
         ):
-            path.touch(0o600)
-            path.write_bytes(text)
+            write_atomically(path, text)
         yield paths
     finally:
         shutil.rmtree(directory, ignore_errors=True)

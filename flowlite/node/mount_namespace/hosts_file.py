@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
+from ..system.atomic_files import write_atomically
 from ..system.libc import CLONE_NEWNS, MS_BIND, MS_REC, MS_SLAVE, Libc
 
 TYPE_CHECKING = False
@@ -27,13 +28,10 @@ def own_hosts(path: str) -> bool:
         return False
     libc = Libc()
     try:
-        with open(HOSTS, encoding="utf-8", errors="surrogateescape") as file:
+        with open(HOSTS, "rb") as file:
             text = file.read()
         # As the machine's own: what workers start as other users reads it, too, through the mount.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(f"{text.rstrip()}\n")
-        os.chmod(path, 0o644)
+        write_atomically(path, text.rstrip() + b"\n", 0o644)
         libc.call("unshare", CLONE_NEWNS)
         libc.mount(None, "/", None, MS_REC | MS_SLAVE)
         libc.mount(path, HOSTS, None, MS_BIND)

@@ -69,7 +69,7 @@ def show(
         name, path, source = volume["name"], os.path.normpath(volume["path"]), volume["source"]
         if not os.path.isdir(source):
             raise MountError(f"volume {name!r}: its directory {source} is not there")
-        sealed = bool(volume.get("read_only")) and not _is_read_only(source)
+        sealed = bool(volume.get("read_only")) and not os.statvfs(source).f_flag & os.ST_RDONLY
         if os.path.realpath(path) == os.path.realpath(source) and not sealed:
             how = "same"
         else:
@@ -111,7 +111,8 @@ def _show_one(name: str, path: str, source: str, refused: str, alike: str, seale
         try:
             _bind_at(path, source)
             if sealed:
-                _make_read_only(path)
+                for point in dict.fromkeys((path, *mounted_below(path))):
+                    _remount_read_only(point)
             return "namespace"
         except OSError as error:
             refused = f"mounting it failed: {error}"
@@ -210,16 +211,6 @@ def _bind_at(path: str, source: str) -> None:
             raise MountError(f"{path} is there and is not a directory")
         _make_room(path)
     Libc().mount(os.path.realpath(source), path, None, MS_BIND | MS_REC)
-
-
-def _is_read_only(path: str) -> bool:
-    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
-
-
-def _make_read_only(path: str) -> None:
-    """Makes a mount of this namespace read-only, and all mounts below it."""
-    for point in dict.fromkeys((path, *mounted_below(path))):
-        _remount_read_only(point)
 
 
 def _remount_read_only(point: str) -> None:

@@ -16,13 +16,14 @@ import re
 import stat
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..mount_namespace import mounts
-from ..project_files.links import leads_out
+from ..project_files.links import as_relative, leads_out
 from ..system import atomic_files, processes
 from ..system.byte_sizes import human_size
 from . import contents, patterns
@@ -62,41 +63,40 @@ def outputs(workdir: str, home: str, wanted: Sequence[str]) -> dict[str, Any]:
     fits, since = patterns.expression(wanted), _began(home)
     files: list[File] = []
     links: list[tuple[str, str]] = []
-    left_out: dict[str, int] = {}
-    found = {"files": files, "links": links, "left_out": left_out, "too_many": False}
+    left_out: Counter[str] = Counter()
+    found = {
+        "files": files,
+        "links": links,
+        "left_out": left_out,
+        "too_many": False,
+        "place": _place(workdir),
+    }
+    tops = (workdir, os.path.realpath(workdir))
     for root in patterns.roots(wanted):
         for relative, status in _below(workdir, root, home):
             if not _is_new(status, *since):
                 continue
             if stat.S_ISDIR(status.st_mode):
-                left_out[_UNREAD] = left_out.get(_UNREAD, 0) + 1
+                left_out[_UNREAD] += 1
             elif not fits.fullmatch(relative):
                 continue
             elif len(files) + len(links) >= MOST_FILES:
-                return {**found, "too_many": True, "place": _place(workdir)}
+                return {**found, "too_many": True}
             elif stat.S_ISLNK(status.st_mode):
-                target = _target(workdir, relative)
+                target = as_relative(relative, os.readlink(os.path.join(workdir, relative)), tops)
                 if leads_out(relative, target):
-                    why = "links that lead out of the working directory"
-                    left_out[why] = left_out.get(why, 0) + 1
+                    left_out["links that lead out of the working directory"] += 1
                 else:
                     links.append((relative, target))
             elif not stat.S_ISREG(status.st_mode):
-                why = "sockets, pipes and devices"
-                left_out[why] = left_out.get(why, 0) + 1
+                left_out["sockets, pipes and devices"] += 1
             else:
-                program = bool(status.st_mode & stat.S_IXUSR)
-                files.append((relative, status.st_size, status.st_mtime_ns, program))
-    return {**found, "place": _place(workdir)}
+                files.append(_file(relative, status))
+    return found
 
 
-def _target(workdir: str, relative: str) -> str:
-    """What a link contains; relative to the link if that is an absolute path in the working directory."""
-    target = os.readlink(os.path.join(workdir, relative))
-    for top in (workdir, os.path.realpath(workdir)):
-        if target == top or target.startswith(f"{top}/"):
-            return os.path.relpath(target, os.path.dirname(os.path.join(top, relative)))
-    return target
+def _file(path: str, status: os.stat_result) -> File:
+    return path, status.st_size, status.st_mtime_ns, bool(status.st_mode & stat.S_IXUSR)
 
 
 def everything(path: str) -> dict[str, Any]:
@@ -143,15 +143,8 @@ def _check_file(path: str, status: os.stat_result) -> None:
 def _found(
     root: str, entries: Sequence[tuple[str, os.stat_result]], unread: int = 0
 ) -> dict[str, Any]:
-    files = [
-        (path, status.st_size, status.st_mtime_ns, bool(status.st_mode & stat.S_IXUSR))
-        for path, status in entries
-        if stat.S_ISREG(status.st_mode)
-    ]
-    left_out = {
-        "links, sockets, pipes and devices": len(entries) - len(files),
-        _UNREAD: unread,
-    }
+    files = [_file(path, status) for path, status in entries if stat.S_ISREG(status.st_mode)]
+    left_out = {"links, sockets, pipes and devices": len(entries) - len(files), _UNREAD: unread}
     return {
         "root": root,
         "files": files,

@@ -15,6 +15,8 @@ from mmap import mmap
 from pathlib import Path
 from typing import NamedTuple
 
+from ..system.processes import LINUX, is_alive, send
+
 MAGIC = b"FLOWSTP1"
 STATE, AT, PATIENCE, SLOTS = 8, 16, 24, 32
 FIRST_SLOT, SLOT_SIZE = 64, 16
@@ -78,24 +80,7 @@ class StopPage:
             pid, waits, call = struct.unpack_from(
                 "<IIQ", self._page, FIRST_SLOT + number * SLOT_SIZE
             )
-            if pid and _lives(pid):
+            # Elsewhere, a look at a process takes a program.
+            if pid and (is_alive(pid) if LINUX else send(pid, 0)):
                 found.append(Caller(bool(waits), call))
         return found
-
-
-def _lives(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except FileNotFoundError:
-        if os.path.isdir("/proc/self"):
-            return False
-    except OSError:
-        pass
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return True

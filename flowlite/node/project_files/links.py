@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 def leads_out(path: str, target: str) -> bool:
@@ -27,6 +29,20 @@ def leads_out(path: str, target: str) -> bool:
         elif part not in ("", "."):
             named = True
     return False
+
+
+def as_relative(path: str, target: str, tops: Iterable[str]) -> str:
+    """Returns what a link contains; relative to the link if that is an absolute path in its directory.
+
+    Args:
+        path: The link's path in the directory.
+        target: What the link contains.
+        tops: Paths of the directory.
+    """
+    for top in tops:
+        if target == top or target.startswith(f"{top}/"):
+            return os.path.relpath(target, os.path.dirname(os.path.join(top, path)))
+    return target
 
 
 def conflict(ends: Sequence[str], directories: Sequence[str] = ()) -> str:

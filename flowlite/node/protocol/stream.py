@@ -199,12 +199,7 @@ def dial(
     try:
         network.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         network.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        tls_session = None
-        if config.tls:
-            from . import tls
-
-            tls_session = tls.client(paths.certificate)()
-        stream = Stream(network, tls_session)
+        stream = Stream(network, tls_session_of(config, paths))
         hello = Hello(config.task, role, config.instance, config.attempt, purpose)
         ask(stream, paths.secret.read_bytes(), hello)
     except BaseException as error:
@@ -213,6 +208,15 @@ def dial(
             raise WireError(f"the other end hung up: {error}") from error
         raise
     return stream
+
+
+def tls_session_of(config: AgentConfig, paths: AttemptPaths) -> TlsSession | None:
+    """Returns a session for a connection to the leader; None where the gang does not encrypt."""
+    if not config.tls:
+        return None
+    from . import tls
+
+    return tls.client(paths.certificate)()
 
 
 def ask(stream: Stream, secret: bytes, hello: Hello) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..protocol.framing import STEP_ROLE, ClientSession, Hello
+from ..protocol.stream import tls_session_of
 from ..quick_dataclass import dataclass
 from ..system import processes
 from ..system.atomic_files import write_atomically
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 30.0
 _FILE = "batch.json"
-_ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +80,8 @@ def dial(
 ) -> tuple[socket.socket, ClientSession, TlsSession | None]:
     """Connects to the router. Returns the socket with its sessions. Raises OSError, KeyError, ValueError."""
     leader: Mapping[str, Any] = json.loads(paths.leader.read_bytes())
-    address = str(leader["address"])
-    if config.is_leader:
-        address = _ANYWHERE.get(config.bind, config.bind)
-    tls_session = None
-    if config.tls:
-        from ..protocol import tls
-
-        tls_session = tls.client(paths.certificate)()
+    address = config.own_address if config.is_leader else str(leader["address"])
     hello = Hello(config.task, STEP_ROLE, who, config.attempt)
     session = ClientSession(paths.secret.read_bytes(), hello)
     connected = socket.create_connection((address, int(leader["steps"])), CONNECT_SECONDS)
-    return connected, session, tls_session
+    return connected, session, tls_session_of(config, paths)

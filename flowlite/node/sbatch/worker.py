@@ -20,6 +20,7 @@ from ..config.agent_config import AgentConfig, AttemptPaths
 from ..protocol.channel import Channel
 from ..protocol.framing import Frame, encode
 from ..system import atomic_files, caught_signals, node_facts, processes
+from ..system.signals import signal_name
 from . import hostlist, process_limits, shell_startup, slurm_environment
 from .rendezvous_file import JobFacts, dial, programs, write_programs
 from .srun_options import signal_number
@@ -131,8 +132,7 @@ class _GangWorker:
         link.close()
         await asyncio.sleep(0)
         if code < 0:
-            name = signal.Signals(-code).name
-            sys.stderr.write(f"flowlite: the batch script was ended by {name}\n")
+            sys.stderr.write(f"flowlite: the batch script was ended by {signal_name(-code)}\n")
             return 128 - code
         return code
 

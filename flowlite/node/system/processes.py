@@ -258,14 +258,18 @@ def writers(paths: Iterable[str], among: Iterable[int] | None = None) -> set[int
 def _writes(pid: int, wanted: set[str]) -> bool:
     try:
         for name in os.listdir(f"/proc/{pid}/fd"):
-            if os.readlink(f"/proc/{pid}/fd/{name}") in wanted:
-                with open(f"/proc/{pid}/fdinfo/{name}", "rb") as file:
-                    flags = next(line for line in file if line.startswith(b"flags:"))
-                if int(flags.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY:
-                    return True
-    except (OSError, StopIteration):
+            if os.readlink(f"/proc/{pid}/fd/{name}") in wanted and can_write(pid, name):
+                return True
+    except OSError:
         return False
     return False
+
+
+def can_write(pid: int, descriptor: str) -> bool:
+    """Whether a process has opened one of its descriptors for writing. Raises OSError."""
+    with open(f"/proc/{pid}/fdinfo/{descriptor}", "rb") as file:
+        flags = next((line for line in file if line.startswith(b"flags:")), b"flags: 0")
+    return int(flags.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
 
 def send(pid: int, number: int) -> bool:
