@@ -1,7 +1,6 @@
 """Disks attached to this machine: finds a disk's device, and formats it if it is blank.
 
-The content of a disk is never overwritten. A disk is formatted only if two programs and its own bytes show that it is
-blank.
+The content of a disk is never overwritten.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The agent's side of this node's buckets, which a sidecar mounts (`mount_sidecar.py`).
 
-The agent itself stays small and never waits for a network file system. It holds a pipe to the sidecar; when the agent
-ends, for any reason, the sidecar unmounts the buckets.
+The agent itself stays small and never waits for a network file system.
 """
 
 from __future__ import annotations

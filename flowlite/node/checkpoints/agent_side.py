@@ -1,8 +1,7 @@
 """The agent's side of checkpoints; a sidecar does the copying (`sidecar.py`).
 
 Before GO the newest complete set is restored. From GO on, finished files are copied. When all workers have ended, for
-any reason, there is one more copy, within `final_seconds`. A directory that is private to the node is copied when the
-node's own workers have ended, one that other nodes may write to when theirs have, too.
+any reason, there is one more copy, within `final_seconds`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The sidecar that copies the checkpoints of one node, started by the agent (`agent_side.py`) and ended with it.
 
-It is a separate process, so that hashing and uploading never block the agent, and a copy that takes too long can be
-killed. It exchanges lines of JSON on standard input and output:
+A copy that takes too long can be killed with it. It exchanges lines of JSON on standard input and output:
 
     from the agent   {"do": "check"}                        can the target be used?           "checked"
                      {"do": "prove", "token", "write"}      is it the same on all nodes?      "proved"

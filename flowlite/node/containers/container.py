@@ -1,12 +1,4 @@
-"""`image=`: the fork server, and so every worker, in a container.
-
-The agent stays outside. It starts the container with the fork server as its only program. Reaper and workers are forked
-from that and end with the agent, as without a container. The container ends with the fork server, so nothing is left of
-it even if processes are killed. It shares the node's processes, network and shared memory, so process ids, signals and
-`flow doctor` work as without it.
-
-The container's settings, with its variables, are in a file that only its user can read.
-"""
+"""`image=`: the fork server, and so every worker, in a container."""
 
 from __future__ import annotations
 

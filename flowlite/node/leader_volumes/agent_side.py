@@ -1,10 +1,4 @@
-"""The agent's side of volumes that node 0 keeps on its own disk and serves to the other nodes.
-
-A pool whose hosts share no directory has no storage for a file volume, so the leader's disk is used. The leader runs
-`server.py`; every other node runs `sshfs_sidecar.py`, whose mounts its workers see like any volume.
-
-The nodes need no SSH keys for it: they authenticate with the task's secret.
-"""
+"""The agent's side of volumes that node 0 keeps on its own disk and serves to the other nodes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Shows volumes at the paths that the user chose, without changing the machine.
 
-Where the kernel allows it, the processes of a task have a mount namespace of their own, and a volume is mounted there
-at its path. No other process sees it, and it disappears with the last of them. If there is no directory at the path,
-and the agent may not create one (`mount_points.py`), only they see one. Elsewhere (macOS, a hardened container) a
-symbolic link is created if the path is free; otherwise the volume is refused, with the reason.
+If there is no directory at a path, and the agent may not create one (`mount_points.py`), only the processes of the
+mount namespace see one. macOS and hardened containers have no mount namespaces.
 """
 
 from __future__ import annotations

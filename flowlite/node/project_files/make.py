@@ -7,9 +7,8 @@ The supervisor calls `agent.pyz project` for each node, before the agent starts:
 `home` is the node's directory, which contains the manifest (`project.json`). Contents that are lacking are then sent,
 large ones one by one under their hash and small ones in packs, and the call is repeated.
 
-Each task has a copy of its own, so writing to a file does not change the content that other tasks use. The directory
-appears under its name only when it is complete. It is made once: a further attempt on the same node finds it as the
-previous attempt left it.
+Each task has a copy of its own, so writing to a file does not change the content that other tasks use. It is made once:
+a further attempt on the same node finds it as the previous attempt left it.
 
 A pack is a line of JSON, [[sha256, size], ...], followed by these contents one after the other. It contains no names.
 """

@@ -1,7 +1,6 @@
 """A worker of a batch task. It waits for tasks from `srun`; on rank 0 it also runs the script.
 
-Tasks and script are children of the worker in its process group, so stopping a worker stops them too. A task's output
-is written to the files of its worker, and so shown by `flow logs --rank`, unless the output of srun was redirected.
+A task's output is written to the files of its worker, unless the output of srun was redirected.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Runs the commands of `setup=` once on a node, after its volumes are mounted and before the workers' Python starts.
 
-The commands run as workers do, below a fork server of their own: in the working directory, with volumes at their paths,
-and with the environment of the workers as far as it is known. Each command runs in a shell that exits at the first
-failure. Processes that they leave behind are ended. Their fork server imports nothing and is not used again, so every
-worker's Python starts after the packages are installed.
+They have the working directory of the workers, and their environment as far as it is known. Each command runs in a
+shell that exits at the first failure.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """The step daemon: the one process of a Slurm job's step on a node.
 
-Agents and workers are its children. They therefore have the step's cgroup and GPUs, and end with the step. The step
-daemon renews the node's lease, keeps the job's deadline, and turns Slurm's signals into preemption notices.
-
 `daemon.py` is the process: it answers lines of JSON on a socket and is the parent of all that runs for the task.
 `notices.py` has its time limits, and says what a signal of Slurm's means; agents read the notice
 (`preemption/notices.py`, kind "slurm"). Its client on the node is `helper/daemon_client.py`. The batch script that
