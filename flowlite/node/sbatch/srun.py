@@ -95,6 +95,7 @@ class _Client(Channel):
         self._worst = 0
         self._ending = False
         self._sinks = {1: 1, 2: 2}
+        self._opened: set[str] = set()
         self._partial: dict[tuple[int, int], bytes] = {}
         self._unread: dict[int, int] = {}
         self._fed = asyncio.Event()
@@ -208,9 +209,10 @@ class _Client(Channel):
 
     def _open(self, path: str) -> int:
         # Both streams may have the same file. Each writes at its end.
-        mode = os.O_APPEND if self._step.append or path in _opened else os.O_APPEND | os.O_TRUNC
-        _opened.add(path)
-        return os.open(path, os.O_WRONLY | os.O_CREAT | mode, 0o644)
+        append = self._step.append or path in self._opened
+        self._opened.add(path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (0 if append else os.O_TRUNC)
+        return os.open(path, flags, 0o644)
 
     def _print(self, task: int, stream: int, data: bytes) -> None:
         self._tell({"type": "taken", "task": task, "stream": stream, "size": len(data)})
@@ -310,20 +312,19 @@ class _Client(Channel):
         self.send(encode(message), blob)
 
 
-_opened: set[str] = set()
 _WORD_OF_EXPORT = re.compile(r"""(?:[^,'"]|'[^']*'|"[^"]*"|['"])+""")
 """What stands between the commas of --export. As in Slurm, those in quotes do not count, and the quotes stay."""
 
 
-def _exported(export: tuple[str, ...], before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
+def _exported(export: str, before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
     """Returns the variables that tasks get of our environment, as changes to what they have anyway."""
     changed, removed = slurm_environment.changes(before, os.environ)
-    if export[0] == "ALL":
+    if export.upper() == "ALL":
         return changed, removed
-    if export[0] in ("NONE", "NIL"):
+    if export.upper() in ("NONE", "NIL"):
         return {}, []
     named: dict[str, str] = {}
-    for word in _WORD_OF_EXPORT.findall(export[1]):
+    for word in _WORD_OF_EXPORT.findall(export):
         name, equals, value = word.partition("=")
         if name.upper() == "ALL" and not equals:
             named = {**changed, **named}
@@ -331,7 +332,7 @@ def _exported(export: tuple[str, ...], before: dict[str, str]) -> tuple[dict[str
             named[name] = value
         elif name in os.environ:
             named[name] = os.environ[name]
-    return named, removed if export[1].upper().startswith("ALL") else []
+    return named, removed if export.upper().startswith("ALL") else []
 
 
 def _has_input() -> bool:

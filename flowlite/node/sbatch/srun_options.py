@@ -160,13 +160,13 @@ _ORDER = "tasks are numbered node after node (block), as the ranks of the gang a
 _ALL_INPUT, _NO_INPUT = "all", "none"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class SrunStep:
     """The parsed command line of one `srun`.
 
     Attributes:
         argv: The command of every task.
-        export: What tasks get of the script's environment: "ALL", "NONE", or names and NAME=VALUE behind "LIST".
+        export: What tasks get of the script's environment: "ALL", "NONE", or names and NAME=VALUE with commas.
         input: "all", "none", or the id of the one task that reads standard input.
         output, error: File names with Slurm's %-patterns; None for standard output and error of srun.
         kill_on_bad_exit: Whether the first task that fails ends the others.
@@ -178,7 +178,7 @@ class SrunStep:
     argv: list[str] = field(default_factory=list)
     wish: StepRequest = field(default_factory=StepRequest)
     directory: str | None = None
-    export: tuple[str, ...] = ("ALL",)
+    export: str = "ALL"
     input: str = _ALL_INPUT
     output: str | None = None
     error: str | None = None
@@ -223,22 +223,25 @@ def parse(
         raise OptionError(f"--distribution={options['distribution']}: {_ORDER}")
     if options.get("jobid", job) != job:
         raise OptionError(f"--jobid={options['jobid']}: this gang is job {job}, there is no other")
-    step = SrunStep(argv=argv, wish=_wish(options, names), directory=options.get("chdir"))
     without = sorted({f"--{each.name}" for each in given if each.name in _WITHOUT_EFFECT})
-    if without:
-        step.notes.append(
-            f"{', '.join(without)}: no effect on this gang, where all tasks of a node share what it has"
-        )
-    _streams(step, options)
-    step.kill_on_bad_exit = options.get("kill-on-bad-exit", "1") not in ("0", "no", "off")
-    step.wait = _number("wait", options, 0) or None
-    if "time" in options:
-        step.limit = seconds(options["time"])
-    export = options.get("export", "ALL")
-    step.export = (
-        (export.upper(),) if export.upper() in ("ALL", "NONE", "NIL") else ("LIST", export)
+    note = (
+        f"{', '.join(without)}: no effect on this gang, where all tasks of a node share what it has"
     )
-    return step
+    return SrunStep(
+        argv=argv,
+        wish=_wish(options, names),
+        directory=options.get("chdir"),
+        export=options.get("export", "ALL"),
+        input=_input(options.get("input", _ALL_INPUT)),
+        output=_file(options.get("output")),
+        error=_file(options.get("error")),
+        append=options.get("open-mode", "t").startswith("a"),
+        label="label" in options,
+        kill_on_bad_exit=options.get("kill-on-bad-exit", "1") not in ("0", "no", "off"),
+        wait=_number("wait", options, 0) or None,
+        limit=seconds(options["time"]) if "time" in options else None,
+        notes=[note] if without else [],
+    )
 
 
 def refusals(words: Sequence[str]) -> list[str]:
@@ -350,17 +353,12 @@ def _ranks(text: str, names: Sequence[str]) -> list[int]:
     return [names.index(host) for host in hosts]
 
 
-def _streams(step: SrunStep, options: Mapping[str, str]) -> None:
-    step.label = "label" in options
-    step.append = options.get("open-mode", "t").startswith("a")
-    step.output = _file(options.get("output"))
-    step.error = _file(options.get("error"))
-    given = options.get("input", _ALL_INPUT)
-    if not (given in (_ALL_INPUT, _NO_INPUT) or given.isdecimal()):
+def _input(text: str) -> str:
+    if not (text in (_ALL_INPUT, _NO_INPUT) or text.isdecimal()):
         raise OptionError(
-            f"--input={given}: give all, none, or the number of a task; use < for files"
+            f"--input={text}: give all, none, or the number of a task; use < for files"
         )
-    step.input = given
+    return text
 
 
 def _file(text: str | None) -> str | None:
