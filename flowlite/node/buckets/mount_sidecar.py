@@ -7,7 +7,7 @@ It reports lines of JSON on standard output:
 
     {"event": "mounted", "pid": own, "private": bool, "mounts": [{"path", "url", "source", "tool", "credential"}, …]}
     {"event": "failed", "why": text}                       and it ends
-    {"event": "trouble", "path": path, "text": text}       a bucket does not answer, answers again, or is lost
+    {"event": "trouble", "text": text}                     a bucket does not answer, answers again, or is lost
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ..config.agent_config import AgentConfig, AttemptPaths
 from ..mount_namespace import mounting, namespace, unmount
@@ -73,7 +71,7 @@ class MountSidecar:
         self._buckets = [
             Bucket(
                 path=str(mount["path"]),
-                store=_store(mount, storage),
+                store=Store.of(storage.get(str(mount["path"]), mount)),
                 source=directory / str(number) / "data",
                 files=directory / str(number) / "tool",
             )
@@ -203,8 +201,7 @@ class MountSidecar:
                 self._look_after_program(each)
             if time.monotonic() >= next_look:
                 for each in self._buckets:
-                    tell = partial(self._trouble, each)
-                    threading.Thread(target=ask, args=(each, tell), daemon=True).start()
+                    threading.Thread(target=ask, args=(each,), daemon=True).start()
                 next_look = time.monotonic() + WATCH_SECONDS
 
     def _look_after_program(self, bucket: Bucket) -> None:
@@ -218,10 +215,7 @@ class MountSidecar:
             f"{bucket.path} ({bucket.store.url}) is lost: {bucket.tool} ended ({how}); reading it fails from now on "
             f"({_last_words(bucket.files / 'log', bucket.store) or 'it said nothing'})"
         )
-        self._trouble(bucket, text)
-
-    def _trouble(self, bucket: Bucket, text: str) -> None:
-        report("trouble", path=bucket.path, text=text)
+        report("trouble", text=text)
 
     # The end
 
@@ -249,7 +243,7 @@ class MountSidecar:
             bucket.source.rmdir()
 
 
-def ask(bucket: Bucket, tell: Callable[[str], None]) -> None:
+def ask(bucket: Bucket) -> None:
     """Asks the server, and reports when it stops or resumes answering; a mount program only blocks for minutes."""
     if bucket.lost or bucket.store.own_role:
         return
@@ -261,11 +255,7 @@ def ask(bucket: Bucket, tell: Callable[[str], None]) -> None:
     if bool(problem) != bucket.silent:
         bucket.silent = bool(problem)
         what = f"cannot be read: {problem}" if problem else "can be read again"
-        tell(f"{bucket.path} ({bucket.store.url}) {what}")
-
-
-def _store(mount: dict[str, Any], storage: dict[str, dict[str, Any]]) -> Store:
-    return Store.of(storage.get(str(mount["path"]), mount))
+        report("trouble", text=f"{bucket.path} ({bucket.store.url}) {what}")
 
 
 def _described(bucket: Bucket) -> dict[str, str]:

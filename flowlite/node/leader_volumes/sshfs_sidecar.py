@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 import subprocess
 import sys
 import threading
@@ -125,8 +124,7 @@ class SshfsSidecar:
             sys.executable, "share-tunnel", str(self._paths.directory), str(self._port), name,
             flags=("-I", "-S"),
         )  # fmt: skip
-        tunnel.write_text(f"#!/bin/sh\nexec {shlex.join(command)}\n")
-        tunnel.chmod(0o700)
+        processes.write_program(tunnel, command)
         options = ",".join([f"ssh_command={tunnel}", *OPTIONS])
         log = self._paths.directory / f"share-{name}.log"
         program = which("sshfs", path=_search_path())
