@@ -44,7 +44,7 @@ class Fetch:
         wanted: TaskContents,
         secret: bytes,
         hello: Hello,
-        new_tls: Callable[[], TlsSession] | None,
+        new_tls: Callable[[], TlsSession],
     ) -> None:
         self._wanted = wanted
         self._secret = secret
@@ -62,7 +62,7 @@ class Fetch:
         try:
             with _connected(address, port) as network:
                 try:
-                    stream = streams.Stream(network, self._new_tls() if self._new_tls else None)
+                    stream = streams.Stream(network, self._new_tls())
                     streams.ask(stream, self._secret, self._hello)
                     stream.go_on(_STALL_SECONDS)
                 except OSError as error:

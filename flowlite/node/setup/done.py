@@ -67,21 +67,21 @@ class Record:
     def find(self) -> Done | None:
         """Returns a completed run that is still valid for this task, or None."""
         own = _read(self._of_task)
-        if own is not None and self._key in (own.get("key"), own.get("key_before")):
+        if self._key in (own.get("key"), own.get("key_before")):
             return Done(str(own.get("run")), True)
-        shared = _read(self._of_machine(self._key))
-        if self._config.warm_seconds <= 0 or shared is None:
-            return None
-        with suppress(OSError):
-            if (
-                time.time() - self._of_machine(self._key).stat().st_mtime
-                <= self._config.warm_seconds
-            ):
-                return Done(str(shared.get("run")), False)
+        place = self._of_machine(self._key)
+        if self._config.warm_seconds > 0 and (shared := _read(place)):
+            with suppress(OSError):
+                if time.time() - place.stat().st_mtime <= self._config.warm_seconds:
+                    return Done(str(shared.get("run")), False)
         return None
 
-    def note(self, before: Listing | None) -> Done:
-        """Records that all commands have succeeded; `before` is the result of `listing` from before they ran."""
+    def note(self, before: Listing | None) -> str:
+        """Records that all commands have succeeded. Returns the name of this run.
+
+        Args:
+            before: The result of `listing` from before they ran.
+        """
         # The commands may have changed a file on which the key depends.
         key_before, self._key = self._key, self._hash()
         found = {"key": self._key, "key_before": key_before, "run": os.urandom(8).hex()}
@@ -89,7 +89,7 @@ class Record:
         if self._config.warm_seconds > 0 and self._serves_others(before):
             for key in {key_before, self._key}:
                 write_atomically(self._of_machine(key), json.dumps(found))
-        return Done(found["run"], True)
+        return found["run"]
 
     def still_used(self) -> None:
         """Restarts the time for which the machine's record is valid, when the node begins to be kept warm."""
@@ -210,9 +210,9 @@ def _words(commands: list[str]) -> Iterator[str]:
             yield word.removeprefix("-r")
 
 
-def _read(path: Path) -> dict[str, object] | None:
+def _read(path: Path) -> dict[str, object]:
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -104,7 +104,7 @@ class Setup:
                 return
             before = await asyncio.to_thread(record.listing)
             await self._run_all(until)
-            self.run_id = (await asyncio.to_thread(record.note, before)).run
+            self.run_id = await asyncio.to_thread(record.note, before)
 
     async def close(self) -> None:
         """Disconnect from the processes, which then end."""
