@@ -93,12 +93,13 @@ def watched(how: dict[str, Any], after: Any = None) -> tuple[list[Notice], list[
     warnings: list[str] = []
 
     async def follow() -> None:
-        watching = asyncio.create_task(watch(how, notices.append, warnings.append, asyncio.Event()))
+        watching = asyncio.create_task(watch(how, warnings.append, asyncio.Event()))
         if after is not None:
             await asyncio.sleep(0.1)
             after()
         async with asyncio.timeout(60):
-            await watching
+            if (found := await watching) is not None:
+                notices.append(found)
 
     asyncio.run(follow())
     return notices, warnings
@@ -154,9 +155,7 @@ class TestEc2:
         how = {"kind": "ec2", "endpoint": "http://127.0.0.1:9", "every": 0.02}
 
         async def follow() -> None:
-            watching = asyncio.create_task(
-                watch(how, lambda _: None, lambda _: None, asyncio.Event())
-            )
+            watching = asyncio.create_task(watch(how, lambda _: None, asyncio.Event()))
             await asyncio.sleep(0.1)
             assert not watching.done()
             watching.cancel()

@@ -486,32 +486,30 @@ class TestWhatASignalMeans:
 
 class TestWhatAgentsMakeOfIt:
     @staticmethod
-    def told(file: Path) -> list[preemption.Notice]:
-        notices: list[preemption.Notice] = []
+    def told(file: Path) -> preemption.Notice:
         how = {"kind": "slurm", "file": str(file), "every": 0.01}
 
-        async def watch() -> None:
-            running = asyncio.Event()
-            running.set()
+        async def watch() -> preemption.Notice | None:
             async with asyncio.timeout(60):
-                await preemption.watch(how, notices.append, lambda text: None, running)
+                return await preemption.watch(how, lambda text: None, asyncio.Event())
 
-        asyncio.run(watch())
-        return notices
+        found = asyncio.run(watch())
+        assert found is not None
+        return found
 
     @pytest.mark.parametrize("kind", ["preempted", "deadline"])
     def test_time_has_passed_since(self, tmp_path: Path, kind: str) -> None:
         file = tmp_path / "notice.json"
         at = time.monotonic() - 100.0
         file.write_text(json.dumps({"kind": kind, "reason": "why", "seconds": 400.0, "at": at}))
-        (found,) = self.told(file)
+        found = self.told(file)
         assert (found.reason, found.kind) == ("why", kind)
         assert 0.0 < found.seconds <= 300.0
 
     def test_what_is_late_leaves_no_time(self, tmp_path: Path) -> None:
         file = tmp_path / "notice.json"
         file.write_text(json.dumps({"kind": "x", "reason": "why", "seconds": 1.0, "at": -1e9}))
-        assert self.told(file) == [preemption.Notice("why", 0.0, "preempted")]
+        assert self.told(file) == preemption.Notice("why", 0.0, "preempted")
 
     def test_it_comes_later(self, tmp_path: Path) -> None:
         file = tmp_path / "notice.json"
@@ -525,7 +523,7 @@ class TestWhatAgentsMakeOfIt:
             ),
         )
         writing.start()
-        assert [each.reason for each in self.told(file)] == ["r"]
+        assert self.told(file).reason == "r"
 
 
 class TestWhatKilledJobsHaveLeft:

@@ -19,10 +19,11 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..protocol.messages import DEADLINE, PREEMPTED
@@ -30,6 +31,8 @@ from ..protocol.messages import DEADLINE, PREEMPTED
 log = logging.getLogger("flowlite.preemption")
 
 EVERY = 5.0
+# After a preemption, no more time than Slurm's KillWait may be left.
+_SLURM_EVERY = 0.5
 ENDPOINT = "http://169.254.169.254"
 SIGNAL_FILE = "/opt/mithril/MITHRIL_SIGNAL.yml"
 _ANSWER_SECONDS = 2.0
@@ -65,52 +68,47 @@ class Answer(NamedTuple):
 
 
 async def watch(
-    how: Mapping[str, Any],
-    notice: Callable[[Notice], None],
-    warn: Callable[[str], None],
-    running: asyncio.Event,
-) -> None:
-    """Poll until there is a notice, pass it to `notice`, and return.
+    how: Mapping[str, Any], warn: Callable[[str], None], running: asyncio.Event
+) -> Notice | None:
+    """Poll until there is a notice, and return it; None if flowlite knows no notices of this kind.
 
     Args:
         how: The kind of notice and its settings, as in the docstring of this module.
         warn: Called with warnings for users.
         running: Set when the workers are started.
     """
-    if how.get("kind") == "ec2":
-        source: _Ec2 | _Mithril | _Slurm = _Ec2(str(how.get("endpoint") or ENDPOINT), warn)
-    elif how.get("kind") == "mithril":
-        source = _Mithril(str(how.get("file") or SIGNAL_FILE))
-    elif how.get("kind") == "slurm":
-        source = _Slurm(str(how["file"]))
-    elif how.get("kind") == "known":
+    kind, every = how.get("kind"), EVERY
+    look: Callable[[], Awaitable[Notice | None]]
+    if kind == "known":
         await asyncio.sleep(float(how["after"]))
-        notice(Notice(str(how["reason"]), float(how["notice"])))
-        return
-    elif how.get("kind") == "rehearsal":
+        return Notice(str(how["reason"]), float(how["notice"]))
+    if kind == "rehearsal":
         await running.wait()
         await asyncio.sleep(float(how["after"]))
-        notice(Notice("a rehearsal of preemption", _EC2_LONGEST))
-        return
+        return Notice("a rehearsal of preemption", _EC2_LONGEST)
+    if kind == "ec2":
+        look = _Ec2(str(how.get("endpoint") or ENDPOINT), warn).look
+    elif kind == "mithril":
+        look = partial(_of_signal_file, str(how.get("file") or SIGNAL_FILE))
+    elif kind == "slurm":
+        look, every = partial(_of_step_daemon, str(how["file"])), _SLURM_EVERY
     else:
-        warn(f"no way is known to learn of preemption of kind {how.get('kind')!r}")
-        return
+        warn(f"no way is known to learn of preemption of kind {kind!r}")
+        return None
     while True:
-        found = None
         try:
-            found = await source.look()
+            if (found := await look()) is not None:
+                return found
+        except FileNotFoundError:
+            # The file comes with the notice.
+            pass
         except Exception as error:
             # An invalid answer of the service must not end the polling.
             log.info("nothing is known of preemption just now: %s: %s", type(error).__name__, error)
-        if found is not None:
-            notice(found)
-            return
-        await asyncio.sleep(float(how.get("every") or source.every))
+        await asyncio.sleep(float(how.get("every") or every))
 
 
 class _Ec2:
-    every = EVERY
-
     def __init__(self, endpoint: str, warn: Callable[[str], None]) -> None:
         self._endpoint = endpoint
         self._warn = warn
@@ -163,37 +161,17 @@ def _of_action(answer: Answer) -> Notice:
     return Notice(f"spot interruption ({action})", min(max(0.0, seconds), _EC2_LONGEST))
 
 
-class _Mithril:
-    every = EVERY
-
-    def __init__(self, file: str) -> None:
-        self._file = file
-
-    async def look(self) -> Notice | None:
-        try:
-            with open(self._file, encoding="utf-8", errors="replace") as file:
-                text = file.read(_MOST_BYTES)
-        except FileNotFoundError:
-            return None
-        return of_signal(text, time.time())
+async def _of_signal_file(path: str) -> Notice | None:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return of_signal(file.read(_MOST_BYTES), time.time())
 
 
-class _Slurm:
-    # After a preemption, no more time than Slurm's KillWait may be left.
-    every = 0.5
-
-    def __init__(self, file: str) -> None:
-        self._file = file
-
-    async def look(self) -> Notice | None:
-        try:
-            with open(self._file, encoding="utf-8") as file:
-                told = json.load(file)
-        except FileNotFoundError:
-            return None
-        left = float(told["seconds"]) - (time.monotonic() - float(told["at"]))
-        kind = DEADLINE if told["kind"] == DEADLINE else PREEMPTED
-        return Notice(str(told["reason"]), max(0.0, left), kind)
+async def _of_step_daemon(path: str) -> Notice | None:
+    with open(path, encoding="utf-8") as file:
+        told = json.load(file)
+    left = float(told["seconds"]) - (time.monotonic() - float(told["at"]))
+    kind = DEADLINE if told["kind"] == DEADLINE else PREEMPTED
+    return Notice(str(told["reason"]), max(0.0, left), kind)
 
 
 def of_signal(text: str, now: float) -> Notice | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from .shared_page import StopPage
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..rendezvous.member_client import MemberClient
-    from .notices import Notice
 
 log = logging.getLogger("flowlite.preemption")
 
@@ -75,11 +74,7 @@ class StopWatch:
             lease = self._config.lease
             self._do(keep_renewing(Path(str(lease["file"])), float(lease["seconds"])))
         if self._config.preemption is not None:
-            from .notices import watch
-
-            self._do(
-                watch(self._config.preemption, self._on_notice, self._say_aloud, self._running)
-            )
+            self._do(self._await_notice(self._config.preemption))
 
     def join(self, link: MemberClient) -> None:
         """Connect to the rendezvous, and report notices that came before."""
@@ -194,7 +189,12 @@ class StopWatch:
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         self._working.append(asyncio.create_task(work))
 
-    def _on_notice(self, notice: Notice) -> None:
+    async def _await_notice(self, how: Mapping[str, Any]) -> None:
+        from .notices import watch
+
+        notice = await watch(how, self._say_aloud, self._running)
+        if notice is None:
+            return
         self._noticed.set()
         what = "it nearly is time" if notice.kind == DEADLINE else "this machine will be taken away"
         log.info("%s: %s, %.0f s left", what, notice.reason, notice.seconds)
