@@ -270,7 +270,7 @@ class BucketTarget:
         try:
             upload.complete(self._send_parts(upload, file, size, upload.sent(), count))
         except s3.S3Error as error:
-            if _worth_another_try(error):
+            if error.may_pass:
                 raise
             # Another client ended it meanwhile, or the file has changed and this server does not replace a part.
             with contextlib.suppress(s3.S3Error):
@@ -314,7 +314,7 @@ class BucketTarget:
                     return
                 except s3.S3Error as error:
                     # A proxy that closes every connection after some time must not make a long download fail.
-                    if file.tell() == before or not _worth_another_try(error):
+                    if file.tell() == before or not error.may_pass:
                         raise self._failed("read", name, error) from error
 
     def delete(self, names: list[str]) -> None:
@@ -397,19 +397,11 @@ def patiently(ask: Callable[[], Answer]) -> Answer:
         try:
             return ask()
         except s3.S3Error as error:
-            if not left or not _worth_another_try(error):
+            if not left or not error.may_pass:
                 raise
         time.sleep(pause)
         pause *= 2
     raise AssertionError("the last try returns or raises")
-
-
-def _worth_another_try(error: s3.S3Error) -> bool:
-    if error.code == "RequestTimeout":
-        # With status 400: too little of what we send has arrived for some time, as on a line that is busy.
-        return True
-    # 501: the server has no such function.
-    return error.status in (0, 429) or (error.status >= 500 and error.status != 501)
 
 
 def _exactly(file: IO[bytes], start: int, size: int) -> bytes:

@@ -59,6 +59,20 @@ class S3Error(OSError):
         self.status = status
         self.region = region
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same request may succeed later."""
+        if self.code == "RequestTimeout":
+            # With status 400: too little of what we send has arrived for some time, as on a line that is busy.
+            return True
+        # 501: the server has no such function.
+        return self.status in (0, 429) or (self.status >= 500 and self.status != 501)
+
+
+def no_server(what: str) -> S3Error:
+    """Returns the error for an answer that S3 does not give."""
+    return S3Error(f"what answers is no S3 server: {what}", status=200)
+
 
 @dataclass(frozen=True)
 class Response:
@@ -234,10 +248,7 @@ class Store:
                 what = (
                     "repeats a page" if token in tokens else f"sends {empty} pages without objects"
                 )
-                raise S3Error(
-                    f"what answers is no S3 server: the list of {below or self.bucket!r} does not end, it {what}",
-                    status=200,
-                )
+                raise no_server(f"the list of {below or self.bucket!r} does not end, it {what}")
             tokens.add(token)
 
     def folders(self, below: str = "") -> tuple[str, ...]:
@@ -354,10 +365,7 @@ def _whole(reply: HTTPResponse) -> bytes:
     while block := reply.read1(1 << 20):
         body += block
         if len(body) > MOST_ANSWER:
-            raise S3Error(
-                f"what answers is no S3 server: it sends more than {MOST_ANSWER >> 20} MiB",
-                status=200,
-            )
+            raise no_server(f"it sends more than {MOST_ANSWER >> 20} MiB")
         if time.monotonic() > until:
             raise S3Error(f"the answer did not end within {_WHOLE_SECONDS:.0f} s", status=200)
     if reply.length:
@@ -373,7 +381,7 @@ def without_namespace(body: bytes) -> ElementTree.Element:
             raise bounded_xml.XmlTooCostly(f"a list of more than {MOST_XML >> 20} MiB")
         root = bounded_xml.parse(body)
     except (ElementTree.ParseError, bounded_xml.XmlTooCostly) as error:
-        raise S3Error(f"what answers is no S3 server: {error}", status=200) from None
+        raise no_server(str(error)) from None
     for each in root.iter():
         each.tag = each.tag.rpartition("}")[2]
     return root

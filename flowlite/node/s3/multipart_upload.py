@@ -9,7 +9,7 @@ from concurrent.futures import wait
 from xml.sax.saxutils import escape
 
 from ..quick_dataclass import dataclass
-from .client import S3Error, without_namespace
+from .client import S3Error, no_server, without_namespace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,9 +65,7 @@ class MultipartUpload:
             for each in page.iter("Part"):
                 number = _text(each, "PartNumber")
                 if not _PART_NUMBER.fullmatch(number):
-                    raise S3Error(
-                        "what answers is no S3 server: a part without a number", status=200
-                    )
+                    raise no_server("a part without a number")
                 found[int(number)] = _text(each, "ETag")
         return found
 
@@ -160,14 +158,11 @@ def _pages(
         }
         if after == before:
             raise S3Error("the server repeats a page of a list and does not end it", status=200)
-    raise S3Error(
-        f"what answers is no S3 server: after {_MOST_PAGES} pages of a list there is another one",
-        status=200,
-    )
+    raise no_server(f"after {_MOST_PAGES} pages of a list there is another one")
 
 
 def _text(found: Element, name: str) -> str:
     text = found.findtext(name)
     if text is None:
-        raise S3Error(f"what answers is no S3 server: no <{name}> in its reply", status=200)
+        raise no_server(f"no <{name}> in its reply")
     return text

@@ -27,8 +27,7 @@ def find(store: Store, over: threading.Event) -> tuple[Store, bool]:
         try:
             return _find(store)
         except S3Error as error:
-            # A refusal is final. Only an outage may pass.
-            if error.status not in (0, 500, 502, 503) or not left or over.wait(PAUSE):
+            if not error.may_pass or not left or over.wait(PAUSE):
                 raise
     raise AssertionError
 
