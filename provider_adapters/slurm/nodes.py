@@ -17,10 +17,10 @@ from flowlite.connect.step.connection import StepConnection
 from flowlite.connect.step.errors import srun_lost
 from flowlite.connect.values import File
 from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.node.helper.daemon_client import home_of, instance_id
 from flowlite.node.protocol.json_shapes import count, fields, flag, text
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.node.sbatch import hostlist
-from flowlite.node.slurm_step.daemon import home_of, instance_id
 from provider_adapters.slurm.queries import parse
 from provider_adapters.slurm.script import WAIT
 

@@ -42,13 +42,12 @@ from ..helper.daemon_client import home_of, instance_id
 from ..host_lease import cleanup, secret_files, tmpfiles_lock, unused_files
 from ..system import atomic_files, daemonize, peer_credentials, processes, runtime_dir
 from ..system.accepting import accept
+from ..system.signals import watch_signals
 from .notices import Clock, Notices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-__all__ = ["home_of", "instance_id", "main"]
 
 GRACE = 20.0
 """Seconds from SIGTERM to SIGKILL for the processes that it started; Slurm's own KillWait may be shorter."""
@@ -104,17 +103,9 @@ def _cancel(job: int) -> None:
     """Has Slurm end the job, if this node can."""
     import subprocess
 
-    quiet = subprocess.DEVNULL
     # A node may have no `scancel`, and slurmctld may not answer. The job then ends with its time limit.
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run(
-            ["scancel", str(job)],
-            stdin=quiet,
-            stdout=quiet,
-            stderr=quiet,
-            timeout=_CANCEL_SECONDS,
-            check=False,
-        )
+        processes.run_within(_CANCEL_SECONDS, ["scancel", str(job)])
 
 
 def _is_shared(directory: str | None, nonce: str | None) -> bool:
@@ -236,9 +227,11 @@ class StepDaemon:
         self._listener.listen(_BACKLOG)
         self._listener.setblocking(False)
         self._wake, self._waker = os.pipe()
-        for each in (self._wake, self._waker):
-            os.set_blocking(each, False)
-        self._listen_to_signals()
+        os.set_blocking(self._wake, False)
+        # Workers get these signals only through an agent, which knows the processes that handle them. Others would die.
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        numbers = (signal.SIGHUP, signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR2)
+        watch_signals(self._waker, numbers)
 
     def serve(self) -> int:
         """Serves until the end. Returns the exit status."""
@@ -259,13 +252,6 @@ class StepDaemon:
         return self._end()
 
     # Incoming requests and signals
-
-    def _listen_to_signals(self) -> None:
-        # Workers get these signals only through an agent, which knows the processes that handle them. Others would die.
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-        for number in (signal.SIGHUP, signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR2):
-            signal.signal(number, lambda *_: None)
-        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
 
     def _on_signals(self) -> None:
         came = os.read(self._wake, 4096)
