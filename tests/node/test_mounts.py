@@ -287,12 +287,15 @@ def test_what_is_read_only_at_its_own_place_is_so_too(tmp_path: Path, volume: Pa
     assert not (volume / "written").exists()
 
 
+NO_NAMESPACES = "this system has no mount namespaces"
+
+
 class TestWithoutNamespaces:
     """As on macOS, or in a container that forbids them."""
 
     @pytest.fixture(autouse=True)
     def _without(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(namespace, "enter_private", lambda: "there are none")
+        monkeypatch.setattr(namespace, "enter_private", lambda: NO_NAMESPACES)
 
     def test_a_link_is_made_where_the_path_is_free(self, tmp_path: Path, volume: Path) -> None:
         path = tmp_path / "shared" / "ckpt"
