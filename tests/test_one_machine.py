@@ -110,5 +110,5 @@ def test_a_directory_that_other_machines_may_use(
 ) -> None:
     source, point, kind = mount.split()
     here = [("/", "ext4", "/dev/sda"), (point, kind, source)]
-    monkeypatch.setattr(mounts, "_mounts", lambda: iter(here))
+    monkeypatch.setattr(mounts, "mounts", lambda: iter(here))
     assert mounts.is_of_many(*mounts.file_system_of("/home/you/.flowlite")) is shared
