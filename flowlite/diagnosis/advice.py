@@ -162,7 +162,9 @@ SYMPTOMS: tuple[KnownFailure, ...] = (
     _symptom(
         "module-missing",
         r"No module named '?([\w.]+)",
-        "{match} is not installed for the Python of that node: dependencies=[…], an image=, or install it there",
+        "{match} is not installed for the Python of that node. If it is a package of your project in src/, write --env "
+        "PYTHONPATH=src, or --setup 'pip install -e .'; for any other, give dependencies=[…] or an image=, or install "
+        "it there",
     ),
     _symptom(
         "disk-full",

@@ -79,6 +79,7 @@ def test_what_is_none_of_them_gets_no_advice(text: str) -> None:
         ("adamw-8bit", "adamw_torch_8bit"),
         ("sharded-checkpoint", "axolotl merge-sharded-fsdp-weights"),
         ("horovod-missing", 'distributed_mode="mpi"'),
+        ("module-missing", "a package of your project in src/, write --env PYTHONPATH=src"),
     ],
 )
 def test_the_advice_has_the_way_out(name: str, told: str) -> None:
