@@ -168,6 +168,11 @@ class Flow:
                 if places.dearest != places.best:
                     self._note(f"or, at the dearest place: {price_text.sentence(places.dearest)}")
             self.tell_notes(plan)
+            if (travelling is not None or kept is not None) and _keeps_no_file(config):
+                self._note(
+                    "files that the command writes into its working directory are on the nodes, and are removed with "
+                    "them at the end; --outputs 'PATTERN' (outputs=) brings them here"
+                )
             for note in bucket_credentials.notes(storage):
                 self._note(note)
             if paid and confirm is not None:
@@ -574,3 +579,10 @@ def _to_stderr(text: str) -> None:
     from flowlite.display.screen import program_screen
 
     program_screen().tell(f"flowlite: {text}")
+
+
+def _keeps_no_file(config: TaskConfig) -> bool:
+    """Whether nothing of a task says where its files are to be kept. A function may return what is to be kept."""
+    return config.command is not None and not (
+        config.outputs or config.checkpoint or config.volumes
+    )

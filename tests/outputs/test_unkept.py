@@ -6,8 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from typing_extensions import Unpack
 
+from flowlite import Flow, TaskConfig
 from flowlite.node.outputs import listing
+from flowlite.spec.options import ConfigOptions
 from flowlite.testing.hosts import Cluster
 from tests.gangs import shell, submit
 from tests.helpers import eventually
@@ -79,3 +82,24 @@ def test_what_is_looked_through_is_bounded(tmp_path: Path, monkeypatch: pytest.M
         (home / "project" / str(number)).write_text("x")
     found = listing.unkept(str(home / "project"), str(home), [], str(begin))
     assert found["count"] == 10
+
+
+def test_before_a_command_starts_it_is_said_that_its_files_will_be_lost(
+    flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end, after hours of training, it is too late."""
+    (tmp_path / "train.py").write_text("pass\n")
+    monkeypatch.chdir(tmp_path)
+    told: list[str] = []
+
+    config = TaskConfig(command=("python", "train.py"))
+
+    def run(**options: Unpack[ConfigOptions]) -> bool:
+        told.clear()
+        Flow(notify=told.append).run(config.replace(**options)).cancel()
+        return any("removed with them at the end; --outputs" in note for note in told)
+
+    assert run(sync=True)
+    assert not run()
+    assert not run(sync=True, outputs=["runs/**"])
+    assert not run(sync=True, volumes={str(tmp_path / "v"): "v"})
