@@ -17,8 +17,8 @@ import pytest
 
 from flowlite import Flow, FlowApp
 from flowlite.api.session import open_session
-from flowlite.node.forkserver import client, registry
-from flowlite.node.system import processes
+from flowlite.node.forkserver import registry
+from flowlite.node.system import processes, runtime_dir
 from tests.helpers import assert_no_process_left, eventually, processes_of
 
 pytestmark = [
@@ -43,7 +43,7 @@ def app() -> FlowApp:
 
 
 def templates() -> list[registry.WarmServer]:
-    return registry.all_of(client.socket_directory())
+    return registry.all_of(runtime_dir.find())
 
 
 def lineage() -> Callable[[], tuple[int, int]]:

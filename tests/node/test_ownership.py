@@ -15,7 +15,6 @@ from flowlite.bundle.agent_zip import build_agent_zip
 from flowlite.connect import programs, pythons, uv
 from flowlite.connect.local import LocalConnection
 from flowlite.errors import ProviderError
-from flowlite.node.forkserver import client
 from flowlite.node.system import ownership, runtime_dir
 from tests.helpers import put_agent
 
@@ -201,13 +200,12 @@ class TestRuntimeDirectory:
         if how == "not sticky":
             (places / "tmp").chmod(0o777)
         assert runtime_dir.find().startswith(f"{places}/home/.cache/flowlite-")
-        assert client.socket_directory() == runtime_dir.find()
         assert str(places / "tmp") in runtime_dir.problem()
 
     def test_with_no_place_at_all_it_says_what_to_do(self, places: Path) -> None:
         for name in ("tmp/flowlite-0", "home"):
             (places / name).mkdir(exist_ok=True)
             os.chown(places / name, NOBODY, -1)
-        with pytest.raises(client.ForkServerError, match="belongs to uid 65534") as raised:
-            client.socket_directory()
+        with pytest.raises(runtime_dir.NoRuntimeDirectory, match="belongs to uid 65534") as raised:
+            runtime_dir.find()
         assert "set TMPDIR to a directory of your own" in str(raised.value)

@@ -200,16 +200,16 @@ def test_it_has_the_users_environment_from_its_start_but_no_ones_ranks(
 def test_the_socket_directory_is_private(monkeypatch: pytest.MonkeyPatch, flow_home: Path) -> None:
     monkeypatch.setattr(runtime_dir, "_home", lambda: str(flow_home))
     monkeypatch.setenv("TMPDIR", str(flow_home))
-    first = Path(warm.socket_directory())
+    first = Path(runtime_dir.find())
     assert first.parent == flow_home
     assert stat.S_IMODE(first.stat().st_mode) == 0o700
     first.chmod(0o755)
-    second = Path(warm.socket_directory())
+    second = Path(runtime_dir.find())
     assert second.parent == flow_home / ".cache"
     assert stat.S_IMODE(second.stat().st_mode) == 0o700
     second.chmod(0o755)
-    with pytest.raises(warm.ForkServerError, match="open to others"):
-        warm.socket_directory()
+    with pytest.raises(OSError, match="open to others"):
+        runtime_dir.find()
     monkeypatch.setenv("TMPDIR", str(flow_home / ("x" * 90)))
     assert len(warm.socket_path("any")) < 100
 

@@ -23,7 +23,7 @@ from flowlite.node.config.agent_config import AttemptPaths
 from flowlite.node.forkserver import client as warm
 from flowlite.node.forkserver import compatibility, registry, staleness
 from flowlite.node.forkserver.worker_group import Workers
-from flowlite.node.system import process_title, processes
+from flowlite.node.system import process_title, processes, runtime_dir
 from tests.helpers import eventually, processes_of
 from tests.node.test_warm import Client, order
 
@@ -37,7 +37,7 @@ def place(flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     """A directory of sockets of its own, so that nobody else's fork servers are met."""
     monkeypatch.setenv("TMPDIR", str(flow_home))
     yield flow_home
-    registry.end(registry.all_of(warm.socket_directory()))
+    registry.end(registry.all_of(runtime_dir.find()))
 
 
 def spec_of(task: str = "t-one", **changes: Any) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def test_one_that_takes_its_socket_itself_does_so_while_nobody_cleans_up(tmp_pat
         eventually(lambda: waits_for_lock(child.pid), what="its wait for the lock")
         assert not os.path.exists(path)
     eventually(lambda: os.path.exists(path), what="its socket")
-    registry.tidy_alone(warm.socket_directory())
+    registry.tidy_alone(runtime_dir.find())
     registry.retire(path)
     assert child.wait(60) == 0
 
@@ -93,7 +93,7 @@ def waits_for_lock(pid: int) -> bool:
 
 def test_it_says_whether_it_can_be_used() -> None:
     first = Client(spec_of())
-    (server,) = registry.all_of(warm.socket_directory())
+    (server,) = registry.all_of(runtime_dir.find())
     assert registry.answers(server)
     # Without its name nobody finds it any more, although it runs on with its agent.
     registry.retire(server.socket)
@@ -388,8 +388,8 @@ class TestWhenItGoes:
         assert processes.is_alive(template)
         client.close()
         gone(template)
-        assert registry.all_of(warm.socket_directory()) == []
-        assert not [name for name in os.listdir(warm.socket_directory()) if "kept" in name]
+        assert registry.all_of(runtime_dir.find()) == []
+        assert not [name for name in os.listdir(runtime_dir.find()) if "kept" in name]
 
     def test_the_longest_wish_counts(self) -> None:
         long, short = Client(spec_of("t-one", seconds=60)), Client(spec_of("t-two", seconds=0.1))
@@ -411,7 +411,7 @@ class TestWhenItGoes:
         first.close()
         os.kill(first.ready["fork_server"], signal.SIGKILL)
         gone(first.ready["fork_server"])
-        assert registry.all_of(warm.socket_directory()) == []
+        assert registry.all_of(runtime_dir.find()) == []
         second = Client(spec_of("t-two"))
         assert second.ready["fork_server"] != first.ready["fork_server"]
         second.close()
@@ -456,7 +456,7 @@ class TestWhenItGoes:
         idle, used = Client(spec_of()), Client(spec_of(environment={"A": "1"}))
         idle.close()
         eventually(lambda: self.state(idle).agents == 0)
-        registry.end(registry.all_of(warm.socket_directory()))
+        registry.end(registry.all_of(runtime_dir.find()))
         assert not processes.is_alive(idle.ready["fork_server"])
         assert processes.is_alive(used.ready["fork_server"])
         used.close()
@@ -486,7 +486,7 @@ class TestWhenItGoes:
     def state(self, client: Client) -> registry.WarmServer:
         found = [
             each
-            for each in registry.all_of(warm.socket_directory())
+            for each in registry.all_of(runtime_dir.find())
             if each.pid == client.ready["fork_server"]
         ]
         assert found

@@ -15,8 +15,8 @@ import pytest
 
 from flowlite.api.adapters import adapter
 from flowlite.bundle.agent_zip import build_agent_zip
-from flowlite.node.forkserver import client, registry
-from flowlite.node.system import processes
+from flowlite.node.forkserver import registry
+from flowlite.node.system import processes, runtime_dir
 from flowlite.provider import Instance, LaunchIntent, Plan
 from provider_adapters.local import warming
 from tests.helpers import kill_processes_of_home
@@ -66,7 +66,7 @@ def test_a_node_is_not_kept_by_a_fork_server_that_is_dying(
 ) -> None:
     """A process that was killed is listed as alive until the kernel has ended it, but answers nobody any more."""
     monkeypatch.setenv("TMPDIR", str(flow_home))
-    path = os.path.join(client.socket_directory(), f"{registry.PREFIX}dying")
+    path = os.path.join(runtime_dir.find(), f"{registry.PREFIX}dying")
     # The socket of a fork server, whose process is this one: alive, as far as the list of processes tells.
     registry.note(path, 1, None)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:

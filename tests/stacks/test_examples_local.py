@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from flowlite import FlowApp
-from flowlite.node.forkserver import client, registry
+from flowlite.node.forkserver import registry
+from flowlite.node.system import runtime_dir
 from tests.helpers import assert_no_process_left
 from tests.stacks.environments import trainers
 
@@ -52,7 +53,7 @@ def run(flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         )
 
     yield run
-    registry.end(registry.all_of(client.socket_directory()))
+    registry.end(registry.all_of(runtime_dir.find()))
 
 
 def events(home: Path) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlite.node.forkserver import client
+from flowlite.node.system import runtime_dir
 from tests.gangs import Gang, submit
 from tests.helpers import eventually, process_alive, processes_of
 from tests.stacks.environments import trainers
@@ -76,7 +76,7 @@ while not os.path.exists(os.environ["FLOW_HOME"] + "/go"):
 
 def left_behind() -> list[Path]:
     """Directories of Ray that were not removed."""
-    return list(Path(client.socket_directory()).glob("ray-*"))
+    return list(Path(runtime_dir.find()).glob("ray-*"))
 
 
 @pytest.mark.hours

@@ -18,8 +18,8 @@ import pytest
 
 from flowlite import FlowApp
 from flowlite.api.task import Task
-from flowlite.node.forkserver import client, registry
-from flowlite.node.system import processes
+from flowlite.node.forkserver import registry
+from flowlite.node.system import processes, runtime_dir
 from flowlite.supervise.process import standby
 from flowlite.supervise.record import process_identity
 from tests.helpers import eventually
@@ -34,7 +34,7 @@ def home(flow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     # A spare that a busy machine keeps from answering would be taken for none.
     monkeypatch.setattr(standby, "_ANSWER_SECONDS", 60.0)
     yield flow_home
-    registry.end(registry.all_of(client.socket_directory()))
+    registry.end(registry.all_of(runtime_dir.find()))
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def waits() -> bool:
     accepting = f"{1 << 16:08X}"
     with open("/proc/net/unix", encoding="utf-8", errors="replace") as table:
         rows = [line.split(maxsplit=7) for line in table]
-    prefix = os.path.join(client.socket_directory(), "spare-")
+    prefix = os.path.join(runtime_dir.find(), "spare-")
     return any(len(row) == 8 and row[3] == accepting and row[7].startswith(prefix) for row in rows)
 
 

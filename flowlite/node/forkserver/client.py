@@ -39,24 +39,12 @@ class ForkServerError(OSError):
     """There is no fork server and none can be started; the text says why."""
 
 
-def socket_directory() -> str:
-    """Returns the directory of this user's sockets, which no other user can write to. Creates it if needed.
-
-    Raises:
-        ForkServerError: There is no such directory.
-    """
-    try:
-        return runtime_dir.find()
-    except OSError as error:
-        raise ForkServerError(error.errno, error.strerror) from error
-
-
 def socket_path(key: str) -> str:
     """Returns the socket path of the fork server of `key` (a task, or a task and a node)."""
     import hashlib
 
     name = hashlib.sha256(os.fsencode(key)).hexdigest()[: registry.NAME_LENGTH]
-    return os.path.join(socket_directory(), name)
+    return os.path.join(runtime_dir.find(), name)
 
 
 def make_spec(
@@ -127,14 +115,14 @@ def make_kept_spec(
         most: The largest number of such fork servers on this machine.
 
     Raises:
-        ForkServerError: There is no directory for its socket.
+        OSError: There is no directory for its socket.
     """
     whole = {**compatibility.inherited(os.environ, secrets), **(environment or {})}
     held = _held(argv, python, whole)
     start = paused_python.command_line(held["script"]) if "script" in held else argv[:1]
     key = compatibility.key(whole, python, node_facts.agent_digest(), start)
     name = f"{registry.PREFIX}{key[: registry.NAME_LENGTH - len(registry.PREFIX)]}"
-    socket = os.path.join(socket_directory(), name)
+    socket = os.path.join(runtime_dir.find(), name)
     owners = {name: os.environ[name] for name in OWNERS if name in os.environ}
     spec = make_spec(
         task="",

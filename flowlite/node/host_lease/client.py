@@ -125,10 +125,11 @@ def _forget(request: Mapping[str, Any]) -> bool:
 
 def templates() -> list[dict[str, Any]]:
     """Returns this user's fork servers that are kept for the next task."""
-    from ..forkserver import client, registry
+    from ..forkserver import registry
+    from ..system import runtime_dir
 
     try:
-        found = registry.all_of(client.socket_directory())
+        found = registry.all_of(runtime_dir.find())
     except OSError:
         return []
     return [{"pid": each.pid, "start": each.start} for each in found]

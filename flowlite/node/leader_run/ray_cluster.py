@@ -22,8 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ..forkserver.client import socket_directory
-from ..system import node_facts, processes
+from ..system import node_facts, processes, runtime_dir
 from ..system.atomic_files import write_atomically
 from .context import GangContext
 from .remote_exec import CommandFailed, ask
@@ -182,7 +181,7 @@ def _last_words(temporary: Path) -> str:
 
 def _tidy() -> None:
     """Removes directories of agents that were killed."""
-    for each in Path(socket_directory()).glob(f"{_PREFIX}*/{_OWNER}"):
+    for each in Path(runtime_dir.find()).glob(f"{_PREFIX}*/{_OWNER}"):
         try:
             owner = json.loads(each.read_bytes())
             if processes.is_alive(int(owner["pid"]), owner["start"]):
@@ -208,7 +207,7 @@ def gpus_of(place: GangContext) -> int:
 def temporary_of(attempt: Path) -> str:
     """Returns Ray's directory on one node in one attempt, under a short name."""
     name = hashlib.sha256(os.fsencode(attempt)).hexdigest()[:10]
-    return f"{socket_directory()}/{_PREFIX}{name}"
+    return f"{runtime_dir.find()}/{_PREFIX}{name}"
 
 
 def forget(attempt: Path) -> None:

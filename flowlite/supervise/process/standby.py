@@ -20,9 +20,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import flowlite
-from flowlite.node.forkserver import client, compatibility, registry, staleness
+from flowlite.node.forkserver import compatibility, registry, staleness
 from flowlite.node.quick_dataclass import dataclass
-from flowlite.node.system import peer_credentials, processes
+from flowlite.node.system import peer_credentials, processes, runtime_dir
 from flowlite.node.system.accepting import accept
 from flowlite.supervise.record import process_identity
 from flowlite.supervise.record.log import write_to
@@ -163,7 +163,7 @@ def _is_free(path: str) -> bool:
 def _path(home: Path) -> str:
     parts = [str(home), sys.executable, str(flowlite.__file__), compatibility.surroundings()]
     name = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-    return os.path.join(client.socket_directory(), f"spare-{name[:18]}")
+    return os.path.join(runtime_dir.find(), f"spare-{name[:18]}")
 
 
 def _keep_connections(seconds: float) -> None:
