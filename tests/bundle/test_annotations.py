@@ -15,7 +15,7 @@ from flowlite.bundle.signature import bind
 from flowlite.cli.arguments import parameters_of, read_arguments
 from flowlite.errors import ArgumentError
 from flowlite.node.serialization import pickling
-from flowlite.node.serialization.annotations import annotations_of
+from flowlite.node.serialization.pickling import annotations_of
 
 
 @pytest.fixture

@@ -115,8 +115,7 @@ def make_main(
         argv: Arguments of the program, without its name.
     """
     main = fresh_main()
-    package = module.rpartition(".")[0] if module is not None else None
-    _describe(main, file, module, package)
+    _describe(main, file, module)
     main.__dict__[PROGRAM] = digest
     sys.argv = [file, *argv]
     return main
@@ -181,17 +180,16 @@ def fresh_main() -> types.ModuleType:
     return main
 
 
-def _describe(main: types.ModuleType, file: str, module: str | None, package: str | None) -> None:
+def _describe(main: types.ModuleType, file: str, module: str | None) -> None:
     """Sets the attributes from which multiprocessing loads the same main module in a child."""
     from importlib.machinery import ModuleSpec, SourceFileLoader
 
-    loader = SourceFileLoader("__main__" if module is None else module, file)
+    loader = SourceFileLoader(module or "__main__", file)
     main.__file__ = file
     main.__loader__ = loader
     main.__dict__["__cached__"] = None
     main.__annotations__ = {}
+    main.__package__ = None
     if module is not None:
-        main.__package__ = package
+        main.__package__ = module.rpartition(".")[0]
         main.__spec__ = ModuleSpec(module, loader, origin=file)
-    else:
-        main.__package__ = None

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import inspect
 import io
 import operator
 import pickle
@@ -33,7 +34,6 @@ from typing import Any, Protocol
 
 from ..quick_dataclass import dataclass
 from . import type_syntax
-from .annotations import annotations_of
 from .envelope import MOST_PARTS, Piece
 from .main_module import PROGRAM
 
@@ -360,7 +360,9 @@ def _pickler_class() -> Any:
             source = type_syntax.of_parameter(obj)
             if source is None:
                 return None
-            return self._reduce_source(source, type_syntax.make, _tracker_of(obj))
+            # The number by which cloudpickle knows an object again that comes back.
+            tracker = cloudpickle.cloudpickle._get_or_create_tracker_id(obj)
+            return self._reduce_source(source, type_syntax.make, tracker)
 
         def _reduce_alias(self, obj: Any) -> Any:
             """Reduces a type alias to its name where the program's file has it, else to what makes it anew."""
@@ -447,7 +449,7 @@ def _pickler_class() -> Any:
             ):
                 return _unless_known(_whole_class(super().reducer_override(kind), kind))
             try:
-                value = _by_value_pickler(kind)
+                value = cloudpickle.dumps(kind, protocol=_PROTOCOL)
             except Exception:
                 # Its methods use something that cannot be pickled. The program itself needs no copy of the class.
                 value = b""
@@ -476,12 +478,20 @@ def _pickler_class() -> Any:
     return Pickler
 
 
-def _tracker_of(obj: Any) -> str:
-    """Returns the number by which cloudpickle knows an object again that comes back."""
-    from cloudpickle.cloudpickle import _get_or_create_tracker_id
+def annotations_of(owner: Any) -> dict[str, Any]:
+    """The annotations of a function or class; all of them as text if one cannot be evaluated.
 
-    tracker: str = _get_or_create_tracker_id(obj)
-    return tracker
+    From Python 3.14 on, annotations are evaluated when they are read, and a name that is not defined, such as one that
+    only type checkers import, is an error then.
+    """
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        try:
+            return annotationlib.get_annotations(owner)
+        except Exception:
+            return annotationlib.get_annotations(owner, format=annotationlib.Format.STRING)
+    return inspect.get_annotations(owner)
 
 
 def _with_annotations(function: types.FunctionType) -> types.FunctionType:
@@ -640,14 +650,6 @@ def _reduce_typing(obj: Any, kind: str) -> Any:
         constraints = getattr(obj, "__constraints__", ())
         return _portable(_typing), (kind, (obj.__name__, *constraints), settings)
     return None
-
-
-def _by_value_pickler(kind: type) -> bytes:
-    """Pickles a class of `__main__` with its code, in one piece."""
-    import cloudpickle
-
-    data: bytes = cloudpickle.dumps(kind, protocol=_PROTOCOL)
-    return data
 
 
 def _by_value(fn: Any) -> bool:

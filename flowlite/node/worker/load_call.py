@@ -204,10 +204,7 @@ def _place_of_main(call: dict[str, Any], main: dict[str, Any]) -> str | None:
 def _why_not_main(error: Exception, path: str) -> str:
     place = main_module.where_in(error, path)
     if isinstance(error, ModuleNotFoundError):
-        return (
-            f"{place}: there is no module {error.name!r} on this node; install it there, or name its package in "
-            "dependencies="
-        )
+        return f"{place}: {_lacks(error)}"
     return (
         f"{place}: {type(error).__name__}: {error}. Each worker loads this file as its main module; what only the "
         'program itself should do belongs under `if __name__ == "__main__":`'
@@ -292,8 +289,12 @@ def _show_lines(files: dict[str, str]) -> None:
 def _why_not(error: BaseException, header: dict[str, Any]) -> str:
     name = header.get("name", "the function")
     if isinstance(error, ModuleNotFoundError):
-        return (
-            f"{name} cannot be loaded: there is no module {error.name!r} on this node; "
-            "install it there, or name its package in dependencies="
-        )
+        return f"{name} cannot be loaded: {_lacks(error)}"
     return f"{name} cannot be loaded on this node: {type(error).__name__}: {error}"
+
+
+def _lacks(error: ModuleNotFoundError) -> str:
+    return (
+        f"there is no module {error.name!r} on this node; install it there, or name its package in "
+        "dependencies="
+    )

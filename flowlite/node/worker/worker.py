@@ -186,6 +186,7 @@ def run_function(order: Mapping[str, Any], *, forked: bool = False) -> int:
     """Loads and calls the function. Returns the exit code."""
     import faulthandler
 
+    from ..serialization import main_module
     from . import load_call, torch_teardown
 
     _open_standard_streams()
@@ -194,7 +195,9 @@ def run_function(order: Mapping[str, Any], *, forked: bool = False) -> int:
         dump = stack_dump.open_crash_file(order)
         stack_dump.answer_for_stacks(order)
     faulthandler.enable(dump, all_threads=True)
-    _fresh_main(order)
+    # The call determines what is in it.
+    main_module.fresh_main()
+    sys.argv = [str(order.get("name") or "flowlite")]
     if forked:
         renewed_modules.renew()
     torch_teardown.settle()
@@ -316,14 +319,6 @@ def _line_buffer_c_streams() -> None:
         library.setvbuf(ctypes.c_void_p.in_dll(library, "stdout"), None, 1, 0)
     except (ImportError, OSError, ValueError, AttributeError):
         return
-
-
-def _fresh_main(order: Mapping[str, Any]) -> None:
-    """Installs a new `__main__` module. The call determines its contents (serialization/main_module.py)."""
-    from ..serialization import main_module
-
-    main_module.fresh_main()
-    sys.argv = [str(order.get("name") or "flowlite")]
 
 
 def leave(code: int) -> NoReturn:
