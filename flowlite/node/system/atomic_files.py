@@ -133,16 +133,16 @@ def open_regular(path: str | os.PathLike[str], flags: int = 0) -> FileIO:
     raise OSError(errno.EINVAL, NOT_REGULAR, os.fspath(path))
 
 
-def read_small(path: str | os.PathLike[str]) -> bytes:
+def read_small(path: str | os.PathLike[str], most: int = MOST_SMALL) -> bytes:
     """Returns the contents of a small file in a directory that the task's own programs can change.
 
     Raises:
-        OSError: The file does not exist, is a link, is not a regular file, or is longer than `MOST_SMALL`.
+        OSError: The file does not exist, is a link, is not a regular file, or is longer than `most`.
     """
     with open_regular(path, os.O_NOFOLLOW) as file:
-        content = file.read(MOST_SMALL + 1)
-    if len(content) > MOST_SMALL:
-        raise OSError(errno.EFBIG, f"it is longer than {MOST_SMALL:,} bytes", os.fspath(path))
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it is longer than {most:,} bytes", os.fspath(path))
     return content
 
 
