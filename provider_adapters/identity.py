@@ -31,7 +31,7 @@ def home_id(home: Path) -> str:
             if found := path.read_text().strip():
                 return found
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        create_durably(path, _earlier(home) or secrets.token_hex(8))
+        create_durably(path, secrets.token_hex(8))
         return path.read_text().strip()
     except OSError as error:
         raise ProviderError(f"{path} cannot be written: {error.strerror or error}") from error
@@ -47,10 +47,3 @@ def owner() -> str:
     except (KeyError, OSError):
         user = str(os.getuid())
     return _NO_TAG.sub("-", f"{user}@{socket.gethostname().partition('.')[0]}")
-
-
-def _earlier(home: Path) -> str:
-    """The id from versions in which only the SSH provider had one: hosts may be leased under it."""
-    with suppress(OSError):
-        return (home / "ssh" / "client").read_text().strip()
-    return ""

@@ -24,6 +24,10 @@ class GpuKind:
     memory_gb: tuple[int, ...]
     sockets: tuple[str, ...] = ()
 
+    def nearest_size(self, gigabytes: float) -> int:
+        """The memory size nearest to what a driver reports, which reserves some of it."""
+        return min(self.memory_gb, key=lambda size: abs(size - gigabytes))
+
 
 _PCIE = ("pcie",)
 
@@ -81,6 +85,7 @@ KINDS: dict[str, GpuKind] = {
     "mi210": GpuKind("amd", (64,), _PCIE),
     "mi100": GpuKind("amd", (32,), _PCIE),
 }
+
 
 _FORM = re.compile(
     r"""(?P<kind>[a-z0-9]+)
@@ -144,6 +149,13 @@ class GpuRequest:
         if self.socket:
             return f"{self.kind}{memory}.{self.socket}.{self.count}x"
         return f"{self.kind}{memory}" + (f":{self.count}" if self.count > 1 else "")
+
+
+def kind_named(name: str) -> str:
+    """The canonical kind ("h100") of a GPU from the name that a driver or an API has for it; "" if `KINDS` lacks it."""
+    words = re.sub(r"[^a-z0-9]+", " ", name.lower()).split()
+    joined = {"".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, i + 4)}
+    return max((kind for kind in KINDS if kind in joined), key=len, default="")
 
 
 def _problem(kind: str, count: int, memory: int | None, socket: str | None) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from flowlite.errors import ConfigError, HostKeyError, NodeUnreachable, ProviderError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.state import clock
+from provider_adapters import pythons
 from provider_adapters.rented import first_contact_commands, ports
 from provider_adapters.rented.keys import client_key
 from provider_adapters.rented.pins import Pins
@@ -58,7 +59,7 @@ class ReadyMachine:
     """A machine that is ready. `data` is JSON for `Instance.data`; `connect` and `node_settings` use it.
 
     Attributes:
-        data: {"place", "home", "root", "python", "pythons", "machine", "tools", "private_address"}.
+        data: {"place", "home", "root", "python", "pythons", "private_address"}.
     """
 
     id: str
@@ -230,20 +231,21 @@ class Contact:
             if not self._shows(place, told.key):
                 return NotYet(place.id, BOOTING, "its sshd does not show its own key yet")
             self._pins.write(place.id, [told.key])
-        if told.python(minor) is None:
-            first_contact_commands.bring_python(connection, told, minor, self._home)
-            told = first_contact_commands.ask(connection, place.id, minor)
-        python = told.python(minor)
+        python = pythons.choose(told.pythons, minor)
         if python is None:
-            raise ProviderError(f"{place.id}: no Python 3.11 or newer, and none can be installed")
+            pythons.bring(connection, told.root, told.machine, minor, self._home)
+            told = first_contact_commands.ask(connection, place.id, minor)
+            python = pythons.choose(told.pythons, minor)
+        if python is None:
+            raise ProviderError(
+                f"{place.id}: no Python {pythons.OLDEST} or newer, and none can be installed"
+            )
         data = {
             "place": asdict(place),
             "home": f"{told.root}/tasks/{task}-{place.id}",
             "root": told.root,
             "python": python[0],
             "pythons": [list(each) for each in told.pythons],
-            "machine": told.machine,
-            "tools": list(told.tools),
             "private_address": told.address,
         }
         return ReadyMachine(place.id, data)

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.errors import ProviderError
 from flowlite.node.quick_dataclass import dataclass
+from provider_adapters import remote_commands
 from provider_adapters.rented.userdata import HOST_KEY_TOOL
 from provider_adapters.rented.watchdog import DIRECTORY
 
 if TYPE_CHECKING:
     from flowlite.connect.base import Connection
 
-OLDEST_PYTHON = (3, 11)
-"""The oldest Python that the agent supports."""
 _SECONDS = 60.0
 _AS_ROOT = "s=; [ \"$(id -u)\" = 0 ] || s='sudo -n'\n"
 _OWN_KEY = f"""\
@@ -42,7 +40,6 @@ _FACTS = """\
 m=$1; shift
 a=${SSH_CONNECTION#* * }; echo "address ${a% *}"
 echo "machine $(uname -m)"; echo "home $HOME"
-for t in docker podman; do command -v $t >/dev/null && echo "tool $t"; done
 for p in "$@" /opt/pytorch/bin/python3 /opt/conda/bin/python3 python$m python3 /usr/bin/python3 \\
     /usr/local/bin/python3 /usr/local/bin/python3.1[1-9] /usr/bin/python3.1[1-9] /opt/*/bin/python3 \\
     "$HOME"/.flowlite/envs/python/cpython-*/bin/python3 "$HOME"/.pyenv/versions/*/bin/python3; do
@@ -65,7 +62,6 @@ class MachineFacts:
         address: Its own address on the interface through which the client connected.
         machine: The output of `uname -m`.
         root: Absolute path of flowlite's directory on it.
-        tools: Which of docker and podman it has.
     """
 
     key: str
@@ -73,29 +69,19 @@ class MachineFacts:
     address: str = ""
     machine: str = ""
     root: str = ""
-    tools: tuple[str, ...] = ()
-
-    def python(self, minor: str | None) -> tuple[str, str] | None:
-        """The interpreter for agent and workers: of that minor version if possible, else one that is new enough."""
-        known = [each for each in self.pythons if _numbers(each[1])[:2] >= OLDEST_PYTHON]
-        same = [each for each in known if minor and each[1].startswith(f"{minor}.")]
-        return next(iter(same or known), None)
 
 
 def ask(connection: Connection, name: str, minor: str | None) -> MachineFacts:
     """Collects a machine's facts with one command. Raises NodeUnreachable, ProviderError."""
     script = f"{_AS_ROOT}$s sh -c '{_OWN_KEY}' </dev/null || exit 1\n{_FACTS}"
     argv = ["sh", "-c", script, "sh", minor or "", sys.executable]
-    try:
-        done = connection.run(argv, timeout=_SECONDS)
-    except TimeoutError as error:
-        raise NodeUnreachable(f"{name} runs nothing within {_SECONDS:.0f} s") from error
+    done = remote_commands.run(connection, argv, _SECONDS)
     said = done.stdout.decode("utf-8", "replace")
     lines = [line.partition(" ")[::2] for line in said.splitlines()]
     key = next((value for word, value in lines if word in ("own", "shown")), "")
     if not re.match("ssh-ed25519 ", key):
-        text = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-300:]
-        raise ProviderError(f"{name} makes no host key of its own (exit code {done.code}): {text}")
+        why = remote_commands.said(done)
+        raise ProviderError(f"{name} makes no host key of its own (exit code {done.code}): {why}")
     first = dict(reversed(lines))
     pythons = [value.partition(" ")[::2] for word, value in lines if word == "python"]
     return MachineFacts(
@@ -104,29 +90,14 @@ def ask(connection: Connection, name: str, minor: str | None) -> MachineFacts:
         address=first.get("address", ""),
         machine=first.get("machine", ""),
         root=f"{first.get('home', '')}/.flowlite",
-        tools=tuple(value for word, value in lines if word == "tool"),
     )
 
 
 def change_over(connection: Connection, name: str) -> None:
     """Has sshd present the machine's own key from now on. Raises NodeUnreachable, ProviderError."""
-    done = connection.run(["sh", "-c", f"{_AS_ROOT}$s sh -c '{_CHANGE_OVER}'"], timeout=_SECONDS)
+    argv = ["sh", "-c", f"{_AS_ROOT}$s sh -c '{_CHANGE_OVER}'"]
+    done = remote_commands.run(connection, argv, _SECONDS)
     if done.code != 0:
-        said = done.stderr.decode("utf-8", "replace").strip()[-300:]
-        raise ProviderError(f"{name}: its host key cannot be replaced: {said}")
-
-
-def bring_python(connection: Connection, told: MachineFacts, minor: str | None, home: Path) -> str:
-    """Installs a Python with uv and returns its path. Raises NodeUnreachable, ProviderError."""
-    # Rarely needed, and slow to import.
-    from flowlite import python_request
-    from flowlite.connect.pythons import install
-
-    new_enough = _numbers(minor or "") >= OLDEST_PYTHON
-    version = minor if minor and new_enough else python_request.version_here()
-    platform = f"linux-{told.machine}-glibc"
-    return install(connection, told.root, platform, version, python_request.index_settings(), home)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())
+        raise ProviderError(
+            f"{name}: its host key cannot be replaced: {remote_commands.said(done)}"
+        )

@@ -54,7 +54,6 @@ class Call:
         where: Zone, region, or anything else that distinguishes this call from the launch's others.
         name: Idempotency token or unique name at the cloud: at most 64 characters of [A-Za-z0-9._-], never reused.
         parameters: Frozen parameters of the request: a repetition sends exactly these. Dropped once it was refused.
-        hash: SHA-256 of the parameters.
         state: "intended", "made" or "refused".
         at: Unix time when it was recorded.
         ids: The ids of what it created.
@@ -64,7 +63,6 @@ class Call:
     where: str
     name: str
     parameters: dict[str, Any]
-    hash: str
     state: str = INTENDED
     at: float = 0.0
     ids: tuple[str, ...] = ()
@@ -85,7 +83,7 @@ class Launch:
         notes: The adapter's progress (when machines were first listed, addresses, what died), JSON only.
         ended: Whether the cloud's listing has shown that nothing of it exists any more.
         account: The settings that identify the account and endpoint of the launch; without them nothing of it can be
-            found again. None in files of versions that did not record them.
+            found again.
     """
 
     token: str
@@ -96,7 +94,7 @@ class Launch:
     calls: tuple[Call, ...] = ()
     notes: dict[str, Any] = field(default_factory=dict)
     ended: bool = False
-    account: dict[str, Any] | None = None
+    account: dict[str, Any] = field(default_factory=dict)
 
     @property
     def open_call(self) -> Call | None:
@@ -109,14 +107,19 @@ class Launch:
         return next((call for call in reversed(self.calls) if call.state == MADE), None)
 
     @property
+    def current(self) -> Call | None:
+        """The last call that created something, unless the adapter has noted that it is "dropped"."""
+        made = (call for call in reversed(self.calls) if call.state == MADE)
+        return next((call for call in made if not call.detail.get("dropped")), None)
+
+    def call(self, name: str) -> Call:
+        """The call of that name."""
+        return next(each for each in self.calls if each.name == name)
+
+    @property
     def ids(self) -> tuple[str, ...]:
         """All ids that were ever created."""
         return tuple(name for call in self.calls for name in call.ids)
-
-    def refused(self, where: str) -> Call | None:
-        """The latest refused call for that zone."""
-        there = (c for c in reversed(self.calls) if c.where == where and c.state == REFUSED)
-        return next(there, None)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Launch:
@@ -202,8 +205,7 @@ class Ledger:
                 )
             ending = f"-{len(launch.calls) + 1}-{secrets.token_hex(4)}"
             name = f"{token[: _LONGEST_NAME - len(ending)]}{ending}"
-            frozen = json.loads(json.dumps(parameters))
-            call = Call(where, name, frozen, hash_of(frozen), at=clock.now())
+            call = Call(where, name, json.loads(json.dumps(parameters)), at=clock.now())
             write(replace(launch, calls=(*launch.calls, call)))
             return call
 
@@ -319,7 +321,7 @@ class Ledger:
         return sorted(name for name in found if name and not name.startswith("."))
 
     def _ours(self, found: Iterable[Launch], everywhere: bool) -> list[Launch]:
-        mine = (each for each in found if everywhere or each.account in (None, self._account))
+        mine = (each for each in found if everywhere or each.account == self._account)
         return sorted(mine, key=lambda launch: launch.at)
 
     def _settle(
@@ -416,7 +418,7 @@ def accounts(directory: Path, provider: str) -> list[ProviderSettings]:
     for path in sorted(directory.glob("[!.]*.json")):
         with suppress(OSError, ValueError, KeyError, TypeError):
             launch = Launch.from_json(json.loads(path.read_bytes()))
-            if not launch.ended and launch.account is not None:
+            if not launch.ended:
                 origins: dict[Keys, str] = {(key,): str(path) for key in launch.account}
                 each = ProviderSettings(provider, launch.account, origins)
                 found.setdefault(json.dumps(launch.account, sort_keys=True), each)

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite.connect import programs
 from flowlite.connect.bounded import last_line, parse_object
-from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.errors import ProviderError
 from flowlite.node.host_lease.kept_machine import KEPT
 from flowlite.provider import Instance, LaunchIntent, Plan
-from provider_adapters.rented.preparation import make_ready
+from provider_adapters import remote_commands
+from provider_adapters.rented.preparation import agent_of, make_ready
 from provider_adapters.rented.watchdog import DIRECTORY, LEASE_FILE
 from provider_adapters.ssh.hosts import everywhere
 from provider_adapters.ssh.leases import find_agent
 
 if TYPE_CHECKING:
     from flowlite.connect.base import Connection
-    from flowlite.connect.values import Completed
     from provider_adapters.rented.ledger import Launch
 
 _SECONDS = 30.0
@@ -88,26 +88,19 @@ class RentedMachines:
             with self._connect(instance.data) as connection:
                 keep(connection, instance.data, agent, instance.task_id, seconds, self._notice)
 
-        on_all(instances, one)
+        everywhere(instances, one)
 
     def take(self, _: Launch, instances: Sequence[Instance], intent: LaunchIntent) -> None:
         """As `GangMachines.take`."""
         lease, longest = self._bounds(Plan.from_json(intent.plan))
-        agent = intent.preload.get("agent")
+        agent = agent_of(intent)
 
         def one(instance: Instance) -> None:
             with self._connect(instance.data) as connection:
                 take(connection, lease, longest)
-                make_ready(connection, instance.data, Path(str(agent)) if agent else None)
+                make_ready(connection, instance.data, agent)
 
-        on_all(instances, one)
-
-
-def on_all(instances: Sequence[Instance], do: Callable[[Instance], None]) -> None:
-    """Calls a function for all machines in parallel. Raises the first ProviderError or OSError."""
-    for each in everywhere(instances, do, ProviderError, OSError):
-        if isinstance(each, Exception):
-            raise each
+        everywhere(instances, one)
 
 
 def keep(
@@ -140,17 +133,17 @@ def keep(
         "notice": notice,
     }
     text = json.dumps(request).encode()
-    done = _run(connection, argv, text)
+    done = remote_commands.run(connection, argv, _SECONDS, input=text)
     if done.code in _ABSENT:
         connection.put_cached(agent, program, agent.stem, mode=0o700)
-        done = _run(connection, argv, text)
+        done = remote_commands.run(connection, argv, _SECONDS, input=text)
     try:
         answer = parse_object(last_line(done.stdout))
     except ValueError:
         answer = {}
     if answer.get("ok") is not True:
-        said = str(answer.get("error") or _said(done))
-        raise ProviderError(f"it cannot be kept: {said[:300]}")
+        why = str(answer.get("error") or remote_commands.said(done))
+        raise ProviderError(f"it cannot be kept: {why[:300]}")
 
 
 def take(connection: Connection, lease: float, longest: float | None) -> None:
@@ -165,18 +158,7 @@ def take(connection: Connection, lease: float, longest: float | None) -> None:
         ProviderError: It cannot be taken over.
     """
     limit = "none" if longest is None else str(math.floor(longest))
-    done = _run(connection, ["sh", "-c", _TAKE, "sh", str(math.ceil(lease)), limit])
+    argv = ["sh", "-c", _TAKE, "sh", str(math.ceil(lease)), limit]
+    done = remote_commands.run(connection, argv, _SECONDS)
     if done.code != 0:
-        raise ProviderError(f"it cannot be taken over: {_said(done)}")
-
-
-def _run(connection: Connection, argv: Sequence[str], text: bytes = b"") -> Completed:
-    try:
-        return connection.run(argv, input=text, timeout=_SECONDS)
-    except TimeoutError as error:
-        raise NodeUnreachable(f"it runs nothing within {_SECONDS:.0f} s") from error
-
-
-def _said(done: Completed) -> str:
-    said = done.stderr.decode("utf-8", "replace").strip()[-300:]
-    return said or f"exit code {done.code}"
+        raise ProviderError(f"it cannot be taken over: {remote_commands.said(done)}")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from flowlite import python_request
 from flowlite.provider import Instance, NodeSettings, Plan
+from provider_adapters import pythons
 from provider_adapters.rented.watchdog import LEASE_FILE
 
 LEASE_SECONDS = 600.0
@@ -29,7 +28,6 @@ def node_settings(
         volumes: As `NodeSettings.volumes`.
     """
     data, options = instance.data, plan.options
-    wanted, container = options.get("python_spec"), options.get("container")
     return NodeSettings(
         home=str(data["home"]),
         python=str(data["python"]),
@@ -38,8 +36,8 @@ def node_settings(
         environment={"FLOW_TASK_ID": instance.task_id},
         volumes=tuple(volumes),
         cache=f"{data['root']}/blobs",
-        python_spec=wanted if container else python_request.for_node(wanted, _version(data)),
-        container=container,
+        python_spec=pythons.spec_for_node(options, data),
+        container=options.get("container"),
         lease={"file": LEASE_FILE, "seconds": lease_seconds},
         preemption=preemption,
     )
@@ -48,8 +46,3 @@ def node_settings(
 def lease_seconds(retry_pause: float, setting: float = LEASE_SECONDS) -> float:
     """A lease that outlasts the longest pause between two attempts and the start of the second."""
     return max(setting, retry_pause + _BETWEEN)
-
-
-def _version(data: Mapping[str, Any]) -> str:
-    """The version of the Python that was chosen."""
-    return next((str(each[1]) for each in data["pythons"] if each[0] == data["python"]), "")

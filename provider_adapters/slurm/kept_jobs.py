@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import ProviderError
 from flowlite.state import clock
-from provider_adapters.rented.machine_hand_over import on_all
 from provider_adapters.slurm import nodes
 from provider_adapters.slurm.launch_notes import given, run_of
 from provider_adapters.slurm.login import last_line
 from provider_adapters.slurm.queries import parse, state_words
+from provider_adapters.ssh.hosts import everywhere
 
 if TYPE_CHECKING:
     from flowlite.provider import Instance, LaunchIntent
@@ -108,4 +108,4 @@ class JobNodes:
                 connection.open(_REACH_SECONDS)
                 connection.ask_daemon(request, _ANSWER_SECONDS)
 
-        on_all(instances, tell)
+        everywhere(instances, tell)

@@ -517,8 +517,6 @@ class Simulation:
             "root": "/root",
             "python": "python3",
             "pythons": [["python3", "3.11.2"]],
-            "machine": "x86_64",
-            "tools": [],
             "private_address": place.address,
         }
         return ReadyMachine(place.id, {"place": asdict(place), **about})

@@ -71,12 +71,6 @@ def test_a_home_has_one_id_for_all_providers(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["client"]
 
 
-def test_an_id_from_before_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "ssh").mkdir()
-    (tmp_path / "ssh" / "client").write_text("0123456789abcdef")
-    assert home_id(tmp_path) == "0123456789abcdef"
-
-
 def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ProviderError, match="file"):

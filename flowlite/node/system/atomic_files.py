@@ -34,7 +34,7 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes, mode: i
         write(descriptor, content.encode() if isinstance(content, str) else content)
 
 
-def place(content: bytes, target: str, mode: int) -> None:
+def place(content: bytes, target: str, mode: int = 0o600) -> None:
     """As `write_atomically`, and creates the directories."""
     make(os.path.dirname(target) or "/")
     write_atomically(target, content, mode)
