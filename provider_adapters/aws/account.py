@@ -12,7 +12,7 @@ from contextlib import suppress
 from flowlite.errors import ProviderError
 from flowlite.state import clock
 from provider_adapters.aws.context import MACHINES_GONE, Context, region_of
-from provider_adapters.aws.errors import explained
+from provider_adapters.aws.service import Service
 from provider_adapters.rented.ledger import Launch
 
 OWNER = "account"
@@ -56,6 +56,7 @@ def _owner(launch: Launch) -> str:
 def _account_here(context: Context, launch: Launch) -> str | None:
     """The id of the account of the credentials; None if AWS does not tell it."""
     region = region_of(launch.calls[-1])
-    with suppress(ProviderError), explained("sts:GetCallerIdentity", region):
-        return str(context.clients("sts", region).get_caller_identity()["Account"])
+    with suppress(ProviderError):
+        sts = Service.of(context.clients, "sts", region)
+        return str(sts.call("GetCallerIdentity")["Account"])
     return None

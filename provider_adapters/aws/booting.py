@@ -12,12 +12,14 @@ from flowlite.errors import CapacityUnavailable, FlowError, ProviderError
 from flowlite.provider import Instance, LaunchPending, Plan
 from flowlite.provider.durations import duration
 from flowlite.state import clock
-from provider_adapters.aws.address_change import let_in_again
-from provider_adapters.aws.context import Context, region_of, zone_of
+from provider_adapters.aws import network
+from provider_adapters.aws.catalog.zone_order import sites_of
+from provider_adapters.aws.context import Context, region_of
 from provider_adapters.aws.ending import Ending
-from provider_adapters.aws.errors import CredentialsRefused, NoAnswer, NotKnownYet, explained
+from provider_adapters.aws.errors import CredentialsRefused, NoAnswer, NotKnownYet
 from provider_adapters.aws.instances import charged
 from provider_adapters.aws.listing import Listing
+from provider_adapters.aws.service import Service
 from provider_adapters.rented.cloud_polls import PORTS
 from provider_adapters.rented.ledger import Call, Launch
 
@@ -106,7 +108,7 @@ class BootingMachines:
         if missing:
             if looked and missing[0].stage == SILENT:
                 # Our own address may have changed since the launch.
-                let_in_again(self._context, [self._launch.task])
+                network.let_in_again(self._context, [self._launch.task])
             if looked:
                 self._begin_mounts()
             self._not_yet(missing[0].why, [each.id for each in missing])
@@ -208,21 +210,16 @@ class BootingMachines:
             return []
         if self._launch.notes.get("mounts"):
             return list(self._launch.notes["mounts"])
-        from provider_adapters.aws.storage.volumes import LaunchLocation
+        from provider_adapters.aws.storage.common import LaunchLocation
 
-        zone = zone_of(self._call)
-        site, image = next(
-            (each, place["image"])
-            for place in self._plan.options["places"]
-            for each in place["zones"]
-            if each["zone"] == zone
-        )
+        sites = sites_of(self._plan.options["places"])
+        site = next(each for each in sites if each.where == self._call.where)
         location = LaunchLocation(
-            zone=zone,
-            vpc=site["vpc"],
-            subnet=site["subnet"],
+            zone=site.zone,
+            vpc=site.vpc,
+            subnet=site.subnet,
             group=next(iter(here.get("volume_groups", [])), ""),
-            devices=tuple(image.get("disks", ())),
+            devices=tuple(site.image.get("disks", ())),
         )
         volumes = self._context.volumes(self._region)
         return volumes.attach(here["volumes"], location, sorted(self._nodes), self._launch.task)
@@ -241,7 +238,7 @@ class BootingMachines:
             launched_at=listed.launched_at if listed is not None else self._call.at,
             data={**data, **met, "mounts": [dict(each) for each in mounts]},
         )
-        return charged(instance, self._launch, self._call)
+        return charged(instance, self._call)
 
     # Failures
 
@@ -310,8 +307,9 @@ class BootingMachines:
 
     def _console(self, name: str) -> str:
         """The last lines of a machine's console, if EC2 has them."""
-        with suppress(FlowError), explained("ec2:GetConsoleOutput", self._region):
-            told = self._context.clients("ec2", self._region).get_console_output(InstanceId=name)
+        with suppress(FlowError):
+            ec2 = Service.of(self._context.clients, "ec2", self._region)
+            told = ec2.call("GetConsoleOutput", InstanceId=name)
             lines = [line.rstrip() for line in str(told.get("Output") or "").splitlines()]
             if last := [line for line in lines if line][-_CONSOLE_LINES:]:
                 return "; the end of its console:\n  " + "\n  ".join(last) + "\n"

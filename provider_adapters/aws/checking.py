@@ -12,11 +12,11 @@ from provider_adapters.aws import policy, requests
 from provider_adapters.aws.catalog import quotas
 from provider_adapters.aws.catalog.instance_types import Machine, MachineRequirements
 from provider_adapters.aws.context import Context
-from provider_adapters.aws.errors import explained, refusal
+from provider_adapters.aws.errors import refusal
 from provider_adapters.aws.images import find_image
-from provider_adapters.aws.instances import ALIVE
 from provider_adapters.aws.pages import PAGE
 from provider_adapters.aws.planning import Planner
+from provider_adapters.aws.service import Service
 
 # EC2's answer to a dry run of a request that is permitted.
 _WOULD = "DryRunOperation"
@@ -68,19 +68,15 @@ class Checking:
 
     def _credentials(self, region: str) -> Finding:
         def look() -> str:
-            client = self._clients("sts", region)
-            with explained("sts:GetCallerIdentity", region):
-                told = client.get_caller_identity()
+            told = Service.of(self._clients, "sts", region).call("GetCallerIdentity")
             found = self._clients.session.get_credentials()
             return f"{told['Arn']} of account {told['Account']}, from {found.method}"
 
         return self._of("credentials", look)
 
     def _list(self, region: str) -> str:
-        with explained("ec2:DescribeInstances", region):
-            self._clients("ec2", region).describe_instances(
-                **requests.describe(tag__flowlite__home=self._context.home_id), MaxResults=PAGE
-            )
+        ours = requests.describe(tag__flowlite__home=self._context.home_id)
+        Service.of(self._clients, "ec2", region).call("DescribeInstances", **ours, MaxResults=PAGE)
         return ""
 
     def _image(self, region: str) -> tuple[str, Finding]:
@@ -167,10 +163,11 @@ class Checking:
     def _machine(self, region: str) -> str:
         """A machine of this FLOW_HOME; "" if none is listed."""
         ours = requests.describe(
-            tag__flowlite__home=self._context.home_id, instance_state_name=ALIVE
+            tag__flowlite__home=self._context.home_id, instance_state_name=requests.ALIVE
         )
-        with suppress(FlowError), explained("ec2:DescribeInstances", region):
-            told = self._clients("ec2", region).describe_instances(**ours, MaxResults=PAGE)
+        with suppress(FlowError):
+            ec2 = Service.of(self._clients, "ec2", region)
+            told = ec2.call("DescribeInstances", **ours, MaxResults=PAGE)
             found = [each for group in told["Reservations"] for each in group["Instances"]]
             return str(found[0]["InstanceId"]) if found else ""
         return ""

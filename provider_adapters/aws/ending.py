@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from flowlite.errors import FlowError, PermissionRefused, ProviderError
 from flowlite.provider import Instance
@@ -19,9 +18,10 @@ from provider_adapters.aws.context import (
     Context,
     region_of,
 )
-from provider_adapters.aws.errors import code_of, explained
-from provider_adapters.aws.every_region import all_regions, ask_regions
+from provider_adapters.aws.errors import code_of
+from provider_adapters.aws.every_region import all_regions, ask_regions, known_regions
 from provider_adapters.aws.listing import PENDING, Listing
+from provider_adapters.aws.service import Service
 from provider_adapters.rented.ledger import Call, Launch
 
 _MOST = 1000
@@ -63,14 +63,13 @@ class Ending:
         """Ends instances of one region. Raises ProviderError."""
         names = sorted(each.id for each in instances)
         spot = sorted({r for each in instances if (r := each.data.get("spot_request"))})
-        ec2 = self._context.clients("ec2", region)
         # The requests first: an open one counts against the quota, and would be fulfilled again. If that fails, EC2
         # closes those of machines that end.
         with suppress(ProviderError):
-            self._ask(ec2.cancel_spot_instance_requests, "SpotInstanceRequestIds", spot, region)
-        self._ask(ec2.terminate_instances, "InstanceIds", names, region)
+            self._ask("CancelSpotInstanceRequests", "SpotInstanceRequestIds", spot, region)
+        self._ask("TerminateInstances", "InstanceIds", names, region)
 
-    def _ask(self, call: Any, key: str, names: Sequence[str], region: str) -> None:
+    def _ask(self, operation: str, key: str, names: Sequence[str], region: str) -> None:
         """Makes a call for some ids; ids that EC2 does not know are left out.
 
         Those that it refuses by name are left out, too, so that they do not keep the others running: one that somebody
@@ -79,14 +78,13 @@ class Ending:
         Raises:
             ProviderError: It refuses some, or all.
         """
-        action = {"InstanceIds": "TerminateInstances"}.get(key, "CancelSpotInstanceRequests")
+        ec2 = Service.of(self._context.clients, "ec2", region)
         refused: list[ProviderError] = []
         for start in range(0, len(names), _MOST):
             left = list(names[start : start + _MOST])
             while left:
                 try:
-                    with explained(f"ec2:{action}", region):
-                        call(**{key: left})
+                    ec2.call(operation, **{key: left})
                     break
                 except ProviderError as error:
                     cause = error.__cause__
@@ -234,14 +232,10 @@ class Ending:
         return self._have_ended(launch, listed)
 
     def _known_regions(self) -> set[str]:
-        """The regions in the ledger, including those of ended launches, and the one that would be used now."""
-        found = set()
-        for launch in self._context.ledger.launches():
-            found |= {region_of(call) for call in launch.calls}
-            found |= set(launch.notes.get("groups", {}))
-        asked = self._context.settings.region
-        found.add(asked[0] if asked else self._context.clients.region)
-        return found - {""}
+        """The regions in the ledger, including those of ended launches, and those that would be used now."""
+        launches = self._context.ledger.launches()
+        with_groups = {region for each in launches for region in each.notes.get("groups", {})}
+        return with_groups.union(known_regions(self._context, launches))
 
     def _remove_groups(self, launch: Launch) -> bool:
         """Removes the groups of a launch; returns whether all of them are gone.

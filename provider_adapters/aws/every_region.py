@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from flowlite.errors import FlowError, PermissionRefused, ProviderError
 from provider_adapters.aws.context import Context, region_of
-from provider_adapters.aws.errors import explained
+from provider_adapters.aws.service import Service
 from provider_adapters.rented.ledger import Launch
 
 _THREADS = 16
@@ -32,8 +32,8 @@ def all_regions(context: Context) -> list[str]:
     known = known_regions(context, context.ledger.launches())
     if not known:
         return []
-    with suppress(PermissionRefused), explained("ec2:DescribeRegions", known[0]):
-        told = context.clients("ec2", known[0]).describe_regions()["Regions"]
+    with suppress(PermissionRefused):
+        told = Service.of(context.clients, "ec2", known[0]).call("DescribeRegions")["Regions"]
         return [str(each["RegionName"]) for each in told]
     return known
 

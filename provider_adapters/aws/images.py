@@ -8,7 +8,7 @@ from typing import Any
 from flowlite.errors import ConfigError
 from provider_adapters.aws.catalog.instance_types import Machine
 from provider_adapters.aws.catalog.regions import Catalog
-from provider_adapters.aws.errors import explained
+from provider_adapters.aws.service import Service
 from provider_adapters.aws.session import Clients
 from provider_adapters.aws.settings import AwsSettings
 
@@ -71,11 +71,10 @@ def find_image(
 def _look_up(clients: Clients, region: str, ami: str, parameter: str) -> dict[str, Any]:
     name = ami
     if not name:
-        with explained("ssm:GetParameter", f"{region}, {parameter}"):
-            told = clients("ssm", region).get_parameter(Name=parameter)
+        ssm = Service(lambda name: clients(name, region), "ssm", f"{region}, {parameter}")
+        told = ssm.call("GetParameter", Name=parameter)
         name = str(told["Parameter"]["Value"])
-    with explained("ec2:DescribeImages", region):
-        images = clients("ec2", region).describe_images(ImageIds=[name])["Images"]
+    images = Service.of(clients, "ec2", region).call("DescribeImages", ImageIds=[name])["Images"]
     if not images:
         raise ConfigError(f"the image {name} does not exist in {region}; correct [aws] ami")
     image = images[0]

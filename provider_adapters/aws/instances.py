@@ -14,9 +14,8 @@ from flowlite.provider import Instance
 from provider_adapters.aws import requests
 from provider_adapters.aws.context import DEADLINE, EXTRAS, HOME, OWNER, PRICE, TASK, TOKEN
 from provider_adapters.aws.pages import MOST_INSTANCES, endless
-from provider_adapters.rented.ledger import Call, Launch
+from provider_adapters.rented.ledger import Call
 
-ALIVE = ("pending", "running", "stopping", "stopped", "shutting-down")
 _STATES = {
     "pending": "starting",
     "running": "running",
@@ -90,21 +89,19 @@ def of_reservations(pages: Iterable[Mapping[str, Any]], region: str) -> list[Ins
     return found
 
 
-def charged(instance: Instance, launch: Launch, call: Call) -> Instance:
+def charged(instance: Instance, call: Call) -> Instance:
     """An instance with the figures of its cost, and its end if it has ended by itself."""
     return dataclasses.replace(
         instance,
-        extras_per_hour=float(call.parameters.get("extras", 0.0)),
+        extras_per_hour=float(call.parameters["extras"]),
         least_seconds=LEAST_SECONDS,
-        ends_by=ends_by(launch, call),
+        ends_by=ends_by(call),
     )
 
 
-def ends_by(launch: Launch, call: Call) -> float:
+def ends_by(call: Call) -> float:
     """The Unix time by which the machines of a call have ended by themselves; 0 for no limit."""
-    # Calls of older versions have the deadline of their launch.
-    deadline = call.parameters.get("deadline", launch.frozen.get("tags", {}).get(DEADLINE, ""))
-    return _number(str(deadline)) or 0.0
+    return _number(str(call.parameters["deadline"])) or 0.0
 
 
 def _time_in(text: str) -> float:

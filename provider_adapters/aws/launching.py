@@ -181,7 +181,7 @@ class Launching:
             return False
         if float(call.parameters["price"]) > self._plan.highest_price:
             return False
-        ends_by, longest = instances.ends_by(launch, call), longest_life(self._plan)
+        ends_by, longest = instances.ends_by(call), longest_life(self._plan)
         if not ends_by:
             return True
         return longest is not None and clock.wall() + longest + _END_SECONDS <= ends_by

@@ -90,7 +90,7 @@ class Listing:
         """The existing instances of all FLOW_HOMEs, in all regions that answer. Raises ProviderError."""
         filters: dict[str, str | Sequence[str]] = {
             "tag_key": HOME,
-            "instance_state_name": instances.ALIVE,
+            "instance_state_name": requests.ALIVE,
         }
         self._everywhere = self._describe_all(all_regions(self._context), filters)
         return self._everywhere
@@ -258,7 +258,7 @@ def _unlisted(name: str, launch: Launch, call: Call) -> Instance:
         task_id=launch.task,
         state="running" if name in launch.notes.get("met", {}) else "starting",
         address=str(node.get("private", "")),
-        price_per_hour=float(call.parameters.get("price", 0.0)),
+        price_per_hour=float(call.parameters["price"]),
         launched_at=call.at,
         data={
             "region": region_of(call),
@@ -269,4 +269,4 @@ def _unlisted(name: str, launch: Launch, call: Call) -> Instance:
         launch=launch.token,
         unlisted=True,
     )
-    return as_held(instances.charged(instance, launch, call), launch)
+    return as_held(instances.charged(instance, call), launch)

@@ -10,11 +10,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from flowlite.errors import ConfigError, PermissionRefused, ProviderError
+from flowlite.errors import ConfigError, FlowError, PermissionRefused, ProviderError
+from flowlite.state import clock
 from provider_adapters.aws import requests
-from provider_adapters.aws.context import TASK
-from provider_adapters.aws.errors import NoAnswer, NotKnownYet, code_of, explained
-from provider_adapters.aws.pages import entries
+from provider_adapters.aws.context import TASK, Context
+from provider_adapters.aws.errors import NoAnswer, NotKnownYet, code_of
+from provider_adapters.aws.service import Answered, Service
 from provider_adapters.aws.session import Clients
 from provider_adapters.aws.settings import AwsSettings
 
@@ -23,6 +24,10 @@ _SECONDS = 5.0
 # Never reached: connecting a datagram socket sends nothing.
 _FAR_AWAY = ("198.51.100.1", 9)
 _EVERYWHERE = "0.0.0.0/0"
+_ADDRESS_EVERY_SECONDS = 20.0
+_MOST_ADDRESSES = 20
+_IN_USE = ("DependencyViolation", "InvalidPlacementGroup.InUse")
+_GONE = ("InvalidGroup.NotFound", "InvalidPlacementGroup.Unknown")
 
 
 def group_name(task: str) -> str:
@@ -34,7 +39,7 @@ def group_name(task: str) -> str:
 
 
 def ask_subnets(clients: Clients, settings: AwsSettings, region: str) -> list[dict[str, str]]:
-    """{"subnet", "zone", "vpc", "cidr", "out", "tenancy"} of the subnets for nodes, one for each zone.
+    """{"subnet", "zone", "vpc", "out", "tenancy"} of the subnets for nodes, one for each zone.
 
     "out" is the target of the default route: "internet" (an internet gateway, so public addresses work), "elsewhere" (a
     NAT gateway, a transit gateway, …), "nowhere", or "" if EC2 does not allow us to see it. "tenancy" is that of
@@ -43,15 +48,11 @@ def ask_subnets(clients: Clients, settings: AwsSettings, region: str) -> list[di
     Raises:
         ConfigError: There are none.
     """
-    ec2 = clients("ec2", region)
-    with explained("ec2:DescribeSubnets", region):
-        if settings.subnet:
-            asked: dict[str, Any] = {
-                "Filters": [{"Name": "subnet-id", "Values": list(settings.subnet)}]
-            }
-        else:
-            asked = {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
-        told = entries(ec2, "describe_subnets", "Subnets", **asked)
+    if settings.subnet:
+        asked = requests.describe(subnet_id=settings.subnet)
+    else:
+        asked = requests.describe(default_for_az="true")
+    told = Service.of(clients, "ec2", region).all("DescribeSubnets", "Subnets", **asked)
     if not told:
         what = (
             f"no subnet of [aws] subnet ({', '.join(settings.subnet)}) is in {region}"
@@ -80,7 +81,6 @@ def ask_subnets(clients: Clients, settings: AwsSettings, region: str) -> list[di
                 "subnet": str(each["SubnetId"]),
                 "zone": zone,
                 "vpc": str(each["VpcId"]),
-                "cidr": str(each.get("CidrBlock", "")),
                 "out": routes.get(str(each["SubnetId"]), routes.get(str(each["VpcId"]), "")),
                 "tenancy": tenancies.get(str(each["VpcId"]), ""),
             },
@@ -91,8 +91,8 @@ def ask_subnets(clients: Clients, settings: AwsSettings, region: str) -> list[di
 def _tenancies(clients: Clients, region: str, vpcs: Collection[str]) -> dict[str, str]:
     """The tenancy of machines by VPC. Dedicated ones cost more than the price list says of others."""
     # The permission to describe networks is not required for a launch.
-    with suppress(PermissionRefused), explained("ec2:DescribeVpcs", region):
-        told = clients("ec2", region).describe_vpcs(VpcIds=sorted(vpcs))["Vpcs"]
+    with suppress(PermissionRefused):
+        told = Service.of(clients, "ec2", region).call("DescribeVpcs", VpcIds=sorted(vpcs))["Vpcs"]
         return {str(each["VpcId"]): str(each.get("InstanceTenancy", "")) for each in told}
     return {}
 
@@ -101,10 +101,10 @@ def _routes_out(clients: Clients, region: str, vpcs: Collection[str]) -> dict[st
     """The target of the default route, by subnet, and by VPC for subnets without a route table of their own."""
     found: dict[str, str] = {}
     # The permission to list routes is not required for a launch.
-    with suppress(PermissionRefused), explained("ec2:DescribeRouteTables", region):
-        asked = {"Filters": [{"Name": "vpc-id", "Values": sorted(vpcs)}]}
-        ec2 = clients("ec2", region)
-        for table in entries(ec2, "describe_route_tables", "RouteTables", **asked):
+    with suppress(PermissionRefused):
+        asked = requests.describe(vpc_id=sorted(vpcs))
+        ec2 = Service.of(clients, "ec2", region)
+        for table in ec2.all("DescribeRouteTables", "RouteTables", **asked):
             out = _way_out(table.get("Routes", ()))
             for association in table.get("Associations", ()):
                 if association.get("Main"):
@@ -159,6 +159,35 @@ def own_address(endpoint: str) -> str:
         ) from error
 
 
+def let_in_again(context: Context, tasks: Iterable[str]) -> None:
+    """Allows SSH from the present address, too, if it is another one than at the launch. Never raises.
+
+    A group has room for 60 rules, so that the oldest addresses go.
+    """
+    if context.settings.ssh_from or context.settings.jump or not context.settings.public_ip:
+        return
+    now = clock.monotonic()
+    if now - context.own_address_at < _ADDRESS_EVERY_SECONDS:
+        return
+    context.own_address_at = now
+    with suppress(FlowError):
+        launches = [each for task in tasks for each in context.ledger.launches(task)]
+        for launch in launches:
+            groups = {k: dict(v) for k, v in launch.notes.get("groups", {}).items()}
+            for region, here in groups.items():
+                if launch.ended or not here.get("group"):
+                    continue
+                endpoint = context.clients.endpoint("ec2", region)
+                address = f"{own_address(endpoint)}/32"
+                if address not in here.get("networks", ()):
+                    known = [*here.get("networks", ()), address]
+                    admit(context.clients, region, here["group"], [address])
+                    here["networks"] = known[-_MOST_ADDRESSES:]
+                    context.ledger.note(launch.token, groups=groups)
+                    if over := known[:-_MOST_ADDRESSES]:
+                        shut_out(context.clients, region, here["group"], over)
+
+
 def _is_near(host: str) -> bool:
     if host == "localhost":
         return True
@@ -168,8 +197,7 @@ def _is_near(host: str) -> bool:
 
 
 def _networks_of(clients: Clients, region: str, vpc: str) -> list[str]:
-    with explained("ec2:DescribeVpcs", region):
-        told = clients("ec2", region).describe_vpcs(VpcIds=[vpc])["Vpcs"]
+    told = Service.of(clients, "ec2", region).call("DescribeVpcs", VpcIds=[vpc])["Vpcs"]
     blocks = [
         each["CidrBlock"]
         for one in told
@@ -195,20 +223,17 @@ def ensure_group(
         NotKnownYet: It was just created, and EC2 does not know it everywhere.
         ProviderError: It cannot be created.
     """
-    ec2 = clients("ec2", region)
+    ec2 = Service.of(clients, "ec2", region)
     name = group_name(task)
     made = requests.security_group(name, vpc, tags)
-    with explained("ec2:CreateSecurityGroup", region):
-        try:
-            group = str(ec2.create_security_group(**made)["GroupId"])
-        except Exception as error:
-            if code_of(error) != "InvalidGroup.Duplicate":
-                raise
-            group = _group_id(ec2, region, vpc, name)
+    try:
+        told = ec2.call("CreateSecurityGroup", "InvalidGroup.Duplicate", **made)
+        group = str(told["GroupId"])
+    except Answered:
+        group = _group_id(ec2, region, vpc, name)
     try:
         admit(clients, region, group, networks)
-        with explained("ec2:AuthorizeSecurityGroupEgress", region):
-            _unless_there(ec2.authorize_security_group_egress, requests.egress(group))
+        _unless_there(ec2, "AuthorizeSecurityGroupEgress", requests.egress(group))
     except ProviderError as error:
         if error.__cause__ is None or code_of(error.__cause__) != "InvalidGroup.NotFound":
             raise
@@ -220,45 +245,36 @@ def ensure_group(
 
 def admit(clients: Clients, region: str, group: str, networks: Sequence[str]) -> None:
     """Allows SSH from some networks, and all traffic between the nodes."""
-    ec2 = clients("ec2", region)
+    ec2, authorize = Service.of(clients, "ec2", region), "AuthorizeSecurityGroupIngress"
     wanted = requests.ingress(group, networks)
-    with explained("ec2:AuthorizeSecurityGroupIngress", region):
-        if _unless_there(ec2.authorize_security_group_ingress, wanted):
-            return
-        # One of the rules existed, so that none was added.
-        for each in wanted["IpPermissions"]:
-            one = {"GroupId": group, "IpPermissions": [each]}
-            _unless_there(ec2.authorize_security_group_ingress, one)
+    if _unless_there(ec2, authorize, wanted):
+        return
+    # One of the rules existed, so that none was added.
+    for each in wanted["IpPermissions"]:
+        _unless_there(ec2, authorize, {"GroupId": group, "IpPermissions": [each]})
 
 
 def shut_out(clients: Clients, region: str, group: str, networks: Sequence[str]) -> None:
     """Allows SSH from some networks no longer. Rules that are not there are no error."""
-    with explained("ec2:RevokeSecurityGroupIngress", region):
-        try:
-            clients("ec2", region).revoke_security_group_ingress(
-                GroupId=group, IpPermissions=requests.ssh(networks)
-            )
-        except Exception as error:
-            if code_of(error) != "InvalidPermission.NotFound":
-                raise
+    with suppress(Answered):
+        Service.of(clients, "ec2", region).call(
+            "RevokeSecurityGroupIngress",
+            "InvalidPermission.NotFound",
+            GroupId=group,
+            IpPermissions=requests.ssh(networks),
+        )
 
 
-def _unless_there(call: Any, request: Mapping[str, Any]) -> bool:
-    try:
-        call(**request)
-    except Exception as error:
-        if code_of(error) != "InvalidPermission.Duplicate":
-            raise
-        return False
-    return True
+def _unless_there(ec2: Service, operation: str, request: Mapping[str, Any]) -> bool:
+    with suppress(Answered):
+        ec2.call(operation, "InvalidPermission.Duplicate", **request)
+        return True
+    return False
 
 
-def _group_id(ec2: Any, region: str, vpc: str, name: str) -> str:
-    filters = {"group-name": name, "vpc-id": vpc}
-    with explained("ec2:DescribeSecurityGroups", region):
-        told = ec2.describe_security_groups(
-            Filters=[{"Name": key, "Values": [value]} for key, value in filters.items()]
-        )["SecurityGroups"]
+def _group_id(ec2: Service, region: str, vpc: str, name: str) -> str:
+    asked = requests.describe(group_name=name, vpc_id=vpc)
+    told = ec2.call("DescribeSecurityGroups", **asked)["SecurityGroups"]
     if not told:
         raise NotKnownYet(f"the security group {name} is not listed in {region}")
     return str(told[0]["GroupId"])
@@ -269,12 +285,9 @@ def ensure_placement_group(
 ) -> str:
     """The name of the task's cluster placement group; creates it if missing. Raises ProviderError."""
     name = group_name(task)
-    with explained("ec2:CreatePlacementGroup", region):
-        try:
-            clients("ec2", region).create_placement_group(**requests.placement_group(name, tags))
-        except Exception as error:
-            if code_of(error) != "InvalidPlacementGroup.Duplicate":
-                raise
+    ec2, made = Service.of(clients, "ec2", region), requests.placement_group(name, tags)
+    with suppress(Answered):
+        ec2.call("CreatePlacementGroup", "InvalidPlacementGroup.Duplicate", **made)
     return name
 
 
@@ -284,12 +297,9 @@ def made_groups(clients: Clients, region: str) -> list[tuple[str | None, dict[st
     Raises:
         ProviderError: EC2 does not answer or refuses.
     """
-    ec2 = clients("ec2", region)
-    tagged = requests.describe(tag_key=TASK)
-    with explained("ec2:DescribeSecurityGroups", region):
-        groups = entries(ec2, "describe_security_groups", "SecurityGroups", **tagged)
-    with explained("ec2:DescribePlacementGroups", region):
-        placed = ec2.describe_placement_groups(**tagged)["PlacementGroups"]
+    ec2, tagged = Service.of(clients, "ec2", region), requests.describe(tag_key=TASK)
+    groups = ec2.all("DescribeSecurityGroups", "SecurityGroups", **tagged)
+    placed = ec2.call("DescribePlacementGroups", **tagged)["PlacementGroups"]
     found: list[tuple[str | None, dict[str, str]]] = [
         (str(each["GroupId"]), requests.of_tags(each)) for each in groups
     ]
@@ -300,33 +310,17 @@ def remove_groups(
     clients: Clients, region: str, group: str | None, placement_group: str | None
 ) -> bool:
     """Removes a task's groups unless they are still in use; returns whether they are gone."""
-    gone = True
+    ec2, gone = Service.of(clients, "ec2", region), True
     if group:
-        gone = _remove(
-            clients("ec2", region).delete_security_group,
-            {"GroupId": group},
-            "ec2:DeleteSecurityGroup",
-            region,
-        )
+        gone = _remove(ec2, "DeleteSecurityGroup", GroupId=group)
     if placement_group:
-        gone = remove_placement_group(clients, region, placement_group) and gone
+        gone &= _remove(ec2, "DeletePlacementGroup", GroupName=placement_group)
     return gone
 
 
-def remove_placement_group(clients: Clients, region: str, name: str) -> bool:
-    """Removes a placement group unless it is in use; returns whether it is gone."""
-    delete = clients("ec2", region).delete_placement_group
-    return _remove(delete, {"GroupName": name}, "ec2:DeletePlacementGroup", region)
-
-
-def _remove(call: Any, request: Mapping[str, Any], action: str, region: str) -> bool:
-    with explained(action, region):
-        try:
-            call(**request)
-        except Exception as error:
-            code = code_of(error)
-            if code in ("DependencyViolation", "InvalidPlacementGroup.InUse"):
-                return False
-            if code not in ("InvalidGroup.NotFound", "InvalidPlacementGroup.Unknown"):
-                raise
+def _remove(ec2: Service, operation: str, **which: str) -> bool:
+    try:
+        ec2.call(operation, *_IN_USE, *_GONE, **which)
+    except Answered as answer:
+        return answer.code in _GONE
     return True

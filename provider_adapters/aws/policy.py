@@ -58,7 +58,7 @@ _USED = (
 )
 
 
-def policy(*, volumes: bool = True, partition: str = "aws") -> dict[str, Any]:
+def policy(*, partition: str = "aws") -> dict[str, Any]:
     """The policy. New resources must have our tag in the same call, and only tagged ones can be ended.
 
     Args:
@@ -113,7 +113,7 @@ def policy(*, volumes: bool = True, partition: str = "aws") -> dict[str, Any]:
             {"StringEquals": {"iam:AWSServiceName": "spot.amazonaws.com"}},
         ),
     ]
-    found = {"Version": "2012-10-17", "Statement": statements + (_of_volumes() if volumes else [])}
+    found = {"Version": "2012-10-17", "Statement": [*statements, *_of_volumes()]}
     text = json.dumps(found).replace('"arn:aws:', f'"arn:{partition}:')
     return dict(json.loads(text))
 

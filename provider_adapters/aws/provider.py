@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from flowlite.connect.base import Connection
     from flowlite.settings.settings import Settings
     from flowlite.spec import TaskConfig
+    from provider_adapters.aws.ending import Ending
     from provider_adapters.aws.listing import Listing
     from provider_adapters.aws.planning import Planner
 
@@ -131,43 +132,32 @@ class AwsProvider(Provider):
     def list_instances(self, task_id: str | None = None) -> list[Instance]:
         if task_id is None and not self._is_used():
             return []
-        from provider_adapters.aws.ending import Ending
-
         listed = self._listing.mine(task_id)
-        ending = Ending(self._context)
         if task_id is None:
-            ending.tidy_all(listed)
+            self._ending.tidy_all(listed)
         else:
-            ending.tidy(task_id, listed)
+            self._ending.tidy(task_id, listed)
         return listed
 
     def others(self) -> list[Instance]:
         return self._listing.others() if self._is_used() else []
 
     def clear(self, task_id: str) -> None:
-        from provider_adapters.aws.ending import Ending
-
-        Ending(self._context).clear(task_id)
+        self._ending.clear(task_id)
 
     def sweep(self, live: Collection[str], *, dry_run: bool = False) -> list[str]:
-        from provider_adapters.aws.ending import Ending
-
-        return Ending(self._context).sweep(live, dry_run=dry_run) if self._is_used() else []
+        return self._ending.sweep(live, dry_run=dry_run) if self._is_used() else []
 
     def sweep_others(self, *, dry_run: bool = False) -> list[str]:
-        from provider_adapters.aws.ending import Ending
-
         if not self._is_used():
             return []
-        return Ending(self._context).sweep_others(self._listing.others(), dry_run=dry_run)
+        return self._ending.sweep_others(self._listing.others(), dry_run=dry_run)
 
     def not_looked_at(self) -> list[str]:
         return [f"{region}: {why}" for region, why in sorted(self._context.left_out.items())]
 
     def terminate(self, instances: Sequence[Instance]) -> None:
-        from provider_adapters.aws.ending import Ending
-
-        Ending(self._context).end(instances)
+        self._ending.end(instances)
 
     def keep(self, instances: Sequence[Instance], seconds: float) -> list[Instance]:
         return self._context.kept.keep(instances, seconds)
@@ -176,10 +166,10 @@ class AwsProvider(Provider):
         return self._context.kept.still(instances)
 
     def answers_beside(self, instances: Sequence[Instance]) -> str:
-        from provider_adapters.aws.address_change import let_in_again
+        from provider_adapters.aws import network
 
         # Our own address may have changed since the launch.
-        let_in_again(self._context, {each.task_id for each in instances})
+        network.let_in_again(self._context, {each.task_id for each in instances})
         with suppress(FlowError, OSError):
             region = str(instances[0].data["region"])
             address = urllib.parse.urlsplit(self._context.clients.endpoint("ec2", region))
@@ -239,6 +229,12 @@ class AwsProvider(Provider):
         from provider_adapters.aws.listing import Listing
 
         return Listing(self._context)
+
+    @functools.cached_property
+    def _ending(self) -> Ending:
+        from provider_adapters.aws.ending import Ending
+
+        return Ending(self._context)
 
     def _planner(self) -> Planner:
         from provider_adapters.aws.planning import Planner

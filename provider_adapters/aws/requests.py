@@ -11,6 +11,8 @@ from flowlite.node.quick_dataclass import dataclass
 # Tagged in the call that creates the machines: a crash before a later call would leave them without tags.
 _TAGGED = ("instance", "volume", "network-interface")
 ALL_TRAFFIC = "-1"
+ALIVE = ("pending", "running", "stopping", "stopped", "shutting-down")
+"""The states of EC2's instances that exist."""
 
 
 @dataclass(frozen=True, slots=True)

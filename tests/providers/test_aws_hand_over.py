@@ -8,7 +8,7 @@ import pytest
 
 from flowlite.provider import LaunchIntent, Plan
 from flowlite.state import clock
-from provider_adapters.aws.context import DEADLINE, Context
+from provider_adapters.aws.context import Context
 from provider_adapters.aws.launching import Launching
 from provider_adapters.aws.listing import Listing
 from provider_adapters.aws.settings import AwsSettings
@@ -38,8 +38,8 @@ def is_taken(
     """
     context = Context(home, AwsSettings(region=("us-east-1",)))
     deadline = "none" if lives is None else str(int(clock.wall() + lives))
-    context.ledger.begin("t1-launch-1", "t1", 1, lambda: {"tags": {DEADLINE: deadline}})
-    parameters = {"price": price, "request": {"ImageId": image}}
+    context.ledger.begin("t1-launch-1", "t1", 1, dict)
+    parameters = {"price": price, "deadline": deadline, "request": {"ImageId": image}}
     call = context.ledger.intend("t1-launch-1", f"us-east-1/{zone}", parameters)
     launch = context.ledger.made("t1-launch-1", call.name, ["i-1"])
     place = {"zone": "us-east-1a", "subnet": "subnet-1", "vpc": "vpc-1", "price": 1.0}

@@ -324,10 +324,10 @@ def test_ssh_is_let_in_again_from_where_the_client_has_moved_to(
 def test_ssh_is_let_in_from_where_the_client_has_moved_to_while_machines_boot(
     aws: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from provider_adapters.aws import address_change, booting, network
+    from provider_adapters.aws import booting, network
 
     monkeypatch.setattr(booting, "_STILL_THERE_SECONDS", 1.0)
-    monkeypatch.setattr(address_change, "_EVERY_SECONDS", 1.0)
+    monkeypatch.setattr(network, "_ADDRESS_EVERY_SECONDS", 1.0)
     intent = aws.intent(num_instances=1)
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(network, "own_address", lambda endpoint: "198.51.100.77")
@@ -343,9 +343,9 @@ def test_ssh_is_let_in_from_every_address_however_often_the_client_moves(
     aws: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A security group has room for 60 rules."""
-    from provider_adapters.aws import address_change, network
+    from provider_adapters.aws import network
 
-    monkeypatch.setattr(address_change, "_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(network, "_ADDRESS_EVERY_SECONDS", 0.0)
     (instance,) = aws.launch(aws.intent(num_instances=1))
     provider = adapter("aws")
     for number in range(65):

@@ -104,7 +104,6 @@ class Catalog:
                     "zone": zone,
                     "subnet": f"subnet-{zone}",
                     "vpc": "vpc-1",
-                    "cidr": "172.31.0.0/16",
                     "out": "internet",
                 }
                 for zone in self._zones()

@@ -53,7 +53,8 @@ def test_what_is_not_listed_yet_is_no_proof_that_it_exists(
     """The account of its cost counts on it."""
     context = Context(tmp_path, AwsSettings(region=("us-east-1",)))
     context.ledger.begin("t1-launch-1", "t1", 1, dict)
-    call = context.ledger.intend("t1-launch-1", "us-east-1/us-east-1a", {})
+    parameters = {"price": 1.0, "extras": 0.0, "deadline": "none"}
+    call = context.ledger.intend("t1-launch-1", "us-east-1/us-east-1a", parameters)
     context.ledger.made("t1-launch-1", call.name, ["i-1"])
     listing = Listing(context)
     for listed in ([], [Instance("i-1", "t1", data={"token": ""})]):

@@ -20,7 +20,8 @@ from flowlite.state import clock
 boto3 = pytest.importorskip("boto3")
 moto = pytest.importorskip("moto")
 
-from provider_adapters.aws.storage.volumes import VOLUMES_TAG, LaunchLocation, Volumes, tags_for  # noqa: E402
+from provider_adapters.aws.storage.common import VOLUMES_TAG, LaunchLocation  # noqa: E402
+from provider_adapters.aws.storage.volumes import Volumes, tags_for  # noqa: E402
 
 REGION = "us-east-1"
 ZONE, OTHER_ZONE = "us-east-1a", "us-east-1b"

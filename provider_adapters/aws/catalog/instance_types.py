@@ -188,9 +188,7 @@ def _gpus(told: Iterable[Mapping[str, Any]]) -> tuple[str, int, int]:
     kind = _NAMES.get(name, name)
     if kind not in KINDS:
         return "", 0, 0
-    told_gb = float(gpu["MemoryInfo"]["SizeInMiB"]) / 1024
-    # The driver reserves some memory, so the nearest size of the data sheet counts.
-    size = min(KINDS[kind].memory_gb, key=lambda each: abs(each - told_gb))
+    size = KINDS[kind].nearest_size(float(gpu["MemoryInfo"]["SizeInMiB"]) / 1024)
     return kind, int(gpu["Count"]), size
 
 

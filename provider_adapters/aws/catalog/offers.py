@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from operator import attrgetter
 
 from flowlite.errors import FlowError
@@ -50,17 +51,23 @@ def _offer(planner: Planner, choice: Choice, count: int) -> Offer:
     machine = choice.machine
     problem = _quota_problem(planner, choice, count)
     zones = ", ".join(choice.zones) if choice.spot else f"{len(choice.zones)} zones"
+    note = problem or f"{machine.vcpus} vCPUs, {machine.memory_gb:g} GB; {zones}"
+    found = _unavailable(machine, choice.region, choice.price, note)
+    # Whether there is capacity is only known at the launch.
+    return replace(found, available=not problem, spot=choice.spot)
+
+
+def _unavailable(machine: Machine, region: str, price: float | None, note: str) -> Offer:
+    """An offer of a machine on demand that cannot be launched."""
     return Offer(
         provider="aws",
         instance_type=machine.name,
-        region=choice.region,
+        region=region,
         gpu=machine.gpu,
         gpus_per_node=machine.gpus,
-        price_per_hour=choice.price,
-        # Whether there is capacity is only known at the launch.
-        available=not problem,
-        note=problem or f"{machine.vcpus} vCPUs, {machine.memory_gb:g} GB; {zones}",
-        spot=choice.spot,
+        price_per_hour=price,
+        available=False,
+        note=note,
     )
 
 
@@ -87,15 +94,11 @@ def _without_price(
         return []
     offered = catalog.zones([machine.name for machine in machines])
     return [
-        Offer(
-            provider="aws",
-            instance_type=machine.name,
-            region=catalog.region,
-            gpu=machine.gpu,
-            gpus_per_node=machine.gpus,
-            price_per_hour=None,
-            available=False,
-            note=f"no price is known: set '{machine.name}' = … under [aws.prices], in US dollars per hour",
+        _unavailable(
+            machine,
+            catalog.region,
+            None,
+            f"no price is known: set '{machine.name}' = … under [aws.prices], in US dollars per hour",
         )
         for machine in machines
         if any(only is None or zone in only for zone in offered.get(machine.name, ()))
@@ -106,18 +109,8 @@ def _nearest(catalog: Catalog, wanted: MachineRequirements) -> list[Offer]:
     machines = nearest(catalog.machines(wanted), wanted)
     prices = _prices(catalog, machines)
     return [
-        Offer(
-            provider="aws",
-            instance_type=machine.name,
-            region=catalog.region,
-            gpu=machine.gpu,
-            gpus_per_node=machine.gpus,
-            price_per_hour=prices.get(machine.name),
-            available=False,
-            note=wanted.misfit(machine),
-            fits=False,
-        )
-        for machine in machines
+        replace(_unavailable(m, catalog.region, prices.get(m.name), wanted.misfit(m)), fits=False)
+        for m in machines
     ]
 
 

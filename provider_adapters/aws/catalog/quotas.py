@@ -6,7 +6,7 @@ import re
 
 from flowlite.errors import ProviderError, QuotaExceeded
 from flowlite.node.quick_dataclass import dataclass
-from provider_adapters.aws.errors import explained
+from provider_adapters.aws.service import Service
 from provider_adapters.aws.session import Clients
 
 _STANDARD = frozenset("acdhimrtz")
@@ -51,10 +51,9 @@ def quota_of(instance_type: str, spot: bool) -> Quota | None:
 def allowed(clients: Clients, region: str, quota: Quota) -> float | None:
     """The vCPUs that the account may have; None if AWS does not say."""
     try:
-        with explained("servicequotas:GetServiceQuota", region):
-            told = clients("service-quotas", region).get_service_quota(
-                ServiceCode="ec2", QuotaCode=quota.code
-            )
+        told = Service.of(clients, "service-quotas", region).call(
+            "GetServiceQuota", ServiceCode="ec2", QuotaCode=quota.code
+        )
         return float(told["Quota"]["Value"])
     except (ProviderError, KeyError):
         # The launch itself will show whether it suffices.
@@ -76,20 +75,13 @@ def check(
     if value is None:
         return None
     if value < count * vcpus:
-        raise QuotaExceeded(too_small(quota, region, instance_type, value, count, vcpus))
+        raise QuotaExceeded(
+            f"{count} × {instance_type} are {count * vcpus} vCPUs, and the account may have {value:g} in {region}: "
+            f"quota {quota.code} ({quota.name}). Ask for more in the Service Quotas console, or with: aws "
+            f"service-quotas request-service-quota-increase --service-code ec2 --quota-code {quota.code} --region "
+            f"{region} --desired-value {count * vcpus}"
+        )
     return int(value // vcpus)
-
-
-def too_small(
-    quota: Quota, region: str, instance_type: str, value: float, count: int, vcpus: int
-) -> str:
-    """The error text, with where to request an increase."""
-    return (
-        f"{count} × {instance_type} are {count * vcpus} vCPUs, and the account may have {value:g} in {region}: quota "
-        f"{quota.code} ({quota.name}). Ask for more in the Service Quotas console, or with: aws service-quotas "
-        f"request-service-quota-increase --service-code ec2 --quota-code {quota.code} --region {region} "
-        f"--desired-value {count * vcpus}"
-    )
 
 
 def advice(instance_type: str, spot: bool, count: int, vcpus: int, region: str) -> str:

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.errors import ProviderError
-from flowlite.node.system.atomic_files import write_atomically
+from flowlite.node.system.atomic_files import place
 from flowlite.settings.suggest import did_you_mean
 from flowlite.state import clock
 from provider_adapters.aws.catalog.instance_types import Machine, MachineRequirements
-from provider_adapters.aws.errors import explained
-from provider_adapters.aws.pages import entries
+from provider_adapters.aws.service import Service
 from provider_adapters.aws.session import Clients
 from provider_adapters.aws.settings import PRICED_STORAGE, AwsSettings, currency
 
@@ -173,8 +172,7 @@ class Catalog:
 
     def _write(self) -> None:
         with suppress(OSError):
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomically(self._path, json.dumps(self._parts))
+            place(json.dumps(self._parts).encode(), str(self._path))
 
     # Queries
 
@@ -188,13 +186,13 @@ class Catalog:
                 {"Name": "bare-metal", "Values": ["false"]},
                 {"Name": "processor-info.supported-architecture", "Values": ["x86_64"]},
             ]
-        told = self._pages("ec2", "describe_instance_types", "InstanceTypes", Filters=filters)
+        told = self._pages("ec2", "DescribeInstanceTypes", "InstanceTypes", Filters=filters)
         return [Machine.from_api(each).to_json() for each in told]
 
     def _ask_zones(self, types: Sequence[str]) -> dict[str, list[str]]:
         told = self._pages(
             "ec2",
-            "describe_instance_type_offerings",
+            "DescribeInstanceTypeOfferings",
             "InstanceTypeOfferings",
             LocationType="availability-zone",
             Filters=[{"Name": "instance-type", "Values": list(types)}],
@@ -236,7 +234,7 @@ class Catalog:
         exact = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
         return self._pages(
             "pricing",
-            "get_products",
+            "GetProducts",
             "PriceList",
             region=pricing,
             ServiceCode=service,
@@ -247,7 +245,7 @@ class Catalog:
         rate = self._settings.per_dollar(self.region)
         told = self._pages(
             "ec2",
-            "describe_spot_price_history",
+            "DescribeSpotPriceHistory",
             "SpotPriceHistory",
             InstanceTypes=[kind],
             AvailabilityZone=zone,
@@ -261,7 +259,7 @@ class Catalog:
     def _ask_spot(self, types: Sequence[str]) -> dict[str, dict[str, float]]:
         told = self._pages(
             "ec2",
-            "describe_spot_price_history",
+            "DescribeSpotPriceHistory",
             "SpotPriceHistory",
             InstanceTypes=list(types),
             ProductDescriptions=["Linux/UNIX"],
@@ -276,12 +274,10 @@ class Catalog:
         return found
 
     def _pages(
-        self, service: str, operation: str, key: str, *, region: str = "", **parameters: Any
+        self, name: str, operation: str, key: str, *, region: str = "", **parameters: Any
     ) -> list[Any]:
-        client = self._clients(service, region or self.region)
-        name = "".join(word.title() for word in operation.split("_"))
-        with explained(f"{service}:{name}", self.region):
-            return entries(client, operation, key, **parameters)
+        called = Service.of(self._clients, name, region or self.region)
+        return called.all(operation, key, **parameters)
 
 
 def price_problem(name: str, region: str) -> ProviderError:

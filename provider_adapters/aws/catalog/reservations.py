@@ -7,7 +7,7 @@ from typing import Any
 
 from flowlite.errors import ConfigError
 from flowlite.node.quick_dataclass import dataclass
-from provider_adapters.aws.errors import explained
+from provider_adapters.aws.service import Service
 from provider_adapters.aws.session import Clients
 
 CLOSED_SECONDS = 35 * 60.0
@@ -44,10 +44,9 @@ class Reservation:
 
 def find(clients: Clients, region: str, name: str, now: float) -> Reservation:
     """The reservation or block with that id, if a launch in it is possible now. Raises ConfigError, ProviderError."""
-    with explained("ec2:DescribeCapacityReservations", region):
-        told = clients("ec2", region).describe_capacity_reservations(CapacityReservationIds=[name])[
-            "CapacityReservations"
-        ]
+    ec2 = Service.of(clients, "ec2", region)
+    told = ec2.call("DescribeCapacityReservations", CapacityReservationIds=[name])
+    told = told["CapacityReservations"]
     if not told:
         raise ConfigError(f"there is no capacity reservation {name} in {region}; correct [aws]")
     return _usable(told[0], now)

@@ -15,17 +15,14 @@ from flowlite.errors import ConfigError, ProviderError
 from flowlite.provider import LaunchPending, VolumeInfo, kept_size
 from flowlite.state import clock
 from provider_adapters.aws.catalog.regions import DISK
+from provider_adapters.aws.requests import as_tags, of_tags
+from provider_adapters.aws.service import Answered, BotoClients, Service
 from provider_adapters.aws.storage.common import (
     VOLUME_TAG,
-    Answered,
-    Clients,
     LaunchLocation,
     Prices,
-    Service,
     VolumeState,
-    as_tags,
     named,
-    tags_of,
 )
 from provider_adapters.durable import make_directory, write_durably
 
@@ -51,7 +48,7 @@ class Disks:
     def __init__(
         self,
         region: str,
-        clients: Clients,
+        clients: BotoClients,
         prices: Prices,
         directory: Path,
         tags: Mapping[str, str],
@@ -163,7 +160,7 @@ class Disks:
         price = self._prices(DISK) if disks else None
         return [
             VolumeInfo(
-                name=tags_of(disk)[VOLUME_TAG],
+                name=of_tags(disk)[VOLUME_TAG],
                 provider="aws",
                 interface="block",
                 size_gb=float(disk["Size"]),
@@ -196,7 +193,7 @@ class Disks:
 
     def _forget_requests(self, disks: Sequence[Mapping[str, Any]]) -> None:
         """Removes the records of requests for disks that are listed, and will not be asked for again."""
-        listed = {self._note_of(tags_of(disk).get(VOLUME_TAG, "")) for disk in disks}
+        listed = {self._note_of(of_tags(disk).get(VOLUME_TAG, "")) for disk in disks}
         for note in self._directory.glob("*.json"):
             if note.name in listed:
                 note.unlink(missing_ok=True)
@@ -283,7 +280,7 @@ class Disks:
         )
         holder = found[0]["Instances"][0] if found else {}
         state = str(holder.get("State", {}).get("Name", "gone"))
-        whose_task = tags_of(holder).get("flowlite:task")
+        whose_task = of_tags(holder).get("flowlite:task")
         # EC2 may report an instance that the task has just ended as running for a while.
         if state in ("shutting-down", "terminated", "gone") or (task and whose_task == task):
             return LaunchPending(

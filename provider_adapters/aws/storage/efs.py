@@ -11,18 +11,15 @@ from flowlite.errors import ConfigError, ProviderError
 from flowlite.provider import LaunchPending, VolumeInfo
 from flowlite.state import clock
 from provider_adapters.aws.catalog.regions import FILES, HOURS_PER_MONTH
+from provider_adapters.aws.requests import as_tags, of_tags
+from provider_adapters.aws.service import Answered, BotoClients, Service
 from provider_adapters.aws.storage.common import (
     GROUP_NAME,
     VOLUME_TAG,
-    Answered,
-    Clients,
     LaunchLocation,
     Prices,
-    Service,
     VolumeState,
-    as_tags,
     named,
-    tags_of,
 )
 from provider_adapters.aws.storage.efs_usage import byte_seconds
 
@@ -50,7 +47,7 @@ class FileSystems:
     def __init__(
         self,
         region: str,
-        clients: Clients,
+        clients: BotoClients,
         prices: Prices,
         tags: Mapping[str, str],
         pause: Callable[[float], None],
@@ -151,7 +148,7 @@ class FileSystems:
 
     def all(self) -> list[VolumeInfo]:
         """The file systems that flowlite created."""
-        ours = [each for each in self._systems() if VOLUME_TAG in tags_of(each)]
+        ours = [each for each in self._systems() if VOLUME_TAG in of_tags(each)]
         price = self._prices(FILES) if ours else None
         found = []
         for system in ours:
@@ -160,7 +157,7 @@ class FileSystems:
             created = system["CreationTime"].timestamp()
             found.append(
                 VolumeInfo(
-                    name=tags_of(system)[VOLUME_TAG],
+                    name=of_tags(system)[VOLUME_TAG],
                     provider="aws",
                     interface="file",
                     size_gb=None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from flowlite.errors import ProviderError
-from provider_adapters.aws.storage.common import Service
+from provider_adapters.aws.service import Service
 
 HOUR, DAY = 3600, 86400
 # One answer has 1,440 averages at most.

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from flowlite.errors import ConfigError, ProviderError
-from provider_adapters.aws.storage.common import GROUP_NAME, Answered, Clients, Service, VolumeState
+from provider_adapters.aws.service import Answered, BotoClients, Service
+from provider_adapters.aws.storage.common import GROUP_NAME, VolumeState
 
 OPTIONS = "relatime,flock"
 _PORTS = "988 and 1018 to 1023"
@@ -16,7 +17,7 @@ _NO_SUCH = ("FileSystemNotFound", "ValidationException", "BadRequest")
 class LustreSystems:
     """The file systems of one account in one region. None is ever created or deleted."""
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, clients: BotoClients) -> None:
         self._fsx = Service(clients, "fsx")
         self._ec2 = Service(clients, "ec2")
 

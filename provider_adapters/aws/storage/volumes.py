@@ -25,12 +25,11 @@ from flowlite.errors import ConfigError, NotFound, ProviderError
 from flowlite.node.quick_dataclass import dataclass
 from flowlite.provider import VolumeInfo
 from provider_adapters.aws.catalog.regions import DISK
+from provider_adapters.aws.service import BotoClients, Service
 from provider_adapters.aws.storage.common import (
     VOLUMES_TAG,
-    Clients,
     LaunchLocation,
     Prices,
-    Service,
     VolumeState,
     users_of,
 )
@@ -41,8 +40,6 @@ from provider_adapters.durable import make_directory
 
 if TYPE_CHECKING:
     from flowlite.spec import TaskConfig
-
-__all__ = ["VOLUMES_TAG", "LaunchLocation", "Planned", "Volumes", "tags_for"]
 
 SOURCES = "/mnt/flowlite"
 """Where volumes are mounted on a node; workers see them at the paths that were asked for."""
@@ -96,7 +93,7 @@ class Volumes:
     def __init__(
         self,
         region: str,
-        clients: Clients,
+        clients: BotoClients,
         directory: Path,
         tags: Mapping[str, str] | None = None,
         prices: Prices = lambda _: None,
