@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowlite.errors import ConfigError, PermissionRefused
+from flowlite.node.system.atomic_files import place
 from flowlite.settings.suggest import did_you_mean
 from provider_adapters.mithril.markets import Catalogue
 from provider_adapters.mithril.rest import credentials, requests
@@ -114,10 +115,7 @@ class Account:
                 return str(kept["project"])
         found = choose_project(self.api.get("/v2/projects"), wanted)
         with suppress(OSError):
-            from flowlite.node.system.atomic_files import write_atomically
-
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomically(file, json.dumps({"of": marks, "project": found}))
+            place(json.dumps({"of": marks, "project": found}).encode(), str(file))
         return found
 
     def _key_mark(self) -> str:

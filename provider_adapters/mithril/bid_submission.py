@@ -104,8 +104,8 @@ class BidSubmission:
             raise self._doubt(launch, error) from error
         except ProviderError as error:
             taken = _is_taken(error)
-            if taken and self._adopt(launch, call):
-                return self._made(launch, call)
+            if taken and (adopted := self._adopt(launch, call)):
+                return adopted
             not_listed_yet = clock.now() - call.at <= account.settings.listing_lag
             if (again or taken) and not_listed_yet:
                 raise self._doubt(launch, error) from error
@@ -118,33 +118,29 @@ class BidSubmission:
             if (explained := self._explained(launch, error)) is error:
                 raise
             raise explained from error
-        ledger.made(launch.token, call.name, [str(placed["fid"])], {"name": name})
-        return self._made(self.confirm(ledger.read(launch.token) or launch), call)
+        made = ledger.made(launch.token, call.name, [str(placed["fid"])], {"name": name})
+        return self.confirm(made).call(call.name)
 
     def _script(self, launch: Launch, name: str) -> str:
         script, secret = str(launch.frozen["script"]), launch.notes.get("script_key")
         if not secret:
             return script
-        url, project = self._place.node_url, str(launch.frozen["project"])
+        url, project = self._place.account.settings.api_url, str(launch.frozen["project"])
         return script + nodekey.in_script(url, project, name, str(secret))
 
-    def _made(self, launch: Launch, call: Call) -> Call:
-        known = self._place.ledger.read(launch.token) or launch
-        return next(each for each in known.calls if each.name == call.name)
-
-    def _adopt(self, launch: Launch, call: Call) -> bool:
-        """Records the bids that have the name of a call as the call's; returns whether there is one."""
+    def _adopt(self, launch: Launch, call: Call) -> Call | None:
+        """Records the bids that have the name of a call as the call's; returns the call, or None if there is none."""
         account, ledger = self._place.account, self._place.ledger
         name = requests.bid_name(self._place.home_id, call.name)
         found = bids.named(account.api, launch.frozen["project"], name)
         if not found:
-            return False
-        ledger.made(launch.token, call.name, [str(each["fid"]) for each in found], {"name": name})
-        kept = self._made(launch, call).ids[0]
+            return None
+        ids = [str(each["fid"]) for each in found]
+        adopted = ledger.made(launch.token, call.name, ids, {"name": name}).call(call.name)
         for each in found:
-            if each["fid"] != kept and each["status"] != requests.TERMINATED:
+            if each["fid"] != adopted.ids[0] and each["status"] != requests.TERMINATED:
                 bids.end(account.api, str(each["fid"]))
-        return True
+        return adopted
 
     def _doubt(self, launch: Launch, error: Exception) -> LaunchPending:
         times = int(launch.notes.get("unknown", 0)) + 1

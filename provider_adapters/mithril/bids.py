@@ -31,7 +31,6 @@ class Bid:
     limit_price: float
     count: int
     region: str
-    created_at: float
     tags: requests.Tags | None
     machines: dict[str, dict[str, Any]]
 
@@ -65,7 +64,6 @@ def read_bid(data: Mapping[str, Any], machines: Iterable[Mapping[str, Any]]) -> 
         limit_price=requests.read_dollars(data["limit_price"]) or 0.0,
         count=int(data["instance_quantity"]),
         region=str(data.get("region") or ""),
-        created_at=requests.unix(data["created_at"]) or 0.0,
         tags=requests.tags_of(data),
         machines={str(m["fid"]): _machine(m) for m in machines if m.get("bid") == data["fid"]},
     )

@@ -16,18 +16,17 @@ if TYPE_CHECKING:
 
 def check(account: Account) -> list[Finding]:
     """The findings, in the order of their dependence: without the API key, for example, nothing else is checked."""
-    found = [_settings(account)]
-    if not found[-1].ok:
-        return found
-    found.append(_key(account))
-    if not found[-1].ok:
-        return found
-    found.append(_found("API", lambda: _me(account)))
-    if not found[-1].ok:
-        return found
-    found.append(_found("project", lambda: account.project))
-    if not found[-1].ok:
-        return found
+    found: list[Finding] = []
+    needed: tuple[Callable[[], Finding], ...] = (
+        lambda: _settings(account),
+        lambda: _key(account),
+        lambda: _found("API", lambda: _me(account)),
+        lambda: _found("project", lambda: account.project),
+    )
+    for look in needed:
+        found.append(look())
+        if not found[-1].ok:
+            return found
     found += [
         _found("machines", lambda: _machines(account)),
         _found("SSH keys", lambda: _ssh_keys(account)),

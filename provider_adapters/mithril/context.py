@@ -106,11 +106,6 @@ class MithrilContext:
         self.looks.forget(token)
         self.starting.forget(token)
 
-    @property
-    def node_url(self) -> str:
-        """The API's URL as seen from a machine."""
-        return self.account.settings.api_url
-
     def where(self, launch: Launch, name: str, host: str, port: int) -> MachineAccess:
         """How a machine of a launch is reached."""
         frozen = launch.frozen

@@ -10,9 +10,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowlite.errors import NodeUnreachable, ProviderError
-from flowlite.node.attached_volumes.disks import LONGEST_LABEL, label_of
+from flowlite.errors import ProviderError
+from flowlite.node.attached_volumes.disks import label_of
 from flowlite.node.quick_dataclass import dataclass
+from provider_adapters import remote_commands
 
 if TYPE_CHECKING:
     from flowlite.connect.base import Connection
@@ -38,13 +39,10 @@ def find(connection: Connection, volumes: Sequence[Mapping[str, Any]]) -> dict[s
     """For each block volume by name {"device", "size_bytes"}. Raises NodeUnreachable, ProviderError."""
     if not volumes:
         return {}
-    try:
-        done = connection.run(_LIST, timeout=_SECONDS)
-    except TimeoutError as error:
-        raise NodeUnreachable(f"it runs nothing within {_SECONDS:.0f} s") from error
+    done = remote_commands.run(connection, _LIST, _SECONDS)
     if done.code != 0:
-        said = done.stderr.decode("utf-8", "replace").strip()[-300:]
-        raise ProviderError(f"the disks of the machine cannot be listed: {said}")
+        why = remote_commands.said(done)
+        raise ProviderError(f"the disks of the machine cannot be listed: {why}")
     return assign(free_disks(done.stdout.decode("utf-8", "replace")), volumes)
 
 
@@ -66,14 +64,8 @@ def free_disks(listing: str) -> list[Disk]:
 def assign(disks: Sequence[Disk], volumes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Assigns disks to volumes. Raises ProviderError if that is not certain."""
     found: dict[str, Disk] = {}
-    names = [str(volume["name"]) for volume in volumes]
-    for name in names:
-        labels = {label_of(name)}
-        beginning = name[:LONGEST_LABEL]
-        if not any(other.startswith(beginning) for other in names if other != name):
-            # The label that earlier versions gave.
-            labels.add(beginning)
-        labelled = [disk for disk in disks if disk.label in labels]
+    for name in (str(volume["name"]) for volume in volumes):
+        labelled = [disk for disk in disks if disk.label == label_of(name)]
         if len(labelled) == 1:
             found[name] = labelled[0]
     for volume in volumes:

@@ -116,8 +116,8 @@ class Launching:
         if launch.open_call is not None:
             self._submission.settle(launch, repeat=True)
             launch = self._place.ledger.read(launch.token) or launch
-        if (call := current(launch)) is not None:
-            return call
+        if launch.current is not None:
+            return launch.current
         if not launch.calls:
             self._place.contact.require_jump(launch.frozen["jump"], "mithril")
         body = self._prepare(launch)
@@ -130,7 +130,6 @@ class Launching:
         key = account.ssh_key(frozen["public_key"], self._place.home_id)
         volumes = self._place.volumes.ensure(frozen["volumes"], frozen["region"])
         return requests.bid(
-            name="",
             project=frozen["project"],
             region=frozen["region"],
             instance_type=frozen["type_id"],
@@ -339,9 +338,7 @@ class Launching:
             made = nodekey.make(api, bid.name, until, again=again)
             ledger.note(launch.token, node_key=str(made["fid"]), key_until=until)
             bring = partial(self._bring_key, bid, str(made["secret"]))
-            for result in everywhere(enumerate(met), bring):
-                if isinstance(result, Exception):
-                    raise result
+            everywhere(enumerate(met), bring)
         except (LaunchPending, NodeUnreachable, OSError) as error:
             raise self._wait(
                 launch, f"not all nodes have a key yet to end the bid: {error}"
@@ -352,7 +349,7 @@ class Launching:
 
     def _bring_key(self, bid: Bid, secret: str, ranked: tuple[int, ReadyMachine]) -> None:
         rank, machine = ranked
-        text = nodekey.program(self._place.node_url, bid.fid, secret, rank)
+        text = nodekey.program(self._place.account.settings.api_url, bid.fid, secret, rank)
         with self._place.contact.connect(machine.data) as connection:
             nodekey.bring(connection, str(machine.data["python"]), text)
 
@@ -428,7 +425,7 @@ class KeptBids:
 
     def running(self, launch: Launch) -> list[Instance]:
         """As `GangCloud.running`: none if a machine is gone or will be."""
-        call, account = current(launch), self._place.account
+        call, account = launch.current, self._place.account
         self._bid = None
         if call is None:
             return []
@@ -462,14 +459,6 @@ class KeptBids:
 
 
 # State of a launch
-
-
-def current(launch: Launch) -> Call | None:
-    """The call whose bid counts."""
-    kept = [
-        call for call in launch.calls if call.state == "made" and not call.detail.get("dropped")
-    ]
-    return kept[-1] if kept else None
 
 
 def given(launch: Launch) -> list[Instance]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from flowlite.node.quick_dataclass import dataclass
-from flowlite.spec.gpu import KINDS, GpuRequest
+from flowlite.node.system.atomic_files import place
+from flowlite.spec.gpu import GpuRequest, kind_named
 from flowlite.state import clock
 from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.rest.client import ApiRefused, MithrilApi
@@ -160,15 +160,10 @@ class Catalogue:
             return None
 
     def _keep(self, markets: Sequence[Market]) -> None:
-        from flowlite.node.system.atomic_files import write_atomically
-
         kept = {"url": self._url, "at": clock.wall(), "markets": [asdict(m) for m in markets]}
-        try:
-            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomically(self._file, json.dumps(kept))
-        except OSError:
-            # Without the cache only time is lost.
-            return
+        # Without the cache only time is lost.
+        with suppress(OSError):
+            place(json.dumps(kept).encode(), str(self._file))
 
 
 def markets_of(
@@ -195,7 +190,7 @@ def _market(kind: Mapping[str, Any], auction: Mapping[str, Any], price: float) -
         region=str(auction["region"]),
         price=price,
         capacity=int(auction["capacity"]),
-        gpu=kind_of(str(kind["gpu_type"])),
+        gpu=kind_named(str(kind["gpu_type"])) or str(kind["gpu_type"]).lower(),
         gpus=int(kind["num_gpus"]),
         gpu_memory_gb=int(kind["gpu_memory_gb"]),
         socket=str(kind["gpu_socket"] or ""),
@@ -205,13 +200,6 @@ def _market(kind: Mapping[str, Any], auction: Mapping[str, Any], price: float) -
     )
 
 
-def kind_of(name: str) -> str:
-    """Canonical kind of the API's name for a GPU; the API's name if no GPU string names it."""
-    words = re.sub(r"[^a-z0-9]+", " ", name.lower()).split()
-    joined = {"".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, i + 4)}
-    return max((kind for kind in KINDS if kind in joined), key=len, default=name.lower())
-
-
 @dataclass(frozen=True, slots=True)
 class Price:
     """The present price of a gang, in US dollars per instance and hour.
@@ -219,12 +207,10 @@ class Price:
     Attributes:
         now: The price of the last auction, or the market's minimum if that is higher.
         least: The lowest permitted bid.
-        free: Instances that are free; None if unknown.
     """
 
     now: float
     least: float
-    free: int | None = None
 
 
 def price_now(api: MithrilApi, market: Market, count: int) -> Price:
@@ -244,6 +230,4 @@ def read_price(answer: Mapping[str, Any], otherwise: float) -> Price:
     cents = {key: answer.get(key) for key in ("spot_price_cents", "minimum_price_cents")}
     spot, least = (None if value is None else int(value) / 100 for value in cents.values())
     least = least or 0.0
-    free = answer.get("available_capacity")
-    now = max(otherwise if spot is None else spot, least)
-    return Price(now, least, None if free is None else int(free))
+    return Price(max(otherwise if spot is None else spot, least), least)

@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from flowlite.errors import NodeUnreachable, ProviderError
+from flowlite.errors import ProviderError
+from provider_adapters import remote_commands
 from provider_adapters.mithril.rest import requests
 from provider_adapters.mithril.rest.client import (
     ApiRefused,
@@ -210,14 +211,8 @@ def bring(connection: Connection, python: str, text: str) -> None:
     It is sent on standard input, so that the key does not appear in any list of processes.
     """
     script = 'if [ "$(id -u)" = 0 ]; then exec sh -c "$1" "$2"; fi\nexec sudo -n sh -c "$1" "$2"'
-    try:
-        done = connection.run(
-            ["sh", "-c", script, "sh", _INSTALL, python],
-            input=text.encode(),
-            timeout=_INSTALL_SECONDS,
-        )
-    except TimeoutError as error:
-        raise NodeUnreachable(f"it runs nothing within {_INSTALL_SECONDS:.0f} s") from error
+    argv = ["sh", "-c", script, "sh", _INSTALL, python]
+    done = remote_commands.run(connection, argv, _INSTALL_SECONDS, input=text.encode())
     if done.code != 0:
-        said = done.stderr.decode("utf-8", "replace").strip()[-300:]
-        raise ProviderError(f"the key to end the bid cannot be put there: {said}")
+        why = remote_commands.said(done)
+        raise ProviderError(f"the key to end the bid cannot be put there: {why}")

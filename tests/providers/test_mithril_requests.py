@@ -116,7 +116,6 @@ def test_bids_of_others_are_nobodys(name: str) -> None:
 
 def test_the_body_of_a_bid() -> None:
     body = requests.bid(
-        name="flow-01234567-x",
         project="proj_1",
         region="us-central1-a",
         instance_type="it_1",
@@ -125,7 +124,7 @@ def test_the_body_of_a_bid() -> None:
         ssh_keys=["sshkey_1"],
         volumes=["vol_1"],
     )
-    assert requests.with_script(body, "#!/bin/sh\n") == {
+    assert requests.with_script({**body, "name": "flow-01234567-x"}, "#!/bin/sh\n") == {
         "project": "proj_1",
         "region": "us-central1-a",
         "instance_type": "it_1",

@@ -129,10 +129,6 @@ class MithrilApi:
         """URL of the API."""
         return self._url
 
-    def close(self) -> None:
-        """Closes its connections."""
-        self._client.close()
-
     # Requests. Paths begin with /v2.
 
     def get(self, path: str, query: Mapping[str, str | int] | None = None) -> Any:

@@ -175,7 +175,6 @@ def unix(text: object) -> float | None:
 
 def bid(
     *,
-    name: str,
     project: str,
     region: str,
     instance_type: str,
@@ -184,14 +183,13 @@ def bid(
     ssh_keys: Sequence[str],
     volumes: Sequence[str],
 ) -> dict[str, Any]:
-    """The body of a new bid, all machines or none; `with_script` adds the start-up script."""
+    """The body of a new bid, all machines or none, without its name and its start-up script."""
     return {
         "project": project,
         "region": region,
         "instance_type": instance_type,
         "limit_price": dollars(limit_price),
         "instance_quantity": count,
-        "name": name,
         "launch_specification": {"volumes": list(volumes), "ssh_keys": list(ssh_keys)},
     }
 
